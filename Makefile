@@ -1,0 +1,52 @@
+# On a fresh machine with Python 3.11: `make demo`, `make test`. Everything else follows from them.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test slow check bench clean
+
+VENV  := .venv
+PY    := $(VENV)/bin/python
+# Inside the environment, so that deleting the environment deletes it too.
+STAMP := $(VENV)/.setup-done
+# Asked to run, not just looked up: a version manager may leave a python3.11 on the path that does not start.
+PYTHON ?= $(shell for p in python3.11 python3; do if $$p -c '' >/dev/null 2>&1; then echo $$p; break; fi; done)
+
+NEWER  := import sys; v = sys.version_info
+WANTED := resolvent needs Python 3.11 or newer
+ADVICE := name one with: make setup PYTHON=/path/to/python3.11
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## build .venv from constraints.txt (again only when it or pyproject.toml changes)
+
+# The stamp is the last thing made and the first thing removed: an interrupted setup leaves none.
+$(STAMP): pyproject.toml constraints.txt
+	@rm -f $@
+	@test -n "$(PYTHON)" || { echo "$(WANTED), but none was found; $(ADVICE)" >&2; exit 1; }
+	@"$(PYTHON)" -c '$(NEWER); v >= (3, 11) or sys.exit("$(WANTED), but $(PYTHON) is %d.%d; $(ADVICE)" % v[:2])'
+	@$(PY) -c '$(NEWER); import pip; sys.exit(v < (3, 11))' >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## solve the paper's two problems with every algorithm: a table and a picture
+	$(PY) -m resolvent.demo
+
+test: $(STAMP) ## the tests, without the slow ones
+	$(PY) -m pytest
+
+slow: $(STAMP) ## the slow tests
+	$(PY) -m pytest -m slow
+
+check: $(STAMP) ## formatting, lint, types
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+bench: $(STAMP) ## speed, as ratios against plain loops within one run
+	$(PY) -m bench
+
+clean: ## remove the environment, caches and build outputs
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

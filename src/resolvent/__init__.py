@@ -1,0 +1,53 @@
+"""Resolvent: federated learning by operator splitting. One scheme, every algorithm.
+
+>>> import resolvent as rs
+>>> run = rs.solve(rs.make_least_squares(users=5, dim=10, rows=50), rs.fedpi(eta=0.02), rounds=100)
+>>> float(run.history.gap.iloc[-1]) < 1e-20
+True
+"""
+
+from resolvent import schedules, theory
+from resolvent.anderson import Anderson
+from resolvent.errors import (
+    DivergenceWarning,
+    InputError,
+    MayNotConverge,
+    ResolventWarning,
+    SolvesAnotherProblem,
+)
+from resolvent.explain import Explanation, explain
+from resolvent.local import ExactProx, GradientProx, GradientSteps, NewtonProx
+from resolvent.participation import Bernoulli, Everyone, FixedSize, Trace
+from resolvent.problems.custom import Custom
+from resolvent.problems.deviations import AbsoluteDeviations
+from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.logistic import Logistic
+from resolvent.problems.simple import (
+    AffineSet,
+    Ball,
+    Box,
+    HalfSquares,
+    Halfspace,
+    Indicators,
+    ObtuseCone,
+    Orthant,
+    Quadratics,
+    plus_minus,
+)
+from resolvent.rounds import Round, State
+from resolvent.run import Run
+from resolvent.scheme import (
+    TABLE,
+    Scheme,
+    fedavg,
+    fedpi,
+    fedprox,
+    fedrp,
+    fedsplit,
+    reflect_gradient,
+    reflect_prox,
+)
+from resolvent.solve import Stop, solve
+
+__version__ = "0.1.0"

@@ -1,0 +1,135 @@
+"""Anderson acceleration, type II, in the lambda inner product, from inner products only, with safeguards.
+
+Given points u_s and T u_s, s = t-tau..t, and residuals f_s = T u_s - u_s, the next point is sum_s pi_s T u_s where pi
+minimises |sum_s pi_s f_s| subject to sum pi = 1 (section 4 of the paper). Written with differences y_s = f_t - f_s this
+is an unconstrained least-squares problem in theta, pi_s = theta_s, pi_t = 1 - sum theta; its Gram matrix is all that
+is needed, and every engine can provide that.
+
+Raw Anderson can diverge on maps that are nonexpansive but not smooth. So:
+- weights come from a ridge and a rank truncation, and weights of norm over `largest` are refused;
+- an accelerated step is taken only while residuals fall summably fast (the test of A2DR);
+- a point whose residual is more than twice that of the point it was launched from is given up: the iteration goes back
+  to the stored T(u) it was launched from, and the memory is cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from resolvent.errors import refuse
+
+Gram = Callable[[Tensor], Tensor]
+
+SUMMABLE, DECAY, EVERY = 1e6, 1 + 1e-6, 10
+"""A2DR: after n accelerated steps residuals must be below SUMMABLE r_0 (n / EVERY + 1)^-DECAY."""
+
+
+def weights(gram: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
+    """theta that minimises |f - sum theta_j y_j|^2 + ridge |Y|^2 |theta|^2, from the Gram matrix of (f, y_1, ..., y_k)."""
+    scale = gram.diagonal()[1:].sum()
+    if not (np.isfinite(gram).all() and scale > 0):
+        return np.zeros(len(gram) - 1)
+    s, V = np.linalg.eigh(gram[1:, 1:])
+    inverse = np.where(s > len(s) * np.finfo(s.dtype).eps * s[-1], 1 / np.maximum(s + ridge * scale, 1e-300), 0.0)
+    theta: NDArray[np.float64] = V @ (inverse * (V.T @ gram[1:, 0]))
+    return theta
+
+
+@dataclass(frozen=True, eq=False)
+class Past:
+    """What acceleration remembers: T u and f of recent points, and how the last point came about."""
+
+    points: tuple[Tensor, ...] = ()
+    residuals: tuple[Tensor, ...] = ()
+    first: float = float("nan")
+    """The first residual norm."""
+    launched: float = float("nan")
+    """The residual norm of the point from which the current one was reached by acceleration; NaN after a plain step."""
+    steps: int = 0
+    """Accelerated steps so far."""
+    accepted: bool = True
+    """Whether the last point was kept."""
+
+
+@dataclass(frozen=True)
+class Anderson:
+    """Memory tau, on u or on the mean of z (the paper's choice for neural networks).
+
+    ridge, damping: by default 1e-10 and 1 on u, 1e-3 and 1/2 on the mean, where maps are stochastic or nonconvex.
+    `safeguard=False` is Anderson as the paper writes it.
+    """
+
+    memory: int
+    on: str = "u"
+    ridge: float | None = None
+    damping: float | None = None
+    safeguard: bool = True
+    largest: float = 1e4
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.memory, int) and self.memory >= 0):
+            refuse("memory", self.memory, "a whole number >= 0 is needed (0: no acceleration)")
+        if self.on not in ("u", "mean"):
+            refuse("on", repr(self.on), 'either "u" or "mean" is needed')
+        careful = self.on == "mean"
+        if self.ridge is None:
+            object.__setattr__(self, "ridge", (1e-3 if careful else 1e-10) if self.safeguard else 0.0)
+        if self.damping is None:
+            object.__setattr__(self, "damping", 0.5 if careful and self.safeguard else 1.0)
+        if not self.ridge >= 0:  # type: ignore[operator]
+            refuse("ridge", self.ridge, "a number >= 0 is needed")
+        if not 0 < self.damping <= 1:  # type: ignore[operator]
+            refuse("damping", self.damping, "a number in (0, 1] is needed")
+
+    def advance(self, past: Past, u: Tensor, Tu: Tensor, gram: Gram) -> tuple[Tensor, Past]:
+        """The next point and what to remember, after T was seen at u."""
+        if self.memory == 0:
+            return Tu, past
+        f = Tu - u
+        points = (*past.points, Tu)[-self.memory - 1 :]
+        residuals = (*past.residuals, f)[-self.memory - 1 :]
+        rows = torch.stack([f, *(f - r for r in residuals[:-1])])
+        G = gram(rows).to("cpu", torch.float64).numpy()
+        r = float(np.sqrt(max(G[0, 0], 0.0)))
+        if self.safeguard and not r <= 2 * past.launched and past.launched == past.launched:
+            # Given up: back to where the last good point would have gone by itself.
+            return past.points[-1], Past(first=past.first, steps=past.steps, accepted=False)
+        first = r if past.first != past.first else past.first
+        now = Past(points, residuals, first, steps=past.steps)
+        allowed = SUMMABLE * first * (past.steps / EVERY + 1) ** -DECAY
+        if len(points) == 1 or (self.safeguard and not r <= allowed):
+            return Tu, now
+        theta = weights(G, self.ridge)  # type: ignore[arg-type]
+        if self.safeguard and not np.linalg.norm(theta) <= self.largest:
+            return Tu, replace(now, points=points[-1:], residuals=residuals[-1:])
+        theta *= self.damping
+        ahead = Tu
+        for step, point in zip(theta.tolist(), points[:-1], strict=True):
+            ahead = torch.add(ahead, point - Tu, alpha=step)
+        return ahead, replace(now, launched=r, steps=past.steps + 1)
+
+
+    def on_u(self, past: Past, u: Tensor, Tu: Tensor, gram: Gram) -> tuple[Tensor, Past]:
+        """The next u, accelerated if that is where acceleration works."""
+        return self.advance(past, u, Tu, gram) if self.on == "u" else (Tu, past)
+
+    def on_mean(self, past: Past, at: Tensor, w: Tensor, gram: Gram) -> tuple[Tensor, Past]:
+        """The next meeting point, accelerated if that is where acceleration works; w = mean(z) came out of `at`."""
+        return self.advance(past, at, w, gram) if self.on == "mean" and self.memory else (w, past)
+
+
+def as_anderson(given: Anderson | int | None) -> Anderson:
+    """None is no acceleration, a number its memory."""
+    if given is None:
+        return Anderson(0)
+    if isinstance(given, Anderson):
+        return given
+    if isinstance(given, int) and not isinstance(given, bool):
+        return Anderson(given)
+    refuse("anderson", repr(given), "None, a memory such as 2 or rs.Anderson(memory) is needed")

@@ -1,0 +1,41 @@
+"""Averages of the models of past rounds, kept incrementally.
+
+"ergodic": sum_s eta_s w_s / sum_s eta_s over all rounds, the paper's (Theorem thm:fp). From a far start it carries the
+first iterates for very long. "suffix": the same, started anew in rounds 1, 2, 4, 8, ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.errors import refuse
+
+KINDS = ("ergodic", "suffix")
+
+
+@dataclass(frozen=True, eq=False)
+class Average:
+    """A mean of models and the sum of step sizes behind it."""
+
+    model: Tensor
+    mass: float
+
+
+def include(kind: str | None, average: Average | None, t: int, eta: float, w: Tensor) -> Average | None:
+    """The average after the model w of round t = 0, 1, ... came in."""
+    if kind is None:
+        return None
+    restart = kind == "suffix" and (t + 1) & t == 0
+    if average is None or restart:
+        return Average(w, eta)
+    mass = average.mass + eta
+    return Average(torch.lerp(average.model, w, eta / mass), mass)
+
+
+def check(kind: str | None) -> None:
+    """Refuse an unknown kind."""
+    if kind is not None and kind not in KINDS:
+        refuse("average", repr(kind), f"None or one of {', '.join(KINDS)} is needed")

@@ -1,0 +1,55 @@
+"""A State as named tensors and plain numbers, and back, without losing a bit: what a checkpoint holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from resolvent.anderson import Past
+from resolvent.averaging import Average
+from resolvent.rounds import State
+from resolvent.tuning import Tuning
+
+OWN = ("u", "p", "w", "met", "next", "z", "seen")
+
+
+def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors, numbers): the numbers are JSON, whose floats keep every bit."""
+    tensors = {name: getattr(state, name) for name in OWN if getattr(state, name) is not None}
+    tensors |= {f"memory.{name}": tensor for name, tensor in state.memory.items()}
+    past = state.past
+    tensors |= {f"past.points.{k}": tensor for k, tensor in enumerate(past.points)}
+    tensors |= {f"past.residuals.{k}": tensor for k, tensor in enumerate(past.residuals)}
+    numbers: dict[str, Any] = {"round": state.round, "eta": state.eta}
+    numbers["past"] = {key: getattr(past, key) for key in ("first", "launched", "steps", "accepted")}
+    if state.average is not None:
+        tensors["average"] = state.average.model
+        numbers["average"] = state.average.mass
+    if state.tuning is not None:
+        tuning = state.tuning
+        tensors |= {f"tuning.{name}": t for name, t in (("p", tuning.p), ("g", tuning.g)) if t is not None}
+        numbers["tuning"] = {"eta": tuning.eta, "changes": tuning.changes}
+    return tensors, numbers
+
+
+def unpack(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> State:
+    """The State that was packed."""
+
+    def under(prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+    def in_order(prefix: str) -> tuple[Tensor, ...]:
+        return tuple(t for _, t in sorted(under(prefix).items(), key=lambda item: int(item[0])))
+
+    average = Average(tensors["average"], numbers["average"]) if "average" in numbers else None
+    tuning = Tuning(**numbers["tuning"], **under("tuning.")) if "tuning" in numbers else None
+    return State(
+        round=numbers["round"],
+        eta=numbers["eta"],
+        **{name: tensors[name] for name in OWN if name in tensors},  # type: ignore[arg-type]
+        memory=under("memory."),
+        past=Past(in_order("past.points."), in_order("past.residuals."), **numbers["past"]),
+        average=average,
+        tuning=tuning,
+    )

@@ -1,0 +1,75 @@
+"""Inner iterations: gradient descent on full gradients or on shuffled batches of rows, all users at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent import randomness
+
+Gradient = Callable[[Tensor], Tensor]
+Step = tuple[Gradient, Tensor | None]
+"""A gradient, and which users it moves, (users, 1); None: all."""
+
+
+def descend(
+    x: Tensor, lr: Tensor | float, momentum: float, steps: Iterator[Step], pull: Gradient | None = None
+) -> Tensor:
+    """x <- x - lr v with v <- momentum v + gradient; `pull` is a second, full gradient added to each."""
+    v = torch.zeros_like(x)
+    for gradient, moves in steps:
+        g = gradient(x) if pull is None else gradient(x) + pull(x)
+        v = torch.add(g, v, alpha=momentum) if momentum else g
+        new = x - lr * v
+        x = new if moves is None else torch.where(moves, new, x)
+    return x
+
+
+def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names: Tensor | None) -> Iterator[Step]:
+    """The gradient of each step: the full one, or one a batch of `steps` shuffled passes (Algorithm 2)."""
+    numbers = np.arange(part.users) if names is None else names.numpy()
+    for k in range(steps):
+        if batch is None:
+            yield part.grad, None
+            continue
+        for rows, mask in batches(part.sizes, batch, seed, t, numbers, k):
+            moves = mask.any(1, keepdim=True)  # a small user has fewer batches in a pass than a large one
+            yield (lambda x, rows=rows, mask=mask: part.batch_grad(x, rows, mask.to(x))), moves
+
+
+def batches(sizes: Tensor, batch: int, seed: int, t: int, who: Any, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """A shuffled pass over every user's rows: (rows, mask), (users, batch) each; the last batch may be short.
+
+    A user's shuffle sorts one hash a row, so that it depends on (seed, round, user, epoch) alone.
+    """
+    count = sizes.numpy()[:, None]
+    most = int(count.max())
+    keys = randomness.words(seed, randomness.BATCHES, t, epoch, np.asarray(who)[:, None], np.arange(most))
+    last = np.uint64(2**64 - 1)
+    order = np.argsort(np.where(np.arange(most) < count, keys >> np.uint64(1), last), axis=1, kind="stable")
+    for start in range(0, most, batch):
+        rows = torch.from_numpy(order[:, start : start + batch])
+        mask = torch.from_numpy(np.arange(start, start + rows.shape[1]) < count)
+        yield torch.where(mask, rows, 0), mask
+
+
+def accelerated(step: Gradient, x: Tensor, steps: int, memory: int) -> Tensor:
+    """Anderson acceleration of each user's own inner iteration x <- step(x), all users at once."""
+    points: list[Tensor] = []
+    residuals: list[Tensor] = []
+    for _ in range(steps):
+        Tx = step(x)
+        points, residuals = [*points, Tx][-memory - 1 :], [*residuals, Tx - x][-memory - 1 :]
+        x = Tx
+        if len(points) > 1:
+            Y = torch.stack([residuals[-1] - r for r in residuals[:-1]], 1)
+            D = torch.stack([points[-1] - p for p in points[:-1]], 1)
+            G = Y @ Y.mT
+            ridge = 1e-12 * G.diagonal(dim1=1, dim2=2).sum(1).clamp_min(1e-300)
+            G = G + torch.diag_embed(ridge.unsqueeze(1).expand(-1, G.shape[-1]))
+            x = Tx - (torch.linalg.solve(G, Y @ residuals[-1].unsqueeze(-1)) * D).sum(1)
+    return points[-1]

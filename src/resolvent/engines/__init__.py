@@ -1,0 +1,24 @@
+"""Engines by name, imported when asked for. An engine is built from (problem, operator, steady)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from resolvent.errors import refuse
+from resolvent.rounds import Engine
+
+ENGINES = {
+    "inprocess": "resolvent.engines.inprocess:InProcess",
+    "debug": "resolvent.engines.debug:Debug",
+}
+
+
+def build(engine: str | Any, problem: Any, operator: Any, steady: bool) -> Engine:
+    """The engine of that name for these users; anything that already is an engine is returned as it is."""
+    if not isinstance(engine, str):
+        return engine  # type: ignore[no-any-return]
+    if engine not in ENGINES:
+        refuse("engine", repr(engine), f"one of {', '.join(ENGINES)} or an engine of your own is needed")
+    module, name = ENGINES[engine].split(":")
+    return getattr(import_module(module), name)(problem, operator, steady)  # type: ignore[no-any-return]

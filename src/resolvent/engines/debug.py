@@ -1,0 +1,84 @@
+"""One user at a time, every answer checked; when something fails, the message names the user and the round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from resolvent.engines.inprocess import measure
+from resolvent.local import Ask, Bound, Memory, Operator
+from resolvent.problems.problem import Problem, select
+
+
+class BadAnswer(RuntimeError):
+    """A user's answer is not what it must be, or computing it failed."""
+
+
+class Debug:
+    """Slow and careful: each user is a problem of its own, and sums over users are plain loops."""
+
+    def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
+        self.problem = problem
+        self.users, self.dim = problem.users, problem.dim
+        self.dtype, self.device = problem.weights.dtype, problem.weights.device
+        self.certifies = operator.certifies
+        self._alone = [problem.take(torch.tensor([i])) for i in range(self.users)]
+        self._bound: list[Bound] = [operator.bind(one, steady) for one in self._alone]
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        who = range(self.users) if ask.who is None else ask.who.tolist()
+        u = u.expand(len(who), -1)
+        answers: list[Tensor] = []
+        for i, row in zip(who, u.split(1), strict=True):
+            p, mine = self._answer(i, ask, row, {key: tensor[i : i + 1] for key, tensor in memory.items()})
+            answers.append(p)
+            for key, tensor in mine.items():
+                if key not in memory:
+                    memory = {**memory, key: tensor.new_full((self.users, *tensor.shape[1:]), torch.nan)}
+                memory = {**memory, key: memory[key].index_copy(0, torch.tensor([i]), tensor)}
+        return torch.cat(answers), memory
+
+    def _answer(self, i: int, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        where = f"user {i} in round {ask.t + 1} (eta = {ask.eta:g})"
+        if bool(next(iter(memory.values()), u).isnan().all()):
+            memory = {}  # this user's first visit
+        try:
+            p, memory = self._bound[i].rows(Ask(ask.t, ask.eta, None, ask.seed, torch.tensor([i])), u, memory)
+        except Exception as error:
+            raise BadAnswer(f"{where} failed: {error}") from error
+        if p.shape != u.shape:
+            raise BadAnswer(f"{where} answered with shape {tuple(p.shape)}, but {tuple(u.shape)} is needed")
+        if not bool(torch.isfinite(p).all()):
+            raise BadAnswer(f"{where} answered NaN or infinity to a u of norm {float(u.norm()):.3g}")
+        if self.certifies == "p" and "value" in self._alone[i].offers:
+            self._check_descent(i, ask, u, p, where)
+        return p, memory
+
+    def _check_descent(self, i: int, ask: Ask, u: Tensor, p: Tensor, where: str) -> None:
+        """A prox lowers f(x) + |x - u|^2 / (2 eta) below its value at u."""
+        before = float(self._alone[i].value(u)[0])
+        after = float(self._alone[i].value(p)[0]) + float((p - u).square().sum()) / (2 * ask.eta)
+        if not after <= before + 1e-9 * (1 + abs(before)):
+            raise BadAnswer(f"{where} answered a point whose prox objective is {after:.6g}, above {before:.6g} at u itself")
+
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+        p, memory = self.local(ask, u, memory)
+        lam = self.problem.weights if ask.who is None else select(self.problem.weights, ask.who)
+        mean = sum((l * row for l, row in zip(lam, p.split(1), strict=True)), torch.zeros_like(u))
+        return mean, lambda: lam @ (p - mean).square().sum(1), memory
+
+    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+        if z.shape[0] == 1:
+            return z
+        who = torch.arange(self.users) if who is None else who
+        lam = select(self.problem.weights, who)
+        return sum((l * z[i : i + 1] for l, i in zip(lam, who.tolist(), strict=True)), torch.zeros_like(z[:1]))
+
+    def gram(self, rows: Tensor) -> Tensor:
+        lam = self.problem.weights if rows.shape[1] > 1 else rows.new_ones(1)
+        return sum((l * x @ x.T for l, x in zip(lam, rows.unbind(1), strict=True)), rows.new_zeros(()))
+
+    def measure(self, w: Tensor) -> dict[str, Tensor]:
+        return measure(self.problem, w)

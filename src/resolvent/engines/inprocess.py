@@ -1,0 +1,53 @@
+"""All users in this process, batched into tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from resolvent.local import Ask, Memory, Operator
+from resolvent.problems.problem import Problem, objective, select
+
+
+class InProcess:
+    """The default engine: every verb is a few tensor calls over all users."""
+
+    def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
+        self.problem = problem
+        self.users, self.dim = problem.users, problem.dim
+        self.dtype, self.device = problem.weights.dtype, problem.weights.device
+        self.certifies = operator.certifies
+        self._bound = operator.bind(problem, steady)
+        self._lam = problem.weights.unsqueeze(0)
+        self._root = problem.weights.sqrt().unsqueeze(1)
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        return self._bound.rows(ask, u, memory)
+
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+        return self._bound.mean(ask, u, memory)
+
+    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+        if z.shape[0] == 1:
+            return z
+        return self._lam @ z if who is None else select(self._lam[0], who).unsqueeze(0) @ z[who]
+
+    def gram(self, rows: Tensor) -> Tensor:
+        if rows.shape[1] > 1:
+            rows = rows * self._root
+        flat = rows.flatten(1)
+        return flat @ flat.T
+
+    def measure(self, w: Tensor) -> dict[str, Tensor]:
+        return measure(self.problem, w)
+
+
+def measure(problem: Problem, w: Tensor) -> dict[str, Tensor]:
+    """f and f - f* of models w (k, d); NaN where unknown."""
+    gap = problem.gap(w)
+    if gap is not None and problem.fstar is not None:
+        return {"value": gap + problem.fstar, "gap": gap}
+    nothing = w.new_full((len(w),), torch.nan)
+    return {"value": objective(problem, w) if "value" in problem.offers else nothing, "gap": nothing}

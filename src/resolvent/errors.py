@@ -1,0 +1,30 @@
+"""What can go wrong, by name. Every message is one sentence: what came, what is needed, what to do."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+class InputError(ValueError):
+    """An argument cannot be used; the message names it, says what came and what is needed."""
+
+
+class ResolventWarning(UserWarning):
+    """Something runs, but not the way one might think."""
+
+
+class SolvesAnotherProblem(ResolventWarning):
+    """The configuration converges to something else than the minimiser of sum_i lambda_i f_i."""
+
+
+class MayNotConverge(ResolventWarning):
+    """No theorem promises convergence of the configuration."""
+
+
+class DivergenceWarning(ResolventWarning):
+    """The iteration blew up; the run ends at the last good state."""
+
+
+def refuse(argument: str, came: object, needed: str) -> NoReturn:
+    """Raise the one sentence that every bad argument gets."""
+    raise InputError(f"{argument} is {came}, but {needed}")

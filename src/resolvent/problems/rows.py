@@ -1,0 +1,159 @@
+"""Users' data: a matrix A_i and a vector b_i each, of any number of rows, stored so that users are batched.
+
+Users of equal size are one (users, rows, d) tensor, without a copy. Users of unequal size fall into a few buckets of
+similar size, zero-padded inside each, so that every operation is a handful of batched products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.errors import InputError, refuse
+from resolvent.problems.problem import as_tensor
+
+PADDING = 1.25
+"""Within a bucket the largest user has at most this many times the rows of the smallest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """Some users, by index (None: all of them, in order), with A (g, n, d), b (g, n) and a mask of real rows."""
+
+    who: Tensor | None
+    A: Tensor
+    b: Tensor
+    mask: Tensor | None
+
+    def of(self, W: Tensor) -> Tensor:
+        """These users' rows of W, which may be one row that all share."""
+        return W if self.who is None or W.shape[0] == 1 else W[self.who]
+
+    def margins(self, W: Tensor) -> Tensor:
+        """A_i w_i, (g, n). Row vectors times matrices: several times faster than the other way round in MKL."""
+        W = self.of(W)
+        if W.shape[0] == 1:
+            return (self.A.reshape(-1, self.A.shape[-1]) @ W[0]).view(self.A.shape[:2])
+        return torch.bmm(W.unsqueeze(1), self.A.mT).squeeze(1)
+
+    def combine(self, R: Tensor) -> Tensor:
+        """A_i^T r_i, (g, d)."""
+        return torch.bmm(R.unsqueeze(1), self.A).squeeze(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """All users' data in buckets, with the number of rows of each."""
+
+    buckets: tuple[Bucket, ...]
+    sizes: Tensor
+    dim: int
+
+    @property
+    def users(self) -> int:
+        return len(self.sizes)
+
+    def gather(self, parts: Sequence[Tensor]) -> Tensor:
+        """One tensor over all users from one a bucket."""
+        if self.buckets[0].who is None:
+            return parts[0]
+        out = parts[0].new_empty((self.users, *parts[0].shape[1:]))
+        for bucket, part in zip(self.buckets, parts, strict=True):
+            out[bucket.who] = part
+        return out
+
+    def one(self, i: int) -> tuple[Tensor, Tensor]:
+        """User i's own A_i and b_i."""
+        n = int(self.sizes[i])
+        for bucket in self.buckets:
+            at = i if bucket.who is None else (bucket.who == i).nonzero().flatten().tolist()
+            if at != []:
+                j = at if isinstance(at, int) else at[0]
+                return bucket.A[j, :n], bucket.b[j, :n]
+        raise IndexError(i)
+
+    def take(self, who: Tensor) -> Rows:
+        """The rows of some users only."""
+        if self.buckets[0].who is None:
+            bucket = self.buckets[0]
+            return Rows((Bucket(None, bucket.A[who], bucket.b[who], None),), self.sizes[who], self.dim)
+        return _bucketed([self.one(int(i)) for i in who], self.dim)
+
+    def pick(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Chosen rows of every user: rows (users, k) -> A (users, k, d) and b (users, k)."""
+        parts = [_pick(bucket, rows if bucket.who is None else rows[bucket.who]) for bucket in self.buckets]
+        return self.gather([a for a, _ in parts]), self.gather([b for _, b in parts])
+
+
+def _pick(bucket: Bucket, rows: Tensor) -> tuple[Tensor, Tensor]:
+    each = torch.arange(len(rows)).unsqueeze(1)
+    return bucket.A[each, rows], bucket.b[each, rows]
+
+
+def as_data(A: Any, b: Any) -> Rows:
+    """Checked data from (users, rows, d) and (users, rows), or from lists of unequal matrices and vectors."""
+    if isinstance(A, (list, tuple)):
+        return _from_lists(A, b)
+    A = as_tensor(A, "A")
+    if A.ndim != 3 or 0 in A.shape:
+        refuse("A", f"of shape {tuple(A.shape)}", "(users, rows, d), none of them 0, or a list of matrices is needed")
+    b = as_tensor(b, "b").to(A)
+    if b.shape != A.shape[:2]:
+        refuse("b", f"of shape {tuple(b.shape)}", f"{tuple(A.shape[:2])}, one number for each row of A, is needed")
+    sizes = torch.full((A.shape[0],), A.shape[1])
+    return Rows((Bucket(None, A.contiguous(), b.contiguous(), None),), sizes, A.shape[2])
+
+
+def _from_lists(A: Sequence[Any], b: Any) -> Rows:
+    if not A:
+        refuse("A", "an empty list", "at least one user is needed")
+    if len(b) != len(A):
+        refuse("b", f"a list of {len(b)}", f"A has {len(A)} users, and as many are needed")
+    users = [(as_tensor(a, f"A[{i}]"), as_tensor(y, f"b[{i}]")) for i, (a, y) in enumerate(zip(A, b, strict=True))]
+    first = users[0][0]
+    dim = first.shape[-1] if first.ndim == 2 else 0
+    for i, (a, y) in enumerate(users):
+        if a.ndim != 2 or a.shape[1] != dim or 0 in a.shape:
+            refuse(f"A[{i}]", f"of shape {tuple(a.shape)}", f"a matrix with at least one row and {dim} columns is needed")
+        if y.shape != a.shape[:1]:
+            refuse(f"b[{i}]", f"of shape {tuple(y.shape)}", f"({a.shape[0]},), one number for each row of A[{i}], is needed")
+    dtype = torch.promote_types(first.dtype, max((a.dtype for a, _ in users), key=lambda d: torch.finfo(d).bits))
+    return _bucketed([(a.to(dtype), y.to(dtype)) for a, y in users], dim)
+
+
+def _bucketed(users: Sequence[tuple[Tensor, Tensor]], dim: int) -> Rows:
+    sizes = torch.tensor([len(y) for _, y in users])
+    if bool((sizes == sizes[0]).all()):
+        A, b = torch.stack([a for a, _ in users]), torch.stack([y for _, y in users])
+        return Rows((Bucket(None, A, b, None),), sizes, dim)
+    order = np.argsort(sizes.numpy(), kind="stable")
+    buckets: list[Bucket] = []
+    while len(order):
+        smallest = int(sizes[order[0]])
+        end = int(np.searchsorted(sizes.numpy()[order], PADDING * smallest, side="right"))
+        buckets.append(_bucket(np.sort(order[:end]), users, dim))
+        order = order[end:]
+    return Rows(tuple(buckets), sizes, dim)
+
+
+def _bucket(who: Any, users: Sequence[tuple[Tensor, Tensor]], dim: int) -> Bucket:
+    chosen = [users[i] for i in who]
+    n = max(len(y) for _, y in chosen)
+    A = chosen[0][0].new_zeros((len(chosen), n, dim))
+    b, mask = A.new_zeros((len(chosen), n)), A.new_zeros((len(chosen), n))
+    for j, (a, y) in enumerate(chosen):
+        A[j, : len(y)], b[j, : len(y)], mask[j, : len(y)] = a, y, 1
+    return Bucket(torch.as_tensor(who), A, b, mask)
+
+
+def require_finite(parts: Tensor, what: str) -> None:
+    """Refuse data of which some user's part (its first axis) is not finite, and name the user."""
+    good = torch.isfinite(parts).flatten(1).all(1)
+    if not bool(good.all()):
+        user = int((~good).nonzero()[0])
+        raise InputError(f"{what} of user {user} holds NaN or infinity, but finite numbers are needed")

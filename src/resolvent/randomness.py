@@ -1,0 +1,40 @@
+"""Randomness as a pure function of (seed, purpose, round, user, ...): nothing to save, nothing that depends on order.
+
+Each draw is a hash of its coordinates (the finaliser of splitmix64, folded over them), so the same user draws the
+same numbers in the same round whichever engine asks, however users are batched, and after any resume.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+
+PRESENCE, BATCHES, STEPS = 1, 2, 3
+"""Purposes: who takes part, how rows are shuffled, and anything a local step draws."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+
+
+def _mix(x: Words) -> Words:
+    x = (x ^ (x >> _S30)) * _M1
+    x = (x ^ (x >> _S27)) * _M2
+    return x ^ (x >> _S31)
+
+
+def words(*coordinates: int | NDArray[np.int64]) -> Words:
+    """64 random bits for each point of the broadcast coordinates."""
+    with np.errstate(over="ignore"):
+        state = np.zeros(1, dtype=np.uint64)
+        for c in coordinates:
+            word = np.asarray(c, dtype=np.int64).astype(np.uint64)
+            state = _mix((state ^ word) + _GOLDEN)
+        return _mix(state)
+
+
+def uniforms(*coordinates: int | NDArray[np.int64]) -> NDArray[np.float64]:
+    """A number in [0, 1) for each point of the broadcast coordinates."""
+    return (words(*coordinates) >> _S11).astype(np.float64) * 2.0**-53

@@ -1,0 +1,268 @@
+"""State, Round and THE LOOP: a generator over an engine. Stopping, recording and showing wrap it from outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from resolvent import averaging
+from resolvent.anderson import Anderson, Past
+from resolvent.averaging import Average
+from resolvent.local import Ask, Memory
+from resolvent.participation import Participation
+from resolvent.scheme import Scheme
+from resolvent.tuning import Tuning, tune
+
+
+class Engine(Protocol):
+    """Where users live. Every question to them, and every sum over them, is one of these verbs.
+
+    Rows are (users, d) tensors in the order of users, or (1, d) where users agree. `who` selects users by index;
+    None is everyone.
+    """
+
+    @property
+    def users(self) -> int: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def certifies(self) -> str | None:
+        """Where (u - p) / eta is a subgradient: at "p", at "u", or nowhere (None)."""
+        ...
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The answers of the users asked, in order, to their rows of u."""
+        ...
+
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+        """The weighted mean (1, d) of the answers to one u (1, d), a function that gives their spread, and memory."""
+        ...
+
+    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+        """The weighted meeting point of these users' rows, (1, d)."""
+        ...
+
+    def gram(self, rows: Tensor) -> Tensor:
+        """Inner products sum_i lambda_i <a_i, b_i> of k stacks of rows (k, users, d), (k, k)."""
+        ...
+
+    def measure(self, w: Tensor) -> dict[str, Tensor]:
+        """Metrics of models w (k, d), (k,) each. Asked at a cadence: over a network it is another message."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class State:
+    """Everything a round needs from the past; going on from it equals never having stopped.
+
+    u and p belong together: p_i is user i's answer to u_i at `eta`. One vector (1, d) each where users agree, p then
+    being the mean of the answers. `next` is where u will move when the next round begins.
+    """
+
+    round: int
+    u: Tensor
+    eta: float = math.nan
+    p: Tensor = None  # type: ignore[assignment]
+    w: Tensor = None  # type: ignore[assignment]
+    met: Tensor | None = None
+    """The meeting point that u moves by: mean(z), extrapolated with Anderson on the mean."""
+    next: Tensor | None = None
+    z: Tensor | None = None
+    """Only for Algorithm 1 as printed, where an absent user's z stays while its u moves on."""
+    seen: Tensor | None = None
+    """Which users have answered, (users,); None: all, always."""
+    memory: Memory = field(default_factory=dict)
+    past: Past = field(default_factory=Past)
+    average: Average | None = None
+    tuning: Tuning | None = None
+
+
+class Round(NamedTuple):
+    """What happened in a round. Metrics are methods: nothing is computed until somebody asks."""
+
+    state: State
+    eta: float
+    who: Tensor | None
+    step: tuple[Tensor, Tensor] | None
+    """u and T u."""
+    spread: Callable[[], Tensor] | None
+    engine: Engine
+
+    @property
+    def number(self) -> int:
+        """1, 2, ..."""
+        return self.state.round
+
+    @property
+    def participants(self) -> int:
+        return self.engine.users if self.who is None else len(self.who)
+
+    @property
+    def together(self) -> bool:
+        """Whether users share one u."""
+        return self.state.u.shape[0] == 1
+
+    @property
+    def model(self) -> Tensor:
+        """mean(z), (1, d); with Anderson, of the last accepted point."""
+        return self.state.u if self.state.w is None else self.state.w
+
+    def residual(self) -> Tensor:
+        """|T u - u| in the lambda norm."""
+        if self.step is None:
+            return torch.tensor(math.nan)
+        u, Tu = self.step
+        return self.engine.gram((Tu - u).unsqueeze(0))[0, 0].sqrt()
+
+    @property
+    def certified(self) -> bool:
+        """Whether every user's p belongs to the u beside it, and is what a certificate needs."""
+        current = _all(self.state.seen) and self.state.z is None and self.step is not None
+        return self.engine.certifies is not None and current and not (self.together and self.who is not None)
+
+    def stationarity(self) -> Tensor:
+        """|sum_i lambda_i g_i| with g_i = (u_i - p_i) / eta in the subdifferential of f_i at the certified point.
+
+        Where the operator bounds its own error, the bound is added. NaN where nothing is certified.
+        """
+        if not self.certified:
+            return torch.tensor(math.nan)
+        state = self.state
+        assert state.p is not None
+        pull = self.engine.mean(state.u - state.p).norm()
+        error = state.memory.get("error")
+        if error is not None:
+            pull = pull + error.max()
+        return pull / state.eta
+
+    def consensus(self) -> Tensor:
+        """How far the users' certified points are apart: sqrt(sum_i lambda_i |p_i - mean(p)|^2)."""
+        if not self.certified:
+            return torch.tensor(math.nan)
+        state = self.state
+        if self.engine.certifies == "u":
+            return self._spread(state.u)
+        if self.spread is not None:
+            return self.spread().sqrt()
+        assert state.p is not None
+        return self._spread(state.p)
+
+    def _spread(self, rows: Tensor) -> Tensor:
+        return self.engine.gram((rows - self.engine.mean(rows)).unsqueeze(0))[0, 0].sqrt()
+
+
+def mix(a: Tensor, b: Tensor, theta: float) -> Tensor:
+    """(1 - theta) a + theta b: 1 projects, 2 reflects, 1/2 averages."""
+    return b if theta == 1 else torch.lerp(a, b, theta)
+
+
+def agrees(scheme: Scheme, participation: Participation) -> bool:
+    """Whether users who start together stay together, so that u is one vector: beta = 1, and nobody is left behind."""
+    return scheme.projects and (participation.full or participation.absent == "paper")
+
+
+def begin(engine: Engine, scheme: Scheme, participation: Participation, u0: Tensor, eta0: float = 1.0) -> State:
+    """The state before the first round, at u0, (1, d) or (users, d); eta0 is where an automatic eta starts."""
+    together = agrees(scheme, participation) and u0.shape[0] == 1
+    u = u0 if together else u0.expand(engine.users, -1).clone()
+    sampled = not participation.full and not together
+    return State(
+        round=0,
+        u=u,
+        p=u,
+        z=u if sampled and participation.absent == "paper" else None,
+        seen=torch.zeros(engine.users, dtype=torch.bool) if sampled and participation.absent == "hold" else None,
+        tuning=Tuning(eta0) if scheme.auto else None,
+    )
+
+
+def rounds(
+    engine: Engine,
+    scheme: Scheme,
+    state: State,
+    *,
+    participation: Participation,
+    accelerate: Anderson,
+    seed: int = 0,
+    average: str | None = None,
+) -> Iterator[Round]:
+    """The scheme, for ever. A round moves, then asks, then meets, so that every p_i belongs to the u_i beside it."""
+    together = state.u.shape[0] == 1
+    while True:
+        t = state.round
+        who = participation.present(seed, t, engine.users)
+        if who is not None and len(who) == 0:  # nobody came: nothing happens
+            state = replace(state, round=t + 1)
+            yield Round(state, state.eta, who, None, None, engine)
+            continue
+
+        eta = scheme.eta_at(t) if state.tuning is None else state.tuning.eta
+        if t > 0 and eta != state.eta:
+            state = _changed(engine, scheme, state, eta)
+        alpha, beta, gamma = scheme.mixing(t)
+        u, seen, spread = _move(state, who), state.seen, None
+
+        ask = Ask(t, eta, who, seed)
+        if together:
+            p, spread, memory = engine.local_mean(ask, u, state.memory)
+            z = mix(u, p, alpha)  # (gFL-1)
+            w = z
+        else:
+            answers, memory = engine.local(ask, u if who is None else u[who], state.memory)
+            p = answers if who is None else state.p.index_copy(0, who, answers)
+            seen = seen if seen is None or who is None else seen.index_fill(0, who, True)
+            z = mix(u, p, alpha)  # (gFL-1)
+            if state.z is not None and who is not None:  # Algorithm 1: absent users keep their z
+                z = state.z.index_copy(0, who, z[who])
+            w = engine.mean(z, who if state.z is not None else _those(seen))
+
+        met, past = accelerate.on_mean(state.past, engine.mean(u) if state.met is None else state.met, w, engine.gram)
+        Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
+        ahead, past = accelerate.on_u(past, u, Tu, engine.gram)
+        tuning = state.tuning and tune(state.tuning, eta, u, p, engine.gram, ready=_all(state.seen))
+        model = w if past.accepted or state.w is None else state.w
+        state = State(
+            t + 1, u, eta, p, model, met, ahead, z if state.z is not None else None, seen, memory, past,
+            averaging.include(average, state.average, t, eta, model), tuning,
+        )  # fmt: skip
+        yield Round(state, eta, who, (u, Tu), spread, engine)
+
+
+def _move(state: State, who: Tensor | None) -> Tensor:
+    """u after the last meeting. Under "hold" only those present move, and nobody before the first answer."""
+    if state.next is None:
+        return state.u
+    if state.seen is None or who is None:
+        return state.next
+    movers = who[state.seen[who]]
+    return state.u.index_copy(0, movers, state.next[movers])
+
+
+def _changed(engine: Engine, scheme: Scheme, state: State, eta: float) -> State:
+    """A new eta. Acceleration starts anew; a scheme exact at any eta keeps every p_i and g_i = (u_i - p_i) / eta."""
+    state = replace(state, past=Past(first=state.past.first))
+    if not scheme.exact or state.z is not None or state.w is None:
+        return state
+    alpha, beta, gamma = scheme.mixing(state.round - 1)
+    u = torch.lerp(state.p, state.u, eta / state.eta)
+    z = mix(u, state.p, alpha)
+    met = engine.mean(z, _those(state.seen))
+    return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
+
+
+def _all(seen: Tensor | None) -> bool:
+    return seen is None or bool(seen.all())
+
+
+def _those(seen: Tensor | None) -> Tensor | None:
+    """The users seen so far, by index; None: all of them."""
+    return None if seen is None or _all(seen) else seen.nonzero().flatten()

@@ -1,0 +1,195 @@
+"""The one scheme (gFL-1..3) and Table 1 of the paper as rows of data.
+
+    z = (1-alpha) u + alpha local(u)      (gFL-1)
+    w = (1-beta)  z + beta  mean(z)       (gFL-2)
+    u = (1-gamma) u + gamma w             (gFL-3)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from resolvent.errors import InputError, refuse
+from resolvent.schedules import Schedule, as_schedule, constant
+
+Number = float | Schedule | Callable[[int], float]
+
+AUTO = "auto"
+
+
+class Row(NamedTuple):
+    """A line of Table 1: the mixing numbers, and whether local(u) is a prox or gradient steps."""
+
+    title: str
+    alpha: float
+    beta: float
+    gamma: float
+    forward: bool
+
+
+TABLE: dict[str, Row] = {
+    "fedavg": Row("FedAvg", 1, 1, 1, forward=True),
+    "fedprox": Row("FedProx", 1, 1, 1, forward=False),
+    "fedsplit": Row("FedSplit", 2, 2, 1, forward=False),
+    "fedpi": Row("FedPi", 2, 2, 0.5, forward=False),
+    "fedrp": Row("FedRP", 2, 1, 1, forward=False),
+    "reflect_gradient": Row("R_H G", 1, 2, 1, forward=True),
+    "reflect_prox": Row("R_H P", 1, 2, 1, forward=False),
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """alpha, beta, gamma and eta (numbers, schedules or functions of the round) and a local operator.
+
+    `local=None` takes the best prox the problem offers; with `forward=True`, `steps` gradient steps of size eta.
+    alpha and beta outside [0, 2] or gamma outside [0, 1] leave the theory: say so with `beyond=True`.
+    """
+
+    alpha: Number
+    beta: Number
+    gamma: Number
+    eta: Number | str
+    local: Any = None
+    name: str = "scheme"
+    forward: bool = False
+    steps: int = 1
+    beyond: bool = False
+
+    def __post_init__(self) -> None:
+        for argument, top in (("alpha", 2), ("beta", 2), ("gamma", 1)):
+            schedule = as_schedule(getattr(self, argument), argument)
+            self._check_mixing(argument, schedule(0), top)
+            object.__setattr__(self, argument, schedule)
+        if self.local is not None:  # an operator knows itself whether it is a prox or a gradient step
+            object.__setattr__(self, "forward", bool(getattr(self.local, "forward", False)))
+        if isinstance(self.eta, str):
+            if self.eta != AUTO:
+                refuse("eta", repr(self.eta), 'a number > 0, a schedule, a function of the round or "auto" is needed')
+            if not self.exact:
+                raise InputError(
+                    f'eta is "auto", but {self.name} solves a problem that depends on eta; '
+                    "give eta a number, or take FedPi or FedSplit, whose solution does not depend on it"
+                )
+        else:
+            object.__setattr__(self, "eta", as_schedule(self.eta, "eta"))
+            self.eta_at(0)
+        if self.steps < 1:
+            refuse("steps", self.steps, "at least 1 local step is needed")
+
+    def _check_mixing(self, argument: str, value: float, top: int) -> None:
+        if not math.isfinite(value):
+            refuse(argument, value, "a finite number is needed")
+        if not self.beyond and not 0 <= value <= top:
+            refuse(argument, value, f"the theory needs it in [0, {top}]; pass beyond=True to leave it on purpose")
+
+    def mixing(self, t: int) -> tuple[float, float, float]:
+        """alpha_t, beta_t, gamma_t."""
+        return self.alpha(t), self.beta(t), self.gamma(t)  # type: ignore[operator]
+
+    def eta_at(self, t: int) -> float:
+        """eta_t, checked: a schedule may do anything."""
+        eta = self.eta(t)  # type: ignore[operator]
+        if not (math.isfinite(eta) and eta > 0):
+            refuse("eta", f"{eta} in round {t}", "a finite number > 0 is needed in every round")
+        return float(eta)
+
+    @property
+    def auto(self) -> bool:
+        """Whether eta is found while running."""
+        return self.eta == AUTO
+
+    @property
+    def steady(self) -> bool:
+        """Whether a factorisation made for one eta can serve again."""
+        return self.auto or self.eta.changes != "always"  # type: ignore[union-attr]
+
+    @property
+    def fixed_mixing(self) -> tuple[float, float, float] | None:
+        """(alpha, beta, gamma) where they are the same in every round, else None."""
+        schedules = (self.alpha, self.beta, self.gamma)
+        return self.mixing(0) if all(s.changes == "never" for s in schedules) else None  # type: ignore[union-attr]
+
+    @property
+    def exact(self) -> bool:
+        """Whether alpha + beta = alpha beta always: a prox scheme then solves the original problem at any eta."""
+        mixing = self.fixed_mixing
+        return mixing is not None and not self.forward and mixing[0] + mixing[1] == mixing[0] * mixing[1] > 0
+
+    @property
+    def projects(self) -> bool:
+        """Whether beta = 1 always: users who start together stay together, so u is one vector."""
+        return self.beta.changes == "never" and self.beta(0) == 1  # type: ignore[union-attr,operator]
+
+    def __str__(self) -> str:
+        eta = self.eta if self.auto else str(self.eta)
+        return f"{self.name}(alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}, eta={eta})"
+
+
+def named(name: str, eta: Number | str, local: Any = None, steps: int = 1) -> Scheme:
+    """The scheme of a row of Table 1."""
+    if name not in TABLE:
+        refuse("scheme", repr(name), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
+    row = TABLE[name]
+    return Scheme(row.alpha, row.beta, row.gamma, eta, local, row.title, row.forward, steps)
+
+
+def fedavg(eta: Number, steps: int = 1, local: Any = None) -> Scheme:
+    """FedAvg (eq:FB): P_H G^k. Solves the original problem if steps = 1."""
+    return named("fedavg", eta, local, steps)
+
+
+def fedprox(eta: Number, local: Any = None) -> Scheme:
+    """FedProx (eq:BB): P_H P. Solves the problem of the Moreau envelopes (eq:regFL) at eta."""
+    return named("fedprox", eta, local)
+
+
+def fedsplit(eta: Number | str, local: Any = None) -> Scheme:
+    """FedSplit (eq:PR): R_H R. Solves the original problem where it converges: strongly convex and smooth f_i."""
+    return named("fedsplit", eta, local)
+
+
+def fedpi(eta: Number | str, local: Any = None) -> Scheme:
+    """FedPi (eq:DR): (id + R_H R) / 2. Solves the original problem for any convex f_i."""
+    return named("fedpi", eta, local)
+
+
+def fedrp(eta: Number, local: Any = None) -> Scheme:
+    """FedRP (eq:rp): P_H R. Its fixed points are those of FedProx."""
+    return named("fedrp", eta, local)
+
+
+def reflect_gradient(eta: Number, steps: int = 1, local: Any = None) -> Scheme:
+    """R_H G (eq:rg): its fixed points solve neither problem."""
+    return named("reflect_gradient", eta, local, steps)
+
+
+def reflect_prox(eta: Number, local: Any = None) -> Scheme:
+    """R_H P (eq:rpp): its fixed points are those of FedProx at eta / 2."""
+    return named("reflect_prox", eta, local)
+
+
+def as_scheme(scheme: Scheme | str, eta: Number | str | None = None) -> Scheme:
+    """A scheme, or a row of Table 1 by name (FedPi and FedSplit then find their eta themselves)."""
+    if isinstance(scheme, Scheme):
+        return scheme
+    if not isinstance(scheme, str):
+        refuse("scheme", repr(scheme), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
+    name = scheme.lower().replace("-", "_")
+    if eta is None:
+        row = TABLE.get(name)
+        if row is not None and (row.forward or row.alpha + row.beta != row.alpha * row.beta):
+            raise InputError(
+                f"scheme is {scheme!r} without a step size, but what it solves depends on eta; write rs.{name}(eta=...)"
+            )
+        eta = AUTO
+    return named(name, eta)
+
+
+__all__ = [
+    "AUTO", "TABLE", "Row", "Scheme", "as_scheme", "constant", "fedavg", "fedpi", "fedprox", "fedrp", "fedsplit",
+    "named", "reflect_gradient", "reflect_prox",
+]  # fmt: skip

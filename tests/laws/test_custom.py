@@ -1,0 +1,208 @@
+"""A user's own functions: stacked or one a user, given or derived, whole or taken apart, they say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from torch import Tensor
+
+from resolvent.errors import InputError
+from resolvent.problems.custom import Custom
+from resolvent.problems.problem import Problem
+from resolvent.problems.simple import Quadratics
+
+pytestmark = pytest.mark.filterwarnings("error")
+laws = settings(deadline=None, max_examples=40)
+
+USERS, DIM = 3, 2
+WORDS = ("value", "grad", "prox", "hessian")
+
+
+def tensors(*shape: int, low: float = -10.0) -> st.SearchStrategy[Tensor]:
+    return hnp.arrays(np.float64, shape, elements=st.floats(low, 10.0, allow_subnormal=False)).map(torch.from_numpy)
+
+
+@st.composite
+def quadratics(draw: Any) -> Quadratics:
+    return Quadratics(draw(tensors(USERS, low=0.1)), draw(tensors(USERS, DIM)), draw(tensors(USERS, low=0.1)))
+
+
+def together(model: Quadratics, *words: str, **more: Any) -> Custom:
+    return Custom(USERS, DIM, **{word: getattr(model, word) for word in words}, weights=model.weights, **more)
+
+
+def apart(model: Quadratics, *words: str, **more: Any) -> Custom:
+    """One function a user, each of which sees its own row only."""
+
+    def own(word: str, user: int) -> Callable[..., Tensor]:
+        alone = model.take(torch.tensor([user]))
+        return lambda w, *eta: getattr(alone, word)(w[None], *eta)[0]
+
+    functions: dict[str, Any] = {word: [own(word, user) for user in range(USERS)] for word in words}
+    return Custom(USERS, DIM, **functions, weights=model.weights, **more)
+
+
+BUILDERS = pytest.mark.parametrize("build", [together, apart])
+
+
+def ask(problem: Any, word: str, W: Tensor) -> Tensor:
+    answer: Tensor = problem.prox(W, 0.7) if word == "prox" else getattr(problem, word)(W)
+    return answer
+
+
+@BUILDERS
+@laws
+@given(model=quadratics(), W=tensors(USERS, DIM))
+def test_custom_says_what_the_functions_say(build: Any, model: Quadratics, W: Tensor) -> None:
+    custom = build(model, *WORDS)
+    assert isinstance(custom, Problem) and custom.offers == set(WORDS) and custom.closed_form
+    for word in WORDS:
+        torch.testing.assert_close(ask(custom, word, W), ask(model, word, W))
+        torch.testing.assert_close(ask(custom, word, W[:1]), ask(model, word, W[:1].expand(USERS, -1)))
+        torch.testing.assert_close(ask(custom, word, W[0]), ask(model, word, W[:1]))
+
+
+@BUILDERS
+@laws
+@given(model=quadratics(), W=tensors(USERS, DIM), who=st.permutations(range(USERS)), n=st.integers(1, USERS))
+def test_take_is_slicing(build: Any, model: Quadratics, W: Tensor, who: list[int], n: int) -> None:
+    custom = build(model, *WORDS, lipschitz=model.curvature, convexity=0.1, minimiser=model.minimiser)
+    chosen = torch.tensor(who[:n])
+    part = custom.take(chosen)
+    last = part.take(torch.tensor([-1]))  # taken twice
+    torch.testing.assert_close(part.weights, model.weights[chosen] / model.weights[chosen].sum())
+    torch.testing.assert_close(part.lipschitz, model.curvature[chosen])
+    assert part.convexity.tolist() == [0.1] * n and part.minimiser is None and part.fstar is None
+    for word in WORDS:
+        whole = ask(model, word, W)
+        torch.testing.assert_close(ask(part, word, W[chosen]), whole[chosen])
+        torch.testing.assert_close(ask(last, word, W[chosen[-1:]]), whole[chosen[-1:]])
+
+
+def test_take_by_mask() -> None:
+    model = Quadratics([1, 2, 3], [[0, 0], [1, 1], [2, 2]])
+    part = together(model, "value").take(torch.tensor([True, False, True]))
+    W = torch.ones(2, 2, dtype=torch.float64)
+    torch.testing.assert_close(part.value(W), model.value(W[:1])[[0, 2]])
+
+
+@BUILDERS
+@laws
+@given(model=quadratics(), W=tensors(USERS, DIM))
+def test_the_gradient_is_derived_from_value(build: Any, model: Quadratics, W: Tensor) -> None:
+    custom = build(model, "value")
+    assert custom.offers == {"value", "grad"} and not custom.closed_form
+    torch.testing.assert_close(custom.grad(W), model.grad(W))
+    torch.testing.assert_close(custom.take(torch.tensor([2, 0])).grad(W[[2, 0]]), model.grad(W)[[2, 0]])
+    assert not custom.grad(W).requires_grad and not W.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(custom.grad(W[:1]), model.grad(W[:1]))
+    with torch.inference_mode():
+        torch.testing.assert_close(custom.grad(W * 1.0), model.grad(W))
+
+
+def test_the_derived_gradient_of_a_function_that_is_not_quadratic() -> None:
+    custom = Custom(2, 1, value=[lambda w: w.exp().sum(), lambda w: w.sin().sum()])
+    W = torch.tensor([[0.3], [0.4]], dtype=torch.float64)
+    assert custom.grad(W).flatten().tolist() == pytest.approx([math.exp(0.3), math.cos(0.4)])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda W: W.detach().numpy().sum(1) if not W.requires_grad else W.numpy(),
+        lambda W: [float(w.sum()) for w in W],
+        lambda W: W.sum(1) + float(W[0, 0]),  # a graph, but a part of it lost
+        lambda W: np.zeros(len(W)),
+    ],
+)
+def test_no_gradient_is_promised_where_torch_cannot_see(value: Callable[[Tensor], Any]) -> None:
+    for _ in range(2):  # torch warns of float() once in a process: the second time must be like the first
+        custom = Custom(2, 1, value=value, prox=lambda U, eta: U)
+        assert custom.offers == {"value", "prox"}
+        assert custom.value(torch.ones(1, 1)).shape == (2,)
+        assert custom.take(torch.tensor([1])).offers == {"value", "prox"}
+
+
+@laws
+@given(model=quadratics(), W=tensors(5, DIM))
+def test_gap_with_a_known_minimiser(model: Quadratics, W: Tensor) -> None:
+    custom = together(model, "value", minimiser=model.minimiser)
+    assert custom.fstar == pytest.approx(model.fstar)
+    gap = custom.gap(W)
+    assert gap is not None
+    torch.testing.assert_close(gap, model.gap(W), rtol=1e-9, atol=1e-9)
+    assert together(model, "value").gap(W) is None
+    assert together(model, "grad", minimiser=model.minimiser).fstar is None
+
+
+def test_functions_that_work_in_place_do_no_harm() -> None:
+    def halve(U: Tensor, eta: float) -> Tensor:
+        return U.mul_(0.5)
+
+    def lowered(W: Tensor) -> Tensor:
+        return W.sub_(1).square().sum(1)
+
+    custom = Custom(2, 1, value=lowered, prox=halve)
+    W = torch.full((2, 1), 4.0, dtype=torch.float64)
+    assert custom.prox(W, 1.0).tolist() == [[2.0], [2.0]] and custom.value(W).tolist() == [9.0, 9.0]
+    assert custom.prox(W[:1], 1.0).tolist() == [[2.0], [2.0]]
+    assert custom.grad(W).tolist() == [[6.0], [6.0]] and W.tolist() == [[4.0], [4.0]]
+
+
+def test_dtype_and_numpy_results() -> None:
+    custom = Custom(2, 1, prox=lambda U, eta: np.asarray(U) / (1 + eta), dtype=torch.float32, lipschitz=1)
+    assert custom.weights.dtype == custom.prox(np.ones((2, 1)), 1.0).dtype == torch.float32  # type: ignore[arg-type]
+    assert custom.lipschitz is not None and custom.lipschitz.tolist() == [1.0, 1.0]
+
+
+def prox(U: Tensor, eta: float) -> Tensor:
+    return U
+
+
+W1 = torch.zeros(1, 1, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: Custom(2, 1), "grad prox value needed"),
+        (lambda: Custom(2, 1, hessian=prox), "grad prox"),
+        (lambda: Custom(2, 1, value=lambda W: np.zeros(2)), "grad value torch"),
+        (lambda: Custom(0, 1, prox=prox), "users 0"),
+        (lambda: Custom(1, 0, prox=prox), "dim 0"),
+        (lambda: Custom(2, 1, prox=[prox]), "prox 1 2 users"),
+        (lambda: Custom(2, 1, prox=[prox, 3]), "prox[1] int function"),  # type: ignore[list-item]
+        (lambda: Custom(2, 1, prox=prox, weights=[1, -1]), "weights negative"),
+        (lambda: Custom(2, 1, prox=prox, minimiser=[1, 2]), "minimiser (2,) 1"),
+        (lambda: Custom(2, 1, prox=prox, minimiser=[math.nan]), "minimiser coordinate 0"),
+        (lambda: Custom(2, 1, prox=prox, lipschitz=[1, 2, 3]), "lipschitz (3,) 2"),
+        (lambda: Custom(2, 1, prox=prox, lipschitz=[1, math.inf]), "lipschitz user 1"),
+        (lambda: Custom(2, 1, prox=prox, convexity=[1, -1]), "convexity user 1 >= 0"),
+        (lambda: Custom(2, 1, prox=prox, dtype=torch.int64), "dtype int64"),
+        (lambda: Custom(2, 1, value=lambda W: W), "value (2, 1) (2,)"),
+        (lambda: Custom(2, 1, prox=lambda U, eta: U[0]).prox(W1, 1.0), "prox (1,) (2, 1)"),
+        (lambda: Custom(2, 1, grad=[lambda w: w, lambda w: w[0]]).grad(W1), "grad[1] () (1,)"),
+        (lambda: Custom(2, 1, grad=lambda W: W, hessian=lambda W: W).hessian(W1), "hessian (2, 1) (2, 1, 1)"),
+        (lambda: Custom(2, 1, prox=prox).value(W1), "value given Custom"),
+        (lambda: Custom(2, 1, prox=prox).grad(W1), "grad given Custom"),
+        (lambda: Custom(2, 1, grad=lambda W: W).prox(W1, 1.0), "prox given Custom"),
+        (lambda: Custom(2, 1, prox=prox).prox(torch.zeros(2, 3), 1.0), "W (2, 3) (2, 1)"),
+        (lambda: Custom(2, 1, prox=prox).take(torch.tensor([0, 0])), "who twice prox"),
+        (lambda: Custom(2, 1, prox=lambda U, eta: "no").prox(W1, 1.0), "prox numbers"),
+    ],
+)
+def test_bad_inputs_are_refused_in_one_sentence(build: Callable[[], Any], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        build()
+    message = str(caught.value)
+    assert all(word in message for word in words.split()), message
+    assert ", but " in message and "\n" not in message
