@@ -8,12 +8,13 @@ is needed, and every engine can provide that.
 Raw Anderson can diverge on maps that are nonexpansive but not smooth. So:
 - weights come from a ridge and a rank truncation, and weights of norm over `largest` are refused;
 - an accelerated step is taken only while residuals fall summably fast (the test of A2DR);
-- a point whose residual is more than twice that of the point it was launched from is given up: the iteration goes back
-  to the stored T(u) it was launched from, and the memory is cleared.
+- a point whose residual is larger than that of the point it was launched from is given up: the iteration goes back to
+  the stored T(u) it was launched from, the memory is cleared, and plain steps follow, the more the oftener it failed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -28,10 +29,12 @@ Gram = Callable[[Tensor], Tensor]
 
 SUMMABLE, DECAY, EVERY = 1e6, 1 + 1e-6, 10
 """A2DR: after n accelerated steps residuals must be below SUMMABLE r_0 (n / EVERY + 1)^-DECAY."""
+LONGEST = 6
+"""After n failures, 2^min(n, LONGEST) plain steps follow before acceleration is tried again."""
 
 
 def weights(gram: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
-    """theta that minimises |f - sum theta_j y_j|^2 + ridge |Y|^2 |theta|^2, from the Gram matrix of (f, y_1, ..., y_k)."""
+    """theta that minimises |f - sum theta_j y_j|^2 + ridge |Y|^2 |theta|^2, from the Gram matrix of (f, y_1 .. y_k)."""
     scale = gram.diagonal()[1:].sum()
     if not (np.isfinite(gram).all() and scale > 0):
         return np.zeros(len(gram) - 1)
@@ -53,8 +56,16 @@ class Past:
     """The residual norm of the point from which the current one was reached by acceleration; NaN after a plain step."""
     steps: int = 0
     """Accelerated steps so far."""
+    failures: int = 0
+    """Points given up so far."""
+    rest: int = 0
+    """Plain steps still to take after a failure."""
     accepted: bool = True
     """Whether the last point was kept."""
+
+    def failed(self, residual: float) -> bool:
+        """Whether the current point was reached by acceleration and is worse than where it was launched from."""
+        return not math.isnan(self.launched) and not residual <= self.launched
 
 
 @dataclass(frozen=True)
@@ -67,8 +78,8 @@ class Anderson:
 
     memory: int
     on: str = "u"
-    ridge: float | None = None
-    damping: float | None = None
+    ridge: float = math.nan
+    damping: float = math.nan
     safeguard: bool = True
     largest: float = 1e4
 
@@ -78,13 +89,13 @@ class Anderson:
         if self.on not in ("u", "mean"):
             refuse("on", repr(self.on), 'either "u" or "mean" is needed')
         careful = self.on == "mean"
-        if self.ridge is None:
+        if math.isnan(self.ridge):
             object.__setattr__(self, "ridge", (1e-3 if careful else 1e-10) if self.safeguard else 0.0)
-        if self.damping is None:
+        if math.isnan(self.damping):
             object.__setattr__(self, "damping", 0.5 if careful and self.safeguard else 1.0)
-        if not self.ridge >= 0:  # type: ignore[operator]
+        if not self.ridge >= 0:
             refuse("ridge", self.ridge, "a number >= 0 is needed")
-        if not 0 < self.damping <= 1:  # type: ignore[operator]
+        if not 0 < self.damping <= 1:
             refuse("damping", self.damping, "a number in (0, 1] is needed")
 
     def advance(self, past: Past, u: Tensor, Tu: Tensor, gram: Gram) -> tuple[Tensor, Past]:
@@ -94,18 +105,30 @@ class Anderson:
         f = Tu - u
         points = (*past.points, Tu)[-self.memory - 1 :]
         residuals = (*past.residuals, f)[-self.memory - 1 :]
-        rows = torch.stack([f, *(f - r for r in residuals[:-1])])
-        G = gram(rows).to("cpu", torch.float64).numpy()
+        G = gram(torch.stack([f, *(f - r for r in residuals[:-1])])).to("cpu", torch.float64).numpy()
         r = float(np.sqrt(max(G[0, 0], 0.0)))
-        if self.safeguard and not r <= 2 * past.launched and past.launched == past.launched:
-            # Given up: back to where the last good point would have gone by itself.
-            return past.points[-1], Past(first=past.first, steps=past.steps, accepted=False)
-        first = r if past.first != past.first else past.first
-        now = Past(points, residuals, first, steps=past.steps)
-        allowed = SUMMABLE * first * (past.steps / EVERY + 1) ** -DECAY
-        if len(points) == 1 or (self.safeguard and not r <= allowed):
+        if self.safeguard and past.failed(r):
+            return past.points[-1], Past(
+                first=past.first,
+                steps=past.steps,
+                failures=past.failures + 1,
+                rest=2 ** min(past.failures + 1, LONGEST),
+                accepted=False,
+            )
+        first = r if math.isnan(past.first) else past.first
+        now = replace(
+            past,
+            points=points,
+            residuals=residuals,
+            first=first,
+            launched=math.nan,
+            rest=max(0, past.rest - 1),
+            accepted=True,
+        )
+        summable = SUMMABLE * first * (past.steps / EVERY + 1) ** -DECAY
+        if len(points) == 1 or (self.safeguard and (past.rest > 0 or not r <= summable)):
             return Tu, now
-        theta = weights(G, self.ridge)  # type: ignore[arg-type]
+        theta = weights(G, self.ridge)
         if self.safeguard and not np.linalg.norm(theta) <= self.largest:
             return Tu, replace(now, points=points[-1:], residuals=residuals[-1:])
         theta *= self.damping
@@ -113,7 +136,6 @@ class Anderson:
         for step, point in zip(theta.tolist(), points[:-1], strict=True):
             ahead = torch.add(ahead, point - Tu, alpha=step)
         return ahead, replace(now, launched=r, steps=past.steps + 1)
-
 
     def on_u(self, past: Past, u: Tensor, Tu: Tensor, gram: Gram) -> tuple[Tensor, Past]:
         """The next u, accelerated if that is where acceleration works."""

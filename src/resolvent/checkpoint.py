@@ -22,7 +22,9 @@ def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors |= {f"past.points.{k}": tensor for k, tensor in enumerate(past.points)}
     tensors |= {f"past.residuals.{k}": tensor for k, tensor in enumerate(past.residuals)}
     numbers: dict[str, Any] = {"round": state.round, "eta": state.eta}
-    numbers["past"] = {key: getattr(past, key) for key in ("first", "launched", "steps", "accepted")}
+    numbers["past"] = {
+        key: getattr(past, key) for key in ("first", "launched", "steps", "failures", "rest", "accepted")
+    }
     if state.average is not None:
         tensors["average"] = state.average.model
         numbers["average"] = state.average.mass
@@ -43,11 +45,11 @@ def unpack(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> State:
         return tuple(t for _, t in sorted(under(prefix).items(), key=lambda item: int(item[0])))
 
     average = Average(tensors["average"], numbers["average"]) if "average" in numbers else None
-    tuning = Tuning(**numbers["tuning"], **under("tuning.")) if "tuning" in numbers else None
+    tuning = Tuning(**(numbers["tuning"] | under("tuning."))) if "tuning" in numbers else None
     return State(
         round=numbers["round"],
         eta=numbers["eta"],
-        **{name: tensors[name] for name in OWN if name in tensors},  # type: ignore[arg-type]
+        **{name: tensors[name] for name in OWN if name in tensors},
         memory=under("memory."),
         past=Past(in_order("past.points."), in_order("past.residuals."), **numbers["past"]),
         average=average,

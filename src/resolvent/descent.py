@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,12 @@ def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names
             continue
         for rows, mask in batches(part.sizes, batch, seed, t, numbers, k):
             moves = mask.any(1, keepdim=True)  # a small user has fewer batches in a pass than a large one
-            yield (lambda x, rows=rows, mask=mask: part.batch_grad(x, rows, mask.to(x))), moves
+            yield partial(_batch_gradient, part, rows, mask), moves
+
+
+def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, x: Tensor) -> Tensor:
+    gradient: Tensor = part.batch_grad(x, rows, mask.to(x))
+    return gradient
 
 
 def batches(sizes: Tensor, batch: int, seed: int, t: int, who: Any, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:

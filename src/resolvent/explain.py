@@ -1,4 +1,4 @@
-"""What a configuration solves, under which theorem, what speaks against it, and what to change: in data and in words."""
+"""What a configuration solves, by which theorem, what speaks against it and what to change: in data and in words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Explanation:
         if self.solves == ORIGINAL:
             return f"{about}the original problem, min sum_i lambda_i f_i"
         if self.solves == REGULARISED:
-            return f"{about}the regularised problem, min sum_i lambda_i env_eta f_i (Moreau envelopes) at eta = {self.eta_eff:g}"
+            envelopes = f"min sum_i lambda_i env_eta f_i (Moreau envelopes) at eta = {self.eta_eff:g}"
+            return f"{about}the regularised problem, {envelopes}"
         return "neither the original nor a regularised problem"
 
     def __str__(self) -> str:
@@ -103,7 +104,7 @@ def _target(scheme: Scheme, operator: Operator | None) -> tuple[str, float, bool
     if scheme.exact:
         return ORIGINAL, 0.0, not inexact
     eta = scheme.eta_at(0)
-    if _vanishing(scheme):
+    if scheme.vanishing:
         return ORIGINAL, 0.0, not inexact
     if not scheme.forward:
         return REGULARISED, theory.effective_eta(alpha, beta, eta), not inexact
@@ -113,12 +114,6 @@ def _target(scheme: Scheme, operator: Operator | None) -> tuple[str, float, bool
     if steps == 1 and not inexact:
         return ORIGINAL, 0.0, True
     return REGULARISED, eta * (steps - 1) / 2, False
-
-
-def _vanishing(scheme: Scheme) -> bool:
-    """Whether eta_t tends to 0 slowly enough that the regularisation fades but progress does not."""
-    eta = scheme.eta
-    return not isinstance(eta, str) and bool(eta.vanishes and eta.sum_diverges)  # type: ignore[union-attr]
 
 
 def _personal(scheme: Scheme, solves: str) -> str:
@@ -150,12 +145,11 @@ def _theorem(
         return None
     if not participation.full and participation.absent == "paper":
         return None
-    if _vanishing(scheme):
-        eta = scheme.eta
-        if not scheme.forward and scheme.projects and eta.squares_converge:  # type: ignore[union-attr]
+    if scheme.vanishing:
+        if not scheme.forward and scheme.projects and scheme.eta and scheme.eta.squares_converge:
             return "sum eta_t diverges and sum eta_t^2 converges, so the averaged iterates converge (Theorem thm:fp)"
         return None
-    if not scheme.auto and scheme.eta.changes != "never" and not scheme.exact:  # type: ignore[union-attr]
+    if scheme.changes != "never" and not scheme.exact:
         return None
     blocks = "" if participation.full else ", almost surely under sampling that holds absent users (random blocks)"
     if scheme.forward:
@@ -174,16 +168,22 @@ def _wrong_problem(scheme: Scheme, solves: str, eta_eff: float, exactly: bool) -
         if exactly:
             words = f"{what} its Moreau envelopes at eta_eff = {eta_eff:g}"
         elif scheme.forward:
-            words = f"{what} about its Moreau envelopes at eta (k-1)/2 = {eta_eff:g}, since users take more than one step"
+            words = (
+                f"{what} about its Moreau envelopes at eta (k-1)/2 = {eta_eff:g}, since users take more than one step"
+            )
         else:
             words = f"{what} about its Moreau envelopes at eta_eff = {eta_eff:g}, since the prox is inexact"
-        yield Finding(SolvesAnotherProblem, words, "take rs.fedpi for the original problem, or eta = rs.schedules.harmonic(...)")
+        yield Finding(
+            SolvesAnotherProblem, words, "take rs.fedpi for the original problem, or eta = rs.schedules.harmonic(...)"
+        )
     elif solves == NEITHER:
         words = f"the fixed points of {scheme} solve neither the original nor a regularised problem"
         yield Finding(SolvesAnotherProblem, words, "take beta = 1, or a prox with alpha = beta = 2 (rs.fedpi)")
     elif not exactly:
         words = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
-        yield Finding(SolvesAnotherProblem, words, "take more local steps, all rows a step, or rs.ExactProx or rs.NewtonProx")
+        yield Finding(
+            SolvesAnotherProblem, words, "take more local steps, all rows a step, or rs.ExactProx or rs.NewtonProx"
+        )
 
 
 def _convergence(
@@ -193,14 +193,16 @@ def _convergence(
         words = "under Algorithm 1's sampling absent users' z grow stale and no algorithm reaches the right solution"
         yield Finding(SolvesAnotherProblem, words, 'take absent="hold", which converges')
     if problem is not None and not problem.convex:
-        yield Finding(MayNotConverge, "the f_i are not convex, so no theorem promises convergence", "watch the residual")
+        yield Finding(
+            MayNotConverge, "the f_i are not convex, so no theorem promises convergence", "watch the residual"
+        )
     elif scheme.exact and not _averaged(scheme) and not _contracts(problem):
         words = f"{scheme.name} needs strongly convex and smooth f_i, and these are not known to be"
         yield Finding(MayNotConverge, words, "take rs.fedpi, which needs convexity only")
     elif scheme.beyond:
         words = "alpha or beta outside [0, 2], or gamma outside [0, 1], leaves the theory"
         yield Finding(MayNotConverge, words, "watch the residual")
-    elif not scheme.exact and not scheme.auto and scheme.eta.sum_diverges is False:  # type: ignore[union-attr]
+    elif not scheme.exact and scheme.eta and scheme.eta.sum_diverges is False:
         words = f"eta = {scheme.eta} vanishes so fast that the iteration stops before it arrives"
         yield Finding(MayNotConverge, words, "take rs.schedules.harmonic, whose sum diverges")
 
@@ -215,19 +217,23 @@ def _step_sizes(scheme: Scheme, problem: Problem | None, operator: Operator | No
         top = 2 / float(problem.weights @ L if alone else L.max())
         if eta > top:
             words = f"eta = {eta:g} is above 2/L = {top:.3g}, where gradient steps may diverge"
-            yield Finding(MayNotConverge, words, f"take eta < {top:.3g} (L is a global bound: the curvature met may be less)")
+            yield Finding(
+                MayNotConverge, words, f"take eta < {top:.3g} (L is a global bound: the curvature met may be less)"
+            )
     elif isinstance(operator, GradientProx) and operator.lr is not None:
         top = 2 / (float(L.max()) + 1 / eta)
         if operator.lr > top:
-            words = f"lr = {operator.lr:g} is above 2/(L + 1/eta) = {top:.3g}, where the prox's gradient steps may diverge"
+            words = (
+                f"lr = {operator.lr:g} is above 2/(L + 1/eta) = {top:.3g}, where the prox's gradient steps may diverge"
+            )
             yield Finding(MayNotConverge, words, f"take lr < {top:.3g}, or rs.NewtonProx")
 
 
 def _acceleration(scheme: Scheme, participation: Participation, anderson: Any) -> Iterator[Finding]:
     if anderson.memory == 0:
         return
-    if not scheme.auto and scheme.eta.changes == "always":  # type: ignore[union-attr]
-        words = f"eta = {scheme.eta} changes every round, and each change makes Anderson acceleration start anew: it does nothing"
+    if scheme.changes == "always":
+        words = f"eta = {scheme.eta} changes every round, which makes Anderson acceleration start anew: it does nothing"
         yield Finding(ResolventWarning, words, "take a constant eta or rs.schedules.halving")
     if not participation.full:
         words = "Anderson acceleration assumes one map, and with sampling each round has another: it can hurt"

@@ -1,4 +1,4 @@
-"""Local operators: what a user computes in a round. A prox, exact or not, or gradient steps (FedAvg's forward operator).
+"""Local operators: what a user computes in a round. A prox, exact or not, or gradient steps (FedAvg's forward map).
 
 An operator is a frozen description. `bind` joins it to a problem, after checking that the problem can serve it; the
 bound operator may keep caches, but what a later round needs from the past travels through `memory`, a dictionary of
@@ -55,7 +55,7 @@ class Bound(Protocol):
 
 
 class Operator(Protocol):
-    """A description of what users compute. `certifies`: where (u - p) / eta is a subgradient: at "p", at "u", nowhere."""
+    """A description of what users compute. `certifies` is where (u - p) / eta is a subgradient: "p", "u" or None."""
 
     @property
     def needs(self) -> frozenset[str]: ...
@@ -281,7 +281,7 @@ class GradientProx:
 
 @dataclass(frozen=True)
 class GradientSteps:
-    """k gradient steps of size eta on f_i, from u_i: G^k (eq:FB). With `batch`, k shuffled passes over batches of rows."""
+    """k gradient steps of size eta on f_i, from u_i: G^k (eq:FB). With `batch`, k shuffled passes over the rows."""
 
     steps: int = 1
     batch: int | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from resolvent import randomness
 from resolvent.errors import refuse
 
 
+@runtime_checkable
 class Participation(Protocol):
     """Who is present, by index and sorted; None means everyone."""
 
@@ -140,8 +141,8 @@ def as_participation(given: Participation | float | Sequence[Sequence[bool]] | N
         return Everyone()
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return Bernoulli(float(given))
-    if hasattr(given, "present") and hasattr(given, "check"):
-        return given
     if isinstance(given, (list, tuple, np.ndarray, Tensor)):
         return Trace(given)
+    if isinstance(given, Participation):
+        return given
     refuse("participation", repr(given), "None, a probability, rs.Bernoulli, rs.FixedSize or rs.Trace is needed")

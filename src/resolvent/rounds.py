@@ -138,11 +138,9 @@ class Round(NamedTuple):
             return torch.tensor(math.nan)
         state = self.state
         assert state.p is not None
-        pull = self.engine.mean(state.u - state.p).norm()
+        pull: Tensor = torch.linalg.vector_norm(self.engine.mean(state.u - state.p))
         error = state.memory.get("error")
-        if error is not None:
-            pull = pull + error.max()
-        return pull / state.eta
+        return (pull if error is None else pull + error.max()) / state.eta
 
     def consensus(self) -> Tensor:
         """How far the users' certified points are apart: sqrt(sum_i lambda_i |p_i - mean(p)|^2)."""

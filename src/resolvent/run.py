@@ -58,7 +58,9 @@ class Run:
         if state.u.shape[0] > 1:
             return state.p
         if self._engine is None:
-            raise InputError("personal models of a loaded run of one shared vector need the users: go on from its state")
+            raise InputError(
+                "personal models of a loaded run of one shared vector need the users: go on from its state"
+            )
         ask = Ask(state.round - 1, state.eta, None, self._seed)
         return self._engine.local(ask, state.u, state.memory)[0]
 
@@ -100,6 +102,6 @@ class Run:
         )
 
     def __repr__(self) -> str:
-        last = self.history.iloc[-1] if len(self.history) else {}
+        last: Any = self.history.iloc[-1] if len(self.history) else {}
         figures = ", ".join(f"{name} {last[name]:.3g}" for name in ("value", "gap", "residual") if name in last)
         return f"Run({self.status} after {self.state.round} rounds ({self.reason}); {figures})"

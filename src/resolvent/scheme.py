@@ -1,8 +1,8 @@
 """The one scheme (gFL-1..3) and Table 1 of the paper as rows of data.
 
-    z = (1-alpha) u + alpha local(u)      (gFL-1)
-    w = (1-beta)  z + beta  mean(z)       (gFL-2)
-    u = (1-gamma) u + gamma w             (gFL-3)
+z = (1-alpha) u + alpha local(u)      (gFL-1)
+w = (1-beta)  z + beta  mean(z)       (gFL-2)
+u = (1-gamma) u + gamma w             (gFL-3)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from resolvent.errors import InputError, refuse
-from resolvent.schedules import Schedule, as_schedule, constant
+from resolvent.schedules import Schedule, as_schedule
 
 Number = float | Schedule | Callable[[int], float]
 
@@ -41,58 +41,73 @@ TABLE: dict[str, Row] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Scheme:
     """alpha, beta, gamma and eta (numbers, schedules or functions of the round) and a local operator.
 
-    `local=None` takes the best prox the problem offers; with `forward=True`, `steps` gradient steps of size eta.
-    alpha and beta outside [0, 2] or gamma outside [0, 1] leave the theory: say so with `beyond=True`.
+    eta="auto" finds eta while running, where what is solved does not depend on it. `local=None` takes the best prox
+    the problem offers; with `forward=True`, `steps` gradient steps of size eta. alpha and beta outside [0, 2] or gamma
+    outside [0, 1] leave the theory: say so with `beyond=True`.
     """
 
-    alpha: Number
-    beta: Number
-    gamma: Number
-    eta: Number | str
-    local: Any = None
-    name: str = "scheme"
-    forward: bool = False
-    steps: int = 1
-    beyond: bool = False
+    alpha: Schedule
+    beta: Schedule
+    gamma: Schedule
+    eta: Schedule | None
+    """None: automatic."""
+    local: Any
+    name: str
+    forward: bool
+    steps: int
+    beyond: bool
 
-    def __post_init__(self) -> None:
-        for argument, top in (("alpha", 2), ("beta", 2), ("gamma", 1)):
-            schedule = as_schedule(getattr(self, argument), argument)
-            self._check_mixing(argument, schedule(0), top)
-            object.__setattr__(self, argument, schedule)
-        if self.local is not None:  # an operator knows itself whether it is a prox or a gradient step
-            object.__setattr__(self, "forward", bool(getattr(self.local, "forward", False)))
-        if isinstance(self.eta, str):
-            if self.eta != AUTO:
-                refuse("eta", repr(self.eta), 'a number > 0, a schedule, a function of the round or "auto" is needed')
-            if not self.exact:
-                raise InputError(
-                    f'eta is "auto", but {self.name} solves a problem that depends on eta; '
-                    "give eta a number, or take FedPi or FedSplit, whose solution does not depend on it"
-                )
-        else:
-            object.__setattr__(self, "eta", as_schedule(self.eta, "eta"))
+    def __init__(
+        self,
+        alpha: Number,
+        beta: Number,
+        gamma: Number,
+        eta: Number | str,
+        local: Any = None,
+        *,
+        name: str = "scheme",
+        forward: bool = False,
+        steps: int = 1,
+        beyond: bool = False,
+    ) -> None:
+        if steps < 1:
+            refuse("steps", steps, "at least 1 local step is needed")
+        if isinstance(eta, str) and eta != AUTO:
+            refuse("eta", repr(eta), 'a number > 0, a schedule, a function of the round or "auto" is needed')
+        fields = {
+            "alpha": _mixing("alpha", alpha, 2, beyond),
+            "beta": _mixing("beta", beta, 2, beyond),
+            "gamma": _mixing("gamma", gamma, 1, beyond),
+            "eta": None if isinstance(eta, str) else as_schedule(eta, "eta"),
+            "local": local,
+            "name": name,
+            # an operator knows itself whether it is a prox or a gradient step
+            "forward": forward if local is None else bool(getattr(local, "forward", False)),
+            "steps": steps,
+            "beyond": beyond,
+        }
+        for field, value in fields.items():
+            object.__setattr__(self, field, value)
+        if not self.auto:
             self.eta_at(0)
-        if self.steps < 1:
-            refuse("steps", self.steps, "at least 1 local step is needed")
-
-    def _check_mixing(self, argument: str, value: float, top: int) -> None:
-        if not math.isfinite(value):
-            refuse(argument, value, "a finite number is needed")
-        if not self.beyond and not 0 <= value <= top:
-            refuse(argument, value, f"the theory needs it in [0, {top}]; pass beyond=True to leave it on purpose")
+        elif not self.exact:
+            raise InputError(
+                f'eta is "auto", but {name} solves a problem that depends on eta; '
+                "give eta a number, or take FedPi or FedSplit, whose solution does not depend on it"
+            )
 
     def mixing(self, t: int) -> tuple[float, float, float]:
         """alpha_t, beta_t, gamma_t."""
-        return self.alpha(t), self.beta(t), self.gamma(t)  # type: ignore[operator]
+        return self.alpha(t), self.beta(t), self.gamma(t)
 
     def eta_at(self, t: int) -> float:
         """eta_t, checked: a schedule may do anything."""
-        eta = self.eta(t)  # type: ignore[operator]
+        assert self.eta is not None
+        eta = self.eta(t)
         if not (math.isfinite(eta) and eta > 0):
             refuse("eta", f"{eta} in round {t}", "a finite number > 0 is needed in every round")
         return float(eta)
@@ -100,18 +115,28 @@ class Scheme:
     @property
     def auto(self) -> bool:
         """Whether eta is found while running."""
-        return self.eta == AUTO
+        return self.eta is None
+
+    @property
+    def changes(self) -> str:
+        """How often eta changes: "never", "sometimes" or "always"."""
+        return "sometimes" if self.eta is None else self.eta.changes
 
     @property
     def steady(self) -> bool:
         """Whether a factorisation made for one eta can serve again."""
-        return self.auto or self.eta.changes != "always"  # type: ignore[union-attr]
+        return self.changes != "always"
+
+    @property
+    def vanishing(self) -> bool:
+        """Whether eta_t tends to 0, but so slowly that its sum diverges."""
+        return self.eta is not None and bool(self.eta.vanishes and self.eta.sum_diverges)
 
     @property
     def fixed_mixing(self) -> tuple[float, float, float] | None:
         """(alpha, beta, gamma) where they are the same in every round, else None."""
         schedules = (self.alpha, self.beta, self.gamma)
-        return self.mixing(0) if all(s.changes == "never" for s in schedules) else None  # type: ignore[union-attr]
+        return self.mixing(0) if all(s.changes == "never" for s in schedules) else None
 
     @property
     def exact(self) -> bool:
@@ -122,11 +147,20 @@ class Scheme:
     @property
     def projects(self) -> bool:
         """Whether beta = 1 always: users who start together stay together, so u is one vector."""
-        return self.beta.changes == "never" and self.beta(0) == 1  # type: ignore[union-attr,operator]
+        return self.beta.changes == "never" and self.beta(0) == 1
 
     def __str__(self) -> str:
-        eta = self.eta if self.auto else str(self.eta)
-        return f"{self.name}(alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}, eta={eta})"
+        return f"{self.name}(alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}, eta={self.eta or AUTO})"
+
+
+def _mixing(argument: str, given: Number, top: int, beyond: bool) -> Schedule:
+    schedule = as_schedule(given, argument)
+    value = schedule(0)
+    if not math.isfinite(value):
+        refuse(argument, value, "a finite number is needed")
+    if not beyond and not 0 <= value <= top:
+        refuse(argument, value, f"the theory needs it in [0, {top}]; pass beyond=True to leave it on purpose")
+    return schedule
 
 
 def named(name: str, eta: Number | str, local: Any = None, steps: int = 1) -> Scheme:
@@ -134,7 +168,7 @@ def named(name: str, eta: Number | str, local: Any = None, steps: int = 1) -> Sc
     if name not in TABLE:
         refuse("scheme", repr(name), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
     row = TABLE[name]
-    return Scheme(row.alpha, row.beta, row.gamma, eta, local, row.title, row.forward, steps)
+    return Scheme(row.alpha, row.beta, row.gamma, eta, local, name=row.title, forward=row.forward, steps=steps)
 
 
 def fedavg(eta: Number, steps: int = 1, local: Any = None) -> Scheme:
@@ -187,9 +221,3 @@ def as_scheme(scheme: Scheme | str, eta: Number | str | None = None) -> Scheme:
             )
         eta = AUTO
     return named(name, eta)
-
-
-__all__ = [
-    "AUTO", "TABLE", "Row", "Scheme", "as_scheme", "constant", "fedavg", "fedpi", "fedprox", "fedrp", "fedsplit",
-    "named", "reflect_gradient", "reflect_prox",
-]  # fmt: skip

@@ -77,7 +77,7 @@ def solve(
     """Run `rounds` rounds of a scheme, from `start`: a vector, rows (users, d), or the State of an earlier run.
 
     scheme: a row of Table 1 such as rs.fedpi(eta=1e-2), an rs.Scheme, or a name ("fedpi" finds its eta by itself).
-    anderson: a memory such as 2, or rs.Anderson(...). participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace.
+    anderson: a memory such as 2, or rs.Anderson. participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace.
     stop: rs.Stop(gap=1e-10, ...) or a function of the round. average: "ergodic" (the paper's) or "suffix".
     every: rounds between two rows of the history. callback: called with every Round.
 
@@ -129,7 +129,9 @@ def _check(
     average: str | None,
 ) -> None:
     if not isinstance(problem, Problem):
-        refuse("problem", type(problem).__name__, "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed")
+        refuse(
+            "problem", type(problem).__name__, "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
+        )
     if not (isinstance(rounds, int) and rounds >= 1):
         refuse("rounds", rounds, "a whole number >= 1 is needed")
     if not (isinstance(every, int) and every >= 1):
@@ -139,7 +141,7 @@ def _check(
     local.check(operator, problem)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
-            'eta is "auto", but under Algorithm 1 absent users\' answers grow stale; take absent="hold" or a number for eta'
+            'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
         )
 
 
@@ -166,7 +168,9 @@ def _begin(
         u0 = as_tensor(start, "start").to(dtype=engine.dtype, device=engine.device)
         u0 = u0.unsqueeze(0) if u0.ndim == 1 else u0
         if u0.ndim != 2 or u0.shape[1] != engine.dim or u0.shape[0] not in (1, engine.users):
-            refuse("start", f"of shape {tuple(u0.shape)}", f"({engine.dim},) or ({engine.users}, {engine.dim}) is needed")
+            refuse(
+                "start", f"of shape {tuple(u0.shape)}", f"({engine.dim},) or ({engine.users}, {engine.dim}) is needed"
+            )
         if not bool(torch.isfinite(u0).all()):
             refuse("start", "partly NaN or infinite", "finite numbers are needed")
     return begin(engine, scheme, participation, u0, _eta0(problem) if scheme.auto else 1.0)
@@ -243,5 +247,6 @@ class _Watch:
         kept = "nothing was kept" if self._good is None else f"the state after round {self._good.round} is kept"
         return (
             f"{self._scheme.name} diverged by round {happened.number}: |Tu - u| / eta is {residual:.3g}, "
-            f"in the first round it was {self._first or math.nan:.3g}; {kept}; take a smaller eta or what rs.explain advises"
+            f"in the first round it was {self._first or math.nan:.3g}; {kept}; "
+            "take a smaller eta, or what rs.explain advises"
         )

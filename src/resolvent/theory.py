@@ -15,7 +15,7 @@ from resolvent.problems.problem import Problem
 def effective_eta(alpha: float, beta: float, eta: float) -> float:
     """The fixed points of a prox scheme are those of FedProx at eta (alpha + beta - alpha beta) / beta.
 
-    Zero, the original problem, exactly when alpha + beta = alpha beta: within [0, 2] only for (2, 2). gamma never matters.
+    Zero, the original problem, exactly when alpha + beta = alpha beta: within [0, 2] only at (2, 2). gamma is free.
     """
     if beta == 0:
         refuse("beta", beta, "users who never meet have no common fixed point: beta != 0 is needed")
@@ -28,7 +28,7 @@ def reflector_norm(mu: float, L: float, eta: float) -> float:
 
 
 def best_eta(problem: Problem) -> float:
-    """1 / sqrt(mu L), which minimises the reflector's norm: the eta at which FedSplit and FedPi are fastest in theory."""
+    """1 / sqrt(mu L), which minimises the reflector's norm: where FedSplit and FedPi are fastest in theory."""
     mu, L = curvatures(problem)
     if not (mu > 0 and math.isfinite(L)):
         raise InputError(

@@ -63,7 +63,9 @@ def ask(problem: Any, word: str, W: Tensor) -> Tensor:
 @given(model=quadratics(), W=tensors(USERS, DIM))
 def test_custom_says_what_the_functions_say(build: Any, model: Quadratics, W: Tensor) -> None:
     custom = build(model, *WORDS)
-    assert isinstance(custom, Problem) and custom.offers == set(WORDS) and custom.closed_form
+    assert isinstance(custom, Problem)
+    assert custom.offers == set(WORDS)
+    assert custom.closed_form
     for word in WORDS:
         torch.testing.assert_close(ask(custom, word, W), ask(model, word, W))
         torch.testing.assert_close(ask(custom, word, W[:1]), ask(model, word, W[:1].expand(USERS, -1)))
@@ -80,11 +82,20 @@ def test_take_is_slicing(build: Any, model: Quadratics, W: Tensor, who: list[int
     last = part.take(torch.tensor([-1]))  # taken twice
     torch.testing.assert_close(part.weights, model.weights[chosen] / model.weights[chosen].sum())
     torch.testing.assert_close(part.lipschitz, model.curvature[chosen])
-    assert part.convexity.tolist() == [0.1] * n and part.minimiser is None and part.fstar is None
+    assert part.convexity.tolist() == [0.1] * n
+    assert part.minimiser is None
+    assert part.fstar is None
     for word in WORDS:
         whole = ask(model, word, W)
         torch.testing.assert_close(ask(part, word, W[chosen]), whole[chosen])
         torch.testing.assert_close(ask(last, word, W[chosen[-1:]]), whole[chosen[-1:]])
+
+
+def test_users_who_are_not_taken_are_not_asked() -> None:
+    asked: list[int] = []
+    custom = Custom(3, 1, prox=[lambda u, eta, user=user: asked.append(user) or u for user in range(3)])  # type: ignore[func-returns-value]
+    custom.take(torch.tensor([2, 1])).take(torch.tensor([0])).prox(torch.zeros(1, 1), 1.0)
+    assert asked == [2]
 
 
 def test_take_by_mask() -> None:
@@ -99,10 +110,12 @@ def test_take_by_mask() -> None:
 @given(model=quadratics(), W=tensors(USERS, DIM))
 def test_the_gradient_is_derived_from_value(build: Any, model: Quadratics, W: Tensor) -> None:
     custom = build(model, "value")
-    assert custom.offers == {"value", "grad"} and not custom.closed_form
+    assert custom.offers == {"value", "grad"}
+    assert not custom.closed_form
     torch.testing.assert_close(custom.grad(W), model.grad(W))
     torch.testing.assert_close(custom.take(torch.tensor([2, 0])).grad(W[[2, 0]]), model.grad(W)[[2, 0]])
-    assert not custom.grad(W).requires_grad and not W.requires_grad
+    assert not custom.grad(W).requires_grad
+    assert not W.requires_grad
     with torch.no_grad():
         torch.testing.assert_close(custom.grad(W[:1]), model.grad(W[:1]))
     with torch.inference_mode():
@@ -153,15 +166,18 @@ def test_functions_that_work_in_place_do_no_harm() -> None:
 
     custom = Custom(2, 1, value=lowered, prox=halve)
     W = torch.full((2, 1), 4.0, dtype=torch.float64)
-    assert custom.prox(W, 1.0).tolist() == [[2.0], [2.0]] and custom.value(W).tolist() == [9.0, 9.0]
+    assert custom.prox(W, 1.0).tolist() == [[2.0], [2.0]]
+    assert custom.value(W).tolist() == [9.0, 9.0]
     assert custom.prox(W[:1], 1.0).tolist() == [[2.0], [2.0]]
-    assert custom.grad(W).tolist() == [[6.0], [6.0]] and W.tolist() == [[4.0], [4.0]]
+    assert custom.grad(W).tolist() == [[6.0], [6.0]]
+    assert W.tolist() == [[4.0], [4.0]]
 
 
 def test_dtype_and_numpy_results() -> None:
     custom = Custom(2, 1, prox=lambda U, eta: np.asarray(U) / (1 + eta), dtype=torch.float32, lipschitz=1)
     assert custom.weights.dtype == custom.prox(np.ones((2, 1)), 1.0).dtype == torch.float32  # type: ignore[arg-type]
-    assert custom.lipschitz is not None and custom.lipschitz.tolist() == [1.0, 1.0]
+    assert custom.lipschitz is not None
+    assert custom.lipschitz.tolist() == [1.0, 1.0]
 
 
 def prox(U: Tensor, eta: float) -> Tensor:
@@ -205,4 +221,5 @@ def test_bad_inputs_are_refused_in_one_sentence(build: Callable[[], Any], words:
         build()
     message = str(caught.value)
     assert all(word in message for word in words.split()), message
-    assert ", but " in message and "\n" not in message
+    assert ", but " in message
+    assert "\n" not in message

@@ -61,12 +61,14 @@ class Debug:
         before = float(self._alone[i].value(u)[0])
         after = float(self._alone[i].value(p)[0]) + float((p - u).square().sum()) / (2 * ask.eta)
         if not after <= before + 1e-9 * (1 + abs(before)):
-            raise BadAnswer(f"{where} answered a point whose prox objective is {after:.6g}, above {before:.6g} at u itself")
+            raise BadAnswer(
+                f"{where} answered a point whose prox objective is {after:.6g}, above {before:.6g} at u itself"
+            )
 
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
         p, memory = self.local(ask, u, memory)
         lam = self.problem.weights if ask.who is None else select(self.problem.weights, ask.who)
-        mean = sum((l * row for l, row in zip(lam, p.split(1), strict=True)), torch.zeros_like(u))
+        mean = sum((weight * row for weight, row in zip(lam, p.split(1), strict=True)), torch.zeros_like(u))
         return mean, lambda: lam @ (p - mean).square().sum(1), memory
 
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
@@ -74,11 +76,13 @@ class Debug:
             return z
         who = torch.arange(self.users) if who is None else who
         lam = select(self.problem.weights, who)
-        return sum((l * z[i : i + 1] for l, i in zip(lam, who.tolist(), strict=True)), torch.zeros_like(z[:1]))
+        return sum(
+            (weight * z[i : i + 1] for weight, i in zip(lam, who.tolist(), strict=True)), torch.zeros_like(z[:1])
+        )
 
     def gram(self, rows: Tensor) -> Tensor:
         lam = self.problem.weights if rows.shape[1] > 1 else rows.new_ones(1)
-        return sum((l * x @ x.T for l, x in zip(lam, rows.unbind(1), strict=True)), rows.new_zeros(()))
+        return sum((weight * x @ x.T for weight, x in zip(lam, rows.unbind(1), strict=True)), rows.new_zeros(()))
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)

@@ -105,7 +105,7 @@ def weighted_deviations(A: Any, b: Any, lam: Any) -> Any:
     solving those equations: HiGHS alone stops near 1e-10.
     """
     try:
-        from scipy.optimize import linprog  # type: ignore[import-untyped, unused-ignore]
+        from scipy.optimize import linprog
     except ImportError:
         return None
     size = np.linalg.norm(A, axis=1)
@@ -113,9 +113,11 @@ def weighted_deviations(A: Any, b: Any, lam: Any) -> Any:
     if not used.any():
         return np.zeros(A.shape[1])
     A, b, cost = A[used] / size[used, None], b[used] / size[used], (lam * size)[used]
-    # The tolerances of HiGHS are absolute, so let everything be of size one.
+    # The tolerances of HiGHS are absolute, so let everything be of size one: columns, targets and costs.
+    wide = np.linalg.norm(A, axis=0)
+    wide[wide == 0] = 1.0
     unit = np.abs(b).max() or 1.0
-    b, cost = b / unit, cost / cost.max()
+    A, b, cost = A / wide, b / unit, cost / cost.max()
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     bounds = np.stack([-cost, cost], axis=1)
     found = linprog(b, A_eq=A.T, b_eq=np.zeros(A.shape[1]), bounds=bounds, method="highs", options=tight)
@@ -124,4 +126,4 @@ def weighted_deviations(A: Any, b: Any, lam: Any) -> Any:
     w = found.eqlin.marginals
     exact = np.abs(found.x) < cost * (1 - 1e-8)
     polished = w + np.linalg.lstsq(A[exact], b[exact] - A[exact] @ w, rcond=None)[0]
-    return unit * min(w, polished, key=lambda v: float(cost @ np.abs(A @ v - b)))
+    return unit / wide * min(w, polished, key=lambda v: float(cost @ np.abs(A @ v - b)))

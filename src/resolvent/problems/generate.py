@@ -12,7 +12,7 @@ from resolvent.problems.logistic import Logistic
 def make_least_squares(
     users: int = 25, dim: int = 100, rows: int = 5000, noise: float = 0.5, shift: float = 0.0, seed: int = 0
 ) -> LeastSquares:
-    """A_i and w_star standard normal, b_i = A_i w_i + noise. w_i = w_star + shift N(0, I): heterogeneity beyond noise."""
+    """A_i and w_star standard normal, b_i = A_i w_i + noise, w_i = w_star + shift N(0, I): users who disagree."""
     _check(users=users, dim=dim, rows=rows)
     rng = np.random.default_rng(seed)
     w_star = rng.standard_normal(dim)

@@ -76,19 +76,20 @@ class LeastSquares:
 
     @property
     def lipschitz(self) -> Tensor:
-        return self.spectrum.s.max(1).values
+        return torch.amax(self.spectrum.s, 1)
 
     @property
     def convexity(self) -> Tensor:
         thin = self.spectrum.s.shape[1] < self.dim
-        return torch.zeros_like(self.weights) if thin else self.spectrum.s.min(1).values
+        return torch.zeros_like(self.weights) if thin else torch.amin(self.spectrum.s, 1)
 
     @cached_property
     def _root(self) -> Tensor:
         """R with R^T R = sum_i lambda_i A_i^T A_i; f(w) - f* = |R (w - w*)|^2 / 2 has nothing to cancel."""
         s, V = torch.linalg.eigh(self.spectrum.weighted(self.spectrum.s, self.weights))
         s = torch.where(s > s[-1] * self.dim * torch.finfo(s.dtype).eps, s, 0)
-        return s.sqrt().unsqueeze(1) * V.T
+        root: Tensor = s.sqrt().unsqueeze(1) * V.T
+        return root
 
     @cached_property
     def minimiser(self) -> Tensor:

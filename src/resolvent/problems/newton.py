@@ -7,6 +7,7 @@ correction; it serves, over many rounds, until it leads nowhere within a few ste
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,7 +77,7 @@ def newton_prox(
     tol: float = 0.0,
 ) -> Solved:
     """prox_eta f_i(u_i) for each row, until |e| <= tol (1 + |u|) or round-off; `start` is a point and its gradient."""
-    kept = Kept.empty(*u.shape, u) if kept is None else kept
+    kept = Kept.empty(u.shape[0], u.shape[1], u) if kept is None else kept
     x, g = cold(problem, u, eta) if start is None else start
     e = x - u + eta * g
     norm, size, eps = e.norm(dim=1), u.norm(dim=1), torch.finfo(u.dtype).eps
@@ -117,12 +118,9 @@ def cold(problem: Smooth, u: Tensor, eta: float) -> tuple[Tensor, Tensor]:
 
 def secant(steps: list[Tensor], step: Tensor) -> Tensor:
     """Broyden's correction of a step made with a kept Hessian, from the steps before it (zero rows correct nothing)."""
-    for i, s in enumerate(steps):
+    for s, after in itertools.zip_longest(steps, steps[1:]):
         part = (s * step).sum(1, keepdim=True) / (s * s).sum(1, keepdim=True).clamp_min(TINY)
-        if i + 1 < len(steps):
-            step = step + part * steps[i + 1]
-        else:
-            step = torch.where(part < 0.9, step / (1 - part), step)
+        step = torch.where(part < 0.9, step / (1 - part), step) if after is None else step + part * after
     return step
 
 

@@ -119,9 +119,15 @@ def _from_lists(A: Sequence[Any], b: Any) -> Rows:
     dim = first.shape[-1] if first.ndim == 2 else 0
     for i, (a, y) in enumerate(users):
         if a.ndim != 2 or a.shape[1] != dim or 0 in a.shape:
-            refuse(f"A[{i}]", f"of shape {tuple(a.shape)}", f"a matrix with at least one row and {dim} columns is needed")
+            refuse(
+                f"A[{i}]", f"of shape {tuple(a.shape)}", f"a matrix with at least one row and {dim} columns is needed"
+            )
         if y.shape != a.shape[:1]:
-            refuse(f"b[{i}]", f"of shape {tuple(y.shape)}", f"({a.shape[0]},), one number for each row of A[{i}], is needed")
+            refuse(
+                f"b[{i}]",
+                f"of shape {tuple(y.shape)}",
+                f"({a.shape[0]},), one number for each row of A[{i}], is needed",
+            )
     dtype = torch.promote_types(first.dtype, max((a.dtype for a, _ in users), key=lambda d: torch.finfo(d).bits))
     return _bucketed([(a.to(dtype), y.to(dtype)) for a, y in users], dim)
 
