@@ -1,8 +1,8 @@
 """The algorithms as the paper prints them: plain NumPy, a loop over users, everything computed anew in every round.
 
-Nothing here knows the package under test. A user is an object with `value`, `grad` and `prox`; an algorithm is an
-generator that yields, round after round, the model mean(z) and the rows u of all users: those that the round leaves, or,
-where a docstring says so, those at which users were asked.
+Nothing here knows the package under test. A user is an object with `value`, `grad` and `prox`; an algorithm is a
+generator that yields, round after round, the model mean(z) and the rows u of all users: those that the round leaves,
+or, where a docstring says so, those at which users were asked.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.rounds import Engine, Round
+from resolvent.signs import Signs, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,20 +19,17 @@ BLOCK_BYTES = 1 << 24
 
 
 class History:
-    """Records rounds. Costs a few tensor calls a round; nothing is read back before `row` or `frame`."""
+    """Records rounds. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
     def __init__(self, engine: Engine, averaging: bool) -> None:
         self._engine = engine
         self._rows: list[dict[str, Any]] = []
-        self._waiting: list[tuple[Tensor, Tensor | None, list[Tensor]]] = []
+        self._waiting: list[tuple[Tensor, Tensor | None, Signs | None]] = []
         self._averaging = averaging
         self._bytes = engine.dim * torch.finfo(engine.dtype).bits // 8
         self._block = max(1, min(BLOCK, BLOCK_BYTES // self._bytes))
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def record(self, happened: Round, residual: Tensor, seconds: float) -> None:
+    def record(self, happened: Round, seconds: float) -> None:
         """Take note of a round."""
         traffic = happened.participants * self._bytes
         self._rows.append(
@@ -45,35 +43,31 @@ class History:
             }
         )
         average = happened.state.average
-        self._waiting.append(
-            (
-                happened.model,
-                None if average is None else average.model,
-                [residual, happened.consensus(), happened.stationarity()],
-            )
-        )
+        self._waiting.append((happened.model, None if average is None else average.model, happened.signs()))
         if len(self._waiting) >= self._block:
             self._flush()
 
     def _flush(self) -> None:
         if not self._waiting:
             return
-        models, averages, scalars = zip(*self._waiting, strict=True)
-        rows = self._rows[-len(self._waiting) :]
+        models, averages, signs = zip(*self._waiting, strict=True)
         columns = {name: values.tolist() for name, values in self._engine.measure(torch.cat(models)).items()}
         if self._averaging:
             measured = self._engine.measure(torch.cat(averages))
             columns |= {f"average_{name}": values.tolist() for name, values in measured.items()}
-        table = torch.stack([torch.stack([s.to("cpu", torch.float64) for s in triple]) for triple in scalars]).tolist()
-        for k, (row, (residual, consensus, stationarity)) in enumerate(zip(rows, table, strict=True)):
-            row |= {name: values[k] for name, values in columns.items()}
-            row |= {"residual": residual, "consensus": consensus, "stationarity": stationarity}
+        readings = read(signs)
+        for k, row in enumerate(self._rows[-len(self._waiting) :]):
+            row |= {name: values[k] for name, values in columns.items()} | readings[k]._asdict()
         self._waiting.clear()
 
     def row(self) -> dict[str, Any]:
         """The last round's row, read now."""
         self._flush()
         return self._rows[-1]
+
+    def forget(self) -> None:
+        """Leave the last row out, once it has been read."""
+        self._rows.pop()
 
     def frame(self) -> pd.DataFrame:
         """All rows, as a DataFrame."""

@@ -21,6 +21,8 @@ from resolvent.problems.newton import Kept, cold, newton_prox
 from resolvent.problems.problem import Problem, select
 
 Memory = dict[str, Tensor]
+Spread = Callable[[Tensor], Tensor]
+"""sum lambda |p_i - mean(p)|^2, (k,), of the answers to each row of u (k, d); equal functions may be asked together."""
 
 
 class Ask(NamedTuple):
@@ -49,8 +51,8 @@ class Bound(Protocol):
         """The answers p of those asked, a row each; u has their rows, or one row which they share."""
         ...
 
-    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
-        """mean(p), (1, d), of users who share u (1, d), and how to get their spread sum lambda |p_i - mean(p)|^2."""
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
+        """mean(p), (1, d), of users who share u (1, d), and how far their answers are apart."""
         ...
 
 
@@ -111,12 +113,11 @@ class Filter:
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         return self.maps(ask.eta)(u, ask.who), memory
 
-    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         if ask.who is not None:
             return mean_of_rows(self, self.problem.weights, ask, u, memory)
         maps = self.maps(ask.eta)
-        p = maps.mean(u)
-        return p, lambda: maps.spread(u, p), memory
+        return maps.mean(u), maps.spread, memory
 
 
 @dataclass(eq=False)
@@ -130,7 +131,7 @@ class Plain:
         part = self.problem if ask.who is None else self.problem.take(ask.who)
         return self.answer(part, ask.among(self.problem.users), u.expand(part.users, -1)), memory
 
-    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         return mean_of_rows(self, self.problem.weights, ask, u, memory)
 
 
@@ -179,18 +180,17 @@ class Newton:
             self.kept.anchor = anchor
         return self.kept
 
-    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         return mean_of_rows(self, self.problem.weights, ask, u, memory)
 
 
-def mean_of_rows(
-    bound: Bound, weights: Tensor, ask: Ask, u: Tensor, memory: Memory
-) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+def mean_of_rows(bound: Bound, weights: Tensor, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
     """The mean of the answers where there is no shorter way than asking for all of them."""
     p, memory = bound.rows(ask, u, memory)
     lam = weights if ask.who is None else select(weights, ask.who)
     mean = (lam @ p).unsqueeze(0)
-    return mean, lambda: lam @ (p - mean).square().sum(1), memory
+    spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
+    return mean, lambda u: spread, memory
 
 
 # --- operators -------------------------------------------------------------------------------------------------------

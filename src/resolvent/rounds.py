@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -13,9 +13,10 @@ from torch import Tensor
 from resolvent import averaging
 from resolvent.anderson import Anderson, Past
 from resolvent.averaging import Average
-from resolvent.local import Ask, Memory
+from resolvent.local import Ask, Memory, Spread
 from resolvent.participation import Participation
 from resolvent.scheme import Scheme
+from resolvent.signs import Signs, no_spread, read
 from resolvent.tuning import Tuning, tune
 
 
@@ -43,7 +44,7 @@ class Engine(Protocol):
         """The answers of the users asked, in order, to their rows of u."""
         ...
 
-    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         """The weighted mean (1, d) of the answers to one u (1, d), a function that gives their spread, and memory."""
         ...
 
@@ -94,7 +95,7 @@ class Round(NamedTuple):
     who: Tensor | None
     step: tuple[Tensor, Tensor] | None
     """u and T u."""
-    spread: Callable[[], Tensor] | None
+    spread: Spread | None
     engine: Engine
 
     @property
@@ -114,14 +115,7 @@ class Round(NamedTuple):
     @property
     def model(self) -> Tensor:
         """mean(z), (1, d); with Anderson, of the last accepted point."""
-        return self.state.u if self.state.w is None else self.state.w
-
-    def residual(self) -> Tensor:
-        """|T u - u| in the lambda norm."""
-        if self.step is None:
-            return torch.tensor(math.nan)
-        u, Tu = self.step
-        return self.engine.gram((Tu - u).unsqueeze(0))[0, 0].sqrt()
+        return self.engine.mean(self.state.u) if self.state.w is None else self.state.w
 
     @property
     def certified(self) -> bool:
@@ -129,33 +123,39 @@ class Round(NamedTuple):
         current = _all(self.state.seen) and self.state.z is None and self.step is not None
         return self.engine.certifies is not None and current and not (self.together and self.who is not None)
 
-    def stationarity(self) -> Tensor:
-        """|sum_i lambda_i g_i| with g_i = (u_i - p_i) / eta in the subdifferential of f_i at the certified point.
+    def signs(self) -> Signs | None:
+        """What the residual and the certificates are read from; None if nobody came."""
+        if self.step is None:
+            return None
+        (u, Tu), p, engine, certified = self.step, self.state.p, self.engine, self.certified
+        error = self.state.memory["error"].max() if certified and "error" in self.state.memory else None
+        if self.together:
+            spread = no_spread if engine.certifies == "u" else self.spread
+            return Signs(self.eta, self.step, (u, p) if certified else None, None, spread, error)
+        step = Tu - u
+        if not certified:
+            return Signs(self.eta, self.step, None, engine.gram(step.unsqueeze(0)))
+        means = engine.mean(u), engine.mean(p)
+        apart = u - means[0] if engine.certifies == "u" else p - means[1]
+        return Signs(self.eta, self.step, means, engine.gram(torch.stack([step, apart])), None, error)
 
-        Where the operator bounds its own error, the bound is added. NaN where nothing is certified.
-        """
-        if not self.certified:
-            return torch.tensor(math.nan)
-        state = self.state
-        assert state.p is not None
-        pull: Tensor = torch.linalg.vector_norm(self.engine.mean(state.u - state.p))
-        error = state.memory.get("error")
-        return (pull if error is None else pull + error.max()) / state.eta
+    @property
+    def residual(self) -> float:
+        """|T u - u| in the lambda norm."""
+        if self.step is None:
+            return math.nan
+        u, Tu = self.step
+        return math.sqrt(float(self.engine.gram((Tu - u).unsqueeze(0))))
 
-    def consensus(self) -> Tensor:
+    @property
+    def stationarity(self) -> float:
+        """|sum_i lambda_i g_i|, g_i = (u_i - p_i) / eta; where the operator bounds its error, the bound is added."""
+        return read([self.signs()])[0].stationarity
+
+    @property
+    def consensus(self) -> float:
         """How far the users' certified points are apart: sqrt(sum_i lambda_i |p_i - mean(p)|^2)."""
-        if not self.certified:
-            return torch.tensor(math.nan)
-        state = self.state
-        if self.engine.certifies == "u":
-            return self._spread(state.u)
-        if self.spread is not None:
-            return self.spread().sqrt()
-        assert state.p is not None
-        return self._spread(state.p)
-
-    def _spread(self, rows: Tensor) -> Tensor:
-        return self.engine.gram((rows - self.engine.mean(rows)).unsqueeze(0))[0, 0].sqrt()
+        return read([self.signs()])[0].consensus
 
 
 def mix(a: Tensor, b: Tensor, theta: float) -> Tensor:

@@ -190,8 +190,8 @@ class _Watch:
         self._scheme = scheme
         self._good: State | None = None
         self._latest: State | None = None
-        self._first: float | None = None
-        self._residual: Tensor | None = None
+        self._first = math.nan
+        self._residual = math.nan
 
     def state(self, otherwise: State) -> State:
         """The newest state that is good."""
@@ -199,54 +199,42 @@ class _Watch:
 
     def words(self) -> str:
         """What a progress bar says."""
-        return "" if self._residual is None else f"residual {float(self._residual):.2e}"
+        return f"residual {self._residual:.2e}"
 
     def look(
         self, happened: Round, seconds: float, stop: Stop | Callable[[Round], bool] | None, record: bool
     ) -> tuple[str, str] | None:
         """(status, reason) if this round is the last."""
         self._latest = happened.state
-        check = happened.number % CHECK == 0 or self._first is None
-        if record or check or stop is not None:
-            self._residual = happened.residual()
-        if record:
-            assert self._residual is not None
-            self.history.record(happened, self._residual, seconds)
-        if check and happened.step is not None:
+        if record or isinstance(stop, Stop):
+            self.history.record(happened, seconds)
+        if happened.step is not None and (happened.number % CHECK == 0 or math.isnan(self._first)):
             diverged = self._diverged(happened)
             if diverged:
                 return "diverged", diverged
-        if stop is not None:
-            reason = self._stops(happened, seconds, stop, record)
-            return ("stopped", reason) if reason else None
-        return None
-
-    def _stops(
-        self, happened: Round, seconds: float, stop: Stop | Callable[[Round], bool], recorded: bool
-    ) -> str | None:
-        if not isinstance(stop, Stop):
-            return "as the function `stop` said" if stop(happened) else None
-        if not recorded:
-            assert self._residual is not None
-            row: dict[str, Any] = {"seconds": seconds, "residual": float(self._residual)}
-            row |= {name: float(v[0]) for name, v in happened.engine.measure(happened.model).items()}
-            row |= {"stationarity": float(happened.stationarity()), "consensus": float(happened.consensus())}
-            return stop.reason(row)
-        return stop.reason(self.history.row())
+        if stop is None:
+            return None
+        if isinstance(stop, Stop):
+            reason = stop.reason(self.history.row())
+            if not record and not reason:
+                self.history.forget()
+        else:
+            reason = "as the function `stop` said" if stop(happened) else None
+        return ("stopped", reason) if reason else None
 
     def _diverged(self, happened: Round) -> str | None:
         """Residuals over eta are gradients in disguise: for a convex problem they never grow, whatever eta does."""
-        residual, w = float(self._residual) / happened.eta, float(happened.model.norm())  # type: ignore[arg-type]
-        if self._first is None and math.isfinite(residual):
-            self._first = residual
-        noise = 1e-8 * (1 + w) / happened.eta
-        if self._first is not None and math.isfinite(w) and residual <= BLOWN_UP * max(self._first, noise):
+        self._residual = happened.residual
+        pull, size = self._residual / happened.eta, float(happened.model.norm())
+        if math.isnan(self._first) and math.isfinite(pull):
+            self._first = pull
+        noise = 1e-8 * (1 + size) / happened.eta
+        if math.isfinite(size) and pull <= BLOWN_UP * max(self._first, noise):
             self._good = happened.state
             return None
         self._latest = self._good
         kept = "nothing was kept" if self._good is None else f"the state after round {self._good.round} is kept"
         return (
-            f"{self._scheme.name} diverged by round {happened.number}: |Tu - u| / eta is {residual:.3g}, "
-            f"in the first round it was {self._first or math.nan:.3g}; {kept}; "
-            "take a smaller eta, or what rs.explain advises"
+            f"{self._scheme.name} diverged by round {happened.number}: |Tu - u| / eta is {pull:.3g}, "
+            f"in the first round it was {self._first:.3g}; {kept}; take a smaller eta, or what rs.explain advises"
         )

@@ -93,7 +93,15 @@ def test_take_is_slicing(build: Any, model: Quadratics, W: Tensor, who: list[int
 
 def test_users_who_are_not_taken_are_not_asked() -> None:
     asked: list[int] = []
-    custom = Custom(3, 1, prox=[lambda u, eta, user=user: asked.append(user) or u for user in range(3)])  # type: ignore[func-returns-value]
+
+    def watched(user: int) -> Callable[[Tensor, float], Tensor]:
+        def prox(u: Tensor, eta: float) -> Tensor:
+            asked.append(user)
+            return u
+
+        return prox
+
+    custom = Custom(3, 1, prox=[watched(user) for user in range(3)])
     custom.take(torch.tensor([2, 1])).take(torch.tensor([0])).prox(torch.zeros(1, 1), 1.0)
     assert asked == [2]
 

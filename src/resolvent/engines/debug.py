@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from resolvent.engines.inprocess import measure
-from resolvent.local import Ask, Bound, Memory, Operator
+from resolvent.local import Ask, Bound, Memory, Operator, Spread
 from resolvent.problems.problem import Problem, select
 
 
@@ -65,11 +63,12 @@ class Debug:
                 f"{where} answered a point whose prox objective is {after:.6g}, above {before:.6g} at u itself"
             )
 
-    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         p, memory = self.local(ask, u, memory)
         lam = self.problem.weights if ask.who is None else select(self.problem.weights, ask.who)
         mean = sum((weight * row for weight, row in zip(lam, p.split(1), strict=True)), torch.zeros_like(u))
-        return mean, lambda: lam @ (p - mean).square().sum(1), memory
+        spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
+        return mean, lambda u: spread, memory
 
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
         if z.shape[0] == 1:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from resolvent.local import Ask, Memory, Operator
+from resolvent.local import Ask, Memory, Operator, Spread
 from resolvent.problems.problem import Problem, objective, select
 
 
@@ -26,7 +24,7 @@ class InProcess:
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         return self._bound.rows(ask, u, memory)
 
-    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Callable[[], Tensor], Memory]:
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         return self._bound.mean(ask, u, memory)
 
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:

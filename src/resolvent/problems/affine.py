@@ -95,23 +95,21 @@ class Affine:
         return -self.spectrum.coordinates(self._centre.unsqueeze(0))
 
     @cached_property
-    def _moved(self) -> tuple[Tensor, Tensor, Tensor]:
-        """sum_i lambda_i |p_i - u|^2 = e S e + 2 g e + h with e = u - centre."""
+    def _spread(self) -> tuple[Tensor, Tensor, Tensor]:
+        """sum_i lambda_i |p_i - mean(p)|^2 = e S e + 2 g e + h with e = u - centre: the spread of p_i - u."""
         cc, o = self.c * self.c, self._offsets
-        return (
-            self.spectrum.weighted(cc, self.lam),
-            -self.lam @ self.spectrum.back(cc * o),
-            self.lam @ (cc * o * o).sum(1),
-        )
+        K, k = self.spectrum.weighted(self.c, self.lam), self.lam @ self.spectrum.back(self.c * o)
+        S = self.spectrum.weighted(cc, self.lam) - K @ K
+        g = k @ K - self.lam @ self.spectrum.back(cc * o)
+        return S, g, self.lam @ (cc * o * o).sum(1) - k @ k
 
     def mean(self, u: Tensor) -> Tensor:
         """sum_i lambda_i p_i, (1, d), for users who share u (1, d): one small product, however many users."""
         M, m = self._mean
         return torch.addmm(m, u, M)
 
-    def spread(self, u: Tensor, mean: Tensor) -> Tensor:
-        """sum_i lambda_i |p_i - mean(p)|^2."""
-        S, g, h = self._moved
-        e = (u - self._centre)[0]
-        q = (mean - u)[0]
-        return (e @ torch.addmv(2 * g, S, e) + h - q @ q).clamp_min(0)
+    def spread(self, u: Tensor) -> Tensor:
+        """sum_i lambda_i |p_i - mean(p)|^2 for each row of u (k, d) that users might share, (k,)."""
+        S, g, h = self._spread
+        e = u - self._centre
+        return ((torch.addmm(2 * g, e, S) * e).sum(1) + h).clamp_min(0)

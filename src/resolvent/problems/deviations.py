@@ -18,7 +18,7 @@ class AbsoluteDeviations:
     """f_i(w) = |a_i.w - b_i| with A of shape (users, d) and b of shape (users,); a zero row is a constant.
 
     The minimiser and f* come from a linear program, solved when first asked for. They are exact to round-off, but where
-    two vertices are nearly tied f* may be high by about 1e-10 of the data's size. None where scipy is not installed.
+    two vertices are nearly tied f* may be high by about 1e-10 of the data's size. None without scipy or if HiGHS fails.
     """
 
     users: int

@@ -1,0 +1,1 @@
+"""Ratios against the obvious alternative, measured within one run: `make bench`."""
