@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -235,7 +236,7 @@ def test_under_hold_only_those_present_move_and_nobody_at_the_first_visit() -> N
         squares(), rs.fedpi(0.05), rounds=30, participation=who, callback=lambda r: states.append((r.state, r.who))
     )
     seen: set[int] = set(states[0][1].tolist())
-    for (before, _), (after, present) in zip(states, states[1:], strict=False):
+    for (before, _), (after, present) in itertools.pairwise(states):
         moved = set((before.u != after.u).any(1).nonzero().flatten().tolist())
         assert moved == set(present.tolist()) & seen
         seen |= set(present.tolist())
@@ -351,8 +352,11 @@ def test_many_rows_are_measured_in_blocks_and_none_is_mistaken() -> None:
 @pytest.mark.parametrize("every", [1, 7])
 @pytest.mark.parametrize(
     ("stop", "column"),
-    [(rs.Stop(gap=1e-8), ["gap"]), (rs.Stop(residual=1e-6), ["residual"])]
-    + [(rs.Stop(certificates=1e-4), ["stationarity", "consensus"])],
+    [
+        (rs.Stop(gap=1e-8), ["gap"]),
+        (rs.Stop(residual=1e-6), ["residual"]),
+        (rs.Stop(certificates=1e-4), ["stationarity", "consensus"]),
+    ],
     ids=["gap", "residual", "certificates"],
 )
 def test_stops_in_the_first_round_that_meets_the_limit(stop: rs.Stop, column: list[str], every: int) -> None:

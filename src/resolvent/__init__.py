@@ -23,18 +23,8 @@ from resolvent.problems.deviations import AbsoluteDeviations
 from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
-from resolvent.problems.simple import (
-    AffineSet,
-    Ball,
-    Box,
-    Halfspace,
-    HalfSquares,
-    Indicators,
-    ObtuseCone,
-    Orthant,
-    Quadratics,
-    plus_minus,
-)
+from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, Indicators, ObtuseCone, Orthant
+from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.rounds import Round, State
 from resolvent.run import Run
 from resolvent.scheme import (

@@ -18,7 +18,8 @@ from resolvent.errors import DivergenceWarning, InputError, refuse
 from resolvent.explain import Explanation, explain, operator_of
 from resolvent.history import History
 from resolvent.participation import Participation, as_participation
-from resolvent.problems.problem import Problem, as_tensor
+from resolvent.problems.inputs import as_tensor
+from resolvent.problems.problem import Problem
 from resolvent.progress import Bar, wanted
 from resolvent.rounds import Engine, Round, State, agrees, begin
 from resolvent.rounds import rounds as the_rounds

@@ -1,4 +1,4 @@
-"""What every engine promises, whatever lies behind it: a table of engines, of runs, and of plain formulas to hold them to.
+"""What every engine promises, whatever lies behind it: tables of engines, of problems and of runs.
 
 A new engine is one more line in ENGINES: a function of (problem, operator, steady) that gives an engine, or a context
 manager that opens one and closes it again.

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+import resolvent as rs
 from engines.contract import (
     CASES,
     ENGINES,
@@ -21,9 +24,6 @@ from engines.contract import (
     opened_for,
     trajectory,
 )
-from torch import Tensor
-
-import resolvent as rs
 from resolvent import checkpoint
 from resolvent.engines.debug import BadAnswer
 from resolvent.local import Ask

@@ -17,19 +17,8 @@ from torch import Tensor
 from resolvent.errors import InputError
 from resolvent.problems.deviations import AbsoluteDeviations
 from resolvent.problems.problem import Problem, objective
-from resolvent.problems.simple import (
-    AffineSet,
-    Ball,
-    Box,
-    ConvexSet,
-    Halfspace,
-    HalfSquares,
-    Indicators,
-    ObtuseCone,
-    Orthant,
-    Quadratics,
-    plus_minus,
-)
+from resolvent.problems.sets import AffineSet, Ball, Box, ConvexSet, Halfspace, Indicators, ObtuseCone, Orthant
+from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 
 pytestmark = pytest.mark.filterwarnings("error")
 laws = settings(deadline=None, max_examples=60)

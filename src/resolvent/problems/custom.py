@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.problem import FLOAT, as_rows, as_tensor, as_weights, objective, same_length, select
-from resolvent.problems.simple import count, finite, points
+from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, count, finite, points, same_length
+from resolvent.problems.problem import objective, select
 
 Function = Callable[..., Any]
 

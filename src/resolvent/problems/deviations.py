@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.problem import as_rows, as_tensor, as_weights, select
-from resolvent.problems.simple import finite, points
+from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, points
+from resolvent.problems.problem import select
 
 
 class AbsoluteDeviations:

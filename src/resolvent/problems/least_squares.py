@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.affine import Affine, Spectrum
-from resolvent.problems.problem import as_rows, as_weights, select
-from resolvent.problems.rows import Bucket, Rows, as_data, require_finite
+from resolvent.problems.inputs import as_rows, as_weights, finite
+from resolvent.problems.problem import select
+from resolvent.problems.rows import Bucket, Rows, as_data
 
 
 class LeastSquares:
@@ -28,6 +29,7 @@ class LeastSquares:
     def __init__(self, A: Any, b: Any, weights: Any = None) -> None:
         self.rows = as_data(A, b)
         self.weights = as_weights(weights, self.rows.users, self.rows.buckets[0].A)
+        finite(self.rows.gather([bucket.combine(bucket.b) for bucket in self.rows.buckets]), "A or b")
         self.spectrum = decompose(self.rows)
 
     @property
@@ -123,9 +125,7 @@ def _decompose(bucket: Bucket, r: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     A = bucket.A
     g, n, d = A.shape
     moment = bucket.combine(bucket.b)
-    require_finite(moment, "b or A")
     gram = A.mT @ A if n >= d else A @ A.mT  # the smaller of the two has the same nonzero eigenvalues
-    require_finite(gram, "A")
     s, Q = torch.linalg.eigh(gram)
     s = torch.where(s > s[:, -1:] * max(n, d) * torch.finfo(s.dtype).eps, s, 0)
     inverse = torch.where(s > 0, 1 / s, 0)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, refuse
+from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
 from resolvent.problems.newton import newton_prox
-from resolvent.problems.problem import as_rows, as_tensor, as_weights, select
-from resolvent.problems.rows import as_data, require_finite
+from resolvent.problems.problem import select
+from resolvent.problems.rows import as_data
 
 LOOP = 1 << 16
 """Multiply-adds in a user's Hessian from which one product at a time is as fast as a batch."""
@@ -30,8 +31,8 @@ class Logistic:
     def __init__(self, A: Any, b: Any, reg: Any = None, weights: Any = None) -> None:
         self.rows = as_data(A, b)
         like = self.rows.buckets[0].A
+        finite(self.rows.gather([bucket.A.sum((1, 2)) for bucket in self.rows.buckets]), "A")
         for bucket in self.rows.buckets:
-            require_finite(bucket.A.sum((1, 2)).unsqueeze(1), "A")
             real = bucket.b if bucket.mask is None else bucket.b[bucket.mask > 0]
             if not bool((real.abs() == 1).all()):
                 raise InputError("b holds other values than -1 and +1, but those are the two labels (0/1: use 2*b - 1)")

@@ -6,16 +6,10 @@ users who agree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from resolvent.errors import InputError, refuse
-
-FLOAT = torch.float64
 
 
 @runtime_checkable
@@ -86,50 +80,6 @@ class Problem(Protocol):
         ...
 
 
-def as_tensor(data: Any, argument: str) -> Tensor:
-    """Numbers of any kind as a float tensor, sharing memory where that is possible.
-
-    Integers and NumPy's or torch's float16 become float64; float32 and float64 stay.
-    """
-    try:
-        tensor = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{argument} cannot be read as an array of numbers ({error}), "
-            "but a NumPy array, a torch tensor or nested lists of equal lengths are needed"
-        ) from error
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(FLOAT)
-
-
-def as_weights(weights: Any, users: int, like: Tensor) -> Tensor:
-    """lambda: equal where not given, else checked and made to sum to one."""
-    if weights is None:
-        return like.new_full((users,), 1.0 / users)
-    lam = as_tensor(weights, "weights").to(like)
-    if lam.shape != (users,):
-        refuse("weights", f"of shape {tuple(lam.shape)}", f"one number for each of the {users} users is needed")
-    if not bool(torch.isfinite(lam).all()) or bool((lam < 0).any()):
-        refuse("weights", "partly negative or not finite", "every weight must be a finite number >= 0")
-    if float(lam.sum()) <= 0:
-        refuse("weights", "zero for every user", "at least one must be positive")
-    return lam / lam.sum()
-
-
-def as_rows(W: Any, problem: Problem) -> Tensor:
-    """W as stacked rows of the problem's kind: (users, d), or one row (1, d) which all users share."""
-    lam = problem.weights
-    rows = W if isinstance(W, Tensor) and W.dtype == lam.dtype else as_tensor(W, "W").to(lam)
-    if rows.ndim == 1:
-        rows = rows.unsqueeze(0)
-    if rows.ndim != 2 or rows.shape[1] != problem.dim or rows.shape[0] not in (1, problem.users):
-        refuse(
-            "W",
-            f"of shape {tuple(rows.shape)}",
-            f"stacked rows of shape ({problem.users}, {problem.dim}), or one row of length {problem.dim}, are needed",
-        )
-    return rows
-
-
 def objective(problem: Problem, w: Tensor) -> Tensor:
     """f(w) = sum_i lambda_i f_i(w) for each row of w, (rows,)."""
     return torch.stack([problem.weights @ problem.value(row.unsqueeze(0)) for row in w])
@@ -140,9 +90,3 @@ def select(weights: Tensor, who: Tensor) -> Tensor:
     chosen = weights[who]
     total = chosen.sum()
     return chosen / total if float(total) > 0 else torch.full_like(chosen, 1.0 / max(len(chosen), 1))
-
-
-def same_length(name: str, items: Sequence[Any], users: int) -> None:
-    """Refuse a per-user list of the wrong length."""
-    if len(items) != users:
-        refuse(name, f"a list of {len(items)}", f"one entry for each of the {users} users is needed")

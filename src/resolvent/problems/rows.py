@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, refuse
-from resolvent.problems.problem import as_tensor
+from resolvent.errors import refuse
+from resolvent.problems.inputs import as_tensor
 
 PADDING = 1.25
 """Within a bucket the largest user has at most this many times the rows of the smallest."""
@@ -155,11 +155,3 @@ def _bucket(who: Any, users: Sequence[tuple[Tensor, Tensor]], dim: int) -> Bucke
     for j, (a, y) in enumerate(chosen):
         A[j, : len(y)], b[j, : len(y)], mask[j, : len(y)] = a, y, 1
     return Bucket(torch.as_tensor(who), A, b, mask)
-
-
-def require_finite(parts: Tensor, what: str) -> None:
-    """Refuse data of which some user's part (its first axis) is not finite, and name the user."""
-    good = torch.isfinite(parts).flatten(1).all(1)
-    if not bool(good.all()):
-        user = int((~good).nonzero()[0])
-        raise InputError(f"{what} of user {user} holds NaN or infinity, but finite numbers are needed")

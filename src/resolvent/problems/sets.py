@@ -1,0 +1,336 @@
+"""Projections onto convex sets, and the problem of finding a point in all of them.
+
+A set is anything with `dim`, `project(x)` and `contains(x, tol)` over points x of shape (..., d). All of them compute
+in the dtype and on the device of x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import Tensor
+
+from resolvent.errors import refuse
+from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, count, finite, points
+from resolvent.problems.problem import select
+
+TOL = 1e-9
+"""How far outside a set, as a length, a point may lie and still be called inside."""
+
+
+class ConvexSet(Protocol):
+    """A closed convex set of R^dim."""
+
+    @property
+    def dim(self) -> int: ...
+
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest point of the set to each x, (..., d)."""
+        ...
+
+    def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
+        """Whether each x lies inside, or outside by a length of about tol at most, (...)."""
+        ...
+
+
+class Indicators:
+    """f_i is 0 in sets[i] and infinite elsewhere, so that its prox, whatever eta, is the projection.
+
+    "In" means to within the length `tol` (1e-9, or 1e-4 in float32). Whether the sets have a common point is not looked
+    into: where one is known, give it as `minimiser`, and f* = 0 and the gap (0 or infinite) are known with it.
+    """
+
+    offers = frozenset({"value", "prox"})
+    convex = True
+    closed_form = True
+    lipschitz = None
+
+    def __init__(
+        self, sets: Sequence[ConvexSet], weights: Any = None, minimiser: Any = None, tol: float | None = None
+    ) -> None:
+        self.sets = tuple(sets)
+        if not self.sets:
+            refuse("sets", "empty", "one set a user is needed")
+        self.users, self.dim = len(self.sets), self.sets[0].dim
+        for user, each in enumerate(self.sets):
+            if each.dim != self.dim:
+                refuse(f"sets[{user}]", f"of dimension {each.dim}", f"that of user 0 is {self.dim}, and all must agree")
+        like = _kind(self.sets)
+        self.weights = as_weights(weights, self.users, like)
+        self.tol = (TOL if like.dtype == FLOAT else 1e-4) if tol is None else tol
+        if not self.tol >= 0:
+            refuse("tol", tol, "a length >= 0 is needed")
+        # Users who share one set object, as homogeneous users do, are projected together.
+        members: dict[int, list[int]] = {}
+        for user, each in enumerate(self.sets):
+            members.setdefault(id(each), []).append(user)
+        self._groups = [(self.sets[who[0]], torch.tensor(who, device=like.device)) for who in members.values()]
+        self.minimiser = None if minimiser is None else self._common(minimiser)
+
+    def _common(self, minimiser: Any) -> Tensor:
+        w = finite(as_tensor(minimiser, "minimiser").to(self.weights), "minimiser", of="coordinate")
+        if w.shape != (self.dim,):
+            refuse("minimiser", f"of shape {tuple(w.shape)}", f"one point of length {self.dim} is needed")
+        outside = self.value(w) > 0
+        if bool(outside.any()):
+            refuse("minimiser", f"outside sets[{int(outside.nonzero()[0])}]", "a point common to all sets is needed")
+        return w
+
+    def value(self, W: Tensor) -> Tensor:
+        W = as_rows(W, self).expand(self.users, -1)
+        out = torch.full_like(self.weights, torch.inf)
+        for each, who in self._groups:
+            out[who] = out[who].masked_fill(each.contains(W[who], self.tol), 0.0)
+        return out
+
+    def grad(self, W: Tensor) -> NoReturn:
+        refuse("grad", "asked of indicators, which have none", "a scheme with a prox, such as fedpi, is needed")
+
+    def prox(self, U: Tensor, eta: float) -> Tensor:
+        U = as_rows(U, self).expand(self.users, -1)
+        out = torch.empty_like(U)
+        for each, who in self._groups:
+            out[who] = each.project(U[who])
+        return out
+
+    def take(self, who: Tensor) -> Indicators:
+        chosen = torch.arange(self.users, device=who.device)[who].tolist()
+        return Indicators([self.sets[i] for i in chosen], select(self.weights, who), self.minimiser, self.tol)
+
+    @property
+    def convexity(self) -> Tensor:
+        return torch.zeros_like(self.weights)
+
+    @property
+    def fstar(self) -> float | None:
+        return None if self.minimiser is None else 0.0
+
+    def gap(self, W: Tensor) -> Tensor | None:
+        """0 or infinite; users of weight zero have no say (0 * inf = 0)."""
+        if self.minimiser is None:
+            return None
+        return torch.stack([self.value(w)[self.weights > 0].sum() for w in points(W, self)])
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Box:
+    """{x : low <= x <= high}; either bound may be infinite, and a number stands for all coordinates."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, low: Any, high: Any) -> None:
+        lo, hi = as_tensor(low, "low"), as_tensor(high, "high")
+        try:
+            lo, hi = (bound.to(torch.result_type(lo, hi)) for bound in torch.broadcast_tensors(lo, hi))
+        except RuntimeError:
+            refuse("low", f"of shape {tuple(lo.shape)}", f"high has {tuple(hi.shape)}, and the two must agree")
+        lo, hi = torch.atleast_1d(lo), torch.atleast_1d(hi)
+        if lo.ndim != 1 or lo.numel() == 0:
+            refuse("low", f"of shape {tuple(lo.shape)}", "one bound for each coordinate is needed")
+        # NaN fails every comparison, so it is refused here too.
+        bad = ~((lo <= hi) & (lo < torch.inf) & (hi > -torch.inf))
+        if bool(bad.any()):
+            at = int(bad.nonzero()[0])
+            refuse(f"low[{at}]", float(lo[at]), f"high[{at}] is {float(hi[at])}, and low <= high is needed")
+        _set(self, low=lo, high=hi)
+
+    @property
+    def dim(self) -> int:
+        return len(self.low)
+
+    def project(self, x: Tensor) -> Tensor:
+        return x.clamp(self.low.to(x), self.high.to(x))
+
+    def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
+        return ((x >= self.low.to(x) - tol) & (x <= self.high.to(x) + tol)).all(-1)
+
+
+@dataclass(frozen=True)
+class Orthant:
+    """{x : x >= 0}, its own dual and so an obtuse cone: its reflector, |x| in every coordinate, is idempotent."""
+
+    dim: int
+
+    def __post_init__(self) -> None:
+        count(self.dim, "dim")
+
+    def project(self, x: Tensor) -> Tensor:
+        return x.clamp(min=0)
+
+    def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
+        return (x >= -tol).all(-1)
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Ball:
+    """{x : |x - centre| <= radius}."""
+
+    centre: Tensor
+    radius: float
+
+    def __init__(self, centre: Any, radius: float) -> None:
+        if not (math.isfinite(radius) and radius >= 0):
+            refuse("radius", radius, "a finite number >= 0 is needed")
+        _set(self, centre=_vector(centre, "centre"), radius=float(radius))
+
+    @property
+    def dim(self) -> int:
+        return len(self.centre)
+
+    def project(self, x: Tensor) -> Tensor:
+        centre = self.centre.to(x)
+        away = x - centre
+        length = away.norm(dim=-1, keepdim=True)
+        return torch.where(length > self.radius, centre + away * (self.radius / length), x)
+
+    def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
+        return (x - self.centre.to(x)).square().sum(-1).sqrt() <= self.radius + tol
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Halfspace:
+    """{x : normal.x <= offset}, kept with a normal of length one. Its reflector is idempotent."""
+
+    normal: Tensor
+    offset: float
+
+    def __init__(self, normal: Any, offset: float) -> None:
+        unit, length = _direction(normal, "normal")
+        if not math.isfinite(offset):
+            refuse("offset", offset, "a finite number is needed")
+        _set(self, normal=unit, offset=float(offset) / length)
+
+    @property
+    def dim(self) -> int:
+        return len(self.normal)
+
+    def _excess(self, x: Tensor) -> Tensor:
+        return x @ self.normal.to(x) - self.offset
+
+    def project(self, x: Tensor) -> Tensor:
+        return x - self._excess(x).clamp(min=0).unsqueeze(-1) * self.normal.to(x)
+
+    def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
+        return self._excess(x) <= tol
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class ObtuseCone:
+    """{x : axis.x >= cos(angle) |x|}, all directions within `angle` of the axis, for d >= 2.
+
+    Its dual is the cone of pi/2 - angle about the same axis, so it is obtuse (contains its dual) from pi/4, where it is
+    the Lorentz cone and its own dual, to pi/2, a halfspace. Then R(x) = P_K(x) + P_K*(-x) lies in K: R is idempotent.
+    """
+
+    axis: Tensor
+    angle: float
+
+    def __init__(self, axis: Any, angle: float = math.pi / 3) -> None:
+        unit, _ = _direction(axis, "axis")
+        if len(unit) < 2:
+            refuse("axis", "of length 1", "an angle needs at least two dimensions: use Orthant(1) or Halfspace")
+        if not math.pi / 4 <= angle <= math.pi / 2:
+            refuse("angle", angle, "the cone is obtuse, and convex, from pi/4 to pi/2 only")
+        _set(self, axis=unit, angle=float(angle))
+
+    @property
+    def dim(self) -> int:
+        return len(self.axis)
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x = along * axis + across, and the length of across."""
+        axis = self.axis.to(x)
+        along = (x @ axis).unsqueeze(-1)
+        across = x - along * axis
+        return along, across, across.norm(dim=-1, keepdim=True)
+
+    def project(self, x: Tensor) -> Tensor:
+        """In the plane of x and the axis the cone is a wedge: outside it, project onto the nearer edge, or to 0."""
+        along, across, width = self._split(x)
+        cos, sin = math.cos(self.angle), math.sin(self.angle)
+        edge = cos * self.axis.to(x) + sin * across / width.clamp(min=torch.finfo(x.dtype).tiny)
+        on_edge = (cos * along + sin * width).clamp(min=0) * edge
+        return torch.where(cos * width <= sin * along, x, on_edge)
+
+    def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
+        along, _, width = self._split(x)
+        return (math.cos(self.angle) * width - math.sin(self.angle) * along <= tol).squeeze(-1)
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class AffineSet:
+    """{x : matrix x = offset}, kept as an equivalent system with orthonormal rows: x - M^T (M x - b) then projects."""
+
+    matrix: Tensor
+    offset: Tensor
+
+    def __init__(self, matrix: Any, offset: Any) -> None:
+        M = finite(as_tensor(matrix, "matrix"), "matrix", of="row")
+        if M.ndim != 2:
+            refuse("matrix", f"of shape {tuple(M.shape)}", "(equations, d) is needed")
+        b = as_tensor(offset, "offset").to(M)
+        if b.shape != M.shape[:1]:
+            refuse(
+                "offset", f"of shape {tuple(b.shape)}", f"one number for each of the {len(M)} rows of matrix is needed"
+            )
+        finite(b, "offset", of="row")
+        # Equations of equal size, so that the units in which one is written do not decide whether it counts.
+        size = M.norm(dim=1)
+        size = torch.where(size > 0, size, 1.0)
+        M, b = M / size[:, None], b / size
+        left, s, right = torch.linalg.svd(M, full_matrices=False)
+        eps = torch.finfo(M.dtype).eps
+        rank = int((s > eps * max(M.shape) * s[0]).sum())
+        left, s, right = left[:, :rank], s[:rank], right[:rank]
+        if bool((b - left @ (left.T @ b)).norm() > math.sqrt(eps) * b.norm()):
+            refuse("offset", "inconsistent with matrix", "the equations matrix x = offset need a common solution")
+        _set(self, matrix=right, offset=left.T @ b / s)
+
+    @property
+    def dim(self) -> int:
+        return self.matrix.shape[1]
+
+    def _residual(self, x: Tensor) -> Tensor:
+        return x @ self.matrix.to(x).T - self.offset.to(x)
+
+    def project(self, x: Tensor) -> Tensor:
+        return x - self._residual(x) @ self.matrix.to(x)
+
+    def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
+        return self._residual(x).square().sum(-1).sqrt() <= tol
+
+
+def _vector(data: Any, argument: str) -> Tensor:
+    x = finite(torch.atleast_1d(as_tensor(data, argument)), argument, of="coordinate")
+    if x.ndim != 1:
+        refuse(argument, f"of shape {tuple(x.shape)}", "one vector is needed")
+    return x
+
+
+def _direction(data: Any, argument: str) -> tuple[Tensor, float]:
+    """A vector scaled to length one, and its length."""
+    x = _vector(data, argument)
+    length = float(x.norm())
+    if not (math.isfinite(length) and length > 0):
+        refuse(argument, f"of length {length}", "a direction, so a finite length > 0, is needed")
+    return x / length, length
+
+
+def _set(frozen: object, **fields: Tensor | float) -> None:
+    """The fields of a frozen dataclass, from its own __init__, which takes NumPy and lists but keeps tensors."""
+    for name, value in fields.items():
+        object.__setattr__(frozen, name, value)
+
+
+def _kind(sets: Sequence[ConvexSet]) -> Tensor:
+    """An empty tensor of the dtype and device of the sets' own data; of float64 where they have none (orthants)."""
+    data = [x for each in sets for x in getattr(each, "__dict__", {}).values() if isinstance(x, Tensor)]
+    if not data:
+        return torch.empty(0, dtype=FLOAT)
+    return torch.empty(0, dtype=reduce(torch.promote_types, (x.dtype for x in data)), device=data[0].device)
