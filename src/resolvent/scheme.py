@@ -209,6 +209,8 @@ def reflect_prox(eta: Number, local: Any = None) -> Scheme:
 def as_scheme(scheme: Scheme | str, eta: Number | str | None = None) -> Scheme:
     """A scheme, or a row of Table 1 by name (FedPi and FedSplit then find their eta themselves)."""
     if isinstance(scheme, Scheme):
+        if eta is not None:
+            refuse("eta", eta, f"{scheme.name} has its own already: give it there, or give the scheme by name")
         return scheme
     if not isinstance(scheme, str):
         refuse("scheme", repr(scheme), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
@@ -217,7 +219,8 @@ def as_scheme(scheme: Scheme | str, eta: Number | str | None = None) -> Scheme:
         row = TABLE.get(name)
         if row is not None and (row.forward or row.alpha + row.beta != row.alpha * row.beta):
             raise InputError(
-                f"scheme is {scheme!r} without a step size, but what it solves depends on eta; write rs.{name}(eta=...)"
+                f"scheme is {scheme!r} without a step size, but {row.title} cannot find one by itself; "
+                f"write rs.{name}(eta=...) or give eta"
             )
         eta = AUTO
     return named(name, eta)

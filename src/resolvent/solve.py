@@ -24,7 +24,7 @@ from resolvent.progress import Bar, wanted
 from resolvent.rounds import Engine, Round, State, agrees, begin
 from resolvent.rounds import rounds as the_rounds
 from resolvent.run import Run
-from resolvent.scheme import Scheme, as_scheme
+from resolvent.scheme import Number, Scheme, as_scheme
 
 CHECK = 5
 """Rounds between two looks for divergence."""
@@ -74,10 +74,11 @@ def solve(
     every: int = 1,
     callback: Callable[[Round], None] | None = None,
     progress: bool | None = None,
+    eta: Number | str | None = None,
 ) -> Run:
     """Run `rounds` rounds of a scheme, from `start`: a vector, rows (users, d), or the State of an earlier run.
 
-    scheme: a row of Table 1 such as rs.fedpi(eta=1e-2), an rs.Scheme, or a name ("fedpi" finds its eta by itself).
+    scheme: a row of Table 1 such as rs.fedpi(eta=1e-2), an rs.Scheme, or a name with `eta` ("fedpi" finds its own).
     anderson: a memory such as 2, or rs.Anderson. participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace.
     stop: rs.Stop(gap=1e-10, ...) or a function of the round. average: "ergodic" (the paper's) or "suffix".
     every: rounds between two rows of the history. callback: called with every Round.
@@ -85,7 +86,7 @@ def solve(
     Warns when the configuration does not solve the original problem or may not converge, in the words of rs.explain.
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so.
     """
-    scheme, accelerate, taking_part = as_scheme(scheme), as_anderson(anderson), as_participation(participation)
+    scheme, accelerate, taking_part = as_scheme(scheme, eta), as_anderson(anderson), as_participation(participation)
     operator = operator_of(scheme, problem)
     _check(problem, scheme, operator, taking_part, rounds, every, average)
     explanation = explain(scheme, problem, taking_part, accelerate)
