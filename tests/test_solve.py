@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -61,15 +62,27 @@ def gap(run: rs.Run) -> float:
     return float(run.history.gap.iloc[-1])
 
 
-def same_bits(one: rs.State, other: rs.State) -> None:
-    """Every tensor and every number, NaN included."""
-    (tensors, numbers), (other_tensors, other_numbers) = checkpoint.pack(one), checkpoint.pack(other)
-    assert tensors.keys() == other_tensors.keys()
-    for name, tensor in tensors.items():
-        assert tensor.dtype == other_tensors[name].dtype, name
-        assert torch.equal(tensor.isnan(), other_tensors[name].isnan()), name
-        assert torch.equal(tensor[~tensor.isnan()], other_tensors[name][~other_tensors[name].isnan()]), name
-    assert json.dumps(numbers) == json.dumps(other_numbers)
+def same_bits(one: Any, other: Any, where: str = "state") -> None:
+    """Every tensor and every number of two States, however deep inside; NaN is itself."""
+    assert type(one) is type(other), where
+    if isinstance(one, Tensor):
+        assert one.dtype == other.dtype, where
+        assert one.shape == other.shape, where
+        assert torch.equal(one.isnan(), other.isnan()), where
+        assert torch.equal(one[~one.isnan()], other[~other.isnan()]), where
+    elif dataclasses.is_dataclass(one):
+        for field in dataclasses.fields(one):
+            same_bits(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            same_bits(one[key], other[key], f"{where}[{key!r}]")
+    elif isinstance(one, tuple):
+        assert len(one) == len(other), where
+        for k, (a, b) in enumerate(zip(one, other, strict=True)):
+            same_bits(a, b, f"{where}[{k}]")
+    else:
+        assert one == other or (one != one and other != other), where
 
 
 def same_history(one: pd.DataFrame, other: pd.DataFrame) -> None:
@@ -326,7 +339,9 @@ def test_the_callback_sees_every_round_in_order() -> None:
     run = rs.solve(squares(), rs.fedpi(0.02), rounds=6, every=4, callback=seen.append)
     assert [r.number for r in seen] == [1, 2, 3, 4, 5, 6]
     assert torch.equal(seen[-1].model[0], run.model)
-    assert float(seen[-1].residual()) == run.history.residual.iloc[-1]
+    assert seen[-1].residual == pytest.approx(run.history.residual.iloc[-1], rel=1e-12)
+    assert seen[-1].consensus == pytest.approx(run.history.consensus.iloc[-1], rel=1e-12)
+    assert seen[-1].stationarity == pytest.approx(run.history.stationarity.iloc[-1], rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ def descend(
     v = torch.zeros_like(x)
     for gradient, moves in steps:
         g = gradient(x) if pull is None else gradient(x) + pull(x)
-        v = torch.add(g, v, alpha=momentum) if momentum else g
-        new = x - lr * v
-        x = new if moves is None else torch.where(moves, new, x)
+        ahead = torch.add(g, v, alpha=momentum) if momentum else g
+        v = ahead if moves is None else torch.where(moves, ahead, v)
+        x = x - lr * v if moves is None else torch.where(moves, x - lr * v, x)
     return x
 
 

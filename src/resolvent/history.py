@@ -24,7 +24,7 @@ class History:
     def __init__(self, engine: Engine, averaging: bool) -> None:
         self._engine = engine
         self._rows: list[dict[str, Any]] = []
-        self._waiting: list[tuple[Tensor, Tensor | None, Signs | None]] = []
+        self._waiting: list[tuple[Tensor, Tensor, Signs | None]] = []
         self._averaging = averaging
         self._bytes = engine.dim * torch.finfo(engine.dtype).bits // 8
         self._block = max(1, min(BLOCK, BLOCK_BYTES // self._bytes))
@@ -43,7 +43,7 @@ class History:
             }
         )
         average = happened.state.average
-        self._waiting.append((happened.model, None if average is None else average.model, happened.signs()))
+        self._waiting.append((happened.model, happened.model if average is None else average.model, happened.signs()))
         if len(self._waiting) >= self._block:
             self._flush()
 

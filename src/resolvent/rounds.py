@@ -71,11 +71,12 @@ class State:
 
     round: int
     u: Tensor
-    eta: float = math.nan
-    p: Tensor = None  # type: ignore[assignment]
-    w: Tensor = None  # type: ignore[assignment]
-    met: Tensor | None = None
+    p: Tensor
+    w: Tensor
+    """The model: mean(z), (1, d), of the last accepted point."""
+    met: Tensor
     """The meeting point that u moves by: mean(z), extrapolated with Anderson on the mean."""
+    eta: float = math.nan
     next: Tensor | None = None
     z: Tensor | None = None
     """Only for Algorithm 1 as printed, where an absent user's z stays while its u moves on."""
@@ -115,7 +116,7 @@ class Round(NamedTuple):
     @property
     def model(self) -> Tensor:
         """mean(z), (1, d); with Anderson, of the last accepted point."""
-        return self.engine.mean(self.state.u) if self.state.w is None else self.state.w
+        return self.state.w
 
     @property
     def certified(self) -> bool:
@@ -177,10 +178,36 @@ def begin(engine: Engine, scheme: Scheme, participation: Participation, u0: Tens
         round=0,
         u=u,
         p=u,
+        w=engine.mean(u),
+        met=engine.mean(u),
         z=u if sampled and participation.absent == "paper" else None,
         seen=torch.zeros(engine.users, dtype=torch.bool) if sampled and participation.absent == "hold" else None,
         tuning=Tuning(eta0) if scheme.auto else None,
     )
+
+
+def adapt(
+    state: State, scheme: Scheme, participation: Participation, accelerate: Anderson, eta0: float
+) -> State | None:
+    """A state as this configuration can go on from it: unchanged if it made it; None if users together must part."""
+    together = state.u.shape[0] == 1
+    if together and not agrees(scheme, participation):
+        return None
+    sampled = not participation.full and not together
+    seen, z, past, tuning = state.seen, state.z, state.past, state.tuning
+    if not (sampled and participation.absent == "hold"):
+        seen = None
+    elif seen is None:
+        seen = torch.full((len(state.u),), state.next is not None)
+    if not (sampled and participation.absent == "paper"):
+        z = None
+    elif z is None:
+        z = mix(state.u, state.p, scheme.mixing(max(state.round - 1, 0))[0])
+    if past.points and (past.points[0].shape[0] == 1) != (together or accelerate.on == "mean"):
+        past = Past()
+    if (tuning is None) == scheme.auto:
+        tuning = Tuning(eta0 if math.isnan(state.eta) else state.eta) if scheme.auto else None
+    return replace(state, seen=seen, z=z, past=past, tuning=tuning)
 
 
 def rounds(
@@ -223,13 +250,13 @@ def rounds(
                 z = state.z.index_copy(0, who, z[who])
             w = engine.mean(z, who if state.z is not None else _those(seen))
 
-        met, past = accelerate.on_mean(state.past, engine.mean(u) if state.met is None else state.met, w, engine.gram)
+        met, past = accelerate.on_mean(state.past, state.met, w, engine.gram)
         Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
         ahead, past = accelerate.on_u(past, u, Tu, engine.gram)
         tuning = state.tuning and tune(state.tuning, eta, u, p, engine.gram, ready=_all(state.seen))
-        model = w if past.accepted or state.w is None else state.w
+        model = w if past.accepted else state.w
         state = State(
-            t + 1, u, eta, p, model, met, ahead, z if state.z is not None else None, seen, memory, past,
+            t + 1, u, p, model, met, eta, ahead, z if state.z is not None else None, seen, memory, past,
             averaging.include(average, state.average, t, eta, model), tuning,
         )  # fmt: skip
         yield Round(state, eta, who, (u, Tu), spread, engine)
@@ -248,7 +275,7 @@ def _move(state: State, who: Tensor | None) -> Tensor:
 def _changed(engine: Engine, scheme: Scheme, state: State, eta: float) -> State:
     """A new eta. Acceleration starts anew; a scheme exact at any eta keeps every p_i and g_i = (u_i - p_i) / eta."""
     state = replace(state, past=Past(first=state.past.first))
-    if not scheme.exact or state.z is not None or state.w is None:
+    if not scheme.exact or state.z is not None or state.next is None:
         return state
     alpha, beta, gamma = scheme.mixing(state.round - 1)
     u = torch.lerp(state.p, state.u, eta / state.eta)

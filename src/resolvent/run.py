@@ -47,15 +47,13 @@ class Run:
         """The model (d,): mean(z) of the last round, or the average of past models where one was asked for."""
         if self.state.average is not None:
             return self.state.average.model[0]
-        return self.state.u.mean(0) if self.state.w is None else self.state.w[0]
+        return self.state.w[0]
 
     @property
     def personal(self) -> Tensor:
         """Each user's latest local answer, (users, d). Users who share one u are asked once more."""
         state = self.state
-        if state.w is None:
-            return state.u
-        if state.u.shape[0] > 1:
+        if state.u.shape[0] > 1 or state.next is None:
             return state.p
         if self._engine is None:
             raise InputError(

@@ -21,7 +21,7 @@ from resolvent.participation import Participation, as_participation
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.progress import Bar, wanted
-from resolvent.rounds import Engine, Round, State, agrees, begin
+from resolvent.rounds import Engine, Round, State, adapt, begin
 from resolvent.rounds import rounds as the_rounds
 from resolvent.run import Run
 from resolvent.scheme import Number, Scheme, as_scheme
@@ -92,7 +92,7 @@ def solve(
     explanation = explain(scheme, problem, taking_part, accelerate)
     _warn(explanation)
     where = engines.build(engine, problem, operator, scheme.steady)
-    state = _begin(where, problem, scheme, taking_part, start)
+    state = _begin(where, problem, scheme, taking_part, accelerate, start)
     loop = the_rounds(
         where, scheme, state, participation=taking_part, accelerate=accelerate, seed=seed, average=average
     )
@@ -153,17 +153,22 @@ def _warn(explanation: Explanation) -> None:
 
 
 def _begin(
-    engine: Engine, problem: Problem, scheme: Scheme, participation: Participation, start: Tensor | State | None
+    engine: Engine,
+    problem: Problem,
+    scheme: Scheme,
+    participation: Participation,
+    accelerate: Anderson,
+    start: Tensor | State | None,
 ) -> State:
+    eta0 = _eta0(problem) if scheme.auto else 1.0
     if isinstance(start, State):
         if start.u.shape[1] != engine.dim or start.u.shape[0] not in (1, engine.users):
-            refuse(
-                "start", f"a State of shape {tuple(start.u.shape)}", f"({engine.users}, {engine.dim}) is what fits here"
-            )
-        together = agrees(scheme, participation)
-        if (start.u.shape[0] == 1) == together or engine.users == 1:
-            return start
-        start = start.u if start.next is None else start.next  # another kind of run: only the point carries over
+            came = f"a State of shape {tuple(start.u.shape)}"
+            refuse("start", came, f"({engine.users}, {engine.dim}) is what fits here")
+        adapted = adapt(start, scheme, participation, accelerate, eta0)
+        if adapted is not None:
+            return adapted
+        start = start.u if start.next is None else start.next  # users must part: only the point carries over
     if start is None:
         u0 = torch.zeros((1, engine.dim), dtype=engine.dtype, device=engine.device)
     else:
@@ -175,7 +180,7 @@ def _begin(
             )
         if not bool(torch.isfinite(u0).all()):
             refuse("start", "partly NaN or infinite", "finite numbers are needed")
-    return begin(engine, scheme, participation, u0, _eta0(problem) if scheme.auto else 1.0)
+    return begin(engine, scheme, participation, u0, eta0)
 
 
 def _eta0(problem: Problem) -> float:

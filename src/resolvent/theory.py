@@ -46,30 +46,30 @@ def curvatures(problem: Problem) -> tuple[float, float]:
 
 def heterogeneity(problem: Problem) -> float:
     """H = (1/m) sum_i |grad f_i(w*)|^2, the measure of the paper's appendix."""
-    if problem.minimiser is None:
-        raise InputError("heterogeneity needs the minimiser of the problem, but it is not known here")
+    if problem.minimiser is None or "grad" not in problem.offers:
+        raise InputError("heterogeneity needs gradients and the minimiser of the problem, but they are not known here")
     return float(problem.grad(problem.minimiser.unsqueeze(0)).square().sum(1).mean())
 
 
 def regularised_minimiser(problem: Any, eta: float) -> Tensor:
-    """The minimiser of sum_i lambda_i env_eta f_i for least squares: where FedProx and FedRP end."""
-    return _balance(problem, lambda s: 1 / (1 + eta * s))
+    """The minimiser of sum_i lambda_i env_eta f_i for least squares: where FedProx and FedRP end. eta may be 0."""
+    return _balance(problem, lambda s: s / (1 + eta * s))
 
 
 def fedavg_fixed_point(problem: Any, eta: float, steps: int) -> Tensor:
     """Where FedAvg with `steps` local steps ends on least squares; with weights, and for any ranks."""
-    return _balance(problem, lambda s: (1 - eta * s) ** steps)
+    return _balance(problem, lambda s: s * sum((1 - eta * s) ** j for j in range(steps)))
 
 
-def _balance(problem: Any, psi: Any) -> Tensor:
-    """w with sum_i lambda_i (w - p_i(w)) = 0, where p_i filters the spectrum of user i by psi."""
+def _balance(problem: Any, pull: Any) -> Tensor:
+    """w with sum_i lambda_i V_i^T pull(s_i) V_i (w - x_i) = 0, where pull is (u - p) / eta along each eigenvector."""
     if "spectrum" not in problem.offers:
         raise InputError(f"a closed form needs quadratics, but {type(problem).__name__} is none; take rs.LeastSquares")
-    maps = problem.filtered(psi, steady=False)
-    zero = problem.weights.new_zeros((1, problem.dim))
-    shift = problem.weights @ maps(zero, None)
-    K = maps.spectrum.weighted(maps.c, problem.weights)
-    w: Tensor = torch.linalg.lstsq(K, shift.unsqueeze(1), driver="gelsd").solution[:, 0]
-    for _ in range(2):  # against round-off
-        w = w - torch.linalg.lstsq(K, (w - problem.weights @ maps(w.unsqueeze(0), None)).unsqueeze(1)).solution[:, 0]
+    spectrum, lam = problem.spectrum, problem.weights
+    c = pull(spectrum.s)
+    K = spectrum.weighted(c, lam)
+    w: Tensor = lam @ spectrum.x
+    for _ in range(3):  # the first solves, the others refine against round-off
+        g = lam @ spectrum.back(c * spectrum.coordinates(w.unsqueeze(0)))
+        w = w - torch.linalg.lstsq(K, g.unsqueeze(1), driver="gelsd").solution[:, 0]
     return w

@@ -140,7 +140,21 @@ def test_local_mean_is_the_mean_and_the_spread_of_local(
         rows, _ = engine.local(Ask(0, 0.1, indices(who)), u, {})  # one row, which all who are asked share
         torch.testing.assert_close(found, mean, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(rows, p, rtol=1e-9, atol=1e-10)
-        assert float(spread()) == pytest.approx(float(lam @ (p - mean).square().sum(1)), rel=1e-8, abs=1e-14)
+        assert spread(u).shape == (1,)
+        assert float(spread(u)) == pytest.approx(float(lam @ (p - mean).square().sum(1)), rel=1e-8, abs=1e-14)
+
+
+@every_engine
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_spreads_that_are_equal_may_be_asked_together(name: str, operator: str) -> None:
+    users, u = problems["least_squares"](), points(problems["least_squares"](), rows=3)
+    with opened(name, users, OPERATORS[operator][0]) as engine:
+        spreads = [engine.local_mean(Ask(t, 0.1), row, {})[1] for t, row in enumerate(u.split(1))]
+        alone = torch.cat([spread(row) for spread, row in zip(spreads, u.split(1), strict=True)])
+        for k, spread in enumerate(spreads):
+            alike = [j for j, other in enumerate(spreads) if other == spread]
+            assert k in alike
+            torch.testing.assert_close(spread(u[alike]), alone[alike], rtol=1e-9, atol=1e-13)
 
 
 @every_engine

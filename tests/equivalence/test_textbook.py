@@ -122,7 +122,23 @@ def test_one_shared_vector(name: str, kind: str) -> None:
     agree(rows, loop(users, WEIGHTS, u, ETA[kind]))
     for one, many in zip(shared, rows, strict=True):  # the users' answers are never formed, but their spread is known
         for metric in ("residual", "consensus", "stationarity"):
-            assert float(getattr(one, metric)()) == pytest.approx(float(getattr(many, metric)()), 1e-7, 1e-9, True)
+            assert getattr(one, metric) == pytest.approx(getattr(many, metric), rel=1e-7, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("absent", ["hold", "paper"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMED)
+def test_history_says_what_the_rounds_say(name: str, kind: str, absent: str) -> None:
+    """It reads many rounds at a time: through changes of eta, empty rounds and full ones."""
+    problem, _ = problem_of(kind, 3)
+    scheme = NAMED[name][0](rs.schedules.halving(ETA[kind], 4))  # type: ignore[arg-type]
+    for who in (None, rs.Trace(some_masks(3), absent=absent)):
+        seen: list[rs.Round] = []
+        history = rs.solve(problem, scheme, rounds=14, participation=who, callback=seen.append).history
+        for metric in ("residual", "consensus", "stationarity"):
+            expected = [getattr(happened, metric) for happened in seen]
+            np.testing.assert_allclose(history[metric], expected, rtol=1e-9, atol=1e-12)
+        assert history["eta"].tolist() == [happened.eta for happened in seen]
 
 
 @pytest.mark.parametrize("who", [None, rs.Bernoulli(0.6, absent="paper")], ids=["everyone", "some"])

@@ -112,4 +112,9 @@ class Affine:
         """sum_i lambda_i |p_i - mean(p)|^2 for each row of u (k, d) that users might share, (k,)."""
         S, g, h = self._spread
         e = u - self._centre
-        return ((torch.addmm(2 * g, e, S) * e).sum(1) + h).clamp_min(0)
+        return (((each_row(S, e) + 2 * g) * e).sum(1) + h).clamp_min(0)
+
+
+def each_row(M: Tensor, rows: Tensor) -> Tensor:
+    """M x for each row x: one product a row, so that its bits do not depend on the rows beside it."""
+    return torch.stack([torch.mv(M, x) for x in rows])

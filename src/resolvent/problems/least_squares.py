@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.problems.affine import Affine, Spectrum
+from resolvent.problems.affine import Affine, Spectrum, each_row
 from resolvent.problems.inputs import as_rows, as_weights, finite
 from resolvent.problems.problem import select
 from resolvent.problems.rows import Bucket, Rows, as_data
@@ -109,7 +109,7 @@ class LeastSquares:
         return float(self.weights @ self.value(self.minimiser.unsqueeze(0)))
 
     def gap(self, W: Tensor) -> Tensor:
-        e = (W - self.minimiser) @ self._root.T
+        e = each_row(self._root, W - self.minimiser)
         return 0.5 * (e * e).sum(1)
 
 

@@ -152,12 +152,13 @@ class Logistic:
         """f(w) - f* as a sum of Bregman divergences from the minimiser, each term >= 0: 1e-20 means something."""
         if self.minimiser is None:
             return None
-        E = W - self.minimiser
-        total = 0.5 * (self.weights @ self.reg) * (E * E).sum(1)
+        return torch.stack([self._gap(w.unsqueeze(0) - self.minimiser) for w in W])
+
+    def _gap(self, e: Tensor) -> Tensor:
+        total = 0.5 * (self.weights @ self.reg) * (e * e).sum()
         for bucket, margin in zip(self.rows.buckets, self._at_minimiser, strict=True):
-            change = (bucket.A.reshape(-1, self.dim) @ E.T).view(*bucket.b.shape, -1) * bucket.b.unsqueeze(-1)
             lam = self.weights if bucket.who is None else self.weights[bucket.who]
-            total = total + lam @ divergence(margin.unsqueeze(-1), change).sum(1)
+            total = total + lam @ divergence(margin, bucket.margins(e) * bucket.b).sum(1)
         return total
 
 

@@ -1,0 +1,300 @@
+"""What `explain` says, and that it is true: every claim about a limit is held against the limit of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import resolvent as rs
+
+pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+
+ORIGINAL, REGULARISED, NEITHER = "original", "regularised", "neither"
+ETA = 0.05
+
+
+@cache
+def squares() -> rs.LeastSquares:
+    """Five strongly convex users who disagree; 1/L is about 0.05."""
+    return rs.make_least_squares(users=5, dim=3, rows=10, shift=1.0)
+
+
+@cache
+def thin() -> rs.LeastSquares:
+    """Fewer rows than unknowns: convex, not strongly."""
+    return rs.make_least_squares(users=5, dim=4, rows=2, shift=1.0)
+
+
+@cache
+def deviations() -> rs.AbsoluteDeviations:
+    """Convex, not smooth; at its minimiser several users are on their kink."""
+    rng = np.random.default_rng(4)
+    return rs.AbsoluteDeviations(rng.standard_normal((7, 2)), rng.standard_normal(7))
+
+
+def step(problem: Any = None) -> float:
+    """Half of what gradient steps of every single user bear."""
+    return 1 / float((problem or squares()).lipschitz.max())
+
+
+# --- what is said ----------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    scheme: rs.Scheme
+    solves: str
+    eta_eff: float
+    exactly: bool = True
+    theorem: bool = True
+    problem: Callable[[], Any] = squares
+    more: dict[str, Any] = {}  # noqa: RUF012 (never written to)
+
+
+def forward(alpha: float, beta: float, gamma: float, factor: float = 1.0) -> rs.Scheme:
+    return rs.Scheme(alpha, beta, gamma, factor * step(), forward=True)
+
+
+SAMPLED, PAPER = {"participation": rs.Bernoulli(0.5)}, {"participation": rs.Bernoulli(0.5, absent="paper")}
+SAID = {
+    "FedAvg": Row(rs.fedavg(step()), ORIGINAL, 0),
+    "FedAvg k=5": Row(rs.fedavg(step() / 10, steps=5), REGULARISED, step() / 5, exactly=False, theorem=False),
+    "FedProx": Row(rs.fedprox(ETA), REGULARISED, ETA),
+    "FedSplit": Row(rs.fedsplit(ETA), ORIGINAL, 0),
+    "FedPi": Row(rs.fedpi(ETA), ORIGINAL, 0),
+    "FedRP": Row(rs.fedrp(ETA), REGULARISED, ETA),
+    "R_H G": Row(rs.reflect_gradient(step()), NEITHER, math.nan),
+    "R_H P": Row(rs.reflect_prox(ETA), REGULARISED, ETA / 2),
+    # gamma never moves a fixed point
+    "(2, 2, 0.7)": Row(rs.Scheme(2, 2, 0.7, ETA), ORIGINAL, 0),
+    "(1, 1, 0.3)": Row(rs.Scheme(1, 1, 0.3, ETA), REGULARISED, ETA),
+    "a gamma that changes": Row(rs.Scheme(2, 2, lambda t: 0.5 + 0.2 * (t % 2), ETA), ORIGINAL, 0, theorem=False),
+    # eta_eff = eta (alpha + beta - alpha beta) / beta
+    "(1.5, 1.5, 1)": Row(rs.Scheme(1.5, 1.5, 1, ETA), REGULARISED, ETA / 2),
+    "(1.2, 0.8, 0.6)": Row(rs.Scheme(1.2, 0.8, 0.6, ETA), REGULARISED, ETA * 1.04 / 0.8),
+    "(0.5, 2, 1)": Row(rs.Scheme(0.5, 2, 1, ETA), REGULARISED, ETA * 0.75),
+    "(3, 1.5, 0.2) on purpose": Row(rs.Scheme(3, 1.5, 0.2, ETA, beyond=True), ORIGINAL, 0, theorem=False),
+    # one gradient step: exact for any alpha if beta = 1
+    "forward (0.5, 1, 1)": Row(forward(0.5, 1, 1), ORIGINAL, 0),
+    "forward (1.5, 1, 0.5)": Row(forward(1.5, 1, 0.5), ORIGINAL, 0),
+    "forward (1, 0.5, 1)": Row(forward(1, 0.5, 1), NEITHER, math.nan),
+    # other operators
+    "Newton": Row(rs.fedpi(ETA, local=rs.NewtonProx()), ORIGINAL, 0),
+    "gradient prox": Row(rs.fedpi(ETA, local=rs.GradientProx(2)), ORIGINAL, 0, exactly=False),
+    "gradient FedProx": Row(rs.fedprox(ETA, local=rs.GradientProx(4)), REGULARISED, ETA, exactly=False),
+    "FedProx by one step": Row(rs.fedprox(step(), local=rs.GradientSteps(1)), ORIGINAL, 0),
+    # nobody moves, nobody meets, or nobody computes
+    "(0, 1, 1)": Row(rs.Scheme(0, 1, 1, ETA), NEITHER, math.nan),
+    "(1, 0, 1)": Row(rs.Scheme(1, 0, 1, ETA), NEITHER, math.nan),
+    "(1, 1, 0)": Row(rs.Scheme(1, 1, 0, ETA), NEITHER, math.nan),
+    # schedules and automatic eta
+    "auto": Row(rs.fedpi("auto"), ORIGINAL, 0),
+    "harmonic": Row(rs.fedprox(rs.schedules.harmonic(1.0)), ORIGINAL, 0),
+    "inverse_sqrt": Row(rs.fedprox(rs.schedules.inverse_sqrt(ETA)), ORIGINAL, 0, theorem=False),
+    "harmonic FedAvg k=3": Row(rs.fedavg(rs.schedules.harmonic(step()), steps=3), ORIGINAL, 0, theorem=False),
+    # other problems
+    "FedPi on thin data": Row(rs.fedpi(ETA), ORIGINAL, 0, problem=thin),
+    "FedSplit on thin data": Row(rs.fedsplit(ETA), ORIGINAL, 0, theorem=False, problem=thin),
+    "FedAvg on thin data": Row(rs.fedavg(step(thin())), ORIGINAL, 0, problem=thin),
+    "FedPi on deviations": Row(rs.fedpi(1.0), ORIGINAL, 0, problem=deviations),
+    "FedSplit on deviations": Row(rs.fedsplit(1.0), ORIGINAL, 0, theorem=False, problem=deviations),
+    # sampling and acceleration
+    "FedPi held": Row(rs.fedpi(ETA), ORIGINAL, 0, more=SAMPLED),
+    "FedSplit held": Row(rs.fedsplit(ETA), ORIGINAL, 0, more=SAMPLED),
+    "FedProx held": Row(rs.fedprox(ETA), REGULARISED, ETA, more=SAMPLED),
+    "FedAvg held": Row(rs.fedavg(step()), ORIGINAL, 0, more=SAMPLED),
+    "auto held": Row(rs.fedpi("auto"), ORIGINAL, 0, more=SAMPLED),
+    "FedPi on deviations held": Row(rs.fedpi(1.0), ORIGINAL, 0, problem=deviations, more=SAMPLED),
+    "Anderson": Row(rs.fedprox(ETA), REGULARISED, ETA, more={"anderson": 2}),
+    "Anderson on the mean": Row(rs.fedpi(ETA), ORIGINAL, 0, more={"anderson": rs.Anderson(3, on="mean")}),
+}
+rows = pytest.mark.parametrize("row", SAID.values(), ids=SAID.keys())
+
+
+@rows
+def test_what_is_said(row: Row) -> None:
+    said = rs.explain(row.scheme, row.problem(), **row.more)
+    assert said.solves == row.solves
+    assert said.eta_eff == pytest.approx(row.eta_eff, nan_ok=True)
+    assert said.exactly is row.exactly
+    assert (said.theorem is not None) is row.theorem
+
+
+@pytest.mark.parametrize("name", rs.TABLE)
+def test_solve_keeps_what_explain_says(name: str) -> None:
+    scheme = rs.scheme.named(name, 0.01)
+    run = rs.solve(squares(), scheme, rounds=1, participation=0.5)
+    assert str(run.explanation) == str(rs.explain(scheme, squares(), 0.5))
+
+
+def test_the_words_hold_the_data() -> None:
+    words = str(rs.explain(rs.reflect_prox(0.1), squares(), 0.5, 2))
+    assert "R_H P" in words
+    assert "regularised problem" in words
+    assert "eta = 0.05" in words
+    assert "random blocks" in words
+    assert "pFedMe" in words
+    for finding in rs.explain(rs.reflect_prox(0.1), squares(), 0.5, 2).findings:
+        assert f"- {finding.words}; {finding.advice}." in words
+    assert "about the regularised" in str(rs.explain(rs.fedavg(0.01, steps=4), squares()))
+    assert "no theorem" in str(rs.explain(rs.fedsplit(0.1), deviations()))
+
+
+@pytest.mark.parametrize("name", rs.TABLE)
+def test_without_a_problem_what_holds_for_any_convex_one_is_said(name: str) -> None:
+    row = rs.TABLE[name]
+    said, known = rs.explain(rs.scheme.named(name, 0.01)), rs.explain(rs.scheme.named(name, 0.01), squares())
+    assert (said.solves, said.exactly) == (known.solves, known.exactly)
+    assert (said.theorem is None) is (not row.forward and row.gamma == 1 and 2 in (row.alpha, row.beta))
+
+
+def test_a_name_will_do() -> None:
+    assert rs.explain("fedpi").solves == ORIGINAL
+    assert rs.explain("FedSplit", squares()).theorem is not None
+
+
+# --- that it is true -------------------------------------------------------------------------------------------------
+
+ROUNDS = {"harmonic": 3000, "inverse_sqrt": 3000, "harmonic FedAvg k=3": 3000, "FedPi on deviations held": 3000}
+UNTRIED = {"(3, 1.5, 0.2) on purpose", "FedSplit on thin data", "FedSplit on deviations"}  # no theorem, no claim
+
+
+@pytest.mark.parametrize("name", [name for name in SAID if name not in UNTRIED])
+def test_runs_end_where_explain_says(name: str) -> None:
+    row = SAID[name]
+    hold_against_its_limit(row.scheme, row.problem(), ROUNDS.get(name, 500), **row.more)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "more"),
+    [
+        pytest.param(rs.fedpi(ETA), PAPER, id="FedPi as the paper samples"),
+        pytest.param(rs.fedprox(ETA), PAPER, id="FedProx as the paper samples"),
+        pytest.param(rs.fedprox(rs.schedules.halving(ETA, 5)), {}, id="FedProx that stops short"),
+        pytest.param(rs.fedpi(rs.schedules.halving(ETA, 2)), {}, id="FedPi that stops short"),
+        pytest.param(rs.fedavg(rs.schedules.halving(step() / 10, 5)), {}, id="FedAvg that stops short"),
+        pytest.param(rs.fedavg(step() / 20, local=rs.GradientSteps(1, batch=2)), {}, id="FedAvg in five batches"),
+    ],
+)
+def test_where_nothing_gets_there_nothing_is_claimed(scheme: rs.Scheme, more: dict[str, Any]) -> None:
+    hold_against_its_limit(scheme, squares(), rounds=500, **more)
+
+
+def hold_against_its_limit(scheme: rs.Scheme, problem: Any, rounds: int, **more: Any) -> None:
+    """Run, and compare the end with what is said of it, unless it is said as well that it may never be reached."""
+    said = rs.explain(scheme, problem, **more)
+    if said.theorem is None and said.solves == ORIGINAL and any(f.about is rs.MayNotConverge for f in said.findings):
+        return
+    noisy = getattr(scheme.local, "batch", None) is not None
+    run = rs.solve(problem, scheme, rounds=rounds, every=rounds, average="suffix" if noisy else None, **more)
+    assert run.status == "finished"
+    w, at_start = run.model, float(problem.gap(torch.zeros(1, problem.dim, dtype=torch.float64)))
+    excess = float(problem.gap(w.unsqueeze(0)))
+    if said.solves == ORIGINAL and not said.exactly:
+        assert 1e-10 < excess < 0.1 * at_start
+    elif said.solves == ORIGINAL:
+        vanishing = not scheme.auto and scheme.eta.vanishes
+        assert excess < (1e-3 * at_start if vanishing else 1e-10)
+    elif said.solves == REGULARISED:
+        there = rs.theory.regularised_minimiser(problem, said.eta_eff)
+        bias = float((there - problem.minimiser).norm())
+        assert float((w - there).norm()) < (1e-6 if said.exactly else 0.4) * bias
+        assert excess > 1e-6, "nothing to tell apart"
+    else:
+        assert distance_to_every_regularised(problem, w) > 1e-3
+
+
+def distance_to_every_regularised(problem: Any, w: Tensor) -> float:
+    """How far w is from the curve of all regularised minimisers, which begins at the original one."""
+    curve = [rs.theory.regularised_minimiser(problem, float(eta)) for eta in np.geomspace(1e-4, 1e2, 300)]
+    return min(float((w - point).norm()) for point in [problem.minimiser, *curve])
+
+
+def test_the_tools_of_this_file_tell_apart() -> None:
+    for eta in (1e-3, 0.02, 1.0):
+        assert distance_to_every_regularised(squares(), rs.theory.regularised_minimiser(squares(), eta)) < 1e-3
+    with pytest.raises(AssertionError):
+        hold_against_its_limit(rs.fedprox(ETA), squares(), rounds=3)
+    with pytest.raises(AssertionError):
+        hold_against_its_limit(rs.fedpi(ETA), squares(), rounds=3)
+
+
+# --- that theorems hold: from rows that disagree, and on thin data ---------------------------------------------------
+
+PROMISED = {
+    **{name: (row.alpha, row.beta, row.gamma, row.forward) for name, row in rs.TABLE.items()},
+    "(1.5, 1.5, 1)": (1.5, 1.5, 1, False),
+    "(2, 2, 0.9)": (2, 2, 0.9, False),
+    "forward (1, 1.5, 1)": (1, 1.5, 1, True),
+    "forward (1, 2, 0.5)": (1, 2, 0.5, True),
+    "forward (2, 1, 1)": (2, 1, 1, True),
+}
+
+
+@pytest.mark.parametrize("mixing", PROMISED.values(), ids=PROMISED.keys())
+@pytest.mark.parametrize("problem", [squares, thin])
+@pytest.mark.parametrize("more", [{}, SAMPLED], ids=["everyone", "held"])
+def test_where_a_theorem_is_named_the_iteration_converges(
+    mixing: tuple[float, float, float, bool], problem: Callable[[], Any], more: dict[str, Any]
+) -> None:
+    alpha, beta, gamma, forward = mixing
+    scheme = rs.Scheme(alpha, beta, gamma, 0.9 * step(problem()) if forward else 0.3, forward=forward)
+    if rs.explain(scheme, problem(), **more).theorem is None:
+        pytest.skip("nothing is promised")
+    start = torch.from_numpy(np.random.default_rng(0).standard_normal((5, problem().dim)))
+    run = rs.solve(problem(), scheme, rounds=1500, every=1500, start=start, **more)
+    assert run.status == "finished"
+    assert run.history.residual.iloc[-1] < 1e-6
+
+
+def test_a_step_that_bears_with_everyone_may_not_bear_with_some() -> None:
+    """Under "hold" users keep their own u, and the steepest of them alone limits eta: what is named must hold there."""
+    curvatures = [10.0] + [0.1] * 9
+    users = rs.LeastSquares([np.eye(2) * math.sqrt(c) for c in curvatures], np.ones((10, 2)))
+    scheme = rs.fedavg(0.9 * 2 / float(users.lipschitz.mean()))
+    assert rs.solve(users, scheme, rounds=300).status == "finished"
+    held = rs.solve(users, scheme, rounds=300, participation=rs.Bernoulli(0.5))
+    assert held.status == "diverged"
+    assert any(f.about is rs.MayNotConverge for f in rs.explain(scheme, users, rs.Bernoulli(0.5)).findings)
+
+
+def test_twice_a_step_must_bear_as_well() -> None:
+    """alpha = 2 takes twice the gradient step; of that 2/L must be said."""
+    eta = 1.5 / float(squares().lipschitz.mean())
+    scheme = rs.Scheme(2, 1, 1, eta, forward=True)
+    assert rs.solve(squares(), scheme, rounds=300).status == "diverged"
+    assert any(f.about is rs.MayNotConverge for f in rs.explain(scheme, squares()).findings)
+
+
+def test_fedsplit_need_not_converge_where_no_theorem_is_named() -> None:
+    """Two crossing lines: FedSplit turns round their common point for ever."""
+    lines = rs.Indicators([rs.AffineSet([[1.0, 0.0]], [0.0]), rs.AffineSet([[1.0, 1.0]], [0.0])])
+    assert rs.explain(rs.fedsplit(1.0), lines).theorem is None
+    split, pi = (rs.solve(lines, scheme(1.0), rounds=500, start=[1.0, 2.0]) for scheme in (rs.fedsplit, rs.fedpi))
+    assert split.history.residual.min() > 0.1
+    assert pi.history.residual.iloc[-1] < 1e-12
+    assert float(pi.model.norm()) < 1e-12
+
+
+# --- personal models -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_said_of_personal_models() -> None:
+    run = rs.solve(squares(), rs.fedpi(ETA), rounds=800, every=800)
+    assert "agrees with the model" in run.explanation.personal
+    torch.testing.assert_close(run.personal, run.model.expand(5, -1), rtol=1e-9, atol=1e-9)
+    run = rs.solve(squares(), rs.fedprox(ETA), rounds=800, every=800)
+    assert "prox_eta f_i of the model" in run.explanation.personal
+    torch.testing.assert_close(run.personal, squares().prox(run.model, ETA), rtol=1e-8, atol=1e-8)
+    run = rs.solve(squares(), rs.fedavg(step(), steps=2), rounds=800, every=800)
+    assert "the model after its local steps" in run.explanation.personal
+    w = run.model.expand(5, -1)
+    for _ in range(2):
+        w = w - step() * squares().grad(w)
+    torch.testing.assert_close(run.personal, w, rtol=1e-8, atol=1e-8)
