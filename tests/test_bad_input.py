@@ -229,7 +229,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "start NaN": (solve(start=[1.0, math.nan]), ["start is", "NaN", "finite"]),
     "start text": (solve(start="zero"), ["start ", "numbers"]),
     "start another State": (
-        lambda: rs.solve(squares(), "fedpi", start=rs.State(0, torch.zeros(4, 5))),
+        lambda: rs.solve(squares(), "fedpi", start=rs.State(0, *[torch.zeros(4, 5)] * 2, *[torch.zeros(1, 5)] * 2)),
         ["start is", "(4, 5)", "(3, 2)"],
     ),
     "stop a number": (solve(stop=1e-6), ["stop is", "1e-06", "rs.Stop"]),

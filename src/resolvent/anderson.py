@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import refuse, whole
 
 Gram = Callable[[Tensor], Tensor]
 
@@ -84,8 +84,7 @@ class Anderson:
     largest: float = 1e4
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.memory, int) and self.memory >= 0):
-            refuse("memory", self.memory, "a whole number >= 0 is needed (0: no acceleration)")
+        whole(self.memory, "memory", least=0)
         if self.on not in ("u", "mean"):
             refuse("on", repr(self.on), 'either "u" or "mean" is needed')
         careful = self.on == "mean"

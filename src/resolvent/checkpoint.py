@@ -21,7 +21,7 @@ def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     past = state.past
     tensors |= {f"past.points.{k}": tensor for k, tensor in enumerate(past.points)}
     tensors |= {f"past.residuals.{k}": tensor for k, tensor in enumerate(past.residuals)}
-    numbers: dict[str, Any] = {"round": state.round, "eta": state.eta}
+    numbers: dict[str, Any] = {"round": state.round, "eta": state.eta, "aligned": state.aligned}
     numbers["past"] = {
         key: getattr(past, key) for key in ("first", "launched", "steps", "failures", "rest", "accepted")
     }
@@ -49,6 +49,7 @@ def unpack(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> State:
     return State(
         round=numbers["round"],
         eta=numbers["eta"],
+        aligned=numbers["aligned"],
         **{name: tensors[name] for name in OWN if name in tensors},
         memory=under("memory."),
         past=Past(in_order("past.points."), in_order("past.residuals."), **numbers["past"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import NoReturn
 
 
@@ -23,6 +24,17 @@ class MayNotConverge(ResolventWarning):
 
 class DivergenceWarning(ResolventWarning):
     """The iteration blew up; the run ends at the last good state."""
+
+
+def whole(number: object, argument: str, least: int = 1) -> int:
+    """A whole number of at least `least`, of any integer type; a boolean is none."""
+    try:
+        n = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        n = least - 1
+    if n < least or isinstance(number, bool):
+        refuse(argument, repr(number), f"a whole number >= {least} is needed")
+    return n
 
 
 def refuse(argument: str, came: object, needed: str) -> NoReturn:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from resolvent.descent import accelerated, descend, gradients
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, refuse, whole
 from resolvent.problems.affine import Affine
 from resolvent.problems.newton import Kept, cold, newton_prox
 from resolvent.problems.problem import Problem, select
@@ -69,7 +69,9 @@ class Operator(Protocol):
 
 
 def check(operator: Operator, problem: Problem) -> None:
-    """Refuse an operator that the problem cannot serve."""
+    """Refuse what is no operator, or one that the problem cannot serve."""
+    if not hasattr(operator, "bind"):
+        refuse("local", repr(operator), "rs.ExactProx, rs.NewtonProx, rs.GradientProx or rs.GradientSteps is needed")
     missing = operator.needs - problem.offers
     if missing:
         raise InputError(
@@ -247,6 +249,7 @@ class GradientProx:
         _check_descent(self.steps, self.batch, self.momentum)
         if self.lr is not None and not self.lr > 0:
             refuse("lr", self.lr, "a number > 0 is needed, or None for 1 / (L + 1/eta)")
+        whole(self.anderson, "anderson", least=0)
         if self.anderson and (self.batch or self.momentum):
             refuse("anderson", self.anderson, "inside a prox it needs full gradients: leave out batch and momentum")
 
@@ -309,9 +312,8 @@ class GradientSteps:
 
 
 def _check_descent(steps: int, batch: int | None, momentum: float) -> None:
-    if steps < 1:
-        refuse("steps", steps, "at least 1 is needed")
-    if batch is not None and batch < 1:
-        refuse("batch", batch, "at least 1 row a batch is needed, or None for all rows")
+    whole(steps, "steps")
+    if batch is not None:
+        whole(batch, "batch")
     if not 0 <= momentum < 1:
         refuse("momentum", momentum, "a number in [0, 1) is needed")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from resolvent import randomness
-from resolvent.errors import refuse
+from resolvent.errors import refuse, whole
 
 
 @runtime_checkable
@@ -93,8 +93,7 @@ class FixedSize:
     full = False
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.n, int) and self.n >= 1):
-            refuse("n", self.n, "a whole number of users >= 1 is needed")
+        whole(self.n, "n")
         _absent(self.absent)
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
@@ -119,7 +118,10 @@ class Trace:
 
     def __post_init__(self) -> None:
         _absent(self.absent)
-        masks = np.asarray(self.masks.cpu() if isinstance(self.masks, Tensor) else self.masks)
+        try:
+            masks = np.asarray(self.masks.cpu() if isinstance(self.masks, Tensor) else self.masks)
+        except ValueError:
+            refuse("masks", "a list of rows of unequal lengths", "a (rounds, users) array of booleans is needed")
         if masks.ndim != 2 or not masks.size or not np.isin(masks, (0, 1)).all():
             refuse("masks", f"of shape {masks.shape}", "a (rounds, users) array of booleans is needed")
         object.__setattr__(self, "masks", masks.astype(bool))

@@ -86,6 +86,8 @@ class State:
     past: Past = field(default_factory=Past)
     average: Average | None = None
     tuning: Tuning | None = None
+    aligned: bool = True
+    """Whether every p_i was given at the same eta; not so under "hold" when eta changes and p_i cannot be kept."""
 
 
 class Round(NamedTuple):
@@ -121,7 +123,7 @@ class Round(NamedTuple):
     @property
     def certified(self) -> bool:
         """Whether every user's p belongs to the u beside it, and is what a certificate needs."""
-        current = _all(self.state.seen) and self.state.z is None and self.step is not None
+        current = _all(self.state.seen) and self.state.z is None and self.state.aligned and self.step is not None
         return self.engine.certifies is not None and current and not (self.together and self.who is not None)
 
     def signs(self) -> Signs | None:
@@ -178,8 +180,8 @@ def begin(engine: Engine, scheme: Scheme, participation: Participation, u0: Tens
         round=0,
         u=u,
         p=u,
-        w=engine.mean(u),
-        met=engine.mean(u),
+        w=u0 if u0.shape[0] == 1 else engine.mean(u),
+        met=u0 if u0.shape[0] == 1 else engine.mean(u),
         z=u if sampled and participation.absent == "paper" else None,
         seen=torch.zeros(engine.users, dtype=torch.bool) if sampled and participation.absent == "hold" else None,
         tuning=Tuning(eta0) if scheme.auto else None,
@@ -253,12 +255,23 @@ def rounds(
         met, past = accelerate.on_mean(state.past, state.met, w, engine.gram)
         Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
         ahead, past = accelerate.on_u(past, u, Tu, engine.gram)
-        tuning = state.tuning and tune(state.tuning, eta, u, p, engine.gram, ready=_all(state.seen))
         model = w if past.accepted else state.w
         state = State(
-            t + 1, u, p, model, met, eta, ahead, z if state.z is not None else None, seen, memory, past,
-            averaging.include(average, state.average, t, eta, model), tuning,
-        )  # fmt: skip
+            round=t + 1,
+            u=u,
+            p=p,
+            w=model,
+            met=met,
+            eta=eta,
+            next=ahead,
+            z=None if state.z is None else z,
+            seen=seen,
+            memory=memory,
+            past=past,
+            average=averaging.include(average, state.average, t, eta, model),
+            tuning=state.tuning and tune(state.tuning, eta, u, p, engine.gram, ready=_all(state.seen)),
+            aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
+        )
         yield Round(state, eta, who, (u, Tu), spread, engine)
 
 

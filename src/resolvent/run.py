@@ -89,7 +89,9 @@ class Run:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             numbers = json.loads(file.metadata()["numbers"])
         about = json.loads((folder / "run.json").read_text())
-        history = pd.read_csv(folder / "history.csv", float_precision="round_trip")
+        history = pd.read_csv(folder / "history.csv", dtype=str).astype(float)  # Python's floats keep every bit
+        counts = [name for name in ("round", "participants", "bytes_up", "bytes_down") if name in history]
+        history = history.astype(dict.fromkeys(counts, "int64"))
         return cls(
             checkpoint.unpack(tensors, numbers),
             history,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from resolvent.errors import refuse
+from resolvent.errors import refuse, whole
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ def _positive(eta0: float, argument: str = "eta0") -> float:
 
 def constant(eta0: float) -> Schedule:
     """eta_t = eta0."""
+    if not isinstance(eta0, (int, float)) or isinstance(eta0, bool):
+        refuse("eta0", repr(eta0), "a number is needed")
     value = float(eta0)
     return Schedule(lambda t: value, f"{value:g}", True, False, False, "never")
 
@@ -67,8 +69,7 @@ def inverse_log(eta0: float, natural: bool = False) -> Schedule:
 def halving(eta0: float, period: int) -> Schedule:
     """eta_t = eta0 / 2^floor(t / period): vanishes too fast, its sum is finite."""
     eta0 = _positive(eta0)
-    if period < 1:
-        refuse("period", period, "a whole number of rounds >= 1 is needed")
+    period = whole(period, "period")
     changes = "always" if period == 1 else "sometimes"
     return Schedule(lambda t: eta0 * 2.0 ** -(t // period), f"{eta0:g} / 2^(t//{period})", False, True, True, changes)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, refuse, whole
 from resolvent.schedules import Schedule, as_schedule
 
 Number = float | Schedule | Callable[[int], float]
@@ -74,8 +74,7 @@ class Scheme:
         steps: int = 1,
         beyond: bool = False,
     ) -> None:
-        if steps < 1:
-            refuse("steps", steps, "at least 1 local step is needed")
+        whole(steps, "steps")
         if isinstance(eta, str) and eta != AUTO:
             refuse("eta", repr(eta), 'a number > 0, a schedule, a function of the round or "auto" is needed')
         fields = {
@@ -101,8 +100,12 @@ class Scheme:
             )
 
     def mixing(self, t: int) -> tuple[float, float, float]:
-        """alpha_t, beta_t, gamma_t."""
-        return self.alpha(t), self.beta(t), self.gamma(t)
+        """alpha_t, beta_t, gamma_t, checked: a schedule may do anything."""
+        return (
+            _within("alpha", self.alpha, t, 2, self.beyond),
+            _within("beta", self.beta, t, 2, self.beyond),
+            _within("gamma", self.gamma, t, 1, self.beyond),
+        )
 
     def eta_at(self, t: int) -> float:
         """eta_t, checked: a schedule may do anything."""
@@ -139,10 +142,16 @@ class Scheme:
         return self.mixing(0) if all(s.changes == "never" for s in schedules) else None
 
     @property
+    def relaxation(self) -> tuple[float, float] | None:
+        """(alpha, beta), which decide what is solved, where they are the same in every round, else None."""
+        fixed = self.alpha.changes == self.beta.changes == "never"
+        return (self.alpha(0), self.beta(0)) if fixed else None
+
+    @property
     def exact(self) -> bool:
         """Whether alpha + beta = alpha beta always: a prox scheme then solves the original problem at any eta."""
-        mixing = self.fixed_mixing
-        return mixing is not None and not self.forward and mixing[0] + mixing[1] == mixing[0] * mixing[1] > 0
+        pair = self.relaxation
+        return pair is not None and not self.forward and pair[0] + pair[1] == pair[0] * pair[1] > 0
 
     @property
     def projects(self) -> bool:
@@ -155,12 +164,22 @@ class Scheme:
 
 def _mixing(argument: str, given: Number, top: int, beyond: bool) -> Schedule:
     schedule = as_schedule(given, argument)
-    value = schedule(0)
-    if not math.isfinite(value):
-        refuse(argument, value, "a finite number is needed")
-    if not beyond and not 0 <= value <= top:
-        refuse(argument, value, f"the theory needs it in [0, {top}]; pass beyond=True to leave it on purpose")
+    _within(argument, schedule, 0, top, beyond)
     return schedule
+
+
+def _within(argument: str, schedule: Schedule, t: int, top: int, beyond: bool) -> float:
+    value = schedule(t)
+    if 0 <= value <= top:
+        return value
+    when = "" if schedule.changes == "never" else f" in round {t}"
+    if not math.isfinite(value):
+        refuse(argument, f"{value}{when}", "a finite number is needed")
+    if not beyond:
+        refuse(
+            argument, f"{value}{when}", f"the theory needs it in [0, {top}]; pass beyond=True to leave it on purpose"
+        )
+    return value
 
 
 def named(name: str, eta: Number | str, local: Any = None, steps: int = 1) -> Scheme:

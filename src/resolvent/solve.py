@@ -14,7 +14,7 @@ from torch import Tensor
 
 from resolvent import averaging, engines, local, theory
 from resolvent.anderson import Anderson, as_anderson
-from resolvent.errors import DivergenceWarning, InputError, refuse
+from resolvent.errors import DivergenceWarning, InputError, refuse, whole
 from resolvent.explain import Explanation, explain, operator_of
 from resolvent.history import History
 from resolvent.participation import Participation, as_participation
@@ -30,6 +30,8 @@ CHECK = 5
 """Rounds between two looks for divergence."""
 BLOWN_UP = 1e4
 """Times the first residual that count as divergence."""
+FLUNG = 1e4
+"""Times the length of all steps so far that count as being thrown out, by an acceleration without safeguards, say."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,16 @@ def solve(
     Warns when the configuration does not solve the original problem or may not converge, in the words of rs.explain.
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so.
     """
+    if not hasattr(problem, "offers"):
+        refuse(
+            "problem",
+            f"of type {type(problem).__name__}",
+            "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed",
+        )
     scheme, accelerate, taking_part = as_scheme(scheme, eta), as_anderson(anderson), as_participation(participation)
     operator = operator_of(scheme, problem)
-    _check(problem, scheme, operator, taking_part, rounds, every, average)
+    _check(problem, scheme, operator, taking_part)
+    _check_policy(rounds, every, average, seed, stop, callback)
     explanation = explain(scheme, problem, taking_part, accelerate)
     _warn(explanation)
     where = engines.build(engine, problem, operator, scheme.steady)
@@ -121,30 +130,25 @@ def solve(
     return Run(watch.state(state), watch.history.frame(), status, reason, explanation, where, seed)
 
 
-def _check(
-    problem: Problem,
-    scheme: Scheme,
-    operator: local.Operator,
-    participation: Participation,
-    rounds: int,
-    every: int,
-    average: str | None,
-) -> None:
-    if not isinstance(problem, Problem):
-        refuse(
-            "problem", type(problem).__name__, "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
-        )
-    if not (isinstance(rounds, int) and rounds >= 1):
-        refuse("rounds", rounds, "a whole number >= 1 is needed")
-    if not (isinstance(every, int) and every >= 1):
-        refuse("every", every, "a whole number of rounds >= 1 is needed")
-    averaging.check(average)
+def _check(problem: Problem, scheme: Scheme, operator: local.Operator, participation: Participation) -> None:
     participation.check(problem.users)
     local.check(operator, problem)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
         )
+
+
+def _check_policy(rounds: int, every: int, average: str | None, seed: int, stop: object, callback: object) -> None:
+    whole(rounds, "rounds")
+    whole(every, "every")
+    averaging.check(average)
+    if whole(seed, "seed", least=0) >= 2**63:
+        refuse("seed", seed, "a whole number below 2^63 is needed")
+    if stop is not None and not isinstance(stop, Stop) and not callable(stop):
+        refuse("stop", repr(stop), "rs.Stop(...) or a function of the round is needed")
+    if callback is not None and not callable(callback):
+        refuse("callback", repr(callback), "a function of the round is needed")
 
 
 def _warn(explanation: Explanation) -> None:
@@ -197,8 +201,8 @@ class _Watch:
         self._scheme = scheme
         self._good: State | None = None
         self._latest: State | None = None
-        self._first = math.nan
-        self._residual = math.nan
+        self._first = self._start = math.nan
+        self._residual, self._most = math.nan, 0.0
 
     def state(self, otherwise: State) -> State:
         """The newest state that is good."""
@@ -234,14 +238,17 @@ class _Watch:
         self._residual = happened.residual
         pull, size = self._residual / happened.eta, float(happened.model.norm())
         if math.isnan(self._first) and math.isfinite(pull):
-            self._first = pull
+            self._first, self._start = pull, size
+        self._most = max(self._most, self._residual)
         noise = 1e-8 * (1 + size) / happened.eta
-        if math.isfinite(size) and pull <= BLOWN_UP * max(self._first, noise):
+        reach = FLUNG * (1 + self._start + happened.number * self._most)  # steps this long cannot have led further
+        if pull <= BLOWN_UP * max(self._first, noise) and size <= reach:
             self._good = happened.state
             return None
         self._latest = self._good
         kept = "nothing was kept" if self._good is None else f"the state after round {self._good.round} is kept"
         return (
             f"{self._scheme.name} diverged by round {happened.number}: |Tu - u| / eta is {pull:.3g}, "
-            f"in the first round it was {self._first:.3g}; {kept}; take a smaller eta, or what rs.explain advises"
+            f"in the first round it was {self._first:.3g}, and the model's norm is {size:.3g}; {kept}; "
+            "take a smaller eta, or what rs.explain advises"
         )

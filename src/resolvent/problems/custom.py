@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
-from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, count, finite, points, same_length
+from resolvent.errors import refuse, whole
+from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points, same_length
 from resolvent.problems.problem import objective, select
 
 Function = Callable[..., Any]
@@ -136,7 +136,7 @@ class Custom:
         convexity: Any = None,
         dtype: torch.dtype = FLOAT,
     ) -> None:
-        self.users, self.dim = count(users, "users"), count(dim, "dim")
+        self.users, self.dim = whole(users, "users"), whole(dim, "dim")
         if dtype not in (torch.float32, torch.float64):
             refuse("dtype", dtype, "torch.float32 or torch.float64 is needed")
         self.convex = convex

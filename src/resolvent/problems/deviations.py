@@ -86,12 +86,13 @@ class AbsoluteDeviations:
         """sum_i lambda_i (|r_i(w)| - |r_i(w*)|), term by term in float64 so that little cancels; never below 0."""
         if self._star is None:
             return None
-        more = self._deviations(points(W, self).double()) - self._deviations(self._star)
-        return (more @ self.weights.double()).clamp(min=0).to(self.weights)
+        least, lam = self._deviations(self._star), self.weights.double()
+        gaps = [(self._deviations(w) - least) @ lam for w in points(W, self).double()]
+        return torch.stack(gaps).clamp(min=0).to(self.weights)
 
     def _deviations(self, w: Tensor) -> Tensor:
-        """|r_i(w)| in float64 for points w (..., d), (..., users)."""
-        return (w @ self.A.double().T - self.b.double()).abs()
+        """|r_i(w)| in float64, (users,)."""
+        return (self.A.double() @ w - self.b.double()).abs()
 
 
 def weighted_deviations(A: Any, b: Any, lam: Any) -> Any:

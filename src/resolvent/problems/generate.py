@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resolvent.errors import refuse
+from resolvent.errors import whole
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 
@@ -34,5 +34,4 @@ def make_logistic(users: int = 10, dim: int = 100, rows: int = 1000, seed: int =
 
 def _check(**counts: int) -> None:
     for name, count in counts.items():
-        if not (isinstance(count, int) and count >= 1):
-            refuse(name, count, "a whole number >= 1 is needed")
+        whole(count, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,9 +22,9 @@ def as_tensor(data: Any, argument: str) -> Tensor:
     """
     try:
         tensor = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{argument} cannot be read as an array of numbers ({error}), "
+            f"{argument} cannot be read as an array of numbers, "
             "but a NumPy array, a torch tensor or nested lists of equal lengths are needed"
         ) from error
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(FLOAT)
@@ -76,17 +75,6 @@ def finite(X: Tensor, argument: str, of: str = "user") -> Tensor:
     if bool(bad.any()):
         refuse(argument, f"NaN or infinite for {of} {int(bad.nonzero()[0])}", "finite numbers are needed")
     return X
-
-
-def count(number: Any, argument: str) -> int:
-    """A number of users or dimensions."""
-    try:
-        n = operator.index(number)
-    except TypeError:
-        n = 0
-    if n < 1:
-        refuse(argument, repr(number), "a whole number >= 1 is needed")
-    return n
 
 
 def same_length(name: str, items: Sequence[Any], users: int) -> None:

@@ -14,8 +14,8 @@ from resolvent.problems.newton import newton_prox
 from resolvent.problems.problem import select
 from resolvent.problems.rows import as_data
 
-LOOP = 1 << 16
-"""Multiply-adds in a user's Hessian from which one product at a time is as fast as a batch."""
+SMALL = 1 << 16
+"""Multiply-adds in a user's Hessian below which a batch is faster than one product at a time."""
 
 
 class Logistic:
@@ -73,15 +73,15 @@ class Logistic:
 
     def hessian(self, W: Tensor) -> Tensor:
         W = as_rows(W, self)
-        parts = []
-        for bucket in self.rows.buckets:
-            q = torch.sigmoid(bucket.margins(W))
-            curve, A = (q * (1 - q)).unsqueeze(-1), bucket.A
-            if A[0].numel() * self.dim < LOOP:
-                parts.append((A * curve).mT @ A)
-            else:  # one at a time: the same bits whoever is asked beside this user
-                parts.append(torch.stack([(a * c).T @ a for a, c in zip(A, curve, strict=True)]))
-        return self.rows.gather(parts) + torch.diag_embed(self.reg.unsqueeze(1).expand(-1, self.dim))
+        first = self.rows.buckets[0]
+        if first.who is None and first.A[0].numel() * self.dim < SMALL:
+            H = (first.A * curvature(first.margins(W)).unsqueeze(-1)).mT @ first.A
+        else:  # one at a time: the same bits whoever is asked beside this user
+            users = (self.rows.one(i)[0] for i in range(self.users))
+            rows = W.expand(self.users, -1)
+            H = torch.stack([(a * curvature(a @ w).unsqueeze(1)).T @ a for a, w in zip(users, rows, strict=True)])
+        H.diagonal(dim1=1, dim2=2).add_(self.reg.unsqueeze(1))
+        return H
 
     def prox(self, U: Tensor, eta: float) -> Tensor:
         """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
@@ -165,6 +165,12 @@ class Logistic:
 def softplus(x: Tensor) -> Tensor:
     """log(1 + e^x), exact in both tails."""
     return x.clamp_min(0) + torch.log1p(torch.exp(-x.abs()))
+
+
+def curvature(margins: Tensor) -> Tensor:
+    """phi'' for phi(x) = log(1 + e^-x)."""
+    q = torch.sigmoid(margins)
+    return q * (1 - q)
 
 
 def divergence(a: Tensor, h: Tensor) -> Tensor:

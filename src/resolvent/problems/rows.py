@@ -112,6 +112,8 @@ def as_data(A: Any, b: Any) -> Rows:
 def _from_lists(A: Sequence[Any], b: Any) -> Rows:
     if not A:
         refuse("A", "an empty list", "at least one user is needed")
+    if not isinstance(b, (list, tuple, np.ndarray, Tensor)):
+        refuse("b", repr(b), f"A is a list of {len(A)} matrices, so as many vectors are needed")
     if len(b) != len(A):
         refuse("b", f"a list of {len(b)}", f"A has {len(A)} users, and as many are needed")
     users = [(as_tensor(a, f"A[{i}]"), as_tensor(y, f"b[{i}]")) for i, (a, y) in enumerate(zip(A, b, strict=True))]

@@ -15,8 +15,8 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
-from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, count, finite, points
+from resolvent.errors import refuse, whole
+from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
 from resolvent.problems.problem import select
 
 TOL = 1e-9
@@ -158,7 +158,7 @@ class Orthant:
     dim: int
 
     def __post_init__(self) -> None:
-        count(self.dim, "dim")
+        whole(self.dim, "dim")
 
     def project(self, x: Tensor) -> Tensor:
         return x.clamp(min=0)

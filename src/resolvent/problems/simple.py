@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
-from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, count, finite, points
+from resolvent.errors import refuse, whole
+from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
 from resolvent.problems.problem import select
 
 
@@ -106,7 +106,7 @@ class HalfSquares:
     fstar = 0.0
 
     def __init__(self, users: int, dim: int = 1, shift: Any = None, weights: Any = None) -> None:
-        self.users, self.dim = count(users, "users"), count(dim, "dim")
+        self.users, self.dim = whole(users, "users"), whole(dim, "dim")
         shift = torch.zeros(users, dim, dtype=FLOAT) if shift is None else finite(as_tensor(shift, "shift"), "shift")
         if shift.shape not in ((users,), (users, dim)):
             refuse("shift", f"of shape {tuple(shift.shape)}", f"({users},) or ({users}, {dim}) is needed")
