@@ -25,7 +25,7 @@ from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, Indicators, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
-from resolvent.rounds import Round, State
+from resolvent.rounds import Round
 from resolvent.run import Run
 from resolvent.scheme import (
     TABLE,
@@ -39,6 +39,7 @@ from resolvent.scheme import (
     reflect_prox,
 )
 from resolvent.solve import Stop, solve
+from resolvent.state import State
 
 __version__ = "0.1.0"
 

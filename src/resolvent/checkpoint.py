@@ -8,7 +8,7 @@ from torch import Tensor
 
 from resolvent.anderson import Past
 from resolvent.averaging import Average
-from resolvent.rounds import State
+from resolvent.state import State
 from resolvent.tuning import Tuning
 
 OWN = ("u", "p", "w", "met", "next", "z", "seen")

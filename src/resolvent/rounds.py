@@ -1,10 +1,10 @@
-"""State, Round and THE LOOP: a generator over an engine. Stopping, recording and showing wrap it from outside."""
+"""Engine, Round and THE LOOP: a generator over an engine. Stopping, recording and showing wrap it from outside."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from resolvent import averaging
 from resolvent.anderson import Anderson, Past
-from resolvent.averaging import Average
-from resolvent.local import Ask, Memory, Spread
+from resolvent.bound import Ask, Memory, Spread
 from resolvent.participation import Participation
 from resolvent.scheme import Scheme
 from resolvent.signs import Signs, no_spread, read
-from resolvent.tuning import Tuning, tune
+from resolvent.state import State, mix
+from resolvent.tuning import tune
 
 
 class Engine(Protocol):
@@ -61,35 +61,6 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class State:
-    """Everything a round needs from the past; going on from it equals never having stopped.
-
-    u and p belong together: p_i is user i's answer to u_i at `eta`. One vector (1, d) each where users agree, p then
-    being the mean of the answers. `next` is where u will move when the next round begins.
-    """
-
-    round: int
-    u: Tensor
-    p: Tensor
-    w: Tensor
-    """The model: mean(z), (1, d), of the last accepted point."""
-    met: Tensor
-    """The meeting point that u moves by: mean(z), extrapolated with Anderson on the mean."""
-    eta: float = math.nan
-    next: Tensor | None = None
-    z: Tensor | None = None
-    """Only for Algorithm 1 as printed, where an absent user's z stays while its u moves on."""
-    seen: Tensor | None = None
-    """Which users have answered, (users,); None: all, always."""
-    memory: Memory = field(default_factory=dict)
-    past: Past = field(default_factory=Past)
-    average: Average | None = None
-    tuning: Tuning | None = None
-    aligned: bool = True
-    """Whether every p_i was given at the same eta; not so under "hold" when eta changes and p_i cannot be kept."""
-
-
 class Round(NamedTuple):
     """What happened in a round. Metrics are methods: nothing is computed until somebody asks."""
 
@@ -113,7 +84,7 @@ class Round(NamedTuple):
     @property
     def together(self) -> bool:
         """Whether users share one u."""
-        return self.state.u.shape[0] == 1
+        return self.state.together
 
     @property
     def model(self) -> Tensor:
@@ -123,7 +94,8 @@ class Round(NamedTuple):
     @property
     def certified(self) -> bool:
         """Whether every user's p belongs to the u beside it, and is what a certificate needs."""
-        current = _all(self.state.seen) and self.state.z is None and self.state.aligned and self.step is not None
+        state = self.state
+        current = state.complete and state.z is None and state.aligned and self.step is not None
         return self.engine.certifies is not None and current and not (self.together and self.who is not None)
 
     def signs(self) -> Signs | None:
@@ -161,57 +133,6 @@ class Round(NamedTuple):
         return read([self.signs()])[0].consensus
 
 
-def mix(a: Tensor, b: Tensor, theta: float) -> Tensor:
-    """(1 - theta) a + theta b: 1 projects, 2 reflects, 1/2 averages."""
-    return b if theta == 1 else torch.lerp(a, b, theta)
-
-
-def agrees(scheme: Scheme, participation: Participation) -> bool:
-    """Whether users who start together stay together, so that u is one vector: beta = 1, and nobody is left behind."""
-    return scheme.projects and (participation.full or participation.absent == "paper")
-
-
-def begin(engine: Engine, scheme: Scheme, participation: Participation, u0: Tensor, eta0: float = 1.0) -> State:
-    """The state before the first round, at u0, (1, d) or (users, d); eta0 is where an automatic eta starts."""
-    together = agrees(scheme, participation) and u0.shape[0] == 1
-    u = u0 if together else u0.expand(engine.users, -1).clone()
-    sampled = not participation.full and not together
-    return State(
-        round=0,
-        u=u,
-        p=u,
-        w=u0 if u0.shape[0] == 1 else engine.mean(u),
-        met=u0 if u0.shape[0] == 1 else engine.mean(u),
-        z=u if sampled and participation.absent == "paper" else None,
-        seen=torch.zeros(engine.users, dtype=torch.bool) if sampled and participation.absent == "hold" else None,
-        tuning=Tuning(eta0) if scheme.auto else None,
-    )
-
-
-def adapt(
-    state: State, scheme: Scheme, participation: Participation, accelerate: Anderson, eta0: float
-) -> State | None:
-    """A state as this configuration can go on from it: unchanged if it made it; None if users together must part."""
-    together = state.u.shape[0] == 1
-    if together and not agrees(scheme, participation):
-        return None
-    sampled = not participation.full and not together
-    seen, z, past, tuning = state.seen, state.z, state.past, state.tuning
-    if not (sampled and participation.absent == "hold"):
-        seen = None
-    elif seen is None:
-        seen = torch.full((len(state.u),), state.next is not None)
-    if not (sampled and participation.absent == "paper"):
-        z = None
-    elif z is None:
-        z = mix(state.u, state.p, scheme.mixing(max(state.round - 1, 0))[0])
-    if past.points and (past.points[0].shape[0] == 1) != (together or accelerate.on == "mean"):
-        past = Past()
-    if (tuning is None) == scheme.auto:
-        tuning = Tuning(eta0 if math.isnan(state.eta) else state.eta) if scheme.auto else None
-    return replace(state, seen=seen, z=z, past=past, tuning=tuning)
-
-
 def rounds(
     engine: Engine,
     scheme: Scheme,
@@ -223,7 +144,6 @@ def rounds(
     average: str | None = None,
 ) -> Iterator[Round]:
     """The scheme, for ever. A round moves, then asks, then meets, so that every p_i belongs to the u_i beside it."""
-    together = state.u.shape[0] == 1
     while True:
         t = state.round
         who = participation.present(seed, t, engine.users)
@@ -236,22 +156,24 @@ def rounds(
         if t > 0 and eta != state.eta:
             state = _changed(engine, scheme, state, eta)
         alpha, beta, gamma = scheme.mixing(t)
-        u, seen, spread = _move(state, who), state.seen, None
+        u, seen = _move(state, who), state.seen
 
-        ask = Ask(t, eta, who, seed)
-        if together:
+        ask, spread = Ask(t, eta, who, seed), None
+        if state.together:
             p, spread, memory = engine.local_mean(ask, u, state.memory)
-            z = mix(u, p, alpha)  # (gFL-1)
-            w = z
+        elif who is None:
+            p, memory = engine.local(ask, u, state.memory)
         else:
-            answers, memory = engine.local(ask, u if who is None else u[who], state.memory)
-            p = answers if who is None else state.p.index_copy(0, who, answers)
-            seen = seen if seen is None or who is None else seen.index_fill(0, who, True)
-            z = mix(u, p, alpha)  # (gFL-1)
-            if state.z is not None and who is not None:  # Algorithm 1: absent users keep their z
-                z = state.z.index_copy(0, who, z[who])
-            w = engine.mean(z, who if state.z is not None else _those(seen))
+            answers, memory = engine.local(ask, u[who], state.memory)
+            p = state.p.index_copy(0, who, answers)
+            seen = None if seen is None else seen.index_fill(0, who, True)
 
+        z = mix(u, p, alpha)  # (gFL-1)
+        if state.z is None or who is None:
+            w = engine.mean(z, _those(seen))
+        else:  # Algorithm 1 as printed: absent users keep their z, those present meet
+            z = state.z.index_copy(0, who, z[who])
+            w = engine.mean(z, who)
         met, past = accelerate.on_mean(state.past, state.met, w, engine.gram)
         Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
         ahead, past = accelerate.on_u(past, u, Tu, engine.gram)
@@ -269,7 +191,7 @@ def rounds(
             memory=memory,
             past=past,
             average=averaging.include(average, state.average, t, eta, model),
-            tuning=state.tuning and tune(state.tuning, eta, u, p, engine.gram, ready=_all(state.seen)),
+            tuning=state.tuning and tune(state.tuning, eta, u, p, engine.gram, ready=state.complete),
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
         )
         yield Round(state, eta, who, (u, Tu), spread, engine)
@@ -297,10 +219,6 @@ def _changed(engine: Engine, scheme: Scheme, state: State, eta: float) -> State:
     return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
 
 
-def _all(seen: Tensor | None) -> bool:
-    return seen is None or bool(seen.all())
-
-
 def _those(seen: Tensor | None) -> Tensor | None:
     """The users seen so far, by index; None: all of them."""
-    return None if seen is None or _all(seen) else seen.nonzero().flatten()
+    return None if seen is None or bool(seen.all()) else seen.nonzero().flatten()

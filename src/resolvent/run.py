@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from resolvent import checkpoint
+from resolvent.bound import Ask
 from resolvent.errors import InputError, refuse
-from resolvent.local import Ask
-from resolvent.rounds import Engine, State
+from resolvent.rounds import Engine
+from resolvent.state import State
 
 if TYPE_CHECKING:
     import pandas as pd

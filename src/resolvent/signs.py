@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.local import Spread
+from resolvent.bound import Spread
 
 
 class Signs(NamedTuple):

@@ -21,10 +21,11 @@ from resolvent.participation import Participation, as_participation
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.progress import Bar, wanted
-from resolvent.rounds import Engine, Round, State, adapt, begin
+from resolvent.rounds import Engine, Round
 from resolvent.rounds import rounds as the_rounds
 from resolvent.run import Run
 from resolvent.scheme import Number, Scheme, as_scheme
+from resolvent.state import State, adapt, begin
 
 CHECK = 5
 """Rounds between two looks for divergence."""
@@ -184,7 +185,8 @@ def _begin(
             )
         if not bool(torch.isfinite(u0).all()):
             refuse("start", "partly NaN or infinite", "finite numbers are needed")
-    return begin(engine, scheme, participation, u0, eta0)
+    w0 = u0 if u0.shape[0] == 1 else engine.mean(u0)
+    return begin(u0, w0, engine.users, scheme, participation, eta0)
 
 
 def _eta0(problem: Problem) -> float:

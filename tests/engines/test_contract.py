@@ -25,8 +25,8 @@ from engines.contract import (
     trajectory,
 )
 from resolvent import checkpoint
+from resolvent.bound import Ask
 from resolvent.engines.debug import BadAnswer
-from resolvent.local import Ask
 from resolvent.rounds import Engine
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import resolvent as rs
 import textbook
+from resolvent.bound import Ask
 from resolvent.descent import batches
-from resolvent.local import Ask
 from textbook import Array, User
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from resolvent.bound import Ask, Bound, Memory, Spread
 from resolvent.engines.inprocess import measure
-from resolvent.local import Ask, Bound, Memory, Operator, Spread
+from resolvent.local import Operator
 from resolvent.problems.problem import Problem, select
 
 

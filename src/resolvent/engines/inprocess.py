@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from resolvent.local import Ask, Memory, Operator, Spread
+from resolvent.bound import Ask, Memory, Spread
+from resolvent.local import Operator
 from resolvent.problems.problem import Problem, objective, select
 
 

@@ -1,0 +1,150 @@
+"""Operators joined to a problem: how users' answers are computed, all at once, and what is kept between rounds.
+
+A bound operator may keep caches, but what a later round needs from the past travels through `memory`, a dictionary of
+(users, ...) tensors that belongs to the run's State.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from resolvent.problems.affine import Affine
+from resolvent.problems.newton import Kept, cold, newton_prox
+from resolvent.problems.problem import Problem, select
+
+Memory = dict[str, Tensor]
+Spread = Callable[[Tensor], Tensor]
+"""sum lambda |p_i - mean(p)|^2, (k,), of the answers to each row of u (k, d); equal functions may be asked together."""
+
+
+class Ask(NamedTuple):
+    """A question to users: the round, the step size, who is asked (None: everyone) and the run's seed.
+
+    `names` are the users' numbers in the whole federation, which their randomness depends on, where the problem at
+    hand holds only some of them.
+    """
+
+    t: int
+    eta: float
+    who: Tensor | None = None
+    seed: int = 0
+    names: Tensor | None = None
+
+    def among(self, users: int) -> Ask:
+        """The same question to those asked alone, with the numbers they have among `users`."""
+        names = torch.arange(users) if self.names is None else self.names
+        return self._replace(who=None, names=names if self.who is None else names[self.who])
+
+
+class Bound(Protocol):
+    """An operator joined to a problem."""
+
+    def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The answers p of those asked, a row each; u has their rows, or one row which they share."""
+        ...
+
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
+        """mean(p), (1, d), of users who share u (1, d), and how far their answers are apart."""
+        ...
+
+
+@dataclass(eq=False)
+class Filter:
+    """Any operator on quadratics: a filter psi(eta, s) of the eigenvalues, its maps kept while eta stays."""
+
+    problem: Any
+    psi: Callable[[float, Tensor], Tensor]
+    steady: bool
+    kept: tuple[float, Affine] | None = None
+
+    def maps(self, eta: float) -> Affine:
+        if self.kept is None or self.kept[0] != eta:
+            self.kept = (eta, self.problem.filtered(lambda s: self.psi(eta, s), self.steady))
+        return self.kept[1]
+
+    def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        return self.maps(ask.eta)(u, ask.who), memory
+
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
+        if ask.who is not None:
+            return mean_of_rows(self, self.problem.weights, ask, u, memory)
+        maps = self.maps(ask.eta)
+        return maps.mean(u), maps.spread, memory
+
+
+@dataclass(eq=False)
+class Plain:
+    """An operator without a past: a function of (problem, ask, u)."""
+
+    problem: Problem
+    answer: Callable[[Problem, Ask, Tensor], Tensor]
+
+    def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        part = self.problem if ask.who is None else self.problem.take(ask.who)
+        return self.answer(part, ask.among(self.problem.users), u.expand(part.users, -1)), memory
+
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
+        return mean_of_rows(self, self.problem.weights, ask, u, memory)
+
+
+@dataclass(eq=False)
+class Newton:
+    """Newton's method, warm-started. Memory: the last answer x and gradient g of each user, the anchor of its kept
+    factorisation, and the error of its last answer. The first step of a round needs no gradient: g is known."""
+
+    problem: Any
+    tol: float
+    kept: Kept | None = None
+
+    def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        m, d = self.problem.users, self.problem.dim
+        if not memory:
+            blank = u.new_full((m, d), torch.nan)
+            memory = {"x": blank, "g": blank, "anchor": u.new_full((m, d + 1), torch.nan), "error": blank[:, 0]}
+        kept = self._kept(memory["anchor"])
+        part, mine, past = self.problem, kept, memory
+        if ask.who is not None:
+            part, mine = self.problem.take(ask.who), kept.take(ask.who)
+            past = {key: tensor[ask.who] for key, tensor in memory.items()}
+        u = u.expand(part.users, -1)
+        solved = newton_prox(part, u, ask.eta, self._start(part, u, ask.eta, past), mine, self.tol)
+        now = {"x": solved.x, "g": solved.g, "anchor": mine.anchor, "error": solved.error}
+        if ask.who is not None:
+            now = {key: memory[key].index_copy(0, ask.who, rows) for key, rows in now.items()}
+            kept.inverse[ask.who] = mine.inverse
+        kept.anchor = now["anchor"]
+        return solved.x, now
+
+    def _start(self, part: Any, u: Tensor, eta: float, past: Memory) -> tuple[Tensor, Tensor]:
+        fresh = past["x"][:, :1].isnan()
+        if not bool(fresh.any()):
+            return past["x"], past["g"]
+        x, g = cold(part, u, eta)
+        return torch.where(fresh, x, past["x"]), torch.where(fresh, g, past["g"])
+
+    def _kept(self, anchor: Tensor) -> Kept:
+        """The factorisations at these anchors: those at hand, or made anew after a resume, with the same bits."""
+        if self.kept is None or self.kept.anchor is not anchor:
+            self.kept = Kept.empty(self.problem.users, self.problem.dim, anchor)
+            which = ~anchor[:, 0].isnan()
+            if bool(which.any()):
+                self.kept.renew(self.problem, which, anchor)
+            self.kept.anchor = anchor
+        return self.kept
+
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
+        return mean_of_rows(self, self.problem.weights, ask, u, memory)
+
+
+def mean_of_rows(bound: Bound, weights: Tensor, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
+    """The mean of the answers where there is no shorter way than asking for all of them."""
+    p, memory = bound.rows(ask, u, memory)
+    lam = weights if ask.who is None else select(weights, ask.who)
+    mean = (lam @ p).unsqueeze(0)
+    spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
+    return mean, lambda u: spread, memory

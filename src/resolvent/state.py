@@ -1,0 +1,109 @@
+"""The State of a run, how one begins, and how another configuration goes on from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from resolvent.anderson import Anderson, Past
+from resolvent.averaging import Average
+from resolvent.bound import Memory
+from resolvent.participation import Participation
+from resolvent.scheme import Scheme
+from resolvent.tuning import Tuning
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class State:
+    """Everything a round needs from the past; going on from it equals never having stopped.
+
+    u and p belong together: p_i is user i's answer to u_i at `eta`. One vector (1, d) each where users agree, p then
+    being the mean of the answers. `next` is where u will move when the next round begins.
+    """
+
+    round: int
+    u: Tensor
+    p: Tensor
+    w: Tensor
+    """The model: mean(z), (1, d), of the last accepted point."""
+    met: Tensor
+    """The meeting point that u moves by: mean(z), extrapolated with Anderson on the mean."""
+    eta: float = math.nan
+    next: Tensor | None = None
+    z: Tensor | None = None
+    """Only for Algorithm 1 as printed, where an absent user's z stays while its u moves on."""
+    seen: Tensor | None = None
+    """Which users have answered, (users,); None: all, always."""
+    memory: Memory = field(default_factory=dict)
+    past: Past = field(default_factory=Past)
+    average: Average | None = None
+    tuning: Tuning | None = None
+    aligned: bool = True
+    """Whether every p_i was given at the same eta; not so under "hold" when eta changes and p_i cannot be kept."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every user has answered."""
+        return self.seen is None or bool(self.seen.all())
+
+    @property
+    def together(self) -> bool:
+        """Whether users share one u."""
+        return self.u.shape[0] == 1
+
+
+def begin(u0: Tensor, w0: Tensor, users: int, scheme: Scheme, participation: Participation, eta0: float = 1.0) -> State:
+    """The state before the first round, at u0, (1, d) or (users, d), with mean w0 (1, d).
+
+    eta0 is where an automatic eta starts.
+    """
+    together = agrees(scheme, participation) and u0.shape[0] == 1
+    u = u0 if together else u0.expand(users, -1).clone()
+    sampled = not participation.full and not together
+    return State(
+        round=0,
+        u=u,
+        p=u,
+        w=w0,
+        met=w0,
+        z=u if sampled and participation.absent == "paper" else None,
+        seen=torch.zeros(users, dtype=torch.bool) if sampled and participation.absent == "hold" else None,
+        tuning=Tuning(eta0) if scheme.auto else None,
+    )
+
+
+def adapt(
+    state: State, scheme: Scheme, participation: Participation, accelerate: Anderson, eta0: float
+) -> State | None:
+    """A state as this configuration can go on from it: unchanged if it made it; None if users together must part."""
+    together = state.together
+    if together and not agrees(scheme, participation):
+        return None
+    sampled = not participation.full and not together
+    seen, z, past, tuning = state.seen, state.z, state.past, state.tuning
+    if not (sampled and participation.absent == "hold"):
+        seen = None
+    elif seen is None:
+        seen = torch.full((len(state.u),), state.next is not None)
+    if not (sampled and participation.absent == "paper"):
+        z = None
+    elif z is None:
+        z = mix(state.u, state.p, scheme.mixing(max(state.round - 1, 0))[0])
+    if past.points and (past.points[0].shape[0] == 1) != (together or accelerate.on == "mean"):
+        past = Past()
+    if (tuning is None) == scheme.auto:
+        tuning = Tuning(eta0 if math.isnan(state.eta) else state.eta) if scheme.auto else None
+    return replace(state, seen=seen, z=z, past=past, tuning=tuning)
+
+
+def agrees(scheme: Scheme, participation: Participation) -> bool:
+    """Whether users who start together stay together, so that u is one vector: beta = 1, and nobody is left behind."""
+    return scheme.projects and (participation.full or participation.absent == "paper")
+
+
+def mix(a: Tensor, b: Tensor, theta: float) -> Tensor:
+    """(1 - theta) a + theta b: 1 projects, 2 reflects, 1/2 averages."""
+    return b if theta == 1 else torch.lerp(a, b, theta)
