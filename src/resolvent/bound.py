@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.affine import Affine
-from resolvent.problems.newton import Kept, cold, newton_prox
+from resolvent.problems.newton import PAIRS, Guess, Kept, cold, newton_prox
 from resolvent.problems.problem import Problem, select
 
 Memory = dict[str, Tensor]
@@ -94,38 +94,44 @@ class Plain:
 
 @dataclass(eq=False)
 class Newton:
-    """Newton's method, warm-started. Memory: the last answer x and gradient g of each user, the anchor of its kept
-    factorisation, and the error of its last answer. The first step of a round needs no gradient: g is known."""
+    """Newton's method, warm-started. Memory: each user's last answer x, gradient g and secant pairs s and y, the anchor
+    of its kept factorisation with the steps it owes, and the error of its last answer. The first step of a round needs
+    no gradient: g is known."""
 
     problem: Any
     tol: float
     kept: Kept | None = None
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        m, d = self.problem.users, self.problem.dim
-        if not memory:
-            blank = u.new_full((m, d), torch.nan)
-            memory = {"x": blank, "g": blank, "anchor": u.new_full((m, d + 1), torch.nan), "error": blank[:, 0]}
-        kept = self._kept(memory["anchor"])
-        part, mine, past = self.problem, kept, memory
-        if ask.who is not None:
-            part, mine = self.problem.take(ask.who), kept.take(ask.who)
-            past = {key: tensor[ask.who] for key, tensor in memory.items()}
+        part = self.problem if ask.who is None else self.problem.take(ask.who)
         u = u.expand(part.users, -1)
-        solved = newton_prox(part, u, ask.eta, self._start(part, u, ask.eta, past), mine, self.tol)
-        now = {"x": solved.x, "g": solved.g, "anchor": mine.anchor, "error": solved.error}
+        memory = memory or self._blank(u)
+        kept = self._kept(memory["anchor"])
+        mine, past = kept, memory
+        if ask.who is not None:
+            mine, past = kept.take(ask.who), {key: tensor[ask.who] for key, tensor in memory.items()}
+        solved = newton_prox(part, u, ask.eta, self._guess(part, u, ask.eta, past), mine, self.tol)
+        now = vars(solved.guess) | {"anchor": mine.anchor, "error": solved.error}
         if ask.who is not None:
             now = {key: memory[key].index_copy(0, ask.who, rows) for key, rows in now.items()}
             kept.inverse[ask.who] = mine.inverse
         kept.anchor = now["anchor"]
         return solved.x, now
 
-    def _start(self, part: Any, u: Tensor, eta: float, past: Memory) -> tuple[Tensor, Tensor]:
-        fresh = past["x"][:, :1].isnan()
+    def _blank(self, like: Tensor) -> Memory:
+        m, d = self.problem.users, self.problem.dim
+        shapes = {"x": (m, d), "g": (m, d), "s": (m, PAIRS, d), "y": (m, PAIRS, d), "debt": (m,)}
+        shapes |= {"anchor": (m, d + 1), "error": (m,)}
+        return {name: like.new_full(shape, torch.nan) for name, shape in shapes.items()}
+
+    def _guess(self, part: Any, u: Tensor, eta: float, past: Memory) -> Guess:
+        fresh = past["x"][:, 0].isnan()
+        names = ("x", "g", "s", "y", "debt")
         if not bool(fresh.any()):
-            return past["x"], past["g"]
-        x, g = cold(part, u, eta)
-        return torch.where(fresh, x, past["x"]), torch.where(fresh, g, past["g"])
+            return Guess(*(past[name] for name in names))
+        new = vars(cold(part, u, eta))
+        mark = {1: fresh, 2: fresh[:, None], 3: fresh[:, None, None]}
+        return Guess(*(torch.where(mark[past[name].ndim], new[name], past[name]) for name in names))
 
     def _kept(self, anchor: Tensor) -> Kept:
         """The factorisations at these anchors: those at hand, or made anew after a resume, with the same bits."""

@@ -14,9 +14,6 @@ from resolvent.problems.newton import newton_prox
 from resolvent.problems.problem import select
 from resolvent.problems.rows import as_data
 
-SMALL = 1 << 16
-"""Multiply-adds in a user's Hessian below which a batch is faster than one product at a time."""
-
 
 class Logistic:
     """Binary logistic regression over users of any sizes and weights, labels -1 and +1.
@@ -72,14 +69,9 @@ class Logistic:
         return torch.addcmul(-self.rows.gather(parts), self.reg.unsqueeze(1), W)
 
     def hessian(self, W: Tensor) -> Tensor:
-        W = as_rows(W, self)
-        first = self.rows.buckets[0]
-        if first.who is None and first.A[0].numel() * self.dim < SMALL:
-            H = (first.A * curvature(first.margins(W)).unsqueeze(-1)).mT @ first.A
-        else:  # one at a time: the same bits whoever is asked beside this user
-            users = (self.rows.one(i)[0] for i in range(self.users))
-            rows = W.expand(self.users, -1)
-            H = torch.stack([(a * curvature(a @ w).unsqueeze(1)).T @ a for a, w in zip(users, rows, strict=True)])
+        """One user at a time, so that a kept factorisation has the same bits whoever was asked beside this user."""
+        users, rows = (self.rows.one(i)[0] for i in range(self.users)), as_rows(W, self).expand(self.users, -1)
+        H = torch.stack([(a * curvature(a @ w).unsqueeze(1)).T @ a for a, w in zip(users, rows, strict=True)])
         H.diagonal(dim1=1, dim2=2).add_(self.reg.unsqueeze(1))
         return H
 

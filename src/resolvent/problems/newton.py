@@ -1,21 +1,27 @@
 """The prox of a smooth convex f by Newton's method, many users at once, with factorisations that are kept.
 
 x = prox(u) solves e(x) = x - u + eta grad f(x) = 0. The map e is strongly monotone with modulus 1, so |x - prox(u)| <=
-|e(x)|: the error is known. Steps use (I + eta H)^-1 made at an earlier point and eta, the `anchor`, with Broyden's
-correction; it serves, over many rounds, until it leads nowhere within a few steps.
+|e(x)|: the error is known. Steps use B = (I + eta H)^-1 made at an earlier point and eta, the `anchor`, corrected by
+the secant pairs (s, y) of this and of earlier rounds: where x changed by s, e + u changed by y. One B serves over many
+rounds, until the steps it cost beyond the fewest possible would have paid for a new one.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-PATIENCE = 6
-"""Steps after which a kept factorisation that has not led to the solution is renewed."""
+FEWEST = 2
+"""Gradients a round that no new factorisation would save."""
+PRICE = 20
+"""Gradients that a new factorisation costs about."""
+PATIENCE = 8
+"""Steps in one round after which it is made at once."""
+PAIRS = 3
+"""Secant pairs kept from earlier rounds."""
 MOST = 200
 CLOSE = 1e-6
 """Relative to u, where Newton's method converges quadratically."""
@@ -55,86 +61,112 @@ class Kept:
         self.anchor = torch.where(which.unsqueeze(1), anchor, self.anchor)
 
     def apply(self, e: Tensor) -> Tensor:
-        """(I + eta H)^-1 e."""
-        return torch.bmm(e.unsqueeze(1), self.inverse).squeeze(1)
+        """B e for vectors (users, k, d)."""
+        return torch.bmm(e, self.inverse)
+
+
+@dataclass(frozen=True, eq=False)
+class Guess:
+    """Where a round begins: a point x, the gradient g there, pairs (users, PAIRS, d) and the steps B owes (users,)."""
+
+    x: Tensor
+    g: Tensor
+    s: Tensor
+    y: Tensor
+    debt: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """x, the gradient there, and |e(x)|, a bound on the distance to the exact prox."""
+    """Where it ends, and |e(x)|, a bound on the distance to the exact prox."""
 
-    x: Tensor
-    g: Tensor
+    guess: Guess
     error: Tensor
+
+    @property
+    def x(self) -> Tensor:
+        return self.guess.x
+
+
+def cold(problem: Smooth, u: Tensor, eta: float) -> Guess:
+    """Without a past: at u or at 0, whichever is nearer to the solution."""
+    zero = torch.zeros_like(u)
+    g, g0 = problem.grad(u), problem.grad(zero)
+    near = length(eta * g).unsqueeze(1) <= length(eta * g0 - u).unsqueeze(1)
+    pairs = u.new_zeros((len(u), PAIRS, u.shape[1]))
+    return Guess(torch.where(near, u, zero), torch.where(near, g, g0), pairs, pairs, u.new_zeros(len(u)))
 
 
 def newton_prox(
-    problem: Smooth,
-    u: Tensor,
-    eta: float,
-    start: tuple[Tensor, Tensor] | None = None,
-    kept: Kept | None = None,
-    tol: float = 0.0,
+    problem: Smooth, u: Tensor, eta: float, guess: Guess | None = None, kept: Kept | None = None, tol: float = 0.0
 ) -> Solved:
-    """prox_eta f_i(u_i) for each row, until |e| <= tol (1 + |u|) or round-off; `start` is a point and its gradient."""
+    """prox_eta f_i(u_i) for each row, until |e| <= tol (1 + |u|) or round-off."""
     kept = Kept.empty(u.shape[0], u.shape[1], u) if kept is None else kept
-    x, g = cold(problem, u, eta) if start is None else start
+    begun = guess = cold(problem, u, eta) if guess is None else guess
+    x, g, s, y, debt = guess.x, guess.g, guess.s, guess.y, guess.debt
     e = x - u + eta * g
-    norm, size, eps = e.norm(dim=1), u.norm(dim=1), torch.finfo(u.dtype).eps
-    steps: list[Tensor] = []
-    stale = kept.anchor[:, 0].isnan()
-    ground = torch.zeros_like(stale)
+    norm, size = length(e), length(u)
+    enough = torch.maximum(tol * (1 + size), 4 * torch.finfo(u.dtype).eps * (size + eta * length(g)))
+    close = CLOSE * (1 + size)
+    stale, done = kept.anchor[:, 0].isnan() | (debt > PRICE), torch.zeros_like(norm, dtype=torch.bool)
     for k in range(MOST):
-        enough = torch.maximum(tol * (1 + size), 4 * eps * (size + eta * g.norm(dim=1)))
-        todo = (norm > enough) & ~ground
+        todo = (norm > enough) & ~done
         if not bool(todo.any()):
             break
-        stale = todo & (stale | (k % PATIENCE == PATIENCE - 1))
-        if bool(stale.any()):
-            kept.renew(problem, stale, torch.cat([x, torch.full_like(x[:, :1], eta)], 1))
-            steps = [torch.where(stale.unsqueeze(1), 0, s) for s in steps]
-        step = torch.where(todo.unsqueeze(1), secant(steps, -kept.apply(e)), 0)
-        length, new, g_new = _shortened(problem, u, eta, x, step, (e * step).sum(1), stale)
+        exact = todo & (stale if k % PATIENCE < PATIENCE - 1 else torch.ones_like(stale))
+        if bool(exact.any()):
+            kept.renew(problem, exact, torch.cat([x, torch.full_like(x[:, :1], eta)], 1))
+            keep = ~exact[:, None, None]
+            s, y, debt = s * keep, y * keep, torch.where(exact, 0, debt)
+        step = torch.where(todo.unsqueeze(1), -corrected(kept, e, s, y), 0)
+        new, g_new = _along(problem, u, eta, x, step, (e * step).sum(1), exact)
         e_new = new - u + eta * g_new
-        norm_new = e_new.norm(dim=1)
+        norm_new = length(e_new)
         # Close to the solution a true Newton step that gains nothing has met the round-off of the gradient.
-        ground = ground | (todo & stale & (norm_new > norm / 2) & (norm <= CLOSE * (1 + size)))
-        better = todo & ((norm_new < norm) | (stale & (norm > CLOSE * (1 + size))))
+        done = done | (exact & (norm_new > norm / 2) & (norm <= close))
+        better = todo & ((norm_new < norm) | (exact & (norm > close)))
         stale = todo & ~(norm_new <= norm / 2)
         mark = better.unsqueeze(1)
-        steps = [*(torch.where(mark, s, 0) for s in steps), torch.where(mark & (length == 1), step, 0)]
+        old = (s, y) if k else (s[:, :0], y[:, :0])  # earlier rounds' pairs say what this round's first does: drop them
+        s, y = (torch.cat([a, (mark * b).unsqueeze(1)], 1) for a, b in zip(old, (new - x, e_new - e), strict=True))
         x, g, e = torch.where(mark, new, x), torch.where(mark, g_new, g), torch.where(mark, e_new, e)
         norm = torch.where(better, norm_new, norm)
-    return Solved(x, g, norm)
+        debt = debt + todo * (k >= FEWEST)
+    s = torch.cat([begun.s, (x - begun.x).unsqueeze(1)], 1)[:, 1:]
+    y = torch.cat([begun.y, (x - begun.x + eta * (g - begun.g)).unsqueeze(1)], 1)[:, 1:]
+    return Solved(Guess(x, g, s, y, debt), norm)
 
 
-def cold(problem: Smooth, u: Tensor, eta: float) -> tuple[Tensor, Tensor]:
-    """Where to start without a past, and the gradient there: u or 0, whichever is nearer to the solution."""
-    zero = torch.zeros_like(u)
-    g, g0 = problem.grad(u), problem.grad(zero)
-    near = (eta * g).norm(dim=1, keepdim=True) <= (eta * g0 - u).norm(dim=1, keepdim=True)
-    return torch.where(near, u, zero), torch.where(near, g, g0)
+def corrected(kept: Kept, e: Tensor, s: Tensor, y: Tensor) -> Tensor:
+    """B e + (s - B y) theta, with theta such that y theta is as near to e as can be: exact along the pairs seen."""
+    scale = 1 / length(y, 2).clamp_min(TINY)  # pairs of very different sizes count the same; zero pairs say nothing
+    s, y = s * scale.unsqueeze(-1), y * scale.unsqueeze(-1)
+    B = kept.apply(torch.cat([y, e.unsqueeze(1)], 1))
+    gram = torch.bmm(y, y.mT)
+    gram.diagonal(dim1=1, dim2=2).add_(1e-12)
+    theta: Tensor = torch.linalg.solve(gram, torch.bmm(y, e.unsqueeze(2)))
+    return B[:, -1] + ((s - B[:, :-1]) * theta).sum(1)
 
 
-def secant(steps: list[Tensor], step: Tensor) -> Tensor:
-    """Broyden's correction of a step made with a kept Hessian, from the steps before it (zero rows correct nothing)."""
-    for s, after in itertools.zip_longest(steps, steps[1:]):
-        part = (s * step).sum(1, keepdim=True) / (s * s).sum(1, keepdim=True).clamp_min(TINY)
-        step = torch.where(part < 0.9, step / (1 - part), step) if after is None else step + part * after
-    return step
-
-
-def _shortened(
+def _along(
     problem: Smooth, u: Tensor, eta: float, x: Tensor, step: Tensor, slope: Tensor, exact: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The step and its end. With an exact Hessian it is halved until it no longer overshoots the minimum of
-    eta f + |. - u|^2 / 2 along it by much: convex there, with slope e . step."""
-    length = torch.ones_like(slope)
+) -> tuple[Tensor, Tensor]:
+    """The end of the step and its gradient. With an exact Hessian the step is halved until it no longer overshoots the
+    minimum of eta f + |. - u|^2 / 2 along it by much: that function is convex, with slope e . step."""
+    shrink = torch.ones_like(slope)
     while True:
-        new = x + length.unsqueeze(1) * step
+        new = x + shrink.unsqueeze(1) * step
         g = problem.grad(new)
+        if not bool(exact.any()):
+            return new, g
         ahead = ((new - u + eta * g) * step).sum(1)
-        short = exact & ~(ahead <= -slope / 2) & (length > TOO_SHORT)
+        short = exact & ~(ahead <= -slope / 2) & (shrink > TOO_SHORT)
         if not bool(short.any()):
-            return length.unsqueeze(1), new, g
-        length = torch.where(short, length / 2, length)
+            return new, g
+        shrink = torch.where(short, shrink / 2, shrink)
+
+
+def length(x: Tensor, dim: int = 1) -> Tensor:
+    """The Euclidean norm along an axis."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=dim)
+    return norm
