@@ -38,13 +38,18 @@ def logistic() -> rs.Logistic:
 
 
 @cache
-def unequal_logistic() -> rs.Logistic:
-    """Users of sizes that fall into several buckets."""
+def logistic_of(*sizes: int, dim: int) -> rs.Logistic:
+    """Users of these sizes."""
     rng = np.random.default_rng(0)
-    w = rng.standard_normal(6)
-    A = [rng.standard_normal((n, 6)) for n in (20, 21, 40, 45, 5)]
+    w = rng.standard_normal(dim)
+    A = [rng.standard_normal((n, dim)) for n in sizes]
     b = [np.where(rng.random(len(a)) < 1 / (1 + np.exp(-a @ w)), 1.0, -1.0) for a in A]
     return rs.Logistic(A, b, reg=0.05)
+
+
+def unequal_logistic() -> rs.Logistic:
+    """Users whose sizes fall into several buckets."""
+    return logistic_of(20, 21, 40, 45, 5, dim=6)
 
 
 @cache
@@ -192,6 +197,42 @@ def test_newton_goes_on_in_the_same_engine_and_in_a_new_one(engine: str, partici
     for other in (built, engine):
         rest = rs.solve(logistic(), rs.fedpi(0.3), rounds=12, engine=other, start=half.state, **more)
         same_bits(whole.state, rest.state)
+
+
+SHAPES = {
+    "small": lambda: logistic_of(7, 8, 9, 10, dim=3),
+    "unequal": unequal_logistic,
+    "equal": lambda: logistic_of(30, 30, 30, 30, 30, dim=30),
+    "large": lambda: logistic_of(90, 90, 60, dim=40),
+}
+shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+
+
+@quietly
+@shapes
+@pytest.mark.parametrize("participation", [None, rs.Bernoulli(0.5), rs.FixedSize(2)], ids=str)
+@pytest.mark.parametrize(
+    "scheme",
+    [rs.fedpi(2.0), rs.fedpi(rs.schedules.halving(1.0, period=4)), rs.fedprox(0.3), rs.fedpi("auto")],
+    ids=["fedpi", "halving", "fedprox", "auto"],
+)
+def test_newton_goes_on_to_the_same_bits(shape: Callable[[], Any], scheme: rs.Scheme, participation: Any) -> None:
+    """During a run a factorisation is renewed for a few users, after a resume they are all made at once."""
+    states: list[rs.State] = []
+    more: dict[str, Any] = {"participation": participation}
+    whole = rs.solve(shape(), scheme, rounds=16, callback=lambda r: states.append(r.state), **more)
+    for k in (1, 3, 7, 12):
+        same_bits(whole.state, rs.solve(shape(), scheme, rounds=16 - k, start=states[k - 1], **more).state)
+
+
+@shapes
+def test_a_hessian_has_the_same_bits_whoever_is_asked_beside_it(shape: Callable[[], Any]) -> None:
+    """What that rests on. Even torch.sigmoid depends on where in a tensor a number stands."""
+    users = shape()
+    W = torch.from_numpy(np.random.default_rng(1).standard_normal((users.users, users.dim)))
+    everybody = users.hessian(W)
+    for who in ([0], [1], [2], [0, 2], [1, 2], [2, 1]):
+        assert torch.equal(users.take(torch.tensor(who)).hessian(W[who]), everybody[who]), who
 
 
 def test_going_on_leaves_the_state_alone() -> None:

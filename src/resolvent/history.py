@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from resolvent.rounds import Engine, Round
-from resolvent.signs import Signs, read
+from resolvent.signs import Reading, Signs, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,32 +19,32 @@ BLOCK = 64
 BLOCK_BYTES = 1 << 24
 
 
+FIRST = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity", "average_value", "average_gap")
+LAST = ("participants", "bytes_up", "bytes_down", "seconds")
+
+
 class History:
-    """Records rounds. Nothing is read back before a block is full, or `row` or `frame` asks."""
+    """Records rounds, a list a column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
     def __init__(self, engine: Engine, averaging: bool) -> None:
         self._engine = engine
-        self._rows: list[dict[str, Any]] = []
-        self._waiting: list[tuple[Tensor, Tensor, Signs | None]] = []
         self._averaging = averaging
+        self._columns: dict[str, list[Any]] = defaultdict(list)
+        self._waiting: list[tuple[Tensor, Tensor, Signs | None]] = []
         self._bytes = engine.dim * torch.finfo(engine.dtype).bits // 8
         self._block = max(1, min(BLOCK, BLOCK_BYTES // self._bytes))
 
     def record(self, happened: Round, seconds: float) -> None:
         """Take note of a round."""
-        traffic = happened.participants * self._bytes
-        self._rows.append(
-            {
-                "round": happened.number,
-                "eta": happened.eta,
-                "participants": happened.participants,
-                "bytes_up": traffic,
-                "bytes_down": traffic,
-                "seconds": seconds,
-            }
-        )
-        average = happened.state.average
-        self._waiting.append((happened.model, happened.model if average is None else average.model, happened.signs()))
+        columns, users, state = self._columns, happened.participants, happened.state
+        columns["round"].append(state.round)
+        columns["eta"].append(happened.eta)
+        columns["participants"].append(users)
+        columns["bytes_up"].append(users * self._bytes)
+        columns["bytes_down"].append(users * self._bytes)
+        columns["seconds"].append(seconds)
+        average = state.w if state.average is None else state.average.model
+        self._waiting.append((state.w, average, happened.signs()))
         if len(self._waiting) >= self._block:
             self._flush()
 
@@ -51,32 +52,31 @@ class History:
         if not self._waiting:
             return
         models, averages, signs = zip(*self._waiting, strict=True)
-        columns = {name: values.tolist() for name, values in self._engine.measure(torch.cat(models)).items()}
+        measured = self._engine.measure(torch.cat(models))
         if self._averaging:
-            measured = self._engine.measure(torch.cat(averages))
-            columns |= {f"average_{name}": values.tolist() for name, values in measured.items()}
-        readings = read(signs)
-        for k, row in enumerate(self._rows[-len(self._waiting) :]):
-            row |= {name: values[k] for name, values in columns.items()} | readings[k]._asdict()
+            averaged = self._engine.measure(torch.cat(averages))
+            measured = measured | {f"average_{name}": values for name, values in averaged.items()}
+        for name, values in measured.items():
+            self._columns[name].extend(values.tolist())
+        for name, readings in zip(Reading._fields, zip(*read(signs), strict=True), strict=True):
+            self._columns[name].extend(readings)
         self._waiting.clear()
 
     def row(self) -> dict[str, Any]:
         """The last round's row, read now."""
         self._flush()
-        return self._rows[-1]
+        return {name: values[-1] for name, values in self._columns.items()}
 
     def forget(self) -> None:
         """Leave the last row out, once it has been read."""
-        self._rows.pop()
+        for values in self._columns.values():
+            values.pop()
 
     def frame(self) -> pd.DataFrame:
         """All rows, as a DataFrame."""
         import pandas as pd
 
         self._flush()
-        first = ["round", "eta", "value", "gap", "residual", "consensus", "stationarity"]
-        last = ["participants", "bytes_up", "bytes_down", "seconds"]
-        averages = ["average_value", "average_gap"] if self._averaging else []
-        named = [*first, *averages, *last]
-        more = [name for name in (self._rows[0] if self._rows else {}) if name not in named]
-        return pd.DataFrame(self._rows, columns=[*first, *averages, *more, *last])
+        more = [name for name in self._columns if name not in FIRST + LAST]
+        kept = [name for name in (*FIRST, *more, *LAST) if name in self._columns or not name.startswith("average")]
+        return pd.DataFrame({name: self._columns[name] for name in kept})

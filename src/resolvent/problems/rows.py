@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,12 +71,17 @@ class Rows:
     def one(self, i: int) -> tuple[Tensor, Tensor]:
         """User i's own A_i and b_i."""
         n = int(self.sizes[i])
-        for bucket in self.buckets:
-            at = i if bucket.who is None else (bucket.who == i).nonzero().flatten().tolist()
-            if at != []:
-                j = at if isinstance(at, int) else at[0]
-                return bucket.A[j, :n], bucket.b[j, :n]
-        raise IndexError(i)
+        bucket, j = self._places[i]
+        return bucket.A[j, :n], bucket.b[j, :n]
+
+    @cached_property
+    def _places(self) -> list[tuple[Bucket, int]]:
+        """Where each user's rows lie."""
+        first = self.buckets[0]
+        if first.who is None:
+            return [(first, j) for j in range(self.users)]
+        places = {i: (bucket, j) for bucket in self.buckets for j, i in enumerate(bucket.who.tolist())}  # type: ignore[union-attr]
+        return [places[i] for i in range(self.users)]
 
     def take(self, who: Tensor) -> Rows:
         """The rows of some users only."""
