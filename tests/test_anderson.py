@@ -229,13 +229,13 @@ def typical(run: rs.Run) -> float:
 
 
 @cache
-def plainly(seed: int, eta: float) -> float:
-    return typical(rs.solve(deviations(seed), rs.fedpi(eta), rounds=ROUNDS))
+def plainly(seed: int, eta: float) -> rs.Run:
+    return rs.solve(deviations(seed), rs.fedpi(eta), rounds=ROUNDS)
 
 
 @cache
-def safely(seed: int, eta: float, memory: int) -> float:
-    return typical(rs.solve(deviations(seed), rs.fedpi(eta), rounds=ROUNDS, anderson=memory))
+def safely(seed: int, eta: float, memory: int) -> rs.Run:
+    return rs.solve(deviations(seed), rs.fedpi(eta), rounds=ROUNDS, anderson=memory)
 
 
 SEEDS, ETAS, MEMORIES = (0, 1, 2), (0.1, 1.0, 10.0), (2, 5, 10)
@@ -245,11 +245,15 @@ SEEDS, ETAS, MEMORIES = (0, 1, 2), (0.1, 1.0, 10.0), (2, 5, 10)
 @pytest.mark.parametrize("eta", ETAS)
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_safeguarded_it_never_hurts(seed: int, eta: float, memory: int) -> None:
-    assert safely(seed, eta, memory) < 2 * plainly(seed, eta)
+    """By the residual, which the plain iteration never lets grow: a gap may pass through anything on its way."""
+    fast, plain = safely(seed, eta, memory), plainly(seed, eta)
+    assert fast.history.residual.iloc[-1] < 1.5 * plain.history.residual.iloc[-1] + 1e-12
+    assert typical(fast) < 5 * typical(plain)
 
 
 def test_safeguarded_it_helps_on_the_whole() -> None:
-    ratios = [safely(*case) / plainly(*case[:2]) for case in itertools.product(SEEDS, ETAS, MEMORIES)]
+    cases = itertools.product(SEEDS, ETAS, MEMORIES)
+    ratios = [typical(safely(*case)) / typical(plainly(*case[:2])) for case in cases]
     assert np.exp(np.log(ratios).mean()) < 0.5
 
 

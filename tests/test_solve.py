@@ -177,11 +177,17 @@ def test_a_checkpoint_is_a_state(problem: Any, scheme: Any, more: dict[str, Any]
     """Packed, its numbers as JSON, and unpacked again it loses no bit, and goes on to the same ones."""
     run = rs.solve(problem(), scheme, rounds=7, seed=3, **more)
     tensors, numbers = checkpoint.pack(run.state)
-    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    copies = {name: elsewhere(tensor) for name, tensor in tensors.items()}
     back = checkpoint.unpack(copies, json.loads(json.dumps(numbers)))
     same_bits(run.state, back)
-    one, other = (rs.solve(problem(), scheme, rounds=3, seed=3, start=start, **more) for start in (run.state, back))
+    one, other = (rs.solve(problem(), scheme, rounds=8, seed=3, start=start, **more) for start in (run.state, back))
     same_bits(one.state, other.state)
+
+
+def elsewhere(tensor: Tensor) -> Tensor:
+    """A copy as a file might hold it, at an odd place in memory, on which the bits of some sums depend."""
+    room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)
+    return room[1:].view(tensor.shape).copy_(tensor)
 
 
 @pytest.mark.parametrize("engine", ["inprocess", "debug"])
@@ -203,25 +209,24 @@ SHAPES = {
     "small": lambda: logistic_of(7, 8, 9, 10, dim=3),
     "unequal": unequal_logistic,
     "equal": lambda: logistic_of(30, 30, 30, 30, 30, dim=30),
-    "large": lambda: logistic_of(90, 90, 60, dim=40),
 }
 shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 
 
 @quietly
 @shapes
-@pytest.mark.parametrize("participation", [None, rs.Bernoulli(0.5), rs.FixedSize(2)], ids=str)
+@pytest.mark.parametrize("participation", [rs.Bernoulli(0.5), rs.FixedSize(2)], ids=["bernoulli", "fixed_size"])
 @pytest.mark.parametrize(
     "scheme",
-    [rs.fedpi(2.0), rs.fedpi(rs.schedules.halving(1.0, period=4)), rs.fedprox(0.3), rs.fedpi("auto")],
-    ids=["fedpi", "halving", "fedprox", "auto"],
+    [rs.fedpi(2.0), rs.fedpi(rs.schedules.halving(1.0, period=4)), rs.fedpi("auto")],
+    ids=["fedpi", "halving", "auto"],
 )
 def test_newton_goes_on_to_the_same_bits(shape: Callable[[], Any], scheme: rs.Scheme, participation: Any) -> None:
     """During a run a factorisation is renewed for a few users, after a resume they are all made at once."""
     states: list[rs.State] = []
     more: dict[str, Any] = {"participation": participation}
     whole = rs.solve(shape(), scheme, rounds=16, callback=lambda r: states.append(r.state), **more)
-    for k in (1, 3, 7, 12):
+    for k in (3, 7, 12):
         same_bits(whole.state, rs.solve(shape(), scheme, rounds=16 - k, start=states[k - 1], **more).state)
 
 

@@ -38,7 +38,7 @@ class Ask(NamedTuple):
     def among(self, users: int) -> Ask:
         """The same question to those asked alone, with the numbers they have among `users`."""
         names = torch.arange(users) if self.names is None else self.names
-        return self._replace(who=None, names=names if self.who is None else names[self.who])
+        return self._replace(who=None, names=names if self.who is None else names[self.who.to(names.device)])
 
 
 class Bound(Protocol):

@@ -32,7 +32,7 @@ def descend(
 
 def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names: Tensor | None) -> Iterator[Step]:
     """The gradient of each step: the full one, or one a batch of `steps` shuffled passes (Algorithm 2)."""
-    numbers = np.arange(part.users) if names is None else names.numpy()
+    numbers = np.arange(part.users) if names is None else names.cpu().numpy()
     for k in range(steps):
         if batch is None:
             yield part.grad, None
@@ -52,7 +52,7 @@ def batches(sizes: Tensor, batch: int, seed: int, t: int, who: Any, epoch: int) 
 
     A user's shuffle sorts one hash a row, so that it depends on (seed, round, user, epoch) alone.
     """
-    count = sizes.numpy()[:, None]
+    count = sizes.cpu().numpy()[:, None]
     most = int(count.max())
     keys = randomness.words(seed, randomness.BATCHES, t, epoch, np.asarray(who)[:, None], np.arange(most))
     last = np.uint64(2**64 - 1)
@@ -60,7 +60,7 @@ def batches(sizes: Tensor, batch: int, seed: int, t: int, who: Any, epoch: int) 
     for start in range(0, most, batch):
         rows = torch.from_numpy(order[:, start : start + batch])
         mask = torch.from_numpy(np.arange(start, start + rows.shape[1]) < count)
-        yield torch.where(mask, rows, 0), mask
+        yield torch.where(mask, rows, 0).to(sizes.device), mask.to(sizes.device)
 
 
 def accelerated(step: Gradient, x: Tensor, steps: int, memory: int) -> Tensor:

@@ -147,6 +147,7 @@ def rounds(
     while True:
         t = state.round
         who = participation.present(seed, t, engine.users)
+        who = None if who is None else who.to(engine.device)
         if who is not None and len(who) == 0:  # nobody came: nothing happens
             state = replace(state, round=t + 1)
             yield Round(state, state.eta, who, None, None, engine)

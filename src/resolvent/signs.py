@@ -83,5 +83,5 @@ def _read(block: list[Signs]) -> list[Reading]:
     errors = [s.error for s in block if s.error is not None]
     if errors:
         pull = pull + torch.stack(errors)
-    table = torch.stack([residual.cpu(), pull.cpu() / eta, apart.cpu()], 1)
+    table = torch.stack([residual.cpu().double(), pull.cpu() / eta, apart.cpu().double()], 1)
     return [Reading(*row) for row in table.tolist()]

@@ -70,7 +70,9 @@ def begin(u0: Tensor, w0: Tensor, users: int, scheme: Scheme, participation: Par
         w=w0,
         met=w0,
         z=u if sampled and participation.absent == "paper" else None,
-        seen=torch.zeros(users, dtype=torch.bool) if sampled and participation.absent == "hold" else None,
+        seen=torch.zeros(users, dtype=torch.bool, device=u.device)
+        if sampled and participation.absent == "hold"
+        else None,
         tuning=Tuning(eta0) if scheme.auto else None,
     )
 
@@ -87,7 +89,7 @@ def adapt(
     if not (sampled and participation.absent == "hold"):
         seen = None
     elif seen is None:
-        seen = torch.full((len(state.u),), state.next is not None)
+        seen = torch.full((len(state.u),), state.next is not None, device=state.u.device)
     if not (sampled and participation.absent == "paper"):
         z = None
     elif z is None:

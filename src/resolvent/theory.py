@@ -67,9 +67,9 @@ def _balance(problem: Any, pull: Any) -> Tensor:
         raise InputError(f"a closed form needs quadratics, but {type(problem).__name__} is none; take rs.LeastSquares")
     spectrum, lam = problem.spectrum, problem.weights
     c = pull(spectrum.s)
-    K = spectrum.weighted(c, lam)
+    inverse = torch.linalg.pinv(spectrum.weighted(c, lam), hermitian=True)
     w: Tensor = lam @ spectrum.x
     for _ in range(3):  # the first solves, the others refine against round-off
         g = lam @ spectrum.back(c * spectrum.coordinates(w.unsqueeze(0)))
-        w = w - torch.linalg.lstsq(K, g.unsqueeze(1), driver="gelsd").solution[:, 0]
+        w = w - inverse @ g
     return w

@@ -23,7 +23,7 @@ class Debug:
         self.users, self.dim = problem.users, problem.dim
         self.dtype, self.device = problem.weights.dtype, problem.weights.device
         self.certifies = operator.certifies
-        self._alone = [problem.take(torch.tensor([i])) for i in range(self.users)]
+        self._alone = [problem.take(torch.tensor([i], device=self.device)) for i in range(self.users)]
         self._bound: list[Bound] = [operator.bind(one, steady) for one in self._alone]
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
@@ -36,7 +36,7 @@ class Debug:
             for key, tensor in mine.items():
                 if key not in memory:
                     memory = {**memory, key: tensor.new_full((self.users, *tensor.shape[1:]), torch.nan)}
-                memory = {**memory, key: memory[key].index_copy(0, torch.tensor([i]), tensor)}
+                memory = {**memory, key: memory[key].index_copy(0, torch.tensor([i], device=tensor.device), tensor)}
         return torch.cat(answers), memory
 
     def _answer(self, i: int, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
@@ -74,7 +74,7 @@ class Debug:
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
         if z.shape[0] == 1:
             return z
-        who = torch.arange(self.users) if who is None else who
+        who = torch.arange(self.users, device=z.device) if who is None else who
         lam = select(self.problem.weights, who)
         return sum(
             (weight * z[i : i + 1] for weight, i in zip(lam, who.tolist(), strict=True)), torch.zeros_like(z[:1])

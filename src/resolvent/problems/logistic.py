@@ -113,7 +113,7 @@ class Logistic:
                 return w
             best = min(best, size)
             H = torch.tensordot(self.weights, self.hessian(w.unsqueeze(0)), 1)
-            step = torch.linalg.lstsq(H, g.unsqueeze(1), driver="gelsd").solution[:, 0]
+            step = torch.linalg.pinv(H, hermitian=True) @ g
             length = 1.0
             while length > 1e-6 and not float(self._f(w - length * step)) <= float(f) + 1e-12 * abs(float(f)):
                 length /= 2

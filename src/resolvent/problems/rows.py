@@ -97,7 +97,7 @@ class Rows:
 
 
 def _pick(bucket: Bucket, rows: Tensor) -> tuple[Tensor, Tensor]:
-    each = torch.arange(len(rows)).unsqueeze(1)
+    each = torch.arange(len(rows), device=rows.device).unsqueeze(1)
     return bucket.A[each, rows], bucket.b[each, rows]
 
 
@@ -111,7 +111,7 @@ def as_data(A: Any, b: Any) -> Rows:
     b = as_tensor(b, "b").to(A)
     if b.shape != A.shape[:2]:
         refuse("b", f"of shape {tuple(b.shape)}", f"{tuple(A.shape[:2])}, one number for each row of A, is needed")
-    sizes = torch.full((A.shape[0],), A.shape[1])
+    sizes = torch.full((A.shape[0],), A.shape[1], device=A.device)
     return Rows((Bucket(None, A.contiguous(), b.contiguous(), None),), sizes, A.shape[2])
 
 
@@ -141,15 +141,15 @@ def _from_lists(A: Sequence[Any], b: Any) -> Rows:
 
 
 def _bucketed(users: Sequence[tuple[Tensor, Tensor]], dim: int) -> Rows:
-    sizes = torch.tensor([len(y) for _, y in users])
+    sizes = torch.tensor([len(y) for _, y in users], device=users[0][0].device)
     if bool((sizes == sizes[0]).all()):
         A, b = torch.stack([a for a, _ in users]), torch.stack([y for _, y in users])
         return Rows((Bucket(None, A, b, None),), sizes, dim)
-    order = np.argsort(sizes.numpy(), kind="stable")
+    order = np.argsort(sizes.cpu().numpy(), kind="stable")
     buckets: list[Bucket] = []
     while len(order):
         smallest = int(sizes[order[0]])
-        end = int(np.searchsorted(sizes.numpy()[order], PADDING * smallest, side="right"))
+        end = int(np.searchsorted(sizes.cpu().numpy()[order], PADDING * smallest, side="right"))
         buckets.append(_bucket(np.sort(order[:end]), users, dim))
         order = order[end:]
     return Rows(tuple(buckets), sizes, dim)
@@ -162,4 +162,4 @@ def _bucket(who: Any, users: Sequence[tuple[Tensor, Tensor]], dim: int) -> Bucke
     b, mask = A.new_zeros((len(chosen), n)), A.new_zeros((len(chosen), n))
     for j, (a, y) in enumerate(chosen):
         A[j, : len(y)], b[j, : len(y)], mask[j, : len(y)] = a, y, 1
-    return Bucket(torch.as_tensor(who), A, b, mask)
+    return Bucket(torch.as_tensor(who, device=A.device), A, b, mask)
