@@ -33,11 +33,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## solve the paper's two problems with every algorithm: a table and a picture
 	$(PY) -m resolvent.demo
 
-test: $(STAMP) ## the tests, without the slow ones
-	$(PY) -m pytest
+test: $(STAMP) ## the tests, without the slow ones, on all cores
+	$(PY) -m pytest -n auto
 
 slow: $(STAMP) ## the slow tests
-	$(PY) -m pytest -m slow
+	$(PY) -m pytest -m slow -n auto
 
 check: $(STAMP) ## formatting, lint, types
 	$(PY) -m ruff format --check .

@@ -845,6 +845,24 @@ def test_hold_converges_where_algorithm_1_stalls(scheme: Callable[[float], rs.Sc
     assert paper.history.gap.iloc[-50:].min() > 1e-6
 
 
+@quietly
+@pytest.mark.parametrize("name", ["fedpi", "fedsplit", "fedprox", "reflect_gradient"])
+def test_as_the_paper_samples_is_algorithm_1_as_printed(name: str) -> None:
+    """The mean is over those present; the others keep their z, and their u moves with it."""
+    row, eta, who = rs.TABLE[name], 0.02, rs.FixedSize(2, absent="paper")
+    seen: list[rs.Round] = []
+    rs.solve(squares(), rs.scheme.named(name, eta), rounds=10, participation=who, callback=seen.append)
+    u = z = torch.zeros(6, 4, dtype=torch.float64)
+    for happened in seen:
+        local = u - eta * squares().grad(u) if row.forward else squares().prox(u, eta)
+        present = torch.zeros(6, 1, dtype=torch.bool).index_fill(0, happened.who, True)
+        z = torch.where(present, (1 - row.alpha) * u + row.alpha * local, z)
+        met = z[happened.who].mean(0)
+        torch.testing.assert_close(happened.model[0], met, rtol=1e-10, atol=1e-12)
+        u = (1 - row.gamma) * u + row.gamma * ((1 - row.beta) * z + row.beta * met)
+        torch.testing.assert_close(happened.state.next.expand(6, -1), u, rtol=1e-10, atol=1e-12)
+
+
 def test_everybody_present_every_time_is_full_participation() -> None:
     full = rs.solve(squares(), rs.fedpi(0.05), rounds=10)
     for participation in (rs.Bernoulli(1.0), 1.0, rs.Everyone(), rs.FixedSize(6), rs.Trace([[True] * 6])):
