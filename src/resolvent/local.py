@@ -73,7 +73,7 @@ class ExactProx:
 class NewtonProx:
     """prox_eta f_i(u_i) by Newton's method from the last answer, until |p - prox| <= tol (1 + |u|) or round-off."""
 
-    tol: float = 1e-13
+    tol: float = 5e-13
     needs = frozenset({"grad", "hessian"})
     forward = False
     certifies = "p"

@@ -14,6 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from resolvent.problems.products import rows_times, times_rows
+
 CHUNK = 1 << 15
 """Users whose products are held in memory at a time while they are summed."""
 
@@ -32,11 +34,11 @@ class Spectrum:
 
     def coordinates(self, W: Tensor) -> Tensor:
         """V (w - x), (users, r)."""
-        return torch.bmm((W - self.x).unsqueeze(1), self.V.mT).squeeze(1)
+        return times_rows(self.V, W - self.x)
 
     def back(self, T: Tensor) -> Tensor:
         """V^T t, (users, d)."""
-        return torch.bmm(T.unsqueeze(1), self.V).squeeze(1)
+        return rows_times(T, self.V)
 
     def hessian(self, c: Tensor) -> Tensor:
         """V^T diag(c) V for each user, (users, d, d)."""
@@ -65,7 +67,7 @@ class Affine:
         """p_i = u_i M_i + m_i: one batched product a round instead of two."""
         K = self.spectrum.hessian(self.c)
         eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
-        return eye - K, torch.bmm(self.spectrum.x.unsqueeze(1), K)
+        return eye - K, rows_times(self.spectrum.x, K)
 
     def __call__(self, u: Tensor, who: Tensor | None) -> Tensor:
         """The answers of the users `who` (None: all) to their rows of u, or to one row that they share."""
@@ -74,14 +76,19 @@ class Affine:
             M, m = self._fused
             if who is not None:
                 M, m = M[who], m[who]
-            return torch.baddbmm(m, u.unsqueeze(1).expand(len(M), 1, d), M).squeeze(1)
+            return rows_times(u.expand(len(M), d), M) + m
         part, c = (self.spectrum, self.c) if who is None else (self.spectrum.take(who), self.c[who])
         return u - part.back(c * part.coordinates(u))
 
     @cached_property
+    def _pull(self) -> Tensor:
+        """sum_i lambda_i V_i^T diag(c_i) V_i."""
+        return self.spectrum.weighted(self.c, self.lam)
+
+    @cached_property
     def _mean(self) -> tuple[Tensor, Tensor]:
         """mean(p) = u M + m for users who share u."""
-        K = self.spectrum.weighted(self.c, self.lam)
+        K = self._pull
         shift = self.lam @ self.spectrum.back(self.c * self._offsets) + self._centre @ K
         return torch.eye(K.shape[-1], dtype=K.dtype, device=K.device) - K, shift.unsqueeze(0)
 
@@ -98,7 +105,7 @@ class Affine:
     def _spread(self) -> tuple[Tensor, Tensor, Tensor]:
         """sum_i lambda_i |p_i - mean(p)|^2 = e S e + 2 g e + h with e = u - centre: the spread of p_i - u."""
         cc, o = self.c * self.c, self._offsets
-        K, k = self.spectrum.weighted(self.c, self.lam), self.lam @ self.spectrum.back(self.c * o)
+        K, k = self._pull, self.lam @ self.spectrum.back(self.c * o)
         S = self.spectrum.weighted(cc, self.lam) - K @ K
         g = k @ K - self.lam @ self.spectrum.back(cc * o)
         return S, g, self.lam @ (cc * o * o).sum(1) - k @ k

@@ -12,6 +12,7 @@ from torch import Tensor
 from resolvent.problems.affine import Affine, Spectrum, each_row
 from resolvent.problems.inputs import as_rows, as_weights, finite
 from resolvent.problems.problem import select
+from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import Bucket, Rows, as_data
 
 
@@ -67,8 +68,8 @@ class LeastSquares:
         """n_i / |batch| times the gradient over the chosen rows (users, k): unbiased."""
         A, b = self.rows.pick(rows)
         scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
-        residual = (torch.bmm(W.unsqueeze(1), A.mT).squeeze(1) - b) * mask * scale.unsqueeze(1)
-        return torch.bmm(residual.unsqueeze(1), A).squeeze(1)
+        residual = (times_rows(A, W) - b) * mask * scale.unsqueeze(1)
+        return rows_times(residual, A)
 
     def take(self, who: Tensor) -> LeastSquares:
         part = object.__new__(LeastSquares)
@@ -130,8 +131,8 @@ def _decompose(bucket: Bucket, r: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     s = torch.where(s > s[:, -1:] * max(n, d) * torch.finfo(s.dtype).eps, s, 0)
     inverse = torch.where(s > 0, 1 / s, 0)
     V = Q.mT.contiguous() if n >= d else (Q * inverse.sqrt().unsqueeze(1)).mT @ A
-    x = torch.bmm((torch.bmm(moment.unsqueeze(1), V.mT) * inverse.unsqueeze(1)), V).squeeze(1)
-    residual = torch.bmm(x.unsqueeze(1), A.mT).squeeze(1) - bucket.b
+    x = rows_times(times_rows(V, moment) * inverse, V)
+    residual = times_rows(A, x) - bucket.b
     floor = 0.5 * (residual * residual).sum(1)
     if V.shape[1] < r:  # a bucket of thin users beside wider ones: no more directions, all of eigenvalue 0
         V = torch.cat([V, V.new_zeros((g, r - V.shape[1], d))], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ from resolvent.errors import InputError, refuse
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
 from resolvent.problems.newton import newton_prox
 from resolvent.problems.problem import select
+from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import as_data
 
 
@@ -70,7 +72,8 @@ class Logistic:
 
     def hessian(self, W: Tensor) -> Tensor:
         """One user at a time, so that a kept factorisation has the same bits whoever was asked beside this user."""
-        users, rows = (self.rows.one(i)[0] for i in range(self.users)), as_rows(W, self).expand(self.users, -1)
+        users = (self.rows.one(i)[0].clone() for i in range(self.users))
+        rows = (w.clone() for w in as_rows(W, self).expand(self.users, -1))
         H = torch.stack([(a * curvature(a @ w).unsqueeze(1)).T @ a for a, w in zip(users, rows, strict=True)])
         H.diagonal(dim1=1, dim2=2).add_(self.reg.unsqueeze(1))
         return H
@@ -83,8 +86,8 @@ class Logistic:
         """n_i / |batch| times the gradient over the chosen rows (users, k), and the regulariser's: unbiased."""
         A, b = self.rows.pick(rows)
         scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
-        pull = torch.sigmoid(-b * torch.bmm(W.unsqueeze(1), A.mT).squeeze(1)) * b * mask * scale.unsqueeze(1)
-        return self.reg.unsqueeze(1) * W - torch.bmm(pull.unsqueeze(1), A).squeeze(1)
+        pull = torch.sigmoid(-b * times_rows(A, W)) * b * mask * scale.unsqueeze(1)
+        return self.reg.unsqueeze(1) * W - rows_times(pull, A)
 
     def take(self, who: Tensor) -> Logistic:
         part = object.__new__(Logistic)
@@ -135,10 +138,10 @@ class Logistic:
         return None if self.minimiser is None else float(self._f(self.minimiser))
 
     @cached_property
-    def _at_minimiser(self) -> list[Tensor]:
-        """Margins b a . w*, a tensor a bucket."""
+    def _at_minimiser(self) -> list[Divergence]:
+        """Of the losses, from the margins b a . w*, a bucket each."""
         assert self.minimiser is not None
-        return [b.b * b.margins(self.minimiser.unsqueeze(0)) for b in self.rows.buckets]
+        return [Divergence.at(b.b * b.margins(self.minimiser.unsqueeze(0))) for b in self.rows.buckets]
 
     def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f* as a sum of Bregman divergences from the minimiser, each term >= 0: 1e-20 means something."""
@@ -148,9 +151,9 @@ class Logistic:
 
     def _gap(self, e: Tensor) -> Tensor:
         total = 0.5 * (self.weights @ self.reg) * (e * e).sum()
-        for bucket, margin in zip(self.rows.buckets, self._at_minimiser, strict=True):
+        for bucket, divergence in zip(self.rows.buckets, self._at_minimiser, strict=True):
             lam = self.weights if bucket.who is None else self.weights[bucket.who]
-            total = total + lam @ divergence(margin, bucket.margins(e) * bucket.b).sum(1)
+            total = total + lam @ divergence(bucket.margins(e) * bucket.b).sum(1)
         return total
 
 
@@ -165,14 +168,28 @@ def curvature(margins: Tensor) -> Tensor:
     return q * (1 - q)
 
 
-def divergence(a: Tensor, h: Tensor) -> Tensor:
-    """phi(a + h) - phi(a) - phi'(a) h for phi(x) = log(1 + e^-x).
+@dataclass(frozen=True, eq=False)
+class Divergence:
+    """phi(a + h) - phi(a) - phi'(a) h as a function of h, for phi(x) = log(1 + e^-x): never negative, nothing cancels.
 
     The difference of the first two is log1p(q expm1(-h)) with q = sigmoid(-a); below |h| = 1e-3 what is left after
     subtracting q h would be rounding, and Taylor's formula to fifth order is good to 1e-12 relative.
     """
-    q = torch.sigmoid(-a)
-    v = q * (1 - q)
-    k3, k4, k5 = 2 * q - 1, 1 - 6 * v, (2 * q - 1) * (1 - 12 * v)  # phi''', phi'''', phi''''' over v
-    taylor = v * h * h * (1 / 2 + h * (k3 / 6 + h * (k4 / 24 + h * k5 / 120)))
-    return torch.where(h.abs() < 1e-3, taylor, torch.log1p(q * torch.expm1(-h)) + q * h)
+
+    q: Tensor
+    taylor: tuple[Tensor, Tensor, Tensor, Tensor]
+
+    @staticmethod
+    def at(a: Tensor) -> Divergence:
+        q = torch.sigmoid(-a)
+        v = q * (1 - q)
+        odd = (2 * q - 1) * v
+        return Divergence(q, (v / 2, odd / 6, (1 - 6 * v) * v / 24, (1 - 12 * v) * odd / 120))
+
+    def __call__(self, h: Tensor) -> Tensor:
+        c2, c3, c4, c5 = self.taylor
+        near = h * h * (c2 + h * (c3 + h * (c4 + h * c5)))
+        small = h.abs() < 1e-3
+        if bool(small.all()):
+            return near
+        return torch.where(small, near, torch.log1p(self.q * torch.expm1(-h)) + self.q * h)

@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from resolvent.problems.products import rows_times
+
 FEWEST = 2
 """Gradients a round that no new factorisation would save."""
 PRICE = 20
@@ -57,12 +59,13 @@ class Kept:
         at, eta = anchor[who, :-1], anchor[who, -1]
         H = part.hessian(at) * eta[:, None, None]
         H.diagonal(dim1=1, dim2=2).add_(1)
-        self.inverse[who] = torch.cholesky_inverse(torch.linalg.cholesky(H))
+        # One at a time, and each from a tensor of its own: kernels round by where in memory a matrix lies.
+        self.inverse[who] = torch.stack([torch.cholesky_inverse(torch.linalg.cholesky(h.clone())) for h in H])
         self.anchor = torch.where(which.unsqueeze(1), anchor, self.anchor)
 
     def apply(self, e: Tensor) -> Tensor:
-        """B e for vectors (users, k, d)."""
-        return torch.bmm(e, self.inverse)
+        """B e."""
+        return rows_times(e, self.inverse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,39 +116,53 @@ def newton_prox(
         todo = (norm > enough) & ~done
         if not bool(todo.any()):
             break
-        exact = todo & (stale if k % PATIENCE < PATIENCE - 1 else torch.ones_like(stale))
-        if bool(exact.any()):
+        exact = todo & stale if k % PATIENCE < PATIENCE - 1 else todo
+        renewing = bool(exact.any())
+        if renewing:
             kept.renew(problem, exact, torch.cat([x, torch.full_like(x[:, :1], eta)], 1))
             keep = ~exact[:, None, None]
             s, y, debt = s * keep, y * keep, torch.where(exact, 0, debt)
-        step = torch.where(todo.unsqueeze(1), -corrected(kept, e, s, y), 0)
-        new, g_new = _along(problem, u, eta, x, step, (e * step).sum(1), exact)
+        step = todo.unsqueeze(1) * -corrected(kept, e, s, y)
+        new, g_new = _along(problem, u, eta, x, step, (e * step).sum(1), exact) if renewing else _end(problem, x, step)
         e_new = new - u + eta * g_new
         norm_new = length(e_new)
-        # Close to the solution a true Newton step that gains nothing has met the round-off of the gradient.
-        done = done | (exact & (norm_new > norm / 2) & (norm <= close))
-        better = todo & ((norm_new < norm) | (exact & (norm > close)))
-        stale = todo & ~(norm_new <= norm / 2)
+        better, stale = todo & (norm_new < norm), todo & ~(norm_new <= norm / 2)
+        if renewing:
+            # Close to the solution a true Newton step that gains nothing has met the round-off of the gradient.
+            done = done | (exact & stale & (norm <= close))
+            better = better | (exact & (norm > close))
         mark = better.unsqueeze(1)
         old = (s, y) if k else (s[:, :0], y[:, :0])  # earlier rounds' pairs say what this round's first does: drop them
         s, y = (torch.cat([a, (mark * b).unsqueeze(1)], 1) for a, b in zip(old, (new - x, e_new - e), strict=True))
-        x, g, e = torch.where(mark, new, x), torch.where(mark, g_new, g), torch.where(mark, e_new, e)
-        norm = torch.where(better, norm_new, norm)
-        debt = debt + todo * (k >= FEWEST)
+        if bool(better.all()):
+            x, g, e, norm = new, g_new, e_new, norm_new
+        else:
+            x, g, e = (torch.where(mark, a, b) for a, b in ((new, x), (g_new, g), (e_new, e)))
+            norm = torch.where(better, norm_new, norm)
+        if k >= FEWEST:
+            debt = debt + todo
     s = torch.cat([begun.s, (x - begun.x).unsqueeze(1)], 1)[:, 1:]
     y = torch.cat([begun.y, (x - begun.x + eta * (g - begun.g)).unsqueeze(1)], 1)[:, 1:]
     return Solved(Guess(x, g, s, y, debt), norm)
 
 
 def corrected(kept: Kept, e: Tensor, s: Tensor, y: Tensor) -> Tensor:
-    """B e + (s - B y) theta, with theta such that y theta is as near to e as can be: exact along the pairs seen."""
+    """s theta + B (e - y theta), with theta such that y theta is as near to e as can be: exact along the pairs seen."""
     scale = 1 / length(y, 2).clamp_min(TINY)  # pairs of very different sizes count the same; zero pairs say nothing
-    s, y = s * scale.unsqueeze(-1), y * scale.unsqueeze(-1)
-    B = kept.apply(torch.cat([y, e.unsqueeze(1)], 1))
-    gram = torch.bmm(y, y.mT)
-    gram.diagonal(dim1=1, dim2=2).add_(1e-12)
-    theta: Tensor = torch.linalg.solve(gram, torch.bmm(y, e.unsqueeze(2)))
-    return B[:, -1] + ((s - B[:, :-1]) * theta).sum(1)
+    y = y * scale.unsqueeze(-1)
+    theta = (y * e.unsqueeze(1)).sum(2)
+    if y.shape[1] > 1:
+        gram = torch.bmm(y, y.mT)
+        gram.diagonal(dim1=1, dim2=2).add_(1e-12)
+        theta = torch.linalg.solve(gram, theta)
+    left = e - (y * theta.unsqueeze(-1)).sum(1)
+    return kept.apply(left) + (s * (theta * scale).unsqueeze(-1)).sum(1)
+
+
+def _end(problem: Smooth, x: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """The end of a step, and the gradient there."""
+    new = x + step
+    return new, problem.grad(new)
 
 
 def _along(
@@ -155,10 +172,7 @@ def _along(
     minimum of eta f + |. - u|^2 / 2 along it by much: that function is convex, with slope e . step."""
     shrink = torch.ones_like(slope)
     while True:
-        new = x + shrink.unsqueeze(1) * step
-        g = problem.grad(new)
-        if not bool(exact.any()):
-            return new, g
+        new, g = _end(problem, x, shrink.unsqueeze(1) * step)
         ahead = ((new - u + eta * g) * step).sum(1)
         short = exact & ~(ahead <= -slope / 2) & (shrink > TOO_SHORT)
         if not bool(short.any()):

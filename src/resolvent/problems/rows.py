@@ -17,6 +17,7 @@ from torch import Tensor
 
 from resolvent.errors import refuse
 from resolvent.problems.inputs import as_tensor
+from resolvent.problems.products import rows_times, times_rows
 
 PADDING = 1.25
 """Within a bucket the largest user has at most this many times the rows of the smallest."""
@@ -36,15 +37,12 @@ class Bucket:
         return W if self.who is None or W.shape[0] == 1 else W[self.who]
 
     def margins(self, W: Tensor) -> Tensor:
-        """A_i w_i, (g, n). Row vectors times matrices: several times faster than the other way round in MKL."""
-        W = self.of(W)
-        if W.shape[0] == 1:
-            return (self.A.reshape(-1, self.A.shape[-1]) @ W[0]).view(self.A.shape[:2])
-        return torch.bmm(W.unsqueeze(1), self.A.mT).squeeze(1)
+        """A_i w_i, (g, n)."""
+        return times_rows(self.A, self.of(W).expand(len(self.A), -1))
 
     def combine(self, R: Tensor) -> Tensor:
         """A_i^T r_i, (g, d)."""
-        return torch.bmm(R.unsqueeze(1), self.A).squeeze(1)
+        return rows_times(R, self.A)
 
 
 @dataclass(frozen=True, eq=False)
