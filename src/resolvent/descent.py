@@ -75,7 +75,8 @@ def accelerated(step: Gradient, x: Tensor, steps: int, memory: int) -> Tensor:
             Y = torch.stack([residuals[-1] - r for r in residuals[:-1]], 1)
             D = torch.stack([points[-1] - p for p in points[:-1]], 1)
             G = Y @ Y.mT
-            ridge = 1e-12 * G.diagonal(dim1=1, dim2=2).sum(1).clamp_min(1e-300)
+            kind = torch.finfo(G.dtype)
+            ridge = (4096 * kind.eps * G.diagonal(dim1=1, dim2=2).sum(1)).clamp_min(kind.tiny)
             G = G + torch.diag_embed(ridge.unsqueeze(1).expand(-1, G.shape[-1]))
             x = Tx - (torch.linalg.solve(G, Y @ residuals[-1].unsqueeze(-1)) * D).sum(1)
     return points[-1]

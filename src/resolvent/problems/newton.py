@@ -27,7 +27,7 @@ PAIRS = 3
 MOST = 200
 CLOSE = 1e-6
 """Relative to u, where Newton's method converges quadratically."""
-TINY, TOO_SHORT = 1e-300, 1e-10
+TOO_SHORT = 1e-10
 
 
 class Smooth(Protocol):
@@ -148,12 +148,14 @@ def newton_prox(
 
 def corrected(kept: Kept, e: Tensor, s: Tensor, y: Tensor) -> Tensor:
     """s theta + B (e - y theta), with theta such that y theta is as near to e as can be: exact along the pairs seen."""
-    scale = 1 / length(y, 2).clamp_min(TINY)  # pairs of very different sizes count the same; zero pairs say nothing
+    scale = 1 / length(y, 2).clamp_min(
+        torch.finfo(y.dtype).tiny
+    )  # pairs of very different sizes count the same; zero pairs say nothing
     y = y * scale.unsqueeze(-1)
     theta = (y * e.unsqueeze(1)).sum(2)
     if y.shape[1] > 1:
         gram = torch.bmm(y, y.mT)
-        gram.diagonal(dim1=1, dim2=2).add_(1e-12)
+        gram.diagonal(dim1=1, dim2=2).add_(4096 * torch.finfo(y.dtype).eps)
         theta = torch.linalg.solve(gram, theta)
     left = e - (y * theta.unsqueeze(-1)).sum(1)
     return kept.apply(left) + (s * (theta * scale).unsqueeze(-1)).sum(1)

@@ -1,0 +1,33 @@
+"""Single precision goes through everything, and ends as near to the double-precision model as it can."""
+
+import numpy as np
+import pytest
+import torch
+
+import resolvent as rs
+
+pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+
+RNG = np.random.default_rng(0)
+A = RNG.standard_normal((5, 40, 8))
+B = RNG.standard_normal((5, 40))
+PROBLEMS = {"squares": (rs.LeastSquares, A, B), "logistic": (rs.Logistic, A, np.sign(B))}
+SCHEMES = {
+    "FedPi": rs.fedpi("auto"),
+    "FedProx": rs.fedprox(0.02),
+    "FedAvg": rs.fedavg(0.005, steps=2),
+    "gradient prox": rs.fedprox(0.02, local=rs.GradientProx(20, anderson=2)),
+}
+
+
+@pytest.mark.parametrize("more", [{}, {"anderson": 2}, {"participation": 0.5}], ids=["plain", "anderson", "sampled"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_single_precision_follows_double(problem: str, scheme: str, more: dict[str, object]) -> None:
+    make, data, labels = PROBLEMS[problem]
+    models = [
+        rs.solve(make(data.astype(kind), labels.astype(kind)), SCHEMES[scheme], rounds=60, **more).model
+        for kind in (np.float32, np.float64)
+    ]
+    assert models[0].dtype == torch.float32
+    torch.testing.assert_close(models[0].double(), models[1], rtol=1e-3, atol=1e-4)
