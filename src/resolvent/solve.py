@@ -224,6 +224,8 @@ class _Watch:
         if happened.step is not None and (happened.number % CHECK == 0 or math.isnan(self._first)):
             diverged = self._diverged(happened)
             if diverged:
+                if not record and not isinstance(stop, Stop):
+                    self.history.record(happened, seconds)  # to be seen, whatever the cadence
                 return "diverged", diverged
         if stop is None:
             return None
