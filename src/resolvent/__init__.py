@@ -21,9 +21,10 @@ from resolvent.participation import Bernoulli, Everyone, FixedSize, Trace
 from resolvent.problems.custom import Custom
 from resolvent.problems.deviations import AbsoluteDeviations
 from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
-from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, Indicators, ObtuseCone, Orthant
+from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.rounds import Round
 from resolvent.run import Run

@@ -1,4 +1,4 @@
-"""Projections onto convex sets, and the problem of finding a point in all of them.
+"""Convex sets and the projections onto them.
 
 A set is anything with `dim`, `project(x)` and `contains(x, tol)` over points x of shape (..., d). All of them compute
 in the dtype and on the device of x.
@@ -7,17 +7,14 @@ in the dtype and on the device of x.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from resolvent.errors import refuse, whole
-from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select
+from resolvent.problems.inputs import as_tensor, finite
 
 TOL = 1e-9
 """How far outside a set, as a length, a point may lie and still be called inside."""
@@ -36,85 +33,6 @@ class ConvexSet(Protocol):
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         """Whether each x lies inside, or outside by a length of about tol at most, (...)."""
         ...
-
-
-class Indicators:
-    """f_i is 0 in sets[i] and infinite elsewhere, so that its prox, whatever eta, is the projection.
-
-    "In" means to within the length `tol` (1e-9, or 1e-4 in float32). Whether the sets have a common point is not looked
-    into: where one is known, give it as `minimiser`, and f* = 0 and the gap (0 or infinite) are known with it.
-    """
-
-    offers = frozenset({"value", "prox"})
-    convex = True
-    closed_form = True
-    lipschitz = None
-
-    def __init__(
-        self, sets: Sequence[ConvexSet], weights: Any = None, minimiser: Any = None, tol: float | None = None
-    ) -> None:
-        self.sets = tuple(sets)
-        if not self.sets:
-            refuse("sets", "empty", "one set a user is needed")
-        self.users, self.dim = len(self.sets), self.sets[0].dim
-        for user, each in enumerate(self.sets):
-            if each.dim != self.dim:
-                refuse(f"sets[{user}]", f"of dimension {each.dim}", f"that of user 0 is {self.dim}, and all must agree")
-        like = _kind(self.sets)
-        self.weights = as_weights(weights, self.users, like)
-        self.tol = (TOL if like.dtype == FLOAT else 1e-4) if tol is None else tol
-        if not self.tol >= 0:
-            refuse("tol", tol, "a length >= 0 is needed")
-        # Users who share one set object, as homogeneous users do, are projected together.
-        members: dict[int, list[int]] = {}
-        for user, each in enumerate(self.sets):
-            members.setdefault(id(each), []).append(user)
-        self._groups = [(self.sets[who[0]], torch.tensor(who, device=like.device)) for who in members.values()]
-        self.minimiser = None if minimiser is None else self._common(minimiser)
-
-    def _common(self, minimiser: Any) -> Tensor:
-        w = finite(as_tensor(minimiser, "minimiser").to(self.weights), "minimiser", of="coordinate")
-        if w.shape != (self.dim,):
-            refuse("minimiser", f"of shape {tuple(w.shape)}", f"one point of length {self.dim} is needed")
-        outside = self.value(w) > 0
-        if bool(outside.any()):
-            refuse("minimiser", f"outside sets[{int(outside.nonzero()[0])}]", "a point common to all sets is needed")
-        return w
-
-    def value(self, W: Tensor) -> Tensor:
-        W = as_rows(W, self).expand(self.users, -1)
-        out = torch.full_like(self.weights, torch.inf)
-        for each, who in self._groups:
-            out[who] = out[who].masked_fill(each.contains(W[who], self.tol), 0.0)
-        return out
-
-    def grad(self, W: Tensor) -> NoReturn:
-        refuse("grad", "asked of indicators, which have none", "a scheme with a prox, such as fedpi, is needed")
-
-    def prox(self, U: Tensor, eta: float) -> Tensor:
-        U = as_rows(U, self).expand(self.users, -1)
-        out = torch.empty_like(U)
-        for each, who in self._groups:
-            out[who] = each.project(U[who])
-        return out
-
-    def take(self, who: Tensor) -> Indicators:
-        chosen = torch.arange(self.users, device=who.device)[who].tolist()
-        return Indicators([self.sets[i] for i in chosen], select(self.weights, who), self.minimiser, self.tol)
-
-    @property
-    def convexity(self) -> Tensor:
-        return torch.zeros_like(self.weights)
-
-    @property
-    def fstar(self) -> float | None:
-        return None if self.minimiser is None else 0.0
-
-    def gap(self, W: Tensor) -> Tensor | None:
-        """0 or infinite; users of weight zero have no say (0 * inf = 0)."""
-        if self.minimiser is None:
-            return None
-        return torch.stack([self.value(w)[self.weights > 0].sum() for w in points(W, self)])
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -326,11 +244,3 @@ def _set(frozen: object, **fields: Tensor | float) -> None:
     """The fields of a frozen dataclass, from its own __init__, which takes NumPy and lists but keeps tensors."""
     for name, value in fields.items():
         object.__setattr__(frozen, name, value)
-
-
-def _kind(sets: Sequence[ConvexSet]) -> Tensor:
-    """An empty tensor of the dtype and device of the sets' own data; of float64 where they have none (orthants)."""
-    data = [x for each in sets for x in getattr(each, "__dict__", {}).values() if isinstance(x, Tensor)]
-    if not data:
-        return torch.empty(0, dtype=FLOAT)
-    return torch.empty(0, dtype=reduce(torch.promote_types, (x.dtype for x in data)), device=data[0].device)
