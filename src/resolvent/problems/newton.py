@@ -112,10 +112,15 @@ def newton_prox(
     enough = torch.maximum(tol * (1 + size), 4 * torch.finfo(u.dtype).eps * (size + eta * length(g)))
     close = CLOSE * (1 + size)
     stale, done = kept.anchor[:, 0].isnan() | (debt > PRICE), torch.zeros_like(norm, dtype=torch.bool)
+    before = x, e
     for k in range(MOST):
         todo = (norm > enough) & ~done
         if not bool(todo.any()):
             break
+        if k > 0:  # earlier rounds' pairs say what this round's first step does: they are dropped
+            change = ((x - before[0]).unsqueeze(1), (e - before[1]).unsqueeze(1))
+            s, y = change if k == 1 else (torch.cat([s, change[0]], 1), torch.cat([y, change[1]], 1))
+        before = x, e
         exact = todo & stale if k % PATIENCE < PATIENCE - 1 else todo
         renewing = bool(exact.any())
         if renewing:
@@ -131,12 +136,10 @@ def newton_prox(
             # Close to the solution a true Newton step that gains nothing has met the round-off of the gradient.
             done = done | (exact & stale & (norm <= close))
             better = better | (exact & (norm > close))
-        mark = better.unsqueeze(1)
-        old = (s, y) if k else (s[:, :0], y[:, :0])  # earlier rounds' pairs say what this round's first does: drop them
-        s, y = (torch.cat([a, (mark * b).unsqueeze(1)], 1) for a, b in zip(old, (new - x, e_new - e), strict=True))
         if bool(better.all()):
             x, g, e, norm = new, g_new, e_new, norm_new
         else:
+            mark = better.unsqueeze(1)
             x, g, e = (torch.where(mark, a, b) for a, b in ((new, x), (g_new, g), (e_new, e)))
             norm = torch.where(better, norm_new, norm)
         if k >= FEWEST:
