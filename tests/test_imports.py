@@ -22,6 +22,7 @@ LAYERS = {
     "errors": 0,
     "randomness": 1,
     "schedules": 1,
+    "data": 2,
     "problems": 2,
     "scheme": 2,
     "participation": 2,
