@@ -1,0 +1,53 @@
+"""NumPy's NPZ archives, of plain arrays only: nothing in a file is ever unpickled."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resolvent.data.libsvm import fits
+from resolvent.errors import refuse
+
+X_KEYS = ("x", "X", "A", "data", "features", "x_train", "X_train")
+Y_KEYS = ("y", "b", "labels", "label", "target", "targets", "y_train", "Y_train")
+
+
+def load(file: Any, name: str, wanted: tuple[str, ...] | None = None) -> dict[str, NDArray[Any]]:
+    """The arrays of an archive by key; with `wanted`, those of them that are there."""
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files if wanted is None or key in wanted}
+    except (BadZipFile, ValueError, EOFError, TypeError, AttributeError) as error:  # one bare array has no keys
+        refuse("path", name, f"an NPZ file of plain arrays is needed ({type(error).__name__} while reading it)")
+
+
+def npz(
+    file: IO[bytes], name: str, target: str | int | None = None
+) -> tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]:
+    """Features and labels of an archive; images and the like are flattened to rows."""
+    found = load(file, name)
+    x_key = _key(list(found), X_KEYS, "features", name)
+    y_key = _key(list(found), Y_KEYS if target is None else (str(target),), "labels", name)
+    x, y = found[x_key], found[y_key]
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or not x.size:
+        came = f"{name}, with {x_key} of shape {x.shape} and {y_key} of shape {y.shape}"
+        refuse("path", came, "(rows, features) and (rows,) are needed")
+    if x.dtype.kind not in "biuf":
+        refuse("path", f"{name}, whose {x_key} is of type {x.dtype}", "features must be numbers")
+    flat = x.reshape(len(x), -1)
+    fits(*flat.shape, name)
+    labels = y.astype(np.float64) if y.dtype.kind in "biuf" else y.astype(np.str_)
+    return flat.astype(np.float64), labels, tuple(map(str, range(flat.shape[1]))), y_key
+
+
+def _key(keys: list[str], known: tuple[str, ...], what: str, name: str) -> str:
+    for key in known:
+        if key in keys:
+            return key
+    shown = ", ".join(keys[:8]) or "nothing"
+    refuse("path", f"{name}, which holds {shown}", f"{what} are looked for under {', '.join(known)}")

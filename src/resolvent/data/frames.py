@@ -1,0 +1,179 @@
+"""Files of columns, by pandas: CSV and its kin, with or without a heading, and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Generator
+from contextlib import closing
+from difflib import get_close_matches
+from importlib import import_module
+from itertools import islice
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resolvent.errors import refuse
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Columns = tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]
+Target = str | int | None
+
+TARGETS = ("y", "target", "label", "class")
+"""What the column of labels is called where nobody says."""
+SEPARATORS = (",", "\t", ";")
+
+
+def separated(file: IO[bytes], name: str, target: Target = None) -> Columns:
+    """CSV, TSV or values apart by semicolons; the heading, if there is one, names the columns."""
+    try:
+        frame = _separated(file, name)
+    except (UnicodeDecodeError, csv.Error) as error:
+        refuse("path", name, f"lines of text in UTF-8 are needed ({error})")
+    return _columns(frame, name, target)
+
+
+def parquet(file: IO[bytes], name: str, target: Target = None) -> Columns:
+    """A Parquet file, which needs pyarrow."""
+    import pandas as pd
+
+    try:
+        import_module("pyarrow")
+    except ImportError:
+        refuse("path", f"{name}, a Parquet file", "pyarrow is not installed: pip install 'resolvent[parquet]'")
+    try:
+        frame = pd.read_parquet(cast(Any, file), engine="pyarrow")
+    except (ValueError, OSError) as error:
+        refuse("path", name, f"it is no Parquet file ({str(error).splitlines()[0]})")
+    if not len(frame):
+        refuse("path", f"{name}, which has no rows", "a file with rows is needed")
+    frame.columns = pd.Index([str(column) for column in frame.columns])
+    return _columns(frame, name, target)
+
+
+def _columns(frame: pd.DataFrame, name: str, target: Target) -> Columns:
+    names = list(frame.columns)
+    at = _target(names, target, name)
+    if len(names) == 1:
+        refuse("path", f"{name}, which has one column", "features are needed beside the labels")
+    rest = [i for i in range(len(names)) if i != at]
+    for i in rest:
+        _check_numbers(frame.iloc[:, i], names[i], name)
+    x = frame.iloc[:, rest].to_numpy(dtype=np.float64, na_value=np.nan)
+    return x, _labels(frame.iloc[:, at], names[at], name), tuple(names[i] for i in rest), names[at]
+
+
+def _target(names: list[str], target: Target, name: str) -> int:
+    """The number of the column of labels."""
+    if isinstance(target, int):
+        if not -len(names) <= target < len(names):
+            refuse("target", target, f"{name} has {len(names)} columns, numbered from 0")
+        return target % len(names)
+    if target is None:
+        lower = [column.strip().lower() for column in names]
+        return next((lower.index(known) for known in TARGETS if known in lower), len(names) - 1)
+    if target not in names:
+        near = get_close_matches(target, names, n=1, cutoff=0.0)[0]
+        refuse("target", repr(target), f"{name} has no such column (nearest: {near!r})")
+    return names.index(target)
+
+
+def _labels(column: pd.Series[Any], label: str, name: str) -> NDArray[Any]:
+    from pandas.api.types import is_numeric_dtype
+
+    if is_numeric_dtype(column):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if column.isna().any():
+        row = int(column.isna().to_numpy().argmax()) + 1
+        refuse("path", f"{name}, where the target {label!r} of row {row} is missing", "a label a row is needed")
+    return np.array(column.astype(str).tolist())
+
+
+def _check_numbers(column: pd.Series[Any], label: str, name: str) -> None:
+    import pandas as pd
+    from pandas.api.types import is_complex_dtype, is_numeric_dtype
+
+    if is_numeric_dtype(column) and not is_complex_dtype(column):
+        return
+    numbers = pd.to_numeric(column.astype(str), errors="coerce")
+    row = int((numbers.isna() & column.notna()).to_numpy().argmax())
+    came = f"{name}, whose column {label!r} is {str(column.iloc[row])[:40]!r} in row {row + 1}"
+    refuse("path", came, "features must be numbers: leave the column out or code it as numbers")
+
+
+# --- separated values ------------------------------------------------------------------------------------------------
+
+
+def _separated(file: IO[bytes], name: str) -> pd.DataFrame:
+    import pandas as pd
+
+    separator, heading, skip = _heading(file)
+    file.seek(0)
+    try:
+        frame = pd.read_csv(
+            cast(Any, file),
+            sep=separator,
+            header=None,
+            skiprows=skip,
+            encoding="utf-8-sig",
+            low_memory=False,
+        )
+    except pd.errors.EmptyDataError:
+        refuse("path", f"{name}, which has no rows", "a file with rows is needed")
+    except pd.errors.ParserError as error:
+        _refuse_ragged(file, separator, name)
+        refuse("path", name, f"it cannot be read ({str(error).rpartition('error: ')[2].strip()})")
+    names = heading or [str(i) for i in range(len(frame.columns))]
+    if len(frame.columns) != len(names) or frame.isna().to_numpy().any():  # short lines are filled up with NaN
+        _refuse_ragged(file, separator, name)
+    frame.columns = pd.Index(names)
+    return frame
+
+
+def _heading(file: IO[bytes]) -> tuple[str, list[str] | None, int]:
+    """The separator, the names in the first line if they are names, and how many lines to skip for them."""
+    first = next((line for line in file if line.strip()), b"").decode("utf-8-sig")
+    separator = max(SEPARATORS, key=first.count)
+    with closing(_lines(file, separator)) as lines:
+        rows = list(islice(lines, 2))
+    if not rows:
+        return separator, None, 0
+    (skip, top), (_, below) = rows[0], rows[-1]
+    if len(rows) == 1:
+        names = not any(map(_is_number, top))
+    else:  # a number below what is none: text over text may be a label
+        names = any(not _is_number(a) and _is_number(b) for a, b in zip(top, below, strict=False))
+    return (separator, [cell.strip() for cell in top], skip) if names else (separator, None, 0)
+
+
+def _lines(file: IO[bytes], separator: str) -> Generator[tuple[int, list[str]], None, None]:
+    """(line number, fields) of all lines that are not blank, from the beginning."""
+    file.seek(0)
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    try:
+        reader = csv.reader(text, delimiter=separator)
+        yield from ((reader.line_num, row) for row in reader if row)
+    finally:
+        text.detach()  # or the file would be closed with it
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.strip() or "nan")
+    except ValueError:
+        return cell.strip().lower() in ("na", "n/a", "null", "none")
+    return True
+
+
+def _refuse_ragged(file: IO[bytes], separator: str, name: str) -> None:
+    """Refuse a file whose lines have unequal numbers of fields; return if all have the same."""
+    width = 0
+    with closing(_lines(file, separator)) as lines:
+        for number, row in lines:
+            width = width or len(row)
+            if len(row) != width:
+                came = f"{name}, whose line {number} has {len(row)} fields"
+                refuse("path", came, f"{width} are needed, as in its first line")

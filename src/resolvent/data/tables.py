@@ -1,0 +1,118 @@
+"""A user's own file as numbers: LIBSVM, CSV, TSV, Parquet or NPZ, compressed or not."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resolvent.data import arrays, frames, libsvm
+from resolvent.errors import refuse
+
+Reader = Callable[..., tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]]
+
+READERS: dict[str, Reader] = {
+    ".csv": frames.separated,
+    ".tsv": frames.separated,
+    ".parquet": frames.parquet,
+    ".npz": arrays.npz,
+    ".libsvm": libsvm.rows,
+    ".svmlight": libsvm.rows,
+    ".svm": libsvm.rows,
+    ".txt": libsvm.rows,
+}
+"""Who reads what, by suffix; a file of any other name is LIBSVM's if its first line looks so (`a9a`, `a9a.t`)."""
+OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
+    """A file's rows: x (rows, features) in float64, y (rows,) in float64 or as text, and the names of both."""
+
+    x: NDArray[np.float64]
+    y: NDArray[Any]
+    features: tuple[str, ...]
+    target: str
+
+    def __repr__(self) -> str:
+        return f"Table({self.x.shape[0]} rows, {self.x.shape[1]} features, target {self.target!r})"
+
+
+def read(path: str | Path, target: str | int | None = None, width: int | None = None) -> Table:
+    """The rows of a file, by its suffix; `.gz`, `.bz2` or `.xz` may follow.
+
+    target: the name or number of the column of labels in a CSV or Parquet file, or the key of the labels in an NPZ
+    file; by default one called y, target, label or class, else the last. width: how many features a LIBSVM file has,
+    where the last of them may never occur in it (a9a has 123, of which a9a.t uses 122).
+    """
+    path = Path(path)
+    if not path.is_file():
+        refuse("path", path, "no such file is there" if not path.exists() else "a file is needed")
+    if not path.stat().st_size:
+        refuse("path", f"{path}, which is empty", "a file with rows is needed")
+    if isinstance(target, bool) or not isinstance(target, str | int | None):
+        refuse("target", repr(target), "the name or the number of a column is needed")
+    try:
+        with _open(path) as file:
+            reader = _reader(path, file)
+            if width is not None:
+                if reader is not libsvm.rows:
+                    refuse("width", width, f"only a LIBSVM file leaves it open, and {path.name} is none")
+                reader = partial(libsvm.rows, width=width)
+            table = Table(*reader(file, path.name, target))
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        refuse("path", path, f"it cannot be read ({error})")
+    _check_finite(table, path.name)
+    return table
+
+
+def signs(y: Any, positive: Any = None) -> NDArray[np.float64]:
+    """Labels -1 and +1: the smaller of two values is -1, or everything but `positive` is."""
+    labels = np.asarray(y)
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        refuse("y", "NaN or infinite in places", "labels are needed")
+    values = np.unique(labels)
+    if positive is None and len(values) != 2:
+        came = f"of {len(values)} classes" if len(values) != 1 else "of one class"
+        refuse("y", came, "logistic regression needs two: positive= makes one class against the rest")
+    if positive is not None and positive not in values.tolist():
+        shown = ", ".join(map(str, values[:10].tolist())) + (", ..." if len(values) > 10 else "")
+        refuse("positive", repr(positive), f"one of the classes {shown} is needed")
+    return np.where(labels == (values[1] if positive is None else positive), 1.0, -1.0)
+
+
+def _open(path: Path) -> IO[bytes]:
+    opener = OPENERS.get(path.suffix.lower())
+    return cast(IO[bytes], opener(path)) if opener else path.open("rb")
+
+
+def _reader(path: Path, file: IO[bytes]) -> Reader:
+    inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
+    reader = READERS.get(inner.suffix.lower())
+    if reader is None:
+        if not libsvm.looks_alike(file):
+            suffixes = ", ".join(READERS)
+            refuse("path", path, f"{suffixes} or a first line such as `1 3:0.5 7:1` is needed to know its format")
+        reader = libsvm.rows
+    return reader
+
+
+def _check_finite(table: Table, name: str) -> None:
+    bad = ~np.isfinite(table.x)
+    if bad.any():
+        row, column = divmod(int(bad.argmax()), bad.shape[1])
+        came = f"{name}, where feature {table.features[column]!r} of row {row + 1} is missing, NaN or infinite"
+        refuse("path", came, "finite numbers are needed")
+    if table.y.dtype.kind == "f" and not np.isfinite(table.y).all():
+        row = int((~np.isfinite(table.y)).argmax())
+        came = f"{name}, where the target {table.target!r} of row {row + 1} is missing, NaN or infinite"
+        refuse("path", came, "finite numbers are needed")
