@@ -39,8 +39,9 @@ from resolvent.scheme import (
     reflect_gradient,
     reflect_prox,
 )
-from resolvent.solve import Stop, solve
+from resolvent.solve import solve
 from resolvent.state import State
+from resolvent.watch import Stop
 
 __version__ = "0.1.0"
 

@@ -10,6 +10,10 @@ class InputError(ValueError):
     """An argument cannot be used; the message names it, says what came and what is needed."""
 
 
+class StorageError(InputError):
+    """A run cannot be written or read; what was written before is intact."""
+
+
 class ResolventWarning(UserWarning):
     """Something runs, but not the way one might think."""
 

@@ -65,7 +65,7 @@ class History:
     def row(self) -> dict[str, Any]:
         """The last round's row, read now."""
         self._flush()
-        return {name: values[-1] for name, values in self._columns.items()}
+        return {name: self._columns[name][-1] for name in self._names()}
 
     def forget(self) -> None:
         """Leave the last row out, once it has been read."""
@@ -77,6 +77,9 @@ class History:
         import pandas as pd
 
         self._flush()
+        return pd.DataFrame({name: self._columns[name] for name in self._names()})
+
+    def _names(self) -> list[str]:
+        """The columns in the order that people read."""
         more = [name for name in self._columns if name not in FIRST + LAST]
-        kept = [name for name in (*FIRST, *more, *LAST) if name in self._columns or not name.startswith("average")]
-        return pd.DataFrame({name: self._columns[name] for name in kept})
+        return [name for name in (*FIRST, *more, *LAST) if name in self._columns or not name.startswith("average")]
