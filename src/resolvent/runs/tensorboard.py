@@ -1,0 +1,31 @@
+"""Rows of the metrics for TensorBoard."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from resolvent.errors import InputError
+from resolvent.runs.recorder import Sink
+
+
+def sink(folder: Path) -> Sink:
+    """Write every number of a row as a scalar at its round. A round done again replaces what stood there."""
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError:
+        raise InputError(
+            "TensorBoard is not installed; pip install 'resolvent[tensorboard]', or leave it out"
+        ) from None
+    writer: list[SummaryWriter] = []
+
+    def take(row: dict[str, Any]) -> None:
+        if not writer:
+            writer.append(SummaryWriter(str(folder), purge_step=row["round"]))
+        for name, value in row.items():
+            if name != "round" and math.isfinite(value):
+                writer[0].add_scalar(name, value, row["round"])
+        writer[0].flush()
+
+    return take
