@@ -1,0 +1,153 @@
+"""Configurations from TOML and from `section.key=value`, checked against the sections, and back.
+
+An unknown key is an error with the nearest valid name; a value of the wrong kind is one with what is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from resolvent.config.sections import PROBLEMS, Config, Own, Table
+from resolvent.errors import InputError, refuse
+
+SECTIONS = {f.name: f for f in fields(Config)}
+T = TypeVar("T")
+
+
+def read(tree: Mapping[str, Any]) -> Config:
+    """A configuration from sections of plain values."""
+    for name, section in tree.items():
+        if name not in SECTIONS:
+            raise InputError(f"there is no section [{name}]{nearest(name, SECTIONS)}")
+        if not isinstance(section, Mapping):
+            refuse(name, repr(section), f"a section [{name}] with keys is needed")
+    made: dict[str, Any] = {}
+    for name in SECTIONS:
+        kind = _problem(tree.get(name, {})) if name == "problem" else type(getattr(Config(), name))
+        made[name] = _section(kind, name, tree.get(name, {}))
+    return Config(**made)
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """The sections of a TOML file."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise InputError(f"the configuration {path} cannot be read ({error.strerror}); name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"the configuration {path} is not TOML: {error}") from None
+
+
+def with_values(tree: Mapping[str, Any], assignments: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The tree with `section.key` set to values."""
+    new: dict[str, Any] = {
+        name: dict(section) if isinstance(section, Mapping) else section for name, section in tree.items()
+    }
+    for dotted, value in assignments:
+        section, dot, key = dotted.partition(".")
+        if not dot or not section or not key:
+            refuse("a setting", repr(dotted), "section.key=value is needed, scheme.eta=1e-4 say")
+        if not isinstance(new.setdefault(section, {}), dict):
+            refuse(section, repr(new[section]), f"a section [{section}] with keys is needed")
+        new[section][key] = value
+    return new
+
+
+def parse(assignment: str) -> tuple[str, Any]:
+    """section.key=value as (section.key, value): the value is TOML, or else text."""
+    key, equals, text = assignment.partition("=")
+    if not equals:
+        refuse("a setting", repr(assignment), "section.key=value is needed, scheme.eta=1e-4 say")
+    return key.strip(), literal(text.strip())
+
+
+def literal(text: str) -> Any:
+    """A number, true, false or text."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def fingerprint(config: Config) -> str:
+    """The same for two configurations that compute the same."""
+    told = {name: section for name, section in plain(config).items() if name != "store"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def plain(config: Config) -> dict[str, dict[str, Any]]:
+    """Plain values, without those that are not set."""
+    tree = dataclasses.asdict(config)
+    return {name: {k: v for k, v in section.items() if v is not None} for name, section in tree.items()}
+
+
+def dumps(config: Config) -> str:
+    """The configuration as TOML, every default filled in."""
+    blocks = []
+    for name, section in plain(config).items():
+        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in section.items()]
+        blocks.append("\n".join([f"[{name}]", *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """How a sentence about an unknown name goes on."""
+    names = list(valid)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
+
+
+def _problem(section: Mapping[str, Any]) -> type[Any]:
+    name = section.get("name", "least-squares")
+    if not isinstance(name, str):
+        refuse("problem.name", repr(name), f"one of {', '.join(PROBLEMS)} is needed")
+    if ".py:" in name:
+        return Own
+    if name not in PROBLEMS:
+        raise InputError(f"there is no problem {name!r}{nearest(name, PROBLEMS)}")
+    return Table if "data" in section else PROBLEMS[name]
+
+
+def _section(kind: type[T], where: str, given: Mapping[str, Any]) -> T:
+    hints, names = typing.get_type_hints(kind), [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for key in given:
+        if key not in names:
+            raise InputError(f"there is no key {where}.{key}{nearest(key, names)}")
+    return kind(**{key: _value(f"{where}.{key}", value, hints[key]) for key, value in given.items()})
+
+
+def _value(where: str, value: Any, hint: Any) -> Any:
+    """The value, if it is of the kind that the annotation says; whole numbers do for floats."""
+    options = (
+        typing.get_args(hint)
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+        else (hint,)
+    )
+    for option in options:
+        if typing.get_origin(option) is Literal:
+            if value in typing.get_args(option):
+                return value
+        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if math.isfinite(value):
+                return float(value)
+        elif isinstance(value, option) and (option is bool or not isinstance(value, bool)):
+            return value
+    wanted = " or ".join(_words(option) for option in options if option is not type(None))
+    refuse(where, repr(value), f"{wanted} is needed")
+
+
+def _words(option: Any) -> str:
+    if typing.get_origin(option) is Literal:
+        return " or ".join(f'"{choice}"' for choice in typing.get_args(option))
+    return {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[option]

@@ -1,0 +1,138 @@
+"""What a configuration describes, built: the arguments of `solve`, and what a run says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import resolvent
+from resolvent import config as configs
+from resolvent import schedules
+from resolvent.anderson import Anderson
+from resolvent.config import Config
+from resolvent.errors import InputError, refuse
+from resolvent.experiment.tasks import Task, task
+from resolvent.explain import Explanation, explain
+from resolvent.local import ExactProx, GradientProx, GradientSteps, NewtonProx
+from resolvent.participation import Bernoulli, Everyone, FixedSize, Participation
+from resolvent.scheme import TABLE, Number, Scheme, named
+from resolvent.watch import Stop
+
+SCHEDULES: dict[str, Any] = {
+    "constant": lambda eta, period: eta,
+    "harmonic": lambda eta, period: schedules.harmonic(eta),
+    "inverse-sqrt": lambda eta, period: schedules.inverse_sqrt(eta),
+    "inverse-log": lambda eta, period: schedules.inverse_log(eta),
+    "halving": schedules.halving,
+}
+CUSTOM = "custom"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A configuration with nothing left open, and what it describes."""
+
+    config: Config
+    fingerprint: str
+    task: Task
+    scheme: Scheme
+    anderson: Anderson
+    participation: Participation
+    stop: Stop | None
+
+    @property
+    def explanation(self) -> Explanation:
+        return explain(self.scheme, self.task.problem, self.participation, self.anderson)
+
+    @property
+    def name(self) -> str:
+        """What its runs are called."""
+        problem = self.config.problem.name.rpartition("/")[2].partition(".py:")[0]
+        return f"{self.config.scheme.algorithm.replace('_', '-')}-{problem}"
+
+
+def build(config: Config, ready: Task | None = None) -> Experiment:
+    """Build everything, checked; `ready` is the problem where it is at hand already."""
+    made = task(config.problem, config.run.seed) if ready is None else ready
+    asked = replace(config, problem=made.section)
+    resolved = replace(asked, scheme=replace(asked.scheme, algorithm=_algorithm(asked.scheme.algorithm)))
+    eta = _eta(resolved, made)
+    resolved = replace(resolved, scheme=replace(resolved.scheme, eta=eta))
+    if resolved.run.threads is None:
+        resolved = replace(resolved, run=replace(resolved.run, threads=made.threads))
+    a, stop = resolved.anderson, resolved.stop
+    return Experiment(
+        config=resolved,
+        fingerprint=fingerprint(asked),
+        task=made,
+        scheme=_scheme(resolved, eta),
+        anderson=Anderson(a.memory, on=a.on),
+        participation=_participation(resolved),
+        stop=Stop(stop.gap, stop.residual, stop.certificates, stop.seconds) if stop != type(stop)() else None,
+    )
+
+
+def fingerprint(config: Config) -> str:
+    """The same for configurations that this version computes alike."""
+    return f"{resolvent.__version__}-{configs.fingerprint(config)}"
+
+
+def _algorithm(name: str) -> str:
+    plain = name.lower().replace("-", "_")
+    if plain != CUSTOM and plain not in TABLE:
+        raise InputError(f"there is no algorithm {name!r}{configs.nearest(plain, (*TABLE, CUSTOM))}")
+    return plain
+
+
+def _eta(config: Config, made: Task) -> float | Literal["auto"]:
+    """What was asked for; else found while running where that solves the same problem, else what is customary."""
+    scheme = config.scheme
+    if scheme.eta is not None:
+        return scheme.eta
+    if scheme.schedule == "constant" and scheme.algorithm in ("fedpi", "fedsplit"):
+        return "auto"
+    if made.eta is None:
+        raise InputError(f"scheme.eta is missing, and {scheme.algorithm} cannot find one by itself; give --eta")
+    return made.eta
+
+
+def _scheme(config: Config, eta: float | str) -> Scheme:
+    s = config.scheme
+    if eta == "auto" and s.schedule != "constant":
+        refuse("scheme.schedule", repr(s.schedule), 'eta = "auto" finds its own: give a number for eta, or no schedule')
+    step: Number | str = eta if isinstance(eta, str) else SCHEDULES[s.schedule](eta, s.period)
+    mixing = {"alpha": s.alpha, "beta": s.beta, "gamma": s.gamma}
+    if s.algorithm == CUSTOM:
+        missing = [f"scheme.{name}" for name, value in mixing.items() if value is None]
+        if missing:
+            raise InputError(f'the algorithm "custom" needs {", ".join(missing)}; give them with --set')
+        return Scheme(**mixing, eta=step, local=_local(config, forward=False), name="custom")  # type: ignore[arg-type]
+    given = [f"scheme.{name}" for name, value in mixing.items() if value is not None]
+    if given:
+        raise InputError(f'{", ".join(given)} belong to the algorithm "custom", but it is {s.algorithm!r}')
+    return named(s.algorithm, step, _local(config, TABLE[s.algorithm].forward))
+
+
+def _local(config: Config, forward: bool) -> Any:
+    at = config.local
+    kind = "gradient" if at.kind == "best" and (forward or at.steps or at.batch or at.lr) else at.kind
+    if kind == "best":
+        return None
+    if kind != "gradient":
+        if forward:
+            refuse("local.kind", repr(kind), f"{config.scheme.algorithm} takes gradient steps: leave it out")
+        return ExactProx() if kind == "exact" else NewtonProx(at.tol)
+    if not forward:
+        return GradientProx(at.steps or 20, at.lr, at.batch, at.momentum)
+    if at.lr is not None:
+        refuse("local.lr", at.lr, f"the steps of {config.scheme.algorithm} are eta: give --eta instead")
+    return GradientSteps(at.steps or 1, at.batch, at.momentum)
+
+
+def _participation(config: Config) -> Participation:
+    p = config.participation
+    if p.probability is not None and p.size is not None:
+        raise InputError("participation.probability and participation.size are both given; give one of them")
+    if p.size is not None:
+        return FixedSize(p.size, absent=p.absent)
+    return Everyone() if p.probability is None else Bernoulli(p.probability, absent=p.absent)

@@ -1,0 +1,116 @@
+"""Problems by configuration: made by seed, read from a file of the user's, or from a function of the user's."""
+
+from __future__ import annotations
+
+import hashlib
+import runpy
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resolvent import data, theory
+from resolvent.config import sections
+from resolvent.errors import InputError, refuse
+from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.logistic import Logistic
+from resolvent.problems.problem import Problem
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem, the section that makes it again, an eta where one is customary, and who holds what."""
+
+    problem: Problem
+    section: Any
+    eta: float | None = None
+    threads: int = 1
+    """Rounds of convex problems are short: threads that wait for each other cost more than they save."""
+    partition: dict[str, Any] = field(default_factory=dict)
+
+
+def task(section: sections.Problem, seed: int) -> Task:
+    """The problem that a section describes."""
+    made = TASKS[type(section)]
+    return made(section, seed)
+
+
+def _least_squares(s: sections.LeastSquares, seed: int) -> Task:
+    seed = seed if s.seed is None else s.seed
+    return Task(make_least_squares(s.users, s.dim, s.rows, s.noise, s.shift, seed), s, eta=1e-5)
+
+
+def _logistic(s: sections.Logistic, seed: int) -> Task:
+    return Task(make_logistic(s.users, s.dim, s.rows, seed if s.seed is None else s.seed), s, eta=1e-2)
+
+
+def _table(s: sections.Table, seed: int) -> Task:
+    sha256 = checksum(Path(s.data))
+    if s.sha256 not in (None, sha256):
+        raise InputError(f"{s.data} is not the file that this run began with (its checksum differs); bring that back")
+    table = data.read(s.data, s.target)
+    x, y = table.x, table.y
+    if s.name == "logistic":
+        y = data.signs(y, s.positive)
+    elif s.positive is not None:
+        refuse("problem.positive", s.positive, "only logistic regression has classes: leave it out")
+    if s.standardise:
+        spread = x.std(0)
+        x = (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
+    if s.intercept:
+        x = np.column_stack([x, np.ones(len(x))])
+    parts = data.split(s.partition, y, s.users, seed if s.seed is None else s.seed)
+    A, b = [x[rows] for rows in parts], [y[rows] for rows in parts]
+    problem = LeastSquares(A, b) if s.name == "least-squares" else Logistic(A, b, reg=s.reg)
+    L = theory.curvatures(problem)[1]
+    return Task(problem, replace(s, sha256=sha256), eta=1 / L if L > 0 else None, partition=_held(parts, y))
+
+
+def _own(s: sections.Own, seed: int) -> Task:
+    path, _, name = s.name.rpartition(":")
+    if not Path(path).is_file():
+        refuse("problem", repr(s.name), f"there is no file {path}: file.py:function is needed")
+    sys.path.insert(0, str(Path(path).resolve().parent))  # what lies beside the file can be imported
+    try:
+        made = runpy.run_path(path).get(name)
+        if not callable(made):
+            refuse("problem", repr(s.name), f"{path} has no function {name}")
+        problem = made()
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{s.name} failed with {type(error).__name__}: {error}") from error
+    if not hasattr(problem, "offers"):
+        refuse(
+            s.name, f"a {type(problem).__name__}", "a function that returns a problem, rs.LeastSquares say, is needed"
+        )
+    return Task(problem, s)
+
+
+TASKS: dict[type, Callable[[Any, int], Task]] = {
+    sections.LeastSquares: _least_squares,
+    sections.Logistic: _logistic,
+    sections.Table: _table,
+    sections.Own: _own,
+}
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"the data {path} cannot be read ({error.strerror}); name a file that is there") from None
+
+
+def _held(parts: Any, y: Any) -> dict[str, Any]:
+    """Rows of each class that each user holds; of few classes only."""
+    if len(np.unique(y)) > 50:
+        return {"users": [len(rows) for rows in parts]}
+    table, classes = data.counts(parts, y)
+    return {"classes": classes.tolist(), "counts": table.tolist()}
