@@ -1,0 +1,160 @@
+"""Runs as curves: those that differ by their seed alone are one curve with a band."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from resolvent.runs import Folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLOURS = {
+    "fedavg": "#0072B2",
+    "fedprox": "#E69F00",
+    "fedsplit": "#009E73",
+    "fedpi": "#D55E00",
+    "fedrp": "#CC79A7",
+    "reflect_gradient": "#56B4E9",
+    "reflect_prox": "#6B4C9A",
+    "custom": "#666666",
+}
+"""Okabe and Ito's palette, but for its yellow and black: told apart by colour-blind readers too."""
+
+QUIET = {"run": ("seed", "threads"), "problem": ("seed", "sha256"), "store": None}
+"""Settings that do not tell curves apart: sections, or some of their keys."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Runs of one configuration, over its seeds."""
+
+    runs: tuple[Folder, ...]
+    label: str
+    colour: str
+    dash: int
+    """0: plain; 1, 2, ...: accelerated, by memory."""
+
+    @property
+    def first(self) -> Folder:
+        return self.runs[0]
+
+    @cached_property
+    def frames(self) -> list[pd.DataFrame]:
+        """A history a seed, with the bytes communicated so far."""
+        frames = []
+        for run in self.runs:
+            frame = run.history()
+            if "bytes_up" in frame:
+                frame["bytes"] = (frame["bytes_up"] + frame["bytes_down"]).cumsum()
+            frames.append(frame)
+        return frames
+
+    def over(self, x: str, y: str) -> tuple[pd.Series[float], pd.DataFrame]:
+        """x in the mean over seeds, and y's median, least and most, at the rounds that all seeds have."""
+        import pandas as pd
+
+        by_round = [frame.set_index("round", drop=False) for frame in self.frames]
+        xs = pd.concat([frame[x] for frame in by_round], axis=1, join="inner").mean(axis=1)
+        ys = pd.concat([frame[y] for frame in by_round], axis=1, join="inner")
+        return xs, pd.DataFrame({"median": ys.median(axis=1), "least": ys.min(axis=1), "most": ys.max(axis=1)})
+
+
+def curves(runs: Iterable[Folder]) -> list[Curve]:
+    """The curves of some runs, in the order of the algorithms' table, plain before accelerated."""
+    groups: dict[str, list[Folder]] = defaultdict(list)
+    for run in runs:
+        groups[json.dumps(telling(run.config), sort_keys=True)].append(run)
+    ordered = sorted(groups.values(), key=_place)
+    different = _different([group[0] for group in ordered])
+    memories = sorted({_memory(group[0]) for group in ordered} - {0})
+    colours = _colours([group[0] for group in ordered])
+    return [
+        Curve(
+            tuple(group),
+            _label(group[0], different),
+            colour,
+            memories.index(_memory(group[0])) + 1 if _memory(group[0]) else 0,
+        )
+        for group, colour in zip(ordered, colours, strict=True)
+    ]
+
+
+def apart_from_anderson(run: Folder) -> str:
+    """The same for runs that differ in acceleration (and seed) alone."""
+    return json.dumps({k: v for k, v in telling(run.config).items() if k != "anderson"}, sort_keys=True)
+
+
+def telling(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that tell curves apart."""
+    tree = {}
+    for name, section in config.items():
+        quiet = QUIET.get(name, ())
+        if quiet is not None:
+            tree[name] = {key: value for key, value in section.items() if key not in quiet}
+    return tree
+
+
+def _colours(runs: Sequence[Folder]) -> list[str]:
+    """An algorithm's own colour, lighter for each further setting of it; settings of a single one share the palette."""
+    settings: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        seen = settings[_algorithm(run)]
+        if apart_from_anderson(run) not in seen:
+            seen.append(apart_from_anderson(run))
+    palette, made = list(COLOURS.values()), []
+    for run in runs:
+        k = settings[_algorithm(run)].index(apart_from_anderson(run))
+        alone = len(settings) == 1 and len(settings[_algorithm(run)]) > 1
+        made.append(palette[k % len(palette)] if alone else lighter(COLOURS[_algorithm(run)], k))
+    return made
+
+
+def lighter(colour: str, steps: int) -> str:
+    """A colour mixed with white, a quarter a step."""
+    channels = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+    for _ in range(min(steps, 5)):
+        channels = [round(c + 0.25 * (255 - c)) for c in channels]
+    return "#" + "".join(f"{c:02X}" for c in channels)
+
+
+def _algorithm(run: Folder) -> str:
+    return str(run.config["scheme"]["algorithm"])
+
+
+def _memory(run: Folder) -> int:
+    return int(run.config["anderson"]["memory"])
+
+
+def _place(group: Sequence[Folder]) -> tuple[int, str, int]:
+    run = group[0]
+    return list(COLOURS).index(_algorithm(run)), apart_from_anderson(run), _memory(run)
+
+
+def _different(runs: Sequence[Folder]) -> list[tuple[str, str]]:
+    """The settings in which some of these runs differ, beside the algorithm and what follows from it."""
+    trees = [telling(run.config) for run in runs]
+    keys = [(name, key) for name in trees[0] for key in {k: None for tree in trees for k in tree.get(name, {})}]
+    shown = []
+    for name, key in keys:
+        values = {json.dumps(tree.get(name, {}).get(key)) for tree in trees}
+        if len(values) > 1 and (name, key) not in (("scheme", "algorithm"), ("anderson", "on")):
+            shown.append((name, key))
+    return shown
+
+
+def _label(run: Folder, different: Iterable[tuple[str, str]]) -> str:
+    """The algorithm and what sets it apart: "FedPi, eta = 0.01, Anderson 2"."""
+    parts = [str(run.about["title"])]
+    for name, key in different:
+        value = run.config.get(name, {}).get(key)
+        if (name, key) == ("anderson", "memory"):
+            parts += [f"Anderson {value}"] if value else []
+        elif value is not None:
+            parts.append(f"{key} = {value:g}" if isinstance(value, float) else f"{key} = {value}")
+    return ", ".join(parts)

@@ -1,0 +1,135 @@
+"""One self-contained HTML page of some runs: curves to explore, a table, and all that is known of their making."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from resolvent.errors import InputError
+from resolvent.report.curves import Curve
+from resolvent.report.tables import measure, summary
+
+XS = {"round": "round", "seconds": "seconds", "bytes": "bytes communicated"}
+NOT_Y = {"round", "seconds", "bytes", "bytes_up", "bytes_down", "participants"}
+DASHES = ("solid", "dash", "dashdot", "dot")
+COLUMNS = {
+    "curve": "curve",
+    "solves": "solves",
+    "rounds": "rounds",
+    "final": "final",
+    "least": "least",
+    "most": "most",
+    "rounds_to_limit": "rounds to 1e-6",
+    "seconds": "seconds",
+    "status": "status",
+}
+
+
+def page(curves: Sequence[Curve], path: Path, title: str) -> Path:
+    """Write the page; it needs no network and no other file."""
+    template = Template(resources.files("resolvent.report").joinpath("page.html").read_text())
+    first = curves[0].first
+    filled = template.substitute(
+        title=html.escape(title),
+        plotly=_plotly(),
+        data=json.dumps(_data(curves)).replace("</", "<\\/"),
+        table=_table(summary(curves)),
+        partition="" if not first.about["problem"]["partition"] else _partition(first.about["problem"]["partition"]),
+        explanations=_explanations(curves),
+        configs="".join(_fold(curve.label, (curve.first.path / "config.toml").read_text()) for curve in curves),
+        environment=html.escape(json.dumps(first.about["environment"], indent=2)),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(filled)
+    return path
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise InputError("the page needs Plotly, which is not installed; pip install 'resolvent[plot]'") from None
+    script: str = get_plotlyjs()
+    return script
+
+
+def _data(curves: Sequence[Curve]) -> dict[str, Any]:
+    frames = [frame for curve in curves for frame in curve.frames if len(frame)]
+    names = [str(name) for name in (frames[0] if frames else ()) if name not in NOT_Y]
+    ys = [name for name in names if any(frame[name].notna().any() for frame in frames if name in frame)]
+    preferred = measure(frames[0]) if frames else "value"
+    return {
+        "xs": XS,
+        "ys": sorted(ys, key=lambda name: name != preferred),
+        "curves": [_trace(curve, ys) for curve in curves if any(len(frame) for frame in curve.frames)],
+    }
+
+
+def _trace(curve: Curve, ys: Iterable[str]) -> dict[str, Any]:
+    lines, xs = {}, {}
+    for name in ys:
+        if name in curve.frames[0]:
+            _, band = curve.over("round", name)
+            lines[name] = {key: _plain(band[key]) for key in ("median", "least", "most")}
+    for name in XS:
+        xs[name] = _plain(curve.over(name, "round")[0])
+    return {
+        "label": curve.label,
+        "colour": curve.colour,
+        "dash": DASHES[curve.dash % len(DASHES)],
+        "seeds": len(curve.runs),
+        "x": xs,
+        "y": lines,
+    }
+
+
+def _plain(values: Iterable[float]) -> list[float | None]:
+    return [None if not math.isfinite(value) else value for value in values]
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in COLUMNS.values())
+    body = "".join("<tr>" + "".join(f"<td>{_cell(row[key])}</td>" for key in COLUMNS) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.3g}"
+    return html.escape("" if value is None else str(value))
+
+
+def _partition(partition: dict[str, Any]) -> str:
+    """Who holds what, as stacked bars of plain HTML."""
+    counts = partition.get("counts") or [[n] for n in partition["users"]]
+    most = max(sum(user) for user in counts)
+    classes = partition.get("classes", ["rows"])
+    bars = []
+    for i, user in enumerate(counts):
+        parts = "".join(
+            f'<span class="c{k % 10}" style="width:{100 * n / most:.2f}%" title="class {classes[k]}: {n} rows"></span>'
+            for k, n in enumerate(user)
+            if n
+        )
+        bars.append(f'<div class="bar"><b>{i}</b>{parts}<i>{sum(user)}</i></div>')
+    return f"<h2>Who holds what</h2><div class='bars'>{''.join(bars)}</div>"
+
+
+def _explanations(curves: Sequence[Curve]) -> str:
+    """What each solves, said once for curves of which the same is to be said."""
+    labels: dict[str, list[str]] = {}
+    for curve in curves:
+        labels.setdefault(curve.first.about["explanation"]["words"], []).append(curve.label)
+    return "".join(
+        f"<h3>{html.escape('; '.join(those))}</h3><pre>{html.escape(words)}</pre>" for words, those in labels.items()
+    )
+
+
+def _fold(label: str, text: str) -> str:
+    return f"<details><summary>{html.escape(label)}</summary><pre>{html.escape(text)}</pre></details>"
