@@ -30,8 +30,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## solve the paper's two problems with every algorithm: a table and a picture
-	$(PY) -m resolvent.demo
+demo: $(STAMP) ## solve the paper's two problems with every algorithm: tables, pictures, reports
+	$(VENV)/bin/resolvent compare least-squares --rounds 600 --out out
+	$(VENV)/bin/resolvent compare logistic --rounds 800 --out out
 
 test: $(STAMP) ## the tests, without the slow ones, on all cores
 	$(PY) -m pytest -n auto

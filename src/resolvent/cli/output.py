@@ -1,0 +1,102 @@
+"""Results on the screen: tables for people, JSON and tab-separated lines for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+
+class Format(StrEnum):
+    table = "table"
+    json = "json"
+    tsv = "tsv"
+
+
+def rows(
+    rows: Sequence[Mapping[str, Any]], form: Format, title: str = "", columns: Mapping[str, str] | None = None
+) -> None:
+    """Rows of one shape. `columns` are what people see, by key, with headings; machines get everything."""
+    if form is Format.json:
+        return write_json(rows)
+    if form is Format.tsv:
+        keys = list(rows[0]) if rows else []
+        for line in (keys, *([_machine(row[key]) for key in keys] for row in rows)):
+            print("\t".join(line))
+        return None
+    if not rows:
+        return None
+    columns = columns or {key: key.replace("_", " ") for key in rows[0]}
+    _table([[_person(row[key]) for key in columns] for row in rows], list(columns.values()), title)
+    return None
+
+
+def pairs(about: Mapping[str, Any], form: Format, title: str = "") -> None:
+    """One thing and what is known of it."""
+    if form is Format.json:
+        return write_json(about)
+    if form is Format.tsv:
+        for key, value in about.items():
+            print(f"{key}\t{_machine(value)}")
+        return None
+    _table([[key.replace("_", " "), _person(value)] for key, value in about.items()], ["", ""], title)
+    return None
+
+
+def write_json(value: Any) -> None:
+    """JSON that any reader takes: NaN and infinity become null."""
+    print(json.dumps(_strict(value), indent=2))
+
+
+def say(*lines: str) -> None:
+    """What a person should know, beside the result."""
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def _table(cells: Sequence[Sequence[str]], headings: Sequence[str], title: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    show = any(headings)
+    table = Table(title=title, box=box.SIMPLE_HEAD if show else None, show_header=show, title_justify="left",
+                  title_style="bold")  # fmt: skip
+    for k, heading in enumerate(headings):
+        numbers = all(_is_number(line[k]) for line in cells)
+        table.add_column(heading, justify="right" if numbers else "left", no_wrap=k == 0 or numbers)
+    for line in cells:
+        table.add_row(*line)
+    Console(width=None if sys.stdout.isatty() else 140, markup=False, highlight=False).print(table)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.lstrip("> ") or "0")
+    except ValueError:
+        return False
+    return True
+
+
+def _person(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return ", ".join(map(_person, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _machine(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(_strict(value))
+    return text.replace("\t", " ").replace("\n", " ")
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, (list, tuple)) else value

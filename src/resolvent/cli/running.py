@@ -1,0 +1,250 @@
+"""Commands that run something: run, resume, compare, sweep, explain."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from resolvent import config as configs
+from resolvent import experiment, report, runs
+from resolvent.cli import output
+from resolvent.cli.output import Format, say
+from resolvent.cli.settings import Settings, configurable, configure, problem_of, tree
+from resolvent.config import Config
+from resolvent.config.sections import PROBLEMS
+from resolvent.errors import InputError, refuse, whole
+from resolvent.experiment.conduct import Outcome
+from resolvent.experiment.tasks import Task, task
+from resolvent.runs import Folder
+
+ProblemName = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROBLEM",
+        help="least-squares, logistic, a TOML file, or file.py:function.",
+        autocompletion=lambda incomplete: [name for name in PROBLEMS if name.startswith(incomplete)],
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of runs.")]
+Form = Annotated[Format, typer.Option("--format", help="For people or for machines.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, and nothing but the result.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning or end, or its folder.")]
+RUNS = Path("runs")
+CODES = {"diverged": 3, "interrupted": 130}
+MEMORY = 2
+COMPARED = ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp")
+
+
+@configurable
+def run(
+    problem: ProblemName,
+    settings: Settings,
+    out: Out = RUNS,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's event files too.")] = False,
+    form: Form = Format.table,
+    quiet: Quiet = False,
+) -> int:
+    """Run one algorithm on one problem, kept on disk as it goes."""
+    config = configure(problem_of(problem), settings | _tensorboard(tensorboard, settings))
+    built = experiment.build(config)
+    if not quiet:
+        say(*(f"note: {finding}" for finding in built.explanation.findings))
+    outcome = experiment.begin(built, out, False if quiet else None)
+    if built.task.partition and not quiet:
+        say(f"{report.draw_partition(built.task.partition, outcome.run.path / 'partition.png')}: who holds what")
+    return _tell(outcome, form, quiet)
+
+
+def resume(name: RunName, out: Out = RUNS, form: Form = Format.table, quiet: Quiet = False) -> int:
+    """Go on with a run that was interrupted or killed; it ends with the bits it would have had."""
+    return _tell(experiment.go_on(runs.find(name, out), False if quiet else None), form, quiet)
+
+
+@configurable
+def explain(problem: ProblemName, settings: Settings, form: Form = Format.table) -> None:
+    """Say what a configuration solves, by which theorem, what speaks against it, and what to change."""
+    built = experiment.build(configure(problem_of(problem), settings))
+    explanation = built.explanation
+    if form is Format.table:
+        print(explanation)
+        return
+    about = {
+        key: getattr(explanation, key) for key in ("scheme", "solves", "eta_eff", "exactly", "theorem", "personal")
+    }
+    output.pairs(about | {"findings": [str(finding) for finding in explanation.findings]}, form)
+
+
+@configurable
+def compare(
+    problem: ProblemName,
+    settings: Settings,
+    algorithms: Annotated[str, typer.Option(help="Which ones, with commas between.")] = ",".join(COMPARED),
+    out: Out = RUNS,
+    form: Form = Format.table,
+    quiet: Quiet = False,
+) -> int:
+    """Run every algorithm, plain and accelerated, on equal footing: a table, a picture, one HTML file."""
+    base = tree(problem_of(problem), settings)
+    base = configs.with_values(base, _equal_footing(base))
+    names = [name.strip() for name in algorithms.split(",")]
+    memories = [0, base.get("anderson", {}).get("memory") or MEMORY]
+    configurations = [
+        configs.read(
+            configs.with_values(base, [("scheme.algorithm", name), ("anderson.memory", memory), *_steps(base, name)])
+        )
+        for name, memory in itertools.product(names, memories)
+    ]
+    title = f"{Path(problem).stem}: {len(names)} algorithms, plain and accelerated"
+    return _many(configurations, title, f"compare-{Path(problem).stem}", out, form, quiet)
+
+
+@configurable
+def sweep(
+    problem: ProblemName,
+    settings: Settings,
+    grid: Annotated[list[str], typer.Option(metavar="SECTION.KEY=A,B,..", help="Values of a key; repeatable.")],
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 1,
+    out: Out = RUNS,
+    form: Form = Format.table,
+    quiet: Quiet = False,
+) -> int:
+    """Run a grid of configurations, each with several seeds. What is done is not done again."""
+    base = tree(problem_of(problem), settings)
+    axes: dict[str, list[Any]] = dict(_axis(text) for text in grid)
+    first = configs.read(base).run.seed
+    axes["run.seed"] = [first + k for k in range(whole(seeds, "seeds"))]
+    title = f"{Path(problem).stem}: " + " x ".join(f"{key} ({len(values)})" for key, values in axes.items())
+    return _many(list(_expand(base, axes)), title, f"sweep-{Path(problem).stem}", out, form, quiet)
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def _tensorboard(wanted: bool, settings: Settings) -> Settings:
+    return {"set_": [*(settings["set_"] or ()), "store.tensorboard=true"]} if wanted else {}
+
+
+def _tell(outcome: Outcome, form: Format, quiet: bool) -> int:
+    """Print how a run ended."""
+    last = outcome.run.history().iloc[-1:].to_dict("records")
+    figures = {str(key): value for key, value in (last[0] if last else {}).items()}
+    about: dict[str, Any] = {"run": outcome.run.id, "status": outcome.status, "reason": outcome.reason}
+    about |= {"solves": outcome.run.about["explanation"]["solves"]} | figures | {"folder": str(outcome.run.path)}
+    say(*outcome.messages)
+    output.pairs(about, form)
+    if outcome.status == "interrupted" and not quiet:
+        say(f"go on with: resolvent resume {outcome.run.id}" + _where(outcome.run))
+    return CODES.get(outcome.status, 0)
+
+
+def _where(run: Folder) -> str:
+    return "" if run.path.parent == RUNS else f" --out {run.path.parent}"
+
+
+def _equal_footing(base: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """One eta for all."""
+    if "eta" not in base.get("scheme", {}):
+        config = configs.read(base)
+        made = task(config.problem, config.run.seed)
+        if made.eta is None:
+            raise InputError("scheme.eta is missing, and algorithms are compared at the same one; give --eta")
+        yield "scheme.eta", made.eta
+
+
+def _steps(base: dict[str, Any], algorithm: str) -> list[tuple[str, Any]]:
+    """FedAvg takes two local steps, as in the paper's figure on acceleration, unless something else was asked for."""
+    return [("local.steps", 2)] if algorithm == "fedavg" and "steps" not in base.get("local", {}) else []
+
+
+def _axis(text: str) -> tuple[str, list[Any]]:
+    key, equals, values = text.partition("=")
+    if not equals or not values:
+        refuse("--grid", repr(text), "section.key=a,b,c is needed, scheme.eta=1e-3,1e-2 say")
+    return key.strip(), [configs.literal(value.strip()) for value in values.split(",")]
+
+
+def _expand(base: dict[str, Any], axes: dict[str, list[Any]]) -> Iterator[Config]:
+    """The grid's configurations, all checked before the first one runs."""
+    for values in itertools.product(*axes.values()):
+        yield configs.read(configs.with_values(base, zip(axes, values, strict=True)))
+
+
+def _many(configurations: list[Config], title: str, name: str, out: Path, form: Format, quiet: bool) -> int:
+    folders, worst = [], 0
+    for outcome in _each(configurations, out, quiet):
+        if outcome.status == "interrupted":
+            say("interrupted: the same command goes on where it was left")
+            return CODES["interrupted"]
+        folders.append(outcome.run)
+        worst = max(worst, CODES.get(outcome.status, 0))
+    curves = report.curves(folders)
+    rows = report.summary(curves)
+    output.rows(rows, form, title, SUMMARY if any(row["seeds"] > 1 for row in rows) else PLAIN)
+    picture = report.draw(curves, out / f"{name}.png", title)
+    page = report.page(curves, out / f"{name}.html", title)
+    say(f"{picture}: the picture", f"{page}: the report")
+    return worst
+
+
+SUMMARY = {
+    "curve": "curve",
+    "solves": "solves",
+    "seeds": "seeds",
+    "final": "final gap",
+    "least": "least",
+    "most": "most",
+    "rounds_to_limit": "rounds to 1e-6",
+    "seconds": "seconds",
+    "status": "status",
+}
+PLAIN = {key: words for key, words in SUMMARY.items() if key not in ("seeds", "least", "most")}
+
+
+def _each(configurations: Iterable[Config], out: Path, quiet: bool) -> Iterator[Outcome]:
+    """Run what is not done yet, resume what was left; problems are made once."""
+    made: dict[Any, Task] = {}
+    configurations = list(configurations)
+    for k, config in enumerate(configurations):
+        key = (config.problem, config.run.seed)
+        if key not in made:
+            made = {key: task(config.problem, config.run.seed)}
+        built = experiment.build(config, made[key])
+        left = experiment.find(built.fingerprint, out)
+        label = f"[{k + 1}/{len(configurations)}] {built.scheme.name}"
+        if not quiet:
+            state = "" if left is None else ": done already" if left.status in runs.ENDED else ": going on"
+            say(label + state)
+        yield experiment.begin(built, out, False if quiet else None) if left is None else experiment.go_on(left, None)
+
+
+COMMANDS: dict[Callable[..., Any], str] = {
+    run: """Examples:
+
+        resolvent run least-squares --algorithm fedpi --eta 1e-5 --rounds 200 --anderson 2 --participation 0.5
+
+        resolvent run experiment.toml --set scheme.eta=1e-4
+
+        resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3""",
+    resume: """Examples:
+
+        resolvent resume fedpi-least-squares-20260101-120000-1f2e
+
+        resolvent resume 1f2e""",
+    compare: """Examples:
+
+        resolvent compare least-squares
+
+        resolvent compare logistic --data a9a.gz --users 20 --partition dirichlet:0.3 --rounds 100""",
+    sweep: """Examples:
+
+        resolvent sweep logistic --grid scheme.eta=1e-3,1e-2,1e-1 --grid anderson.memory=0,2,10 --seeds 4""",
+    explain: """Examples:
+
+        resolvent explain least-squares --algorithm fedprox --eta 1e-5
+
+        resolvent explain experiment.toml --format json""",
+}

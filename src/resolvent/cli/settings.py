@@ -1,0 +1,126 @@
+"""Options that set a key of the configuration: rows of a table, added to every command that takes a configuration."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from resolvent import config as configs
+from resolvent.config import Config
+from resolvent.config.sections import PROBLEMS
+from resolvent.errors import InputError
+from resolvent.scheme import TABLE
+
+
+class Flag(NamedTuple):
+    """An option, the key it sets, and what it says in --help."""
+
+    option: str
+    key: str
+    metavar: str
+    help: str
+    panel: str
+    text: bool = False
+    """Whether the value is text whatever it looks like."""
+    choices: tuple[str, ...] = ()
+
+
+PROBLEM, ALGORITHM, RUN = "Problem", "Algorithm", "Run"
+FLAGS = (
+    Flag("--algorithm", "scheme.algorithm", "NAME", f"One of {', '.join(TABLE)}, custom.", ALGORITHM, True,
+         tuple(TABLE)),
+    Flag("--eta", "scheme.eta", "NUMBER|auto", "The step size.", ALGORITHM),
+    Flag("--schedule", "scheme.schedule", "NAME", "constant, harmonic, inverse-sqrt, inverse-log, halving.", ALGORITHM,
+         True, ("constant", "harmonic", "inverse-sqrt", "inverse-log", "halving")),
+    Flag("--local-steps", "local.steps", "K", "Gradient steps of a user in a round (with --batch: epochs).", ALGORITHM),
+    Flag("--lr", "local.lr", "NUMBER", "Step size of gradient steps inside a prox.", ALGORITHM),
+    Flag("--batch", "local.batch", "ROWS", "Rows in a minibatch.", ALGORITHM),
+    Flag("--anderson", "anderson.memory", "MEMORY", "Anderson acceleration with this memory; 0 is none.", ALGORITHM),
+    Flag("--participation", "participation.probability", "P", "Each user is there with this probability.", ALGORITHM),
+    Flag("--absent", "participation.absent", "hold|paper", "What absent users do.", ALGORITHM, True, ("hold", "paper")),
+    Flag("--rounds", "run.rounds", "N", "How many rounds.", RUN),
+    Flag("--seed", "run.seed", "N", "Of everything random.", RUN),
+    Flag("--every", "run.every", "N", "Rounds between two rows of metrics.", RUN),
+    Flag("--average", "run.average", "ergodic|suffix", "Report the average of the models.", RUN, True,
+         ("ergodic", "suffix")),
+    Flag("--stop-gap", "stop.gap", "NUMBER", "Stop as soon as f(w) - f* is as small.", RUN),
+    Flag("--stop-certificates", "stop.certificates", "NUMBER", "Stop when stationarity and consensus are.", RUN),
+    Flag("--stop-seconds", "stop.seconds", "NUMBER", "Stop after as many seconds of computing.", RUN),
+    Flag("--users", "problem.users", "N", "How many users.", PROBLEM),
+    Flag("--dim", "problem.dim", "N", "Dimension of a made problem.", PROBLEM),
+    Flag("--rows", "problem.rows", "N", "Rows a user of a made problem.", PROBLEM),
+    Flag("--data", "problem.data", "FILE", "Own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
+    Flag("--target", "problem.target", "COLUMN", "The column to predict.", PROBLEM),
+    Flag("--partition", "problem.partition", "KIND", "iid, dirichlet:0.3, shards:2, sorted:2, contiguous.", PROBLEM,
+         True),
+)  # fmt: skip
+
+Settings = dict[str, Any]
+"""Values by option, as they came; None where an option was not given."""
+
+
+def _complete(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
+
+
+def _name(flag: Flag) -> str:
+    return flag.option.removeprefix("--").replace("-", "_")
+
+
+def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command every option of the table, and --set; they reach it together as `settings`."""
+    own = inspect.signature(command, eval_str=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    added = []
+    for flag in FLAGS:
+        option = typer.Option(
+            flag.option,
+            metavar=flag.metavar,
+            help=flag.help,
+            rich_help_panel=flag.panel,
+            autocompletion=_complete(flag.choices) if flag.choices else None,
+        )
+        added.append(inspect.Parameter(_name(flag), keyword, default=None, annotation=Annotated[str | None, option]))
+    any_key = typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; repeatable.")
+    added.append(inspect.Parameter("set_", keyword, default=None, annotation=Annotated[list[str] | None, any_key]))
+    mine = [p.replace(kind=keyword) for name, p in own.parameters.items() if name != "settings"]
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> Any:
+        settings = {p.name: given.pop(p.name) for p in added}
+        return command(**given, settings=settings)
+
+    del wrapped.__wrapped__  # typer must see the signature below
+    wrapped.__signature__ = inspect.Signature([*mine, *added])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in (*mine, *added)}
+    return wrapped
+
+
+def tree(problem: str, settings: Settings) -> dict[str, Any]:
+    """The sections that a problem (or a TOML file) and options ask for. Options win over the file, --set over both."""
+    base: dict[str, Any] = configs.load(problem) if problem.endswith(".toml") else {"problem": {"name": problem}}
+    given = [(flag, settings[_name(flag)]) for flag in FLAGS if settings[_name(flag)] is not None]
+    assignments = [(flag.key, value if flag.text else configs.literal(value)) for flag, value in given]
+    assignments += [configs.parse(assignment) for assignment in settings["set_"] or ()]
+    return configs.with_values(base, assignments)
+
+
+def configure(problem: str, settings: Settings) -> Config:
+    """The configuration that was asked for, checked."""
+    return configs.read(tree(problem, settings))
+
+
+def problem_of(name: str) -> str:
+    """The positional argument: a problem, a TOML file or file.py:function."""
+    if name in PROBLEMS or ".py:" in name:
+        return name
+    if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise InputError(f"there is no configuration {name}; name a TOML file, or one of {', '.join(PROBLEMS)}")
+        return name
+    raise InputError(f"there is no problem {name!r}{configs.nearest(name, PROBLEMS)}")

@@ -1,0 +1,346 @@
+"""A run outlives its process: killed at any moment, it goes on and ends with the bits it would have had."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from resolvent import checkpoint, config, experiment
+from resolvent.errors import InputError, StorageError
+from resolvent.runs import Folder, checkpoints, find, folders
+from resolvent.watch import Pulse
+
+SMALL = {"problem": {"name": "least-squares", "users": 4, "dim": 6, "rows": 12}, "scheme": {"eta": 0.02}}
+FEDPI = SMALL | {"run": {"rounds": 40}, "participation": {"probability": 0.6}}
+CASES = {
+    "sampled, Anderson": FEDPI | {"anderson": {"memory": 2}},
+    "shared u": SMALL | {"scheme": {"algorithm": "fedprox", "eta": 0.02}, "run": {"rounds": 40, "average": "suffix"}},
+    "automatic eta": SMALL | {"scheme": {"eta": "auto"}, "run": {"rounds": 40, "every": 7}},
+    "Newton": {"problem": {"name": "logistic", "users": 3, "dim": 4, "rows": 20}, "run": {"rounds": 40}},
+    "minibatches": SMALL | {"scheme": {"algorithm": "fedavg", "eta": 0.002}, "local": {"steps": 2, "batch": 5}},
+    "stops early": SMALL | {"stop": {"gap": 1e-8}, "run": {"rounds": 90, "every": 4}},
+    "diverges": SMALL | {"scheme": {"algorithm": "fedavg", "eta": 0.08}, "run": {"rounds": 40}},
+}
+
+
+class Killed(BaseException):
+    """What a test raises where a process would be killed: nothing in the program may catch it."""
+
+
+def build(tree: dict) -> experiment.Experiment:
+    return experiment.build(config.read(tree))
+
+
+def everything(run: Folder) -> tuple[dict[str, torch.Tensor], dict, str]:
+    """All that a run computed: its last State, the watch's memory and its rows, but for the time it took."""
+    found, complaints = checkpoints.newest(run.checkpoints)
+    assert found is not None
+    assert not complaints
+    numbers = found.numbers | {"metrics": None, "pulse": Pulse(*found.numbers["pulse"])._replace(seconds=0.0)}
+    return found.tensors, numbers, run.history().drop(columns="seconds").to_csv()
+
+
+def same(a: Folder, b: Folder) -> bool:
+    (tensors, numbers, rows), (others, other_numbers, other_rows) = everything(a), everything(b)
+    bits = all(t.numpy().tobytes() == others[name].numpy().tobytes() for name, t in tensors.items())
+    return tensors.keys() == others.keys() and bits and repr(numbers) == repr(other_numbers) and rows == other_rows
+
+
+def go_on_until_it_ends(run: Folder, monkeypatch: pytest.MonkeyPatch, survives: list[int]) -> int:
+    """Resume a run, killed again after as many system calls as `survives` says; how often it was killed."""
+    kills = 0
+    for calls in survives:
+        with monkeypatch.context() as patch:
+            left = [calls]
+
+            def count(original, left=left):
+                def call(*arguments, **keywords):
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise Killed
+                    return original(*arguments, **keywords)
+
+                return call
+
+            for name in ("fsync", "write", "ftruncate"):
+                patch.setattr(os, name, count(getattr(os, name)))
+            patch.setattr(Path, "replace", count(Path.replace))
+            patch.setattr(Path, "unlink", count(Path.unlink))
+            try:
+                experiment.go_on(run, progress=False)
+                return kills
+            except Killed:
+                kills += 1
+    experiment.go_on(run, progress=False)
+    return kills
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_killed_between_any_two_system_calls_it_ends_with_the_same_bits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment.begin(build(CASES[name]), tmp_path / "whole", progress=False)
+    (whole,) = folders(tmp_path / "whole")
+    rng = random.Random(name)
+    kills = 0
+    with pytest.MonkeyPatch.context() as patch:  # the first process gets no further than its folder
+        patch.setattr(experiment.conduct, "_drive", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            experiment.begin(build(CASES[name]), tmp_path / "torn", progress=False)
+    (torn,) = folders(tmp_path / "torn")
+    kills = go_on_until_it_ends(torn, monkeypatch, [rng.randrange(1, 40) for _ in range(30)])
+    assert kills >= 1
+    assert torn.status == whole.status
+    assert torn.events[-1]["reason"] == whole.events[-1]["reason"]
+    assert same(whole, torn)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from resolvent.cli import main; main()", *arguments]
+
+
+def test_sigkill_at_twenty_random_moments(tmp_path: Path) -> None:
+    asked = ["least-squares", "--users", "4", "--dim", "6", "--rows", "12", "--eta", "0.02", "--rounds", "4000"]
+    asked += ["--participation", "0.6", "--anderson", "2", "--quiet"]
+    subprocess.run(command("run", *asked, "--out", str(tmp_path / "whole")), check=True, capture_output=True)
+    (whole,) = folders(tmp_path / "whole")
+    took = whole.history()["seconds"].iloc[-1]
+    rng, moments, done = random.Random(0), 0, []
+    process = subprocess.Popen(command("run", *asked, "--out", str(tmp_path / "torn")), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while moments < 20 and time.monotonic() < deadline:
+        found = wait_for_progress(tmp_path / "torn", process, done[-1] if done else 0)
+        if found is None:
+            break
+        time.sleep(rng.random() * min(took / 10, 0.15))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        moments += 1
+        done.append(found.state().round)
+        process = subprocess.Popen(
+            command("resume", found.id, "--quiet", "--out", str(tmp_path / "torn")), stdout=subprocess.DEVNULL
+        )
+    assert process.wait(timeout=240) == 0
+    (torn,) = folders(tmp_path / "torn")
+    assert moments == 20
+    assert done == sorted(done)
+    assert len(set(done)) > 10
+    assert same(whole, torn)
+    assert [event["kind"] for event in torn.events] == ["started", *["resumed"] * 20, "finished"]
+
+
+def wait_for_progress(out: Path, process: subprocess.Popen, beyond: int) -> Folder | None:
+    """The run, once this process has written a checkpoint of its own; None if it has ended."""
+    while process.poll() is None:
+        for run in folders(out):
+            newest = max((int(path.name[:8]) for path in run.checkpoints.glob("[0-9]*")), default=0)
+            if newest > beyond:
+                return run
+        time.sleep(0.005)
+    return None
+
+
+def test_at_most_the_round_in_flight_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_at_10(recorder, happened, *rest):
+        if happened.number == 11:
+            raise Killed
+        return keep(recorder, happened, *rest)
+
+    keep = experiment.conduct.Recorder.__call__
+    monkeypatch.setattr(experiment.conduct.Recorder, "__call__", stop_at_10)
+    with pytest.raises(Killed):
+        experiment.begin(build(FEDPI), tmp_path, progress=False)
+    (run,) = folders(tmp_path)
+    assert run.state().round == 10
+    assert run.history()["round"].tolist() == list(range(1, 11))
+    assert run.status == "killed"
+
+
+def interrupted(tree: dict, out: Path, at: int = 10) -> Folder:
+    """A run that Ctrl-C ended in the round after `at`."""
+    keep = experiment.conduct.Recorder.__call__
+
+    def press(recorder, happened, *rest):
+        if happened.number == at + 1:
+            raise KeyboardInterrupt
+        return keep(recorder, happened, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment.conduct.Recorder, "__call__", press)
+        outcome = experiment.begin(build(tree), out, progress=False)
+    assert outcome.status == "interrupted"
+    return outcome.run
+
+
+def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
+    run = interrupted(FEDPI, tmp_path / "torn")
+    assert run.status == "interrupted"
+    assert experiment.go_on(run, progress=False).status == "finished"
+    assert same(experiment.begin(build(FEDPI), tmp_path / "whole", progress=False).run, run)
+
+
+def test_a_waiting_checkpoint_is_written_on_ctrl_c(tmp_path: Path) -> None:
+    run = interrupted(FEDPI | {"store": {"checkpoint": 3600.0}}, tmp_path)
+    assert run.state().round == 10
+
+
+def test_any_corrupted_byte_is_noticed(tmp_path: Path) -> None:
+    whole = experiment.begin(build(FEDPI), tmp_path / "whole", progress=False).run
+    run = interrupted(FEDPI, tmp_path / "torn")
+    newest = max(run.checkpoints.iterdir())
+    content, rng = newest.read_bytes(), random.Random(1)
+    places = [0, 7, 8, len(content) - 1, *(rng.randrange(len(content)) for _ in range(60))]
+    for place in places:
+        torn = bytearray(content)
+        torn[place] ^= 1 << rng.randrange(8)
+        newest.write_bytes(torn)
+        found, complaints = checkpoints.newest(run.checkpoints)
+        assert found is not None
+        assert found.round == 9
+        assert "damaged" in complaints[0]
+    newest.write_bytes(content[: len(content) // 2])  # torn
+    outcome = experiment.go_on(run, progress=False)
+    assert any("damaged" in words for words in outcome.messages)
+    assert same(whole, run)
+
+
+def test_with_no_good_checkpoint_the_run_begins_again_and_ends_the_same(tmp_path: Path) -> None:
+    whole = experiment.begin(build(FEDPI), tmp_path / "whole", progress=False).run
+    run = interrupted(FEDPI, tmp_path / "torn")
+    for path in run.checkpoints.iterdir():
+        path.write_bytes(b"nothing")
+    assert len(experiment.go_on(run, progress=False).messages) == 2
+    assert same(whole, run)
+
+
+def test_metrics_that_were_cut_are_noticed(tmp_path: Path) -> None:
+    whole = experiment.begin(build(FEDPI), tmp_path / "whole", progress=False).run
+    run = interrupted(FEDPI, tmp_path / "torn")
+    run.metrics.write_bytes(run.metrics.read_bytes()[:300])
+    assert "shorter" in experiment.go_on(run, progress=False).messages[0]
+    assert same(whole, run)
+
+
+def test_the_last_two_checkpoints_are_kept_and_nothing_else(tmp_path: Path) -> None:
+    run = experiment.begin(build(FEDPI), tmp_path, progress=False).run
+    assert [path.name[:8] for path in sorted(run.checkpoints.iterdir())] == ["00000039", "00000040"]
+
+
+@pytest.mark.parametrize("name", ["sampled, Anderson", "diverges", "stops early"])
+def test_what_has_ended_is_left_alone(name: str, tmp_path: Path) -> None:
+    run = experiment.begin(build(CASES[name]), tmp_path, progress=False).run
+    files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    outcome = experiment.go_on(run, progress=False)
+    assert outcome.messages == (f"run {run.id} has {run.status} already",)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files
+
+
+def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
+    run = interrupted(FEDPI, tmp_path)
+    holder = "import sys, time; from pathlib import Path; from resolvent.runs import lock\n"
+    holder += "with lock.held(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", holder, str(run.path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "held\n"
+        assert run.status == "running"
+        with pytest.raises(InputError, match=f"is being written by process {process.pid} on "):
+            experiment.go_on(run, progress=False)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert run.status == "interrupted"  # the lock died with its process
+    assert experiment.go_on(run, progress=False).status == "finished"
+
+
+def test_a_full_disk_ends_with_one_sentence_and_an_intact_run(tmp_path: Path) -> None:
+    whole = experiment.begin(build(FEDPI), tmp_path / "whole", progress=False).run
+    run = interrupted(FEDPI, tmp_path / "torn")
+    limits, size = resource.getrlimit(resource.RLIMIT_FSIZE), run.metrics.stat().st_size
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, limits[1]))  # room for a part of a row
+    try:
+        with pytest.raises(StorageError, match=r"cannot be written \(File too large\); what was done is kept"):
+            experiment.go_on(run, progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert run.state().round == 10
+    assert not list(run.checkpoints.glob(".*"))
+    assert experiment.go_on(run, progress=False).status == "finished"
+    assert same(whole, run)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"cannot be written .*--out"):
+        experiment.begin(build(FEDPI), tmp_path / "file" / "runs", progress=False)
+
+
+def test_data_that_changed_since_is_noticed(tmp_path: Path) -> None:
+    lines = [f"{1 if k % 3 else -1} 1:{k % 5} 2:{k % 7}" for k in range(60)]
+    (tmp_path / "data.libsvm").write_text("\n".join(lines))
+    tree = {"problem": {"name": "logistic", "data": str(tmp_path / "data.libsvm"), "users": 3}, "run": {"rounds": 20}}
+    run = interrupted(tree, tmp_path / "torn")
+    assert len(run.config["problem"]["sha256"]) == 64
+    (tmp_path / "data.libsvm").write_text("\n".join(lines[:-1]))
+    with pytest.raises(InputError, match="is not the file that this run began with"):
+        experiment.go_on(run, progress=False)
+    assert run.status == "interrupted"
+
+
+def test_runs_are_found_by_path_id_and_either_end_of_it(tmp_path: Path) -> None:
+    run, other = (experiment.begin(build(FEDPI), tmp_path, progress=False).run for _ in range(2))
+    for name in (str(run.path), run.id, run.id[-4:]):
+        assert find(name, tmp_path).id == run.id
+    with pytest.raises(InputError, match="may be any of"):
+        find("fedpi", tmp_path)
+    with pytest.raises(InputError, match=f"no run 'nothing'.*the latest is {other.id}"):
+        find("nothing", tmp_path)
+    with pytest.raises(InputError, match="there are no runs in"):
+        find("nothing", tmp_path / "nowhere")
+
+
+def test_torn_lines_are_left_out(tmp_path: Path) -> None:
+    run = experiment.begin(build(FEDPI), tmp_path, progress=False).run
+    with (run.path / "events.jsonl").open("a") as file:
+        file.write('{"time": "2026')
+    run.note("resumed")
+    assert [event["kind"] for event in run.events] == ["started", "finished", "resumed"]
+    with run.metrics.open("a") as file:
+        file.write("41,0.02,3")
+    assert run.history()["round"].iloc[-1] == 40
+
+
+def test_a_run_says_what_it_is(tmp_path: Path) -> None:
+    run = experiment.begin(build(FEDPI), tmp_path, progress=False).run
+    about = json.loads((run.path / "about.json").read_text())
+    assert about["problem"]["users"] == 4
+    assert about["environment"]["packages"]["torch"] == torch.__version__
+    assert about["explanation"]["solves"] == "original"
+    assert config.read(run.config) == build(FEDPI).config
+
+
+def test_no_pickle_anywhere(tmp_path: Path) -> None:
+    run = experiment.begin(build(FEDPI), tmp_path, progress=False).run
+    assert {path.suffix for path in run.path.rglob("*") if path.is_file()} <= {
+        ".safetensors",
+        ".toml",
+        ".json",
+        ".jsonl",
+        ".csv",
+        "",
+    }
+    state = run.state()
+    tensors, numbers = checkpoint.pack(state)
+    assert state.round == 40
+    assert numbers["round"] == 40
+    assert set(tensors) >= {"u", "p", "w"}
