@@ -1,6 +1,19 @@
 """Real data: files and image sets as arrays, and who holds which rows of them."""
 
+from resolvent.data.images import Images, cifar10, fashion_mnist, mnist, normalised
 from resolvent.data.partition import counts, split, splits
 from resolvent.data.tables import Table, read, signs
 
-__all__ = ["Table", "counts", "read", "signs", "split", "splits"]
+__all__ = [
+    "Images",
+    "Table",
+    "cifar10",
+    "counts",
+    "fashion_mnist",
+    "mnist",
+    "normalised",
+    "read",
+    "signs",
+    "split",
+    "splits",
+]
