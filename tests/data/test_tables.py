@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from resolvent.data import Table, libsvm, read, signs
 
 Write = Callable[[str, Any], Path]
+Refused = Callable[..., str]
 
 
 @pytest.fixture
@@ -97,11 +98,29 @@ def test_libsvm_in_any_order(write: Write) -> None:
     assert read(write("a.svm", "1 3:3 1:1\n1 1:7\n")).x.tolist() == [[1.0, 0.0, 3.0], [7.0, 0.0, 0.0]]
 
 
-def test_a_long_bad_line_is_refused_at_once(write: Write, refused: Callable[..., str]) -> None:
-    path = write("a.svm", "1 " + "1" * 200_000 + "x\n")
+def test_a_bad_line_is_numbered_from_the_beginning_of_the_file(
+    write: Write, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    monkeypatch.setattr(libsvm, "BLOCK", 50)
+    refused(lambda: read(write("a.svm", "1 1:1\n" * 99 + "bad\n")), "line 100")
+
+
+@pytest.mark.parametrize("start", ["", "1 1:", "1 "])
+def test_a_long_bad_line_is_refused_at_once(start: str, write: Write, refused: Refused) -> None:
+    path = write("a.svm", start + "1" * 100_000 + "x\n")
     began = time.perf_counter()
     refused(lambda: read(path), "line 1")
     assert time.perf_counter() - began < 2
+
+
+def test_what_would_fill_the_memory_is_refused_before_it_is_read(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    monkeypatch.setattr(libsvm, "BLOCK", 50)
+    monkeypatch.setattr(libsvm, "MOST", 2**20)
+    refused(lambda: read(write("a.svm", "1 1:1 30000:1\n" * 99 + "bad\n")), "of 30000 features", "are read")
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((200, 1000), dtype=np.uint8), y=np.zeros(200))
+    refused(lambda: read(tmp_path / "a.npz"), "200 or more, of 1000 features", "are read")
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
@@ -238,7 +257,7 @@ def test_a_part_of_cifar_as_rows(real_data: Callable[[str], Path]) -> None:
     assert np.bincount(table.y.astype(int)).tolist() == [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
 
 
-def test_covertype_has_no_features_of_that_name(real_data: Callable[[str], Path], refused: Callable[..., str]) -> None:
+def test_covertype_has_no_features_of_that_name(real_data: Callable[[str], Path], refused: Refused) -> None:
     refused(lambda: read(real_data("covtype/covtype.npz")), "quant, wilderness, soil, y", "features are looked for")
 
 
@@ -335,7 +354,7 @@ REFUSED: dict[str, tuple[str, Any, dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize(("name", "content", "options", "words"), REFUSED.values(), ids=REFUSED.keys())
 def test_is_refused_in_one_sentence(
-    name: str, content: Any, options: dict[str, Any], words: list[str], tmp_path: Path, refused: Callable[..., str]
+    name: str, content: Any, options: dict[str, Any], words: list[str], tmp_path: Path, refused: Refused
 ) -> None:
     path = tmp_path / name
     if callable(content):
@@ -345,12 +364,12 @@ def test_is_refused_in_one_sentence(
     refused(lambda: read(path, **options), *words)
 
 
-def test_missing_files_and_folders(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_missing_files_and_folders(tmp_path: Path, refused: Refused) -> None:
     refused(lambda: read(tmp_path / "none.csv"), "none.csv", "no such file")
     refused(lambda: read(tmp_path), str(tmp_path), "a file is needed")
 
 
-def test_parquet_without_pyarrow(write: Write, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]) -> None:
+def test_parquet_without_pyarrow(write: Write, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     refused(lambda: read(write("a.parquet", "x")), "pyarrow is not installed", "resolvent[parquet]")
 
@@ -365,5 +384,5 @@ def test_parquet_without_pyarrow(write: Write, monkeypatch: pytest.MonkeyPatch, 
         ([1.0, np.nan], None, ["y is NaN"]),
     ],
 )
-def test_labels_without_signs(y: list[Any], positive: Any, words: list[str], refused: Callable[..., str]) -> None:
+def test_labels_without_signs(y: list[Any], positive: Any, words: list[str], refused: Refused) -> None:
     refused(lambda: signs(y, positive), *words)
