@@ -25,6 +25,7 @@ LAYERS = {
     "config": 1,
     "problems": 2,
     "data": 2,
+    "models": 2,
     "scheme": 2,
     "participation": 2,
     "averaging": 2,

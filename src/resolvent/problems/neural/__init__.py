@@ -1,0 +1,6 @@
+"""Neural networks: one architecture, every user's own parameters and data, all users at once."""
+
+from resolvent.problems.neural.flat import Layout
+from resolvent.problems.neural.ways import Slopes, Ways
+
+__all__ = ["Layout", "Slopes", "Ways"]

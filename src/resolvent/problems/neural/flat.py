@@ -1,0 +1,50 @@
+"""A module's trainable parameters as one vector of length d, and rows of such vectors as stacked parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.errors import refuse
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each trainable parameter lies in the vector: names, shapes and offsets in the order of `parameters()`."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    dim: int
+
+    @staticmethod
+    def of(model: nn.Module) -> Layout:
+        """The layout of the parameters that require a gradient; one that several modules share counts once."""
+        named = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
+        if not named:
+            refuse("model", "without a parameter that requires a gradient", "there must be something to train")
+        offsets = [0]
+        for _, shape in named:
+            offsets.append(offsets[-1] + prod(shape))
+        names, shapes = zip(*named, strict=True)
+        return Layout(names, shapes, tuple(offsets[:-1]), offsets[-1])
+
+    def split(self, W: Tensor) -> dict[str, Tensor]:
+        """Rows (rows, d) as parameters of shape (rows, ...) by name: views, no copies."""
+        parts = zip(self.names, self.shapes, self.offsets, strict=True)
+        return {name: W[:, a : a + prod(shape)].view(len(W), *shape) for name, shape, a in parts}
+
+    def flatten(self, model: nn.Module) -> Tensor:
+        """A module's parameters as a new vector (d,)."""
+        parameters = dict(model.named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+
+    def load(self, model: nn.Module, w: Tensor) -> None:
+        """Write the vector w (d,) into a module of the same architecture."""
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, part in self.split(w.reshape(1, -1)).items():
+                parameters[name].copy_(part[0])

@@ -1,0 +1,95 @@
+"""Losses over stacked users: o (users, ...features, n) and targets, to each user's loss and the gradient at o.
+
+Mean losses known by name are a weighted sum over images, so that images may come in any number of blocks. Any other
+loss is asked user by user, on all of a user's images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from resolvent.problems.neural.pointwise import log_softmax
+
+IGNORED = -100
+"""The target that torch's cross-entropy leaves out."""
+
+
+class MeanLoss(Protocol):
+    """`weigh` gives each image's weight, (users, n), 0 where masked; `sums` a block's loss, and in G its gradient."""
+
+    def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor: ...
+    def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None) -> Tensor: ...
+
+
+def _shares(real: Tensor | None, y: Tensor, like: Tensor) -> Tensor:
+    if real is None:
+        return like.new_full(y.shape[:2], 1 / y.shape[1])
+    real = real.to(like)
+    return real / real.sum(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """The mean of -log softmax(o)[y], or of -o[y] where o is a log softmax already."""
+
+    logits: bool
+
+    def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
+        if y.device.type == "cpu" and int(y.min()) != IGNORED:
+            return _shares(mask, y, like)
+        real = y != IGNORED
+        return _shares(real if mask is None else real & mask.bool(), y, like)
+
+    def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None) -> Tensor:
+        at, w = y.clamp_min(0).unsqueeze(1), weight.unsqueeze(1)
+        log, work = o, torch.empty_like(o) if G is None else G
+        if self.logits:
+            log = torch.empty_like(o)
+            log_softmax(o, log, work)
+        if G is not None:
+            if self.logits:
+                torch.exp(log, out=G).mul_(w)
+            else:
+                G.zero_()
+            G.scatter_add_(1, at, -w)
+        # Where the weight is 0 the loss may be infinite, and must not count.
+        return torch.where(weight > 0, -log.gather(1, at).squeeze(1) * weight, 0).sum(1)
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """The mean of (o - y)^2 over images and outputs."""
+
+    def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
+        return _shares(mask, y, like)
+
+    def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None) -> Tensor:
+        w = (weight / prod(o.shape[1:-1])).view(len(o), *(1,) * (o.ndim - 2), o.shape[-1])
+        error = o - y.movedim(1, -1)
+        weighted = error * w
+        if G is not None:
+            torch.mul(weighted, 2, out=G)
+        return weighted.mul_(error).flatten(1).sum(1)
+
+
+def known(loss: Callable[..., Any]) -> MeanLoss | None:
+    """The stacked form of a loss, if it has one."""
+    if loss is F.cross_entropy or _plain(loss, nn.CrossEntropyLoss, label_smoothing=0.0):
+        return CrossEntropy(logits=True)
+    if loss is F.nll_loss or _plain(loss, nn.NLLLoss):
+        return CrossEntropy(logits=False)
+    if loss is F.mse_loss or (type(loss) is nn.MSELoss and loss.reduction == "mean"):
+        return SquaredError()
+    return None
+
+
+def _plain(loss: Any, kind: type, **settings: float) -> bool:
+    defaults = {"reduction": "mean", "ignore_index": IGNORED, "weight": None} | settings
+    return type(loss) is kind and all(getattr(loss, key) == value for key, value in defaults.items())

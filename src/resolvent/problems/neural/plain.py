@@ -1,0 +1,151 @@
+"""The plain ways: users one after the other, or torch's own vectorisation over users. They take any module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from resolvent.problems.neural.flat import Layout
+
+Buffers = dict[str, Tensor]
+
+
+def drops_out(model: nn.Module) -> bool:
+    """Whether a layer of the module drops out at random."""
+    return any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 and m.training for m in model.modules())
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """A copy whose dropout layers do nothing; all else as it is."""
+    copy = deepcopy(model)
+    for m in copy.modules():
+        if isinstance(m, nn.modules.dropout._DropoutNd):
+            m.eval()
+    return copy
+
+
+@contextmanager
+def exact(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
+    """Full precision in convolutions as in products, unless `autocast` asks for less."""
+    cast = nullcontext() if autocast is None else torch.autocast(device.type, autocast)
+    full = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if device.type == "cuda" else nullcontext()
+    with cast, full:
+        yield
+
+
+@contextmanager
+def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """torch's own randomness as a function of the seed, and left as it was."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(0 if seed is None else seed)
+        yield
+
+
+@dataclass(eq=False)
+class Loop:
+    """One user after the other. Rows that the mask leaves out are not even shown to the module."""
+
+    model: nn.Module
+    layout: Layout
+    loss: Callable[..., Any]
+    autocast: torch.dtype | None = None
+
+    @cached_property
+    def _still(self) -> nn.Module:
+        return without_dropout(self.model)
+
+    @cached_property
+    def _resting(self) -> nn.Module:
+        return deepcopy(self.model).eval()
+
+    def slopes(
+        self,
+        W: Tensor,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None = None,
+        seeds: Tensor | None = None,
+        buffers: Buffers | None = None,
+        slope: bool = True,
+    ) -> tuple[Tensor, Tensor | None, Buffers]:
+        """Each user's loss (users,) and gradient (users, d), and the buffers (users, ...) as they were left."""
+        users = len(x)
+        loss = W.new_empty(users)
+        grad = W.new_empty(users, self.layout.dim) if slope else None
+        left: list[Buffers] = []
+        parts = self.layout.split(W)
+        for i in range(users):
+            leaves = {name: part[i % len(W)].detach().requires_grad_(slope) for name, part in parts.items()}
+            mine = self._buffers(buffers, i)
+            xi, yi = (x[i], y[i]) if mask is None else (x[i][mask[i].bool()], y[i][mask[i].bool()])
+            value = self._value(leaves, mine, xi, yi, None if seeds is None else int(seeds[i]), slope)
+            if grad is not None:
+                slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+                torch.cat([s.reshape(-1) for s in slopes], out=grad[i])
+            loss[i] = value.detach()
+            left.append(mine)
+        return loss, grad, {name: torch.stack([mine[name] for mine in left]) for name in left[0]}
+
+    def _value(self, leaves: Buffers, mine: Buffers, x: Tensor, y: Tensor, seed: int | None, slope: bool) -> Tensor:
+        model = self._still if seed is None else self.model
+        with torch.set_grad_enabled(slope), exact(x.device, self.autocast), seeded(seed, x.device):
+            value: Tensor = self.loss(functional_call(model, {**leaves, **mine}, (x,)), y)
+        return value
+
+    def _buffers(self, buffers: Buffers | None, i: int) -> Buffers:
+        if buffers is not None:
+            return {name: stacked[i].clone() for name, stacked in buffers.items()}
+        return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+
+    def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None) -> Tensor:
+        """What the module gives at rest (`eval`), (users, n, ...)."""
+        parts = self.layout.split(W)
+        with torch.no_grad(), exact(x.device, self.autocast):
+            return torch.stack(
+                [
+                    functional_call(
+                        self._resting,
+                        {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i),
+                        (x[i],),
+                    )
+                    for i in range(len(x))
+                ]
+            )
+
+
+@dataclass(eq=False)
+class Vmap(Loop):
+    """All users in one vectorised call; with a mask, seeds or buffers, one after the other."""
+
+    def slopes(
+        self,
+        W: Tensor,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None = None,
+        seeds: Tensor | None = None,
+        buffers: Buffers | None = None,
+        slope: bool = True,
+    ) -> tuple[Tensor, Tensor | None, Buffers]:
+        if mask is not None or seeds is not None or buffers or dict(self.model.named_buffers()):
+            return super().slopes(W, x, y, mask, seeds, buffers, slope)
+
+        def value(leaves: Buffers, x: Tensor, y: Tensor) -> Tensor:
+            out: Tensor = self.loss(functional_call(self._still, leaves, (x,)), y)
+            return out
+
+        parts = self.layout.split(W.expand(len(x), -1))
+        with exact(x.device, self.autocast):
+            if not slope:
+                with torch.no_grad():
+                    return vmap(value)(parts, x, y), None, {}
+            slopes, loss = vmap(grad_and_value(value))(parts, x, y)
+        return loss, torch.cat([slopes[name].flatten(1) for name in self.layout.names], 1), {}

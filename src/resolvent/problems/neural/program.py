@@ -1,0 +1,131 @@
+"""A net written down for so many users and images: two tapes, forward and back, over buffers that stay."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from resolvent.problems.neural.desk import Desk, Tape
+from resolvent.problems.neural.flat import Layout
+from resolvent.problems.neural.layers import Here, Shape
+from resolvent.problems.neural.pointwise import Dropout
+from resolvent.problems.neural.trace import Net
+
+
+class Program:
+    """`out` is the net's output for the block that went forward last, and `G` is where the gradient at it belongs.
+
+    Weights and their gradients are the desk's: programs for the same number of users share them, so that blocks of
+    unlike size can follow each other.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        net: Net,
+        layout: Layout,
+        fixed: dict[str, Tensor],
+        users: int,
+        features: Shape,
+        n: int,
+        slope: bool,
+        noisy: bool,
+    ) -> None:
+        self.desk, self.net, self.layout, self.fixed, self.users = desk, net, layout, fixed, users
+        self.ahead, self.back, self.before, self.after = (Tape(desk) for _ in range(4))
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        self.weights: dict[str, Tensor] = {}
+        self.slopes: dict[str, Tensor] = {}
+        for name in dict.fromkeys(step.parameter for step in net.steps if step.parameter is not None):
+            shape = shapes[name] if name in shapes else tuple(fixed[name].shape)
+            matrix = (shape[0], prod(shape[1:]))
+            self.weights[name] = desk.empty(("weight", users, name), users, matrix)
+            if name in shapes and slope:
+                self.slopes[name] = desk.empty(("slope", users, name), users, matrix)
+        self.noise = {
+            k: desk.empty(("noise", users, k), users, (*net.shapes(features)[step.inputs[0]], n))
+            for k, step in enumerate(net.steps)
+            if noisy and isinstance(step.layer, Dropout)
+        }
+        self.heres = self._heres()
+        self.x = desk.empty(("x", users), users, (prod(features), n))
+        values = [self.x.view(users, *features, n)]
+        for here, step in zip(self.heres, net.steps, strict=True):
+            values.append(step.layer.forward(here, *(values[i] for i in step.inputs)))
+        self.out = values[-1]
+        self.G = desk.empty(("G", users), users, tuple(self.out.shape[1:])) if slope else None
+        if self.G is not None:
+            self._write_back(self.G)
+
+    def _heres(self) -> list[Here]:
+        """Each step's place; a gradient is wanted at inputs that depend on a trained parameter."""
+        depends, heres = [False], []
+        for k, step in enumerate(self.net.steps):
+            name = step.parameter or ""
+            wanted = any(depends[i] for i in step.inputs)
+            depends.append(wanted or name in self.slopes)
+            weight, slope = self.weights.get(name), self.slopes.get(name)
+            here = Here(self.ahead, k, self.users, step.owns, wanted, weight, slope, self.before, self.after)
+            here.kept = self.noise.get(k)
+            heres.append(here)
+        return heres
+
+    def _write_back(self, G: Tensor) -> None:
+        grads = {len(self.heres): G}
+        for k in reversed(range(len(self.heres))):
+            if k + 1 not in grads:  # nothing before it is trained
+                continue
+            step, here = self.net.steps[k], self.heres[k]
+            here.tape = self.back
+            for i, part in zip(step.inputs, step.layer.backward(here, grads.pop(k + 1)), strict=True):
+                last = self.heres[i - 1] if i else None
+                if part is None or last is None or not (last.wanted or last.slope is not None):
+                    continue
+                if i in grads:
+                    self.back.do(grads[i].add_, part)
+                else:
+                    grads[i] = part
+
+    def lay(self, rows: Tensor) -> None:
+        """Take the users' parameters (users, d), or (1, d) for all, and forget the gradients."""
+        split = self.layout.split(rows)
+        for name, weight in self.weights.items():
+            value = split[name] if name in split else self.fixed[name].to(rows).unsqueeze(0)
+            weight.copy_(value.reshape(len(value), *weight.shape[1:]))
+        for slope in self.slopes.values():
+            slope.zero_()
+        self.before.play()
+
+    def forward(self, x: Tensor, noise: dict[int, Tensor]) -> Tensor:
+        """The output for a block of images x (users, n, ...), (users, ...features, n)."""
+        self.x.copy_(x.flatten(2).mT)
+        for k, buffer in self.noise.items():
+            buffer.copy_(noise[k])
+        self.ahead.play()
+        return self.out
+
+    def gradient(self) -> Tensor:
+        """What the blocks since `lay` have added up to, as rows (users, d)."""
+        self.after.play()
+        rows = self.desk.like.new_zeros(self.users, self.layout.dim)
+        for name, part in self.layout.split(rows).items():
+            if name in self.slopes:
+                part.copy_(self.slopes[name].view_as(part))
+        return rows
+
+
+def draw(net: Net, features: Shape, n: int, seeds: list[int], like: Tensor) -> dict[int, Tensor]:
+    """Each dropout's noise for n images of some users, (users, ...features, n): what torch draws after manual_seed."""
+    shapes = net.shapes(features)
+    drawn: dict[int, list[Tensor]] = {}
+    for seed in seeds:
+        generator = torch.Generator(like.device)
+        generator.manual_seed(seed)
+        for k, step in enumerate(net.steps):
+            if isinstance(step.layer, Dropout):
+                keep = 1 - step.layer.p
+                noise = like.new_empty((n, *shapes[step.inputs[0]])).bernoulli_(keep, generator=generator)
+                drawn.setdefault(k, []).append(noise.div_(keep))
+    return {k: torch.stack(parts).movedim(1, -1) for k, parts in drawn.items()}

@@ -1,0 +1,184 @@
+"""The stacked way: users' images in pieces that fit a cache, each piece forward and backward through stacked layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil, prod
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.problems.neural.crew import each
+from resolvent.problems.neural.desk import Desk
+from resolvent.problems.neural.flat import Layout
+from resolvent.problems.neural.layers import Conv, ConvPool
+from resolvent.problems.neural.losses import MeanLoss
+from resolvent.problems.neural.program import Program, draw
+from resolvent.problems.neural.trace import Net
+
+NUMBERS = 1 << 19
+"""How many numbers the largest value of a block should have on a CPU: it and its gradient about fill a core's cache."""
+LANES = 16
+"""A block of images is a multiple of so many, if a user has them: runs of images are then whole vectors."""
+STRANDS = 4
+"""A user's blocks are summed in so many runs at most, which threads may share."""
+ROOM = 1 << 30
+"""Numbers in the largest value of a block on an accelerator."""
+PROGRAMS = 16
+"""Programs that a desk keeps."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Users from `first` to `last`, and the blocks of images, each (from, to), that are summed in one run."""
+
+    first: int
+    last: int
+    blocks: tuple[tuple[int, int], ...]
+
+    @property
+    def who(self) -> slice:
+        return slice(self.first, self.last)
+
+
+def plan(users: int, n: int, width: int, dim: int, numbers: int, whole: bool = False) -> list[Piece]:
+    """Pieces for images whose largest value has `width` numbers; `whole`: all images of a user in one block.
+
+    Where a user's images are cut depends on nothing but their number, so that the sums are the same in any company.
+    """
+    most = max(1, numbers // width // LANES) * LANES
+    count = 1 if whole else max(1, round(n / most))
+    blocks = list(pairwise([*(k * most for k in range(count)), n]))
+    strand = ceil(count / STRANDS)
+    strands = [tuple(blocks[k : k + strand]) for k in range(0, count, strand)]
+    together = max(1, min(256, numbers // (width * min(n, most) + dim)))
+    groups = [(first, min(first + together, users)) for first in range(0, users, together)]
+    return [Piece(first, last, strand) for first, last in groups for strand in strands]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Users' data: x (users, n, ...), y (users, n, ...), a mask of real rows, seeds for dropout."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+    seeds: Tensor | None = None
+
+
+@dataclass(eq=False)
+class Stacked:
+    """A net over rows of parameters W (users, d). `fixed` are the parameters that are not trained."""
+
+    net: Net
+    layout: Layout
+    fixed: dict[str, Tensor]
+    mean: MeanLoss | None
+    loss: Callable[..., Any]
+    compute: torch.dtype | None = None
+    _desks: SimpleQueue[Desk] = field(default_factory=SimpleQueue)
+
+    def slopes(self, W: Tensor, batch: Batch, slope: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Each user's loss (users,), and gradient (users, d) if asked for."""
+        pieces = self._plan(batch.x, whole=self.mean is None)
+        weight = None if self.mean is None else self.mean.weigh(batch.y, batch.mask, W)
+
+        def work(piece: Piece) -> tuple[Tensor, Tensor | None]:
+            return self._piece(piece, W, batch, weight, slope)
+
+        loss = W.new_zeros(len(batch.x))
+        grad = W.new_zeros(len(batch.x), self.layout.dim) if slope else None
+        for piece, (value, rows) in zip(pieces, each(work, pieces, W.device), strict=True):
+            loss[piece.who] += value
+            if grad is not None and rows is not None:
+                grad[piece.who] += rows
+        return loss, grad
+
+    def outputs(self, W: Tensor, x: Tensor) -> Tensor:
+        """What the net gives, (users, n, ...), without dropout."""
+
+        def work(piece: Piece) -> list[Tensor]:
+            with self._desk(W) as desk, torch.no_grad():
+                outs = []
+                for a, b in piece.blocks:
+                    program = self._program(desk, x[piece.who, a:b], slope=False)
+                    if a == piece.blocks[0][0]:
+                        program.lay(W if len(W) == 1 else W[piece.who])
+                    outs.append(program.forward(x[piece.who, a:b], {}).movedim(-1, 1).clone())
+                return outs
+
+        pieces = self._plan(x)
+        parts: dict[int, list[Tensor]] = {}
+        for piece, blocks in zip(pieces, each(work, pieces, W.device), strict=True):
+            parts.setdefault(piece.first, []).extend(blocks)
+        return torch.cat([torch.cat(blocks, 1) for blocks in parts.values()])
+
+    def _plan(self, x: Tensor, whole: bool = False) -> list[Piece]:
+        shapes = self.net.shapes(tuple(x.shape[2:]))
+        width = max(map(prod, shapes))
+        for step in self.net.steps:
+            conv = step.layer.wide if isinstance(step.layer, ConvPool) else step.layer
+            if isinstance(conv, Conv):
+                width = max(width, conv.columns(shapes[step.inputs[0]]))
+        numbers = NUMBERS if x.device.type == "cpu" else ROOM
+        return plan(len(x), x.shape[1], width, self.layout.dim, numbers, whole)
+
+    @contextmanager
+    def _desk(self, like: Tensor) -> Iterator[Desk]:
+        """A desk that nobody else works at."""
+        try:
+            desk = self._desks.get_nowait()
+        except Empty:
+            desk = Desk(like, self.compute)
+        if (desk.like.dtype, desk.like.device) != (like.dtype, like.device):
+            desk = Desk(like, self.compute)
+        try:
+            yield desk
+        finally:
+            self._desks.put(desk)
+
+    def _program(self, desk: Desk, x: Tensor, slope: bool, noisy: bool = False) -> Program:
+        """The program for blocks like x (users, n, ...), from the desk or new."""
+        key = (tuple(x.shape), slope, noisy)
+        if key not in desk.kept:
+            if len(desk.kept) >= PROGRAMS:
+                desk.clear()
+            users, n, *features = x.shape
+            desk.kept[key] = Program(desk, self.net, self.layout, self.fixed, users, tuple(features), n, slope, noisy)
+        return desk.kept[key]  # type: ignore[no-any-return]
+
+    def _piece(
+        self, piece: Piece, W: Tensor, batch: Batch, weight: Tensor | None, slope: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        who, loss = piece.who, W.new_zeros(piece.last - piece.first)
+        x, y = batch.x[who], batch.y[who]
+        with self._desk(W) as desk, torch.no_grad():
+            noise: dict[int, Tensor] = {}
+            if batch.seeds is not None:
+                noise = draw(self.net, tuple(x.shape[2:]), x.shape[1], batch.seeds[who].tolist(), W)
+            programs = [self._program(desk, x[:, a:b], slope, bool(noise)) for a, b in piece.blocks]
+            programs[0].lay(W if len(W) == 1 else W[who])
+            for program, (a, b) in zip(programs, piece.blocks, strict=True):
+                out = program.forward(x[:, a:b], {k: part[..., a:b] for k, part in noise.items()})
+                if self.mean is not None and weight is not None:
+                    loss += self.mean.sums(out, y[:, a:b], weight[who, a:b], program.G)
+                else:
+                    loss += self._user_by_user(out, y, None if batch.mask is None else batch.mask[who], program.G)
+                if slope:
+                    program.back.play()
+            return loss, programs[0].gradient() if slope else None
+
+    def _user_by_user(self, out: Tensor, y: Tensor, mask: Tensor | None, G: Tensor | None) -> Tensor:
+        """Any loss, asked of each user's outputs (n, ...), and in G its gradient."""
+        with torch.enable_grad():
+            o = out.movedim(-1, 1).detach().clone().requires_grad_(G is not None)
+            rows: list[Any] = [slice(None)] * len(o) if mask is None else list(mask.bool())
+            loss = torch.stack([self.loss(o[i][real], y[i][real]) for i, real in enumerate(rows)])
+            if G is not None:
+                G.copy_(torch.autograd.grad(loss.sum(), o)[0].movedim(1, -1))
+        return loss.detach()

@@ -1,0 +1,315 @@
+"""From a module to stacked layers: torch.fx writes down what the module does, and each line is looked up in a table."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import fx, nn
+
+from resolvent.problems.neural import layers, pointwise
+from resolvent.problems.neural.layers import Layer, Shape, Unstackable
+from resolvent.problems.neural.pointwise import ACTIVATIONS
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer: which values it takes (0 is the data, k the result of step k - 1), and its parameter's name."""
+
+    layer: Layer
+    inputs: tuple[int, ...]
+    parameter: str | None = None
+    owns: bool = False
+
+
+@dataclass(frozen=True)
+class Net:
+    """The steps of a module, in order; the last one's result is the output."""
+
+    steps: tuple[Step, ...]
+
+    def shapes(self, features: Shape) -> list[Shape]:
+        """The features' shape of each value, beginning with the data's; Unstackable where a layer cannot take them."""
+        shapes = [features]
+        for step in self.steps:
+            shapes.append(step.layer.shape(*(shapes[i] for i in step.inputs)))
+        return shapes
+
+
+def trace(model: nn.Module) -> Net:
+    """The module as stacked layers, or Unstackable with what stands in the way."""
+    try:
+        graph = fx.symbolic_trace(deepcopy(model))
+    except Exception as error:  # whatever a module's own code raises when it is traced
+        raise Unstackable(f"torch.fx cannot trace it ({type(error).__name__})") from error
+    return Net(_own(_join(_pool_early(_Reader(graph).read()))))
+
+
+class _Reader:
+    """Reads a graph node by node; `values` numbers the nodes that are tensors, `batch` those that are its length."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self.graph = graph
+        self.modules = dict(graph.named_modules())
+        first_names = {id(p): name for name, p in graph.named_parameters()}
+        self.names = {name: first_names[id(p)] for name, p in graph.named_parameters(remove_duplicate=False)}
+        self.values: dict[fx.Node, int] = {}
+        self.sizes: set[fx.Node] = set()
+        self.lengths: set[fx.Node] = set()
+        self.steps: list[Step] = []
+
+    def read(self) -> list[Step]:
+        for node in self.graph.graph.nodes:
+            if node.op == "placeholder":
+                if self.values:
+                    raise Unstackable("it takes more than one argument")
+                self.values[node] = 0
+            elif node.op == "output":
+                if not isinstance(node.args[0], fx.Node) or self.values.get(node.args[0]) != len(self.steps):
+                    raise Unstackable("it returns something else than its last layer's result")
+            elif node.op == "call_module":
+                self._module(node)
+            elif node.op in ("call_function", "call_method"):
+                self._call(node)
+            else:
+                raise Unstackable(f"it uses {node.target} directly")
+        if not self.steps:
+            raise Unstackable("it does nothing")
+        return self.steps
+
+    def _add(self, node: fx.Node, layer: Layer, inputs: tuple[Any, ...], parameter: str | None = None) -> None:
+        if not all(isinstance(i, fx.Node) and i in self.values for i in inputs):
+            raise Unstackable(f"{node.target} of something else than a layer's result")
+        self.steps.append(Step(layer, tuple(self.values[i] for i in inputs), parameter))
+        self.values[node] = len(self.steps)
+
+    def _module(self, node: fx.Node) -> None:
+        name, module = str(node.target), self.modules[str(node.target)]
+        build = MODULES.get(type(module))
+        if build is None or len(node.args) != 1 or node.kwargs:
+            raise Unstackable(f"{type(module).__name__} has no stacked form")
+        layer = build(module)
+        if layer is None:  # it does nothing
+            if not isinstance(node.args[0], fx.Node) or node.args[0] not in self.values:
+                raise Unstackable(f"{name} of something else than a layer's result")
+            self.values[node] = self.values[node.args[0]]
+            return
+        if not isinstance(layer, layers.Linear | layers.Conv):
+            self._add(node, layer, tuple(node.args))
+            return
+        self._add(node, layer, tuple(node.args), self.names[f"{name}.weight"])
+        if f"{name}.bias" in self.names:
+            self._add(node, layers.Bias(), (node,), self.names[f"{name}.bias"])
+
+    def _call(self, node: fx.Node) -> None:
+        if self._about_sizes(node):
+            return
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+        build = FUNCTIONS.get(name.rstrip("_"))
+        if build is None:
+            raise Unstackable(f"{name} has no stacked form")
+        args = ["n" if isinstance(a, fx.Node) and a in self.lengths else a for a in node.args]
+        taken, layer = build(*args, **node.kwargs)
+        self._add(node, layer, taken)
+
+    def _about_sizes(self, node: fx.Node) -> bool:
+        """x.size(0), x.size()[0], x.shape[0] and len(x): the number of images."""
+        first, *rest = node.args
+        if node.target in ("size", "shape", getattr) and isinstance(first, fx.Node) and first in self.values:
+            if rest == [0]:
+                self.lengths.add(node)
+            elif rest in ([], ["shape"]):
+                self.sizes.add(node)
+            else:
+                raise Unstackable("it looks at a size")
+            return True
+        if node.target is operator.getitem and isinstance(first, fx.Node) and first in self.sizes and rest == [0]:
+            self.lengths.add(node)
+            return True
+        return False
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    a, b = (value, value) if isinstance(value, int) else value
+    return int(a), int(b)
+
+
+def _conv(module: nn.Conv2d) -> Layer:
+    if module.groups != 1 or module.padding_mode != "zeros":
+        raise Unstackable("a convolution in groups, or with padding other than zeros")
+    if isinstance(module.padding, str):
+        odd = all(d * (k - 1) % 2 == 0 for d, k in zip(module.dilation, module.kernel_size, strict=True))
+        if module.padding == "same" and not odd:
+            raise Unstackable("padding='same' that is not even")
+        same = tuple(d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
+        padding = _pair(same) if module.padding == "same" else (0, 0)
+    else:
+        padding = _pair(module.padding)
+    kernel, stride, dilation = _pair(module.kernel_size), _pair(module.stride), _pair(module.dilation)
+    return layers.Conv(module.in_channels, module.out_channels, kernel, stride, padding, dilation)
+
+
+def _max_pool(
+    kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, indices: bool = False
+) -> Layer:
+    if ceil_mode or indices:
+        raise Unstackable("a pooling with ceil_mode or indices")
+    steps = _pair(kernel if stride is None or stride == [] else stride)
+    return layers.MaxPool(_pair(kernel), steps, _pair(padding), _pair(dilation))
+
+
+def _avg_pool(
+    kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, padded: bool = True, divisor: Any = None
+) -> Layer:
+    if ceil_mode or divisor is not None or (not padded and _pair(padding) != (0, 0)):
+        raise Unstackable("a pooling with ceil_mode, a divisor or uncounted padding")
+    return layers.AvgPool(_pair(kernel), _pair(kernel if stride is None or stride == [] else stride), _pair(padding))
+
+
+def _adaptive(size: Any) -> Layer:
+    a, b = (size, size) if size is None or isinstance(size, int) else size
+    return layers.AvgPool(None, (1, 1), (0, 0), (a, b))
+
+
+def _log_softmax(dim: Any) -> Layer:
+    if dim != 1:
+        raise Unstackable("a softmax over another axis than the first")
+    return pointwise.LogSoftmax()
+
+
+def _flatten(start: int = 1, end: int = -1) -> Layer:
+    if start < 1 or end != -1:
+        raise Unstackable("a flattening of other axes than all features")
+    return layers.Reshape(None, start - 1)
+
+
+def _reshape(x: fx.Node, *sizes: Any) -> tuple[tuple[fx.Node], Layer]:
+    shape = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
+    whole = all(isinstance(s, int) for s in shape[1:])
+    if len(shape) < 2 or not whole or (shape[0] == -1 and -1 in shape[1:]) or shape[0] not in (-1, "n"):
+        raise Unstackable("a reshape that is not of each image")
+    return (x,), layers.Reshape(tuple(shape[1:]))
+
+
+def _sum(a: fx.Node, b: fx.Node) -> tuple[tuple[fx.Node, fx.Node], Layer]:
+    return (a, b), layers.Add()
+
+
+def _dropout(p: float, training: bool = True) -> Layer | None:
+    return pointwise.Dropout(p) if training and p > 0 else None
+
+
+def _one(build: Callable[..., Layer | None]) -> Callable[..., Any]:
+    """A function of one tensor and options, from what builds its layer."""
+
+    def call(x: fx.Node, *args: Any, inplace: bool = False, **options: Any) -> tuple[tuple[fx.Node], Layer]:
+        options.pop("_stacklevel", None), options.pop("dtype", None)
+        renamed = {RENAMED.get(key, key): value for key, value in options.items()}
+        layer = build(*args, **renamed)
+        return (x,), layers.Reshape(None, 0) if layer is None else layer
+
+    return call
+
+
+def _named(name: str, *options: str) -> Callable[[nn.Module], Layer]:
+    return lambda module: ACTIVATIONS[name](**{key: getattr(module, key) for key in options})
+
+
+RENAMED = {"kernel_size": "kernel", "return_indices": "indices", "count_include_pad": "padded", "output_size": "size"}
+RENAMED |= {"divisor_override": "divisor", "start_dim": "start", "end_dim": "end"}
+
+ACTIVATION_MODULES: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.ReLU: ("relu",),
+    nn.Tanh: ("tanh",),
+    nn.Sigmoid: ("sigmoid",),
+    nn.SiLU: ("silu",),
+    nn.GELU: ("gelu", "approximate"),
+    nn.ELU: ("elu", "alpha"),
+    nn.LeakyReLU: ("leaky_relu", "negative_slope"),
+    nn.Softplus: ("softplus", "beta", "threshold"),
+}
+
+MODULES: dict[type[nn.Module], Callable[[Any], Layer | None]] = {
+    nn.Linear: lambda m: layers.Linear(m.in_features, m.out_features),
+    nn.Conv2d: _conv,
+    nn.MaxPool2d: lambda m: _max_pool(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices),
+    nn.AvgPool2d: lambda m: _avg_pool(
+        m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
+    ),
+    nn.AdaptiveAvgPool2d: lambda m: _adaptive(m.output_size),
+    nn.Flatten: lambda m: _flatten(m.start_dim, m.end_dim),
+    nn.Dropout: lambda m: _dropout(m.p, m.training),
+    nn.LocalResponseNorm: lambda m: pointwise.LocalResponseNorm(m.size, m.alpha, m.beta, m.k),
+    nn.LogSoftmax: lambda m: _log_softmax(m.dim),
+    nn.Identity: lambda m: None,
+} | {kind: _named(*named) for kind, named in ACTIVATION_MODULES.items()}
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "max_pool2d": _one(_max_pool),
+    "boolean_dispatch": _one(_max_pool),  # what torch.fx calls F.max_pool2d
+    "avg_pool2d": _one(_avg_pool),
+    "adaptive_avg_pool2d": _one(_adaptive),
+    "flatten": _one(_flatten),
+    "dropout": _one(lambda p=0.5, training=True: _dropout(p, training)),
+    "local_response_norm": _one(
+        lambda size, alpha=1e-4, beta=0.75, k=1.0: pointwise.LocalResponseNorm(size, alpha, beta, k)
+    ),
+    "log_softmax": _one(_log_softmax),
+}
+FUNCTIONS |= {"view": _reshape, "reshape": _reshape, "add": _sum, "iadd": _sum}
+FUNCTIONS |= {name: _one(build) for name, build in ACTIVATIONS.items()}
+
+
+def _consumers(steps: list[Step]) -> list[int]:
+    count = [0] * (len(steps) + 1)
+    for step in steps:
+        for i in step.inputs:
+            count[i] += 1
+    return count
+
+
+def _pool_early(steps: list[Step]) -> list[Step]:
+    """Maxima before biases and ReLUs rather than after: the same numbers and gradients, on a quarter of the entries."""
+    steps, count = list(steps), _consumers(steps)
+    moved = True
+    while moved:
+        moved = False
+        for k in range(len(steps) - 1):
+            late, pool = steps[k], steps[k + 1]
+            follows = pool.inputs == (k + 1,) and count[k + 1] == 1 and isinstance(pool.layer, layers.MaxPool)
+            if follows and isinstance(late.layer, layers.Bias | pointwise.ReLU):
+                steps[k], steps[k + 1] = replace(pool, inputs=late.inputs), replace(late, inputs=(k + 1,))
+                moved = True
+    return steps
+
+
+def _join(steps: list[Step]) -> list[Step]:
+    """A first convolution and its maxima as one step, where that is better."""
+    count = _consumers(steps)
+    number = {0: 0}
+    joined: list[Step] = []
+    for k, step in enumerate(steps):
+        last = steps[k - 1] if k else step
+        if step.inputs == (k,) and k and count[k] == 1 and last.inputs == (0,):
+            conv, pool = last.layer, step.layer
+            if isinstance(conv, layers.Conv) and isinstance(pool, layers.MaxPool) and layers.ConvPool.fits(conv, pool):
+                joined[-1] = replace(last, layer=layers.ConvPool(conv, pool.kernel))
+                number[k + 1] = len(joined)
+                continue
+        joined.append(replace(step, inputs=tuple(number[i] for i in step.inputs)))
+        number[k + 1] = len(joined)
+    return joined
+
+
+def _own(steps: list[Step]) -> tuple[Step, ...]:
+    """Which steps may overwrite their input: the only taker of what its maker does not look at again."""
+    count = _consumers(steps)
+
+    def free(i: int) -> bool:
+        return i > 0 and count[i] == 1 and not steps[i - 1].layer.needs_output
+
+    return tuple(replace(step, owns=all(free(i) for i in step.inputs)) for step in steps)
