@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from resolvent.errors import BlewUp
 from resolvent.problems.affine import Affine
 from resolvent.problems.newton import PAIRS, Guess, Kept, cold, newton_prox
 from resolvent.problems.problem import Problem, select
@@ -20,6 +21,10 @@ from resolvent.problems.problem import Problem, select
 Memory = dict[str, Tensor]
 Spread = Callable[[Tensor], Tensor]
 """sum lambda |p_i - mean(p)|^2, (k,), of the answers to each row of u (k, d); equal functions may be asked together."""
+
+
+PERSONAL = "personal"
+"""Where the answers of users who share u are kept, where they are."""
 
 
 class Ask(NamedTuple):
@@ -93,6 +98,47 @@ class Plain:
 
 
 @dataclass(eq=False)
+class Trained:
+    """Networks. Memory: each user's buffers, running means say, and the latest answers of users who share u."""
+
+    problem: Any
+    answer: Callable[[Any, Ask, Tensor], Tensor]
+
+    def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        who = ask.who
+        past = memory if who is None else {name: tensor[who] for name, tensor in memory.items()}
+        part = (self.problem if who is None else self.problem.take(who)).remembering(past)
+        p = self.answer(part, ask.among(self.problem.users), u.expand(part.users, -1))
+        _finite(p, ask)
+        return p, self._kept(part.memory(), who, memory)
+
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
+        p, memory = self.rows(ask, u, memory)
+        mean, spread = mean_and_spread(self.problem.weights, ask, p)
+        return mean, spread, self._kept({PERSONAL: p}, ask.who, memory)
+
+    def _kept(self, now: Memory, who: Tensor | None, memory: Memory) -> Memory:
+        """Memory with what those asked have now; users who never answered have what the problem begins with."""
+        if who is None:
+            return memory | now
+        begun = self.problem.remembering({}).memory() | {PERSONAL: self.problem.start.expand(self.problem.users, -1)}
+        old = {name: memory.get(name, begun[name]) for name in now}
+        return memory | {name: old[name].index_copy(0, who, rows) for name, rows in now.items()}
+
+
+def _finite(p: Tensor, ask: Ask) -> None:
+    """Refuse answers that are not finite, with the user's name."""
+    bad = ~torch.isfinite(p).all(1)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        user = first if ask.who is None else int(ask.who[first])
+        raise BlewUp(
+            f"user {user} answered NaN or infinity in round {ask.t + 1} (eta = {ask.eta:g}): its loss blew up or was "
+            "none from the start; look at that user's data, or take smaller local steps"
+        )
+
+
+@dataclass(eq=False)
 class Newton:
     """Newton's method, warm-started. Memory: each user's last answer x, gradient g and secant pairs s and y, the anchor
     of its kept factorisation with the steps it owes, and the error of its last answer. The first step of a round needs
@@ -150,7 +196,12 @@ class Newton:
 def mean_of_rows(bound: Bound, weights: Tensor, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
     """The mean of the answers where there is no shorter way than asking for all of them."""
     p, memory = bound.rows(ask, u, memory)
+    return *mean_and_spread(weights, ask, p), memory
+
+
+def mean_and_spread(weights: Tensor, ask: Ask, p: Tensor) -> tuple[Tensor, Spread]:
+    """The weighted mean (1, d) of answers, and how far they are apart."""
     lam = weights if ask.who is None else select(weights, ask.who)
     mean = (lam @ p).unsqueeze(0)
     spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
-    return mean, lambda u: spread, memory
+    return mean, lambda u: spread

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from resolvent.anderson import Past
@@ -33,6 +34,14 @@ def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors |= {f"tuning.{name}": t for name, t in (("p", tuning.p), ("g", tuning.g)) if t is not None}
         numbers["tuning"] = {"eta": tuning.eta, "changes": tuning.changes}
     return tensors, numbers
+
+
+def moved(state: State, device: torch.device) -> State:
+    """The same State on another device."""
+    if state.u.device == device:
+        return state
+    tensors, numbers = pack(state)
+    return unpack({name: tensor.to(device) for name, tensor in tensors.items()}, numbers)
 
 
 def unpack(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> State:

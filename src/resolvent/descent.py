@@ -30,16 +30,36 @@ def descend(
     return x
 
 
+def optimise(x: Tensor, optimiser: Callable[[list[Tensor]], Any], steps: Iterator[Step], pull: Gradient) -> Tensor:
+    """The same by any torch optimiser, each user's row a parameter of its own."""
+    rows = [row.clone().requires_grad_() for row in x]
+    update = optimiser(rows)
+    for gradient, moves in steps:
+        x = torch.stack([row.detach() for row in rows])
+        slopes = gradient(x) + pull(x)
+        for i, (row, slope) in enumerate(zip(rows, slopes, strict=True)):
+            row.grad = slope if moves is None or bool(moves[i]) else None
+        update.step()
+    return torch.stack([row.detach() for row in rows])
+
+
 def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names: Tensor | None) -> Iterator[Step]:
     """The gradient of each step: the full one, or one a batch of `steps` shuffled passes (Algorithm 2)."""
     numbers = np.arange(part.users) if names is None else names.cpu().numpy()
     for k in range(steps):
         if batch is None:
-            yield part.grad, None
+            yield _drawing(part, seed, t, k, 0, numbers).grad, None
             continue
-        for rows, mask in batches(part.sizes, batch, seed, t, numbers, k):
+        for j, (rows, mask) in enumerate(batches(part.sizes, batch, seed, t, numbers, k)):
             moves = mask.any(1, keepdim=True)  # a small user has fewer batches in a pass than a large one
-            yield partial(_batch_gradient, part, rows, mask), moves
+            yield partial(_batch_gradient, _drawing(part, seed, t, k, j, numbers), rows, mask), moves
+
+
+def _drawing(part: Any, seed: int, t: int, k: int, j: int, numbers: Any) -> Any:
+    """The problem as it is in training, where that is something else: each user's dropout follows a seed of its own."""
+    if "training" in part.offers:
+        part.draw(randomness.words(seed, randomness.STEPS, t, k, j, numbers))
+    return part
 
 
 def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, x: Tensor) -> Tensor:

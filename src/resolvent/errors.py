@@ -14,6 +14,14 @@ class StorageError(InputError):
     """A run cannot be written or read; what was written before is intact."""
 
 
+class BadAnswer(RuntimeError):
+    """A user's answer is not what it must be, or computing it failed; the message names the user and the round."""
+
+
+class BlewUp(BadAnswer):
+    """A user's answer is not finite; the run ends at the last good state."""
+
+
 class ResolventWarning(UserWarning):
     """Something runs, but not the way one might think."""
 

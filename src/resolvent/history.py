@@ -10,6 +10,7 @@ from torch import Tensor
 
 from resolvent.rounds import Engine, Round
 from resolvent.signs import Reading, Signs, read
+from resolvent.state import personal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,7 @@ class History:
     def __init__(self, engine: Engine, averaging: bool) -> None:
         self._engine = engine
         self._averaging = averaging
+        self._inspected = False
         self._columns: dict[str, list[Any]] = defaultdict(list)
         self._waiting: list[tuple[Tensor, Tensor, Signs | None]] = []
         self._bytes = engine.dim * torch.finfo(engine.dtype).bits // 8
@@ -44,6 +46,10 @@ class History:
         columns["bytes_down"].append(users * self._bytes)
         columns["seconds"].append(seconds)
         average = state.w if state.average is None else state.average.model
+        more = self._engine.inspect(state.w, personal(state), state.memory)
+        for name, value in (more or {}).items():
+            columns[name].append(value)
+        self._inspected = more is not None
         self._waiting.append((state.w, average, happened.signs()))
         if len(self._waiting) >= self._block:
             self._flush()
@@ -52,7 +58,7 @@ class History:
         if not self._waiting:
             return
         models, averages, signs = zip(*self._waiting, strict=True)
-        measured = self._engine.measure(torch.cat(models))
+        measured = {} if self._inspected else self._engine.measure(torch.cat(models))
         if self._averaging:
             averaged = self._engine.measure(torch.cat(averages))
             measured = measured | {f"average_{name}": values for name, values in averaged.items()}

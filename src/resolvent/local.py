@@ -5,13 +5,16 @@ An operator is a frozen description; `bind` joins it to a problem that offers wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from resolvent.bound import Ask, Bound, Filter, Newton, Plain
-from resolvent.descent import accelerated, descend, gradients
+from resolvent.bound import Ask, Bound, Filter, Newton, Plain, Trained
+from resolvent.descent import accelerated, descend, gradients, optimise
 from resolvent.errors import InputError, refuse, whole
 from resolvent.problems.problem import Problem
 
@@ -91,7 +94,9 @@ class GradientProx:
     """k gradient steps on f_i + |x - u_i|^2 / (2 eta), from u_i. With `batch`, k shuffled passes over batches of rows.
 
     lr=None takes 1 / (L_i + 1/eta) where the problem knows L_i, else 0.01. `anderson` is the memory of an Anderson
-    acceleration inside each user's own prox (the paper's remark at the end of its section 4).
+    acceleration inside each user's own prox (the paper's remark at the end of its section 4). `optimiser` takes the
+    steps instead: torch.optim.Adam, say, or any function of a list of parameters that returns one; it begins anew in
+    every round.
     """
 
     steps: int = 20
@@ -99,6 +104,7 @@ class GradientProx:
     batch: int | None = None
     momentum: float = 0.0
     anderson: int = 0
+    optimiser: Callable[..., Any] | None = None
     forward = False
     certifies = None
 
@@ -109,6 +115,8 @@ class GradientProx:
         whole(self.anderson, "anderson", least=0)
         if self.anderson and (self.batch or self.momentum):
             refuse("anderson", self.anderson, "inside a prox it needs full gradients: leave out batch and momentum")
+        if self.optimiser is not None:
+            _check_optimiser(self.optimiser, self.momentum, self.anderson)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -122,9 +130,10 @@ class GradientProx:
         return 0.01 if L is None else 1 / (L + 1 / eta).unsqueeze(1)
 
     def bind(self, problem: Any, steady: bool) -> Bound:
-        if "spectrum" in problem.offers and self.batch is None and not self.momentum and not self.anderson:
+        plain = self.batch is None and not self.momentum and not self.anderson and self.optimiser is None
+        if "spectrum" in problem.offers and plain:
             return Filter(problem, lambda eta, s: self._psi(problem, eta, s), steady)
-        return Plain(problem, self._descend)
+        return _stepping(problem, self._descend)
 
     def _psi(self, problem: Problem, eta: float, s: Tensor) -> Tensor:
         """On a quadratic the distance to the prox shrinks by 1 - lr (s + 1/eta) a step."""
@@ -136,6 +145,9 @@ class GradientProx:
         if self.anderson:
             return accelerated(lambda x: x - lr * (part.grad(x) + (x - u) / ask.eta), u, self.steps, self.anderson)
         steps = gradients(part, self.steps, self.batch, ask.seed, ask.t, ask.names)
+        if self.optimiser is not None:
+            rate = {} if self.lr is None else {"lr": self.lr}
+            return optimise(u, partial(self.optimiser, **rate), steps, pull=lambda x: (x - u) / ask.eta)
         return descend(u, lr, self.momentum, steps, pull=lambda x: (x - u) / ask.eta)
 
 
@@ -162,10 +174,24 @@ class GradientSteps:
     def bind(self, problem: Any, steady: bool) -> Bound:
         if "spectrum" in problem.offers and self.batch is None and not self.momentum:
             return Filter(problem, lambda eta, s: (1 - eta * s) ** self.steps, steady)
-        return Plain(problem, self._descend)
+        return _stepping(problem, self._descend)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
         return descend(u, ask.eta, self.momentum, gradients(part, self.steps, self.batch, ask.seed, ask.t, ask.names))
+
+
+def _check_optimiser(optimiser: Any, momentum: float, anderson: int) -> None:
+    if not callable(optimiser):
+        refuse("optimiser", repr(optimiser), "torch.optim.Adam or another function of a list of parameters is needed")
+    if optimiser is torch.optim.LBFGS:
+        refuse("optimiser", "LBFGS", "it asks for the loss again and again: one that takes a step a gradient is needed")
+    if momentum or anderson:
+        refuse("optimiser", optimiser, "it takes the steps by itself: leave out momentum and anderson")
+
+
+def _stepping(problem: Any, answer: Any) -> Bound:
+    """Gradient steps, on networks with what those keep between rounds."""
+    return Trained(problem, answer) if "training" in problem.offers else Plain(problem, answer)
 
 
 def _check_descent(steps: int, batch: int | None, momentum: float) -> None:

@@ -60,6 +60,10 @@ class Engine(Protocol):
         """Metrics of models w (k, d), (k,) each. Asked at a cadence: over a network it is another message."""
         ...
 
+    def inspect(self, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
+        """More of one round's models, global (1, d) and personal, where users have more to say; None where not."""
+        ...
+
 
 class Round(NamedTuple):
     """What happened in a round. Metrics are methods: nothing is computed until somebody asks."""

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from resolvent import checkpoint
-from resolvent.bound import Ask
+from resolvent.bound import PERSONAL, Ask
 from resolvent.errors import InputError, refuse
 from resolvent.rounds import Engine
-from resolvent.state import State
+from resolvent.state import State, personal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,14 +54,35 @@ class Run:
     def personal(self) -> Tensor:
         """Each user's latest local answer, (users, d). Users who share one u are asked once more."""
         state = self.state
-        if state.u.shape[0] > 1 or state.next is None:
-            return state.p
+        if not state.together or state.next is None or PERSONAL in state.memory:
+            return personal(state)
         if self._engine is None:
             raise InputError(
                 "personal models of a loaded run of one shared vector need the users: go on from its state"
             )
         ask = Ask(state.round - 1, state.eta, None, self._seed)
         return self._engine.local(ask, state.u, state.memory)[0]
+
+    def module(self) -> nn.Module:
+        """A trained copy of the network that the problem was made from."""
+        made: nn.Module = self._network().module(self.model, self.state.memory)
+        return made
+
+    def personal_module(self, user: int) -> nn.Module:
+        """A copy of the network as this user trained it last."""
+        network = self._network()
+        if not 0 <= user < network.users:
+            refuse("user", user, f"a number from 0 to {network.users - 1} is needed")
+        made: nn.Module = network.module(self.personal[user], self.state.memory, user)
+        return made
+
+    def _network(self) -> Any:
+        problem = getattr(self._engine, "problem", None)
+        if problem is None or not hasattr(problem, "module"):
+            raise InputError(
+                "there is no network to hand back: the run is not one of rs.Neural, or was loaded from disk"
+            )
+        return problem
 
     def save(self, folder: str | Path) -> Path:
         """Write the run into a folder: state.safetensors, history.csv and run.json."""

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from resolvent import averaging, engines, local, theory
 from resolvent.anderson import Anderson, as_anderson
-from resolvent.errors import DivergenceWarning, InputError, refuse, whole
+from resolvent.checkpoint import moved
+from resolvent.errors import BlewUp, DivergenceWarning, InputError, refuse, whole
 from resolvent.explain import Explanation, explain, operator_of
 from resolvent.participation import Participation, as_participation
 from resolvent.problems.inputs import as_tensor
@@ -85,6 +86,8 @@ def solve(
             if verdict is not None:
                 status, reason = verdict
                 break
+    except BlewUp as error:
+        status, reason = "diverged", f"{error}; the state after round {watch.state.round} is kept"
     except KeyboardInterrupt:
         status, reason = "interrupted", f"interrupted after {watch.state.round} rounds"
     finally:
@@ -133,10 +136,13 @@ def _begin(
         if start.u.shape[1] != engine.dim or start.u.shape[0] not in (1, engine.users):
             came = f"a State of shape {tuple(start.u.shape)}"
             refuse("start", came, f"({engine.users}, {engine.dim}) is what fits here")
+        start = moved(start, engine.device)
         adapted = adapt(start, scheme, participation, accelerate, eta0)
         if adapted is not None:
             return adapted
         start = start.u if start.next is None else start.next  # users must part: only the point carries over
+    if start is None:
+        start = getattr(problem, "start", None)  # a network begins where its module stands
     if start is None:
         u0 = torch.zeros((1, engine.dim), dtype=engine.dtype, device=engine.device)
     else:

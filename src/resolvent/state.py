@@ -10,7 +10,7 @@ from torch import Tensor
 
 from resolvent.anderson import Anderson, Past
 from resolvent.averaging import Average
-from resolvent.bound import Memory
+from resolvent.bound import PERSONAL, Memory
 from resolvent.participation import Participation
 from resolvent.scheme import Scheme
 from resolvent.tuning import Tuning
@@ -109,3 +109,8 @@ def agrees(scheme: Scheme, participation: Participation) -> bool:
 def mix(a: Tensor, b: Tensor, theta: float) -> Tensor:
     """(1 - theta) a + theta b: 1 projects, 2 reflects, 1/2 averages."""
     return b if theta == 1 else torch.lerp(a, b, theta)
+
+
+def personal(state: State) -> Tensor:
+    """Each user's latest answer, (users, d); one row, their mean, where users share u and none are kept."""
+    return state.memory.get(PERSONAL, state.p) if state.together else state.p

@@ -6,13 +6,10 @@ import torch
 from torch import Tensor
 
 from resolvent.bound import Ask, Bound, Memory, Spread
-from resolvent.engines.inprocess import measure
+from resolvent.engines.inprocess import inspect, measure
+from resolvent.errors import BadAnswer
 from resolvent.local import Operator
 from resolvent.problems.problem import Problem, select
-
-
-class BadAnswer(RuntimeError):
-    """A user's answer is not what it must be, or computing it failed."""
 
 
 class Debug:
@@ -86,3 +83,6 @@ class Debug:
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
+
+    def inspect(self, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
+        return inspect(self.problem, w, personal, memory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -41,6 +43,17 @@ class InProcess:
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
+
+    def inspect(self, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
+        return inspect(self.problem, w, personal, memory)
+
+
+def inspect(problem: Any, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
+    """What the problem says of models beside f, if it says more."""
+    if "inspect" not in problem.offers:
+        return None
+    found: dict[str, float] = problem.inspect(w, personal, memory)
+    return found
 
 
 def measure(problem: Problem, w: Tensor) -> dict[str, Tensor]:
