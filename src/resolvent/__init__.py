@@ -6,7 +6,7 @@
 True
 """
 
-from resolvent import schedules, theory
+from resolvent import data, models, schedules, theory
 from resolvent.anderson import Anderson
 from resolvent.errors import (
     DivergenceWarning,
@@ -24,6 +24,7 @@ from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
+from resolvent.problems.neural.problem import Neural
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.rounds import Round
@@ -68,6 +69,7 @@ __all__ = [
     "LeastSquares",
     "Logistic",
     "MayNotConverge",
+    "Neural",
     "NewtonProx",
     "ObtuseCone",
     "Orthant",
@@ -80,6 +82,7 @@ __all__ = [
     "State",
     "Stop",
     "Trace",
+    "data",
     "explain",
     "fedavg",
     "fedpi",
@@ -88,6 +91,7 @@ __all__ = [
     "fedsplit",
     "make_least_squares",
     "make_logistic",
+    "models",
     "plus_minus",
     "reflect_gradient",
     "reflect_prox",

@@ -1,0 +1,384 @@
+"""Networks through the same loop as everything else, against plain PyTorch loops over users."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import resolvent as rs
+from resolvent.descent import batches
+
+pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+DOUBLE = torch.float64
+
+
+def net(dtype: torch.dtype = DOUBLE) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
+
+
+def people(sizes=(12, 12, 12), dtype: torch.dtype = DOUBLE, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+    g = torch.Generator().manual_seed(seed)
+    return [(torch.randn(n, 5, generator=g, dtype=dtype), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
+
+
+def put(model: nn.Module, w: Tensor) -> nn.Module:
+    model, at = copy.deepcopy(model), 0
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.copy_(w[at : at + p.numel()].view_as(p))
+                at += p.numel()
+    return model
+
+
+def slope(model: nn.Module, w: Tensor, x: Tensor, y: Tensor, loss=F.cross_entropy) -> Tensor:
+    model = put(model, w)
+    loss(model(x), y).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+
+
+def textbook(model, users, row: str, eta: float, rounds: int, local) -> Tensor:
+    """(gFL-1..3) with lists of vectors; the mean of z of the last round."""
+    a, b, c = (rs.TABLE[row].alpha, rs.TABLE[row].beta, rs.TABLE[row].gamma)
+    u = [flat(model) for _ in users]
+    for t in range(rounds):
+        z = [(1 - a) * ui + a * local(ui, i, t) for i, ui in enumerate(u)]
+        w = sum(z) / len(z)
+        u = [(1 - c) * ui + c * ((1 - b) * zi + b * w) for ui, zi in zip(u, z, strict=True)]
+    return w
+
+
+def close(a: Tensor, b: Tensor, tol: float = 1e-10) -> bool:
+    return float((a - b).norm()) <= tol * float(b.norm())
+
+
+@pytest.mark.parametrize("sizes", [(12, 12, 12), (5, 12, 30)])
+@pytest.mark.parametrize("row", rs.TABLE)
+def test_every_algorithm_is_its_textbook_loop(row: str, sizes: tuple[int, ...]) -> None:
+    model, users, eta, lr, steps = net(), people(sizes), 0.7, 0.2, 4
+    forward = rs.TABLE[row].forward
+
+    def local(u: Tensor, i: int, t: int) -> Tensor:
+        x = u
+        for _ in range(steps):
+            pull = 0 if forward else (x - u) / eta
+            x = x - (eta if forward else lr) * (slope(model, x, *users[i]) + pull)
+        return x
+
+    operator = rs.GradientSteps(steps) if forward else rs.GradientProx(steps, lr)
+    scheme = rs.scheme.named(row, eta, operator)
+    run = rs.solve(rs.Neural(model, users), scheme, rounds=4)
+    assert close(run.model, textbook(model, users, row, eta, 4, local))
+
+
+def test_the_proximal_term_is_there() -> None:
+    """Without it, or with it taken at the wrong point, a small eta would not hold users back."""
+    problem = rs.Neural(net(), people())
+    moved = [
+        float((rs.solve(problem, rs.fedprox(eta, rs.GradientProx(200, lr)), rounds=1).personal - problem.start).norm())
+        for eta, lr in ((1e-3, 5e-4), (1e-2, 5e-3), (1e6, 0.1))
+    ]
+    assert moved[0] < 0.2 * moved[1] < 0.2 * moved[2]
+    near = rs.solve(problem, rs.fedprox(1e-3, rs.GradientProx(200, 5e-4)), rounds=1).personal
+    assert close(
+        near - problem.start, -1e-3 * problem.grad(problem.start), 1e-2
+    )  # prox_eta f(u) = u - eta grad f + ...
+
+
+def test_minibatches_are_algorithm_2() -> None:
+    model, users, eta, lr, size = net(), people((9, 14, 14)), 0.5, 0.1, 4
+    counts = torch.tensor([len(y) for _, y in users])
+
+    def local(u: Tensor, i: int, t: int) -> Tensor:
+        x = u
+        for epoch in range(2):
+            for rows, mask in batches(counts, size, 3, t, np.arange(3), epoch):
+                mine = rows[i][mask[i]]
+                if len(mine):
+                    x = x - lr * (slope(model, x, users[i][0][mine], users[i][1][mine]) + (x - u) / eta)
+        return x
+
+    scheme = rs.fedpi(eta, rs.GradientProx(2, lr, batch=size))
+    run = rs.solve(rs.Neural(model, users), scheme, rounds=3, seed=3)
+    assert close(run.model, textbook(model, users, "fedpi", eta, 3, local))
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD])
+def test_any_optimiser_may_take_the_steps_of_a_prox(make) -> None:
+    model, users, eta = net(), people((9, 14)), 0.5
+
+    def local(u: Tensor, i: int, t: int) -> Tensor:
+        x = u.clone().requires_grad_()
+        optimiser = make([x], lr=0.05)
+        for _ in range(6):
+            x.grad = slope(model, x.detach(), *users[i]) + (x.detach() - u) / eta
+            optimiser.step()
+        return x.detach()
+
+    scheme = rs.fedsplit(eta, rs.GradientProx(6, 0.05, optimiser=make))
+    run = rs.solve(rs.Neural(model, users), scheme, rounds=3)
+    assert close(run.model, textbook(model, users, "fedsplit", eta, 3, local), 1e-8)
+
+
+class Rows(Dataset):
+    """A data set with a transform, which streams."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, k: int) -> tuple[Tensor, Tensor]:
+        return 2 * self.x[k], self.y[k]
+
+
+class Flow(IterableDataset):
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __iter__(self):
+        return iter(zip(2 * self.x, self.y, strict=True))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Rows, lambda x, y: DataLoader(Rows(x, y), batch_size=5), lambda x, y: DataLoader(Flow(x, y), batch_size=4)],
+    ids=["data set", "loader", "stream"],
+)
+def test_data_that_stream_give_the_same_gradients(kind) -> None:
+    users = people((7, 12, 12))
+    resident = rs.Neural(net(), [(2 * x, y) for x, y in users])
+    streamed = rs.Neural(net(), [kind(x, y) for x, y in users])
+    W = resident.start + 0.1 * torch.randn(3, resident.dim, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    assert close(streamed.grad(W), resident.grad(W), 1e-12)
+    assert close(streamed.value(W), resident.value(W), 1e-12)
+    assert streamed.sizes.tolist() == [7, 12, 12]
+    if "batches" in streamed.offers:
+        scheme = rs.fedavg(0.1, local=rs.GradientSteps(1, batch=5))
+        assert close(rs.solve(streamed, scheme, rounds=2).model, rs.solve(resident, scheme, rounds=2).model, 1e-12)
+    else:
+        with pytest.raises(rs.InputError, match="needs batches of the problem"):
+            rs.solve(streamed, rs.fedavg(0.1, local=rs.GradientSteps(1, batch=5)), rounds=2)
+
+
+def test_tensor_data_sets_stay_on_the_device() -> None:
+    problem = rs.Neural(net(), [TensorDataset(*user) for user in people()])
+    assert close(problem.grad(problem.start), rs.Neural(net(), people()).grad(problem.start), 0.0)
+
+
+def test_the_users_module_is_left_alone() -> None:
+    model = net()
+    before = copy.deepcopy(model.state_dict())
+    model.train()
+    run = rs.solve(rs.Neural(model, people()), rs.fedpi(1.0), rounds=2)
+    assert model.training
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    assert all(p.grad is None for p in model.parameters())
+    trained = run.module()
+    assert torch.equal(flat(trained), run.model)
+    assert not torch.equal(flat(trained), flat(model))
+    assert torch.equal(flat(run.personal_module(1)), run.personal[1])
+    with pytest.raises(rs.InputError, match="from 0 to 2"):
+        run.personal_module(3)
+
+
+def test_frozen_parameters_stay_frozen() -> None:
+    model = net()
+    model[0].weight.requires_grad_(False)
+    problem = rs.Neural(model, people())
+    assert problem.dim == 7 + 21 + 3
+    run = rs.solve(problem, rs.fedavg(0.1, steps=3), rounds=2)
+    assert torch.equal(run.module()[0].weight, model[0].weight)
+    assert close(problem.grad(problem.start)[0], slope(model, flat(model), *people()[0]))
+
+
+def normed() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3)).to(DOUBLE)
+
+
+def test_buffers_are_kept_for_each_user_apart() -> None:
+    model, users, eta = normed(), people((9, 14)), 0.2
+    problem = rs.Neural(model, users)
+    run = rs.solve(problem, rs.fedavg(eta, steps=3), rounds=2)
+    own = [copy.deepcopy(model).train() for _ in users]
+    w = flat(model)
+    for _ in range(2):
+        answers = []
+        for module, (x, y) in zip(own, users, strict=True):
+            v = w
+            for _ in range(3):
+                module.load_state_dict(put(module, v).state_dict() | dict(module.named_buffers()))
+                module.zero_grad()
+                F.cross_entropy(module(x), y).backward()
+                v = v - eta * torch.cat([p.grad.flatten() for p in module.parameters()])
+            answers.append(v)
+        w = sum(answers) / 2
+    assert close(run.model, w)
+    for i, module in enumerate(own):
+        kept = run.personal_module(i)[1]
+        assert torch.allclose(kept.running_mean, module[1].running_mean, rtol=1e-12)
+        assert torch.allclose(kept.running_var, module[1].running_var, rtol=1e-12)
+        assert int(kept.num_batches_tracked) == 6
+    mean = sum(module[1].running_mean for module in own) / 2
+    assert torch.allclose(run.module()[1].running_mean, mean, rtol=1e-12)
+
+
+def test_buffers_survive_sampling_and_resume() -> None:
+    problem = rs.Neural(normed(), people((9, 14, 11)), test=people((4, 4, 4), seed=5))
+    whole = rs.solve(problem, rs.fedpi(1.0), rounds=9, participation=0.5, seed=2)
+    half = rs.solve(problem, rs.fedpi(1.0), rounds=4, participation=0.5, seed=2)
+    rest = rs.solve(problem, rs.fedpi(1.0), rounds=5, participation=0.5, seed=2, start=half.state)
+    assert torch.equal(whole.model, rest.model)
+    assert whole.state.memory.keys() == rest.state.memory.keys()
+    assert all(torch.equal(whole.state.memory[k], rest.state.memory[k]) for k in whole.state.memory)
+    assert whole.history.test_loss.iloc[4:].tolist() == rest.history.test_loss.tolist()
+
+
+def dropping() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.5), nn.Linear(40, 3)).to(DOUBLE)
+
+
+def test_dropout_follows_seed_round_and_user() -> None:
+    problem = rs.Neural(dropping(), [people((12,))[0]] * 3)  # the same data three times
+    run = rs.solve(problem, rs.fedavg(0.1), rounds=1, seed=1)
+    a, b, c = run.personal
+    assert not torch.equal(a, b)
+    assert not torch.equal(b, c)
+    assert torch.equal(run.personal, rs.solve(problem, rs.fedavg(0.1), rounds=1, seed=1).personal)
+    assert not torch.equal(run.personal, rs.solve(problem, rs.fedavg(0.1), rounds=1, seed=2).personal)
+    again = rs.solve(problem, rs.fedavg(0.1), rounds=1, start=problem.start, seed=1)
+    assert torch.equal(again.model, run.model)
+    alone = rs.solve(problem, rs.fedavg(0.1), rounds=1, seed=1, participation=rs.Trace([[False, True, False]]))
+    assert torch.equal(alone.model, b)  # whoever else is there
+
+
+def test_values_are_those_of_use_not_of_training() -> None:
+    problem = rs.Neural(dropping(), people())
+    model = dropping().eval()
+    expected = torch.stack([F.cross_entropy(model(x), y) for x, y in people()]).detach()
+    assert close(problem.value(problem.start), expected, 1e-12)
+
+
+def test_figures_on_validation_and_test() -> None:
+    model, users = net(), people()
+    test, shared = people((6, 9, 5), seed=7), people((20,), seed=8)[0]
+    problem = rs.Neural(model, users, weights=[1, 2, 3], validation=shared, test=test)
+    run = rs.solve(problem, rs.fedpi(1.0), rounds=3)
+    with torch.no_grad():
+        check_figures(run, users, test, shared)
+
+
+def check_figures(run: rs.Run, users, test, shared) -> None:
+    last, lam = run.history.iloc[-1], [1 / 6, 2 / 6, 3 / 6]
+    module = run.module()
+    accuracy = [float((module(x).argmax(1) == y).double().mean()) for x, y in test]
+    mean = sum(a * b for a, b in zip(lam, accuracy, strict=True))
+    assert last.test_accuracy == pytest.approx(mean)
+    spread = math.sqrt(sum(a * (b - mean) ** 2 for a, b in zip(lam, accuracy, strict=True)))
+    assert last.test_accuracy_spread == pytest.approx(spread)
+    assert last.test_loss == pytest.approx(
+        sum(a * float(F.cross_entropy(module(x), y)) for a, (x, y) in zip(lam, test, strict=True))
+    )
+    own = [run.personal_module(i) for i in range(3)]
+    hits = [float((own[i](x).argmax(1) == y).double().mean()) for i, (x, y) in enumerate(test)]
+    assert last.personal_test_accuracy == pytest.approx(sum(a * b for a, b in zip(lam, hits, strict=True)))
+    assert last.validation_loss == pytest.approx(float(F.cross_entropy(module(shared[0]), shared[1])))
+    assert last.value == pytest.approx(
+        sum(a * float(F.cross_entropy(module(x), y)) for a, (x, y) in zip(lam, users, strict=True))
+    )
+    assert "personal_validation_loss" not in run.history
+
+
+def test_figures_come_at_the_cadence() -> None:
+    problem = rs.Neural(net(), people(), test=people((6, 9, 5), seed=7))
+    run = rs.solve(problem, rs.fedprox(1.0), rounds=7, every=3)
+    assert run.history["round"].tolist() == [3, 6, 7]
+    assert run.history.test_accuracy.notna().all()
+
+
+def test_regression_has_no_accuracy() -> None:
+    users = [(x, x[:, :3].sum(1, keepdim=True).expand(-1, 3).contiguous()) for x, _ in people()]
+    problem = rs.Neural(net(), users, loss=F.mse_loss, test=users)
+    run = rs.solve(problem, rs.fedavg(0.1, steps=5), rounds=20)
+    assert "test_accuracy" not in run.history
+    assert run.history.value.iloc[-1] < run.history.value.iloc[0]
+
+
+def test_acceleration_on_the_mean_and_averages() -> None:
+    problem = rs.Neural(net(), people())
+    run = rs.solve(problem, rs.fedprox(1.0), rounds=12, anderson=rs.Anderson(5, on="mean"), average="suffix")
+    assert run.history.value.iloc[-1] < run.history.value.iloc[0]
+    assert run.history.average_value.notna().all()
+
+
+@pytest.mark.parametrize("participation", [None, 0.6])
+@pytest.mark.parametrize("row", ["fedavg", "fedrp", "fedpi"])
+def test_going_on_equals_never_having_stopped(row: str, participation: float | None, tmp_path) -> None:
+    problem = rs.Neural(net(torch.float32), people((9, 14, 11), torch.float32))
+    scheme = rs.scheme.named(row, 0.5, rs.GradientSteps(3) if row == "fedavg" else rs.GradientProx(3, 0.1, batch=5))
+    arguments = {"participation": participation, "seed": 4}
+    whole = rs.solve(problem, scheme, rounds=8, **arguments)
+    half = rs.solve(problem, scheme, rounds=5, **arguments)
+    half.save(tmp_path)
+    rest = rs.solve(problem, scheme, rounds=3, start=rs.Run.load(tmp_path).state, **arguments)
+    assert torch.equal(whole.model, rest.model)
+    assert torch.equal(whole.personal, rest.personal)
+
+
+def test_nan_in_the_loss_ends_the_run_at_the_last_good_state() -> None:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        value = F.cross_entropy(output, target)
+        return value / torch.zeros_like(value) * 0 if float(value.detach()) < 0.8 and len(target) == 13 else value
+
+    problem = rs.Neural(net(), people((12, 13, 12)), loss=loss)
+    with pytest.warns(rs.DivergenceWarning, match=r"user 1 answered NaN or infinity in round (\d+)"):
+        run = rs.solve(problem, rs.fedavg(0.5, steps=3), rounds=60)
+    assert run.status == "diverged"
+    assert 0 < run.state.round < 60
+    assert bool(torch.isfinite(run.model).all())
+    assert len(run.history) == run.state.round
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: rs.Neural("net", people()), "model is of type str"),
+        (lambda: rs.Neural(nn.ReLU(), people()), "without a parameter"),
+        (lambda: rs.Neural(net(), []), "users is of type list"),
+        (lambda: rs.Neural(net(), [*people(), (torch.empty(0, 5), torch.empty(0))]), r"users\[3\] is empty"),
+        (lambda: rs.Neural(net(), [3]), r"users\[0\] is of type int"),
+        (lambda: rs.Neural(net(), [(torch.randn(4, 5), torch.zeros(3).long())]), "as many rows of each"),
+        (lambda: rs.Neural(net(), [(torch.randn(4, 6), torch.zeros(4).long())]), "cannot take rows of shape"),
+        (lambda: rs.Neural(net(), [(torch.randn(4, 5), torch.full((4,), 3))]), "label is 3, .* 3 outputs"),
+        (lambda: rs.Neural(net(), [(torch.randn(4, 5), torch.full((4,), -1))]), "label is -1"),
+        (lambda: rs.Neural(net(), [(torch.full((4, 5), math.nan), torch.zeros(4).long())]), "NaN"),
+        (lambda: rs.Neural(net(), people(), loss=F.mse_loss), "loss cannot take|a mean"),
+        (lambda: rs.Neural(net(), people(), loss=lambda o, y: o), "one number, the mean over rows"),
+        (lambda: rs.Neural(net(), people(), device="cuda:77"), "device is cuda:77, which is not there"),
+        (lambda: rs.Neural(net(), people(), device="moon"), "device is moon"),
+        (lambda: rs.Neural(net(), people(), weights=[1, 2]), "weights"),
+        (lambda: rs.Neural(net(), people(), test=people((4, 4))), "test is a list of 2"),
+        (lambda: rs.solve(rs.Neural(net(), people()), rs.fedpi(1.0, rs.ExactProx()), rounds=1), "needs prox"),
+        (lambda: rs.GradientProx(3, optimiser=torch.optim.LBFGS), "LBFGS"),
+        (lambda: rs.GradientProx(3, optimiser=torch.optim.Adam, momentum=0.5), "leave out momentum"),
+        (lambda: rs.GradientProx(3, optimiser="adam"), "optimiser is 'adam'"),
+        (lambda: rs.solve(rs.make_least_squares(2, 3, 4), "fedpi", rounds=1).module(), "no network to hand back"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_bad_input(make, sentence: str) -> None:
+    with pytest.raises(rs.InputError, match=sentence):
+        make()
