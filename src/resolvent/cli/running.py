@@ -135,7 +135,7 @@ def _tell(outcome: Outcome, form: Format, quiet: bool) -> int:
     about: dict[str, Any] = {"run": outcome.run.id, "status": outcome.status, "reason": outcome.reason}
     about |= {"solves": outcome.run.about["explanation"]["solves"]} | figures | {"folder": str(outcome.run.path)}
     say(*outcome.messages)
-    output.pairs(about, form)
+    output.pairs(about if form is not Format.table else {k: v for k, v in about.items() if v == v}, form)  # no NaN
     if outcome.status == "interrupted" and not quiet:
         say(f"go on with: resolvent resume {outcome.run.id}" + _where(outcome.run))
     return CODES.get(outcome.status, 0)

@@ -40,6 +40,7 @@ FLAGS = (
     Flag("--local-steps", "local.steps", "K", "Gradient steps of a user in a round (with --batch: epochs).", ALGORITHM),
     Flag("--lr", "local.lr", "NUMBER", "Step size of gradient steps inside a prox.", ALGORITHM),
     Flag("--batch", "local.batch", "ROWS", "Rows in a minibatch.", ALGORITHM),
+    Flag("--momentum", "local.momentum", "NUMBER", "Of gradient steps.", ALGORITHM),
     Flag("--anderson", "anderson.memory", "MEMORY", "Anderson acceleration with this memory; 0 is none.", ALGORITHM),
     Flag("--participation", "participation.probability", "P", "Each user is there with this probability.", ALGORITHM),
     Flag("--absent", "participation.absent", "hold|paper", "What absent users do.", ALGORITHM, True, ("hold", "paper")),
@@ -55,6 +56,7 @@ FLAGS = (
     Flag("--dim", "problem.dim", "N", "Dimension of a made problem.", PROBLEM),
     Flag("--rows", "problem.rows", "N", "Rows a user of a made problem.", PROBLEM),
     Flag("--data", "problem.data", "FILE", "Own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
+    Flag("--device", "problem.device", "cpu|cuda", "Where a network is trained.", PROBLEM, True, ("cpu", "cuda")),
     Flag("--target", "problem.target", "COLUMN", "The column to predict.", PROBLEM),
     Flag("--partition", "problem.partition", "KIND", "iid, dirichlet:0.3, shards:2, sorted:2, contiguous.", PROBLEM,
          True),
@@ -88,6 +90,8 @@ def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
         added.append(inspect.Parameter(_name(flag), keyword, default=None, annotation=Annotated[str | None, option]))
     any_key = typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; repeatable.")
     added.append(inspect.Parameter("set_", keyword, default=None, annotation=Annotated[list[str] | None, any_key]))
+    preset = typer.Option("--preset", metavar="quick|paper", help="Settings of an image problem to begin with.")
+    added.append(inspect.Parameter("preset", keyword, default=None, annotation=Annotated[str | None, preset]))
     mine = [p.replace(kind=keyword) for name, p in own.parameters.items() if name != "settings"]
 
     @functools.wraps(command)
@@ -104,6 +108,8 @@ def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
 def tree(problem: str, settings: Settings) -> dict[str, Any]:
     """The sections that a problem (or a TOML file) and options ask for. Options win over the file, --set over both."""
     base: dict[str, Any] = configs.load(problem) if problem.endswith(".toml") else {"problem": {"name": problem}}
+    if settings["preset"] is not None:
+        base = configs.preset(problem, settings["preset"])
     given = [(flag, settings[_name(flag)]) for flag in FLAGS if settings[_name(flag)] is not None]
     assignments = [(flag.key, value if flag.text else configs.literal(value)) for flag, value in given]
     assignments += [configs.parse(assignment) for assignment in settings["set_"] or ()]

@@ -18,7 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from resolvent.config.sections import PROBLEMS, Config, Own, Table
+from resolvent.config.sections import PRESETS, PROBLEMS, Config, Own, Table
 from resolvent.errors import InputError, refuse
 
 SECTIONS = {f.name: f for f in fields(Config)}
@@ -37,6 +37,16 @@ def read(tree: Mapping[str, Any]) -> Config:
         kind = _problem(tree.get(name, {})) if name == "problem" else type(getattr(Config(), name))
         made[name] = _section(kind, name, tree.get(name, {}))
     return Config(**made)
+
+
+def preset(problem: str, name: str) -> dict[str, Any]:
+    """The sections that a preset of a problem begins with."""
+    known = PRESETS.get(problem)
+    if known is None:
+        refuse("preset", repr(name), f"only {', '.join(PRESETS)} have presets, and the problem is {problem!r}")
+    if name not in known:
+        raise InputError(f"there is no preset {name!r}{nearest(name, known)}")
+    return with_values(known[name], [("problem.name", problem)])
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -116,7 +126,7 @@ def _problem(section: Mapping[str, Any]) -> type[Any]:
         return Own
     if name not in PROBLEMS:
         raise InputError(f"there is no problem {name!r}{nearest(name, PROBLEMS)}")
-    return Table if "data" in section else PROBLEMS[name]
+    return Table if "data" in section and name in ("least-squares", "logistic") else PROBLEMS[name]
 
 
 def _section(kind: type[T], where: str, given: Mapping[str, Any]) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,28 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Images:
+    """A network of the paper's on images parted among users, 80 % of each user's for training, 10 % for either test."""
+
+    name: Literal["mnist", "fashion-mnist", "cifar10"]
+    users: int = 20
+    partition: str = "shards:6"
+    images: int | None = None
+    """How many of the training set's images are parted; all of them unless given."""
+    folder: str | None = None
+    device: str = "cpu"
+    autocast: Literal["bfloat16", "float16"] | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
 class Own:
     """A problem from a function of the user's: file.py:function."""
 
     name: str
 
 
-Problem = LeastSquares | Logistic | Table | Own
+Problem = LeastSquares | Logistic | Table | Images | Own
 
 
 @dataclass(frozen=True)
@@ -139,5 +154,43 @@ class Config:
     store: Store = Store()
 
 
-PROBLEMS: dict[str, type[LeastSquares] | type[Logistic]] = {"least-squares": LeastSquares, "logistic": Logistic}
-"""By name; with `data` any of them is a Table."""
+PROBLEMS: dict[str, type[LeastSquares] | type[Logistic] | type[Images]] = {
+    "least-squares": LeastSquares,
+    "logistic": Logistic,
+    "mnist": Images,
+    "fashion-mnist": Images,
+    "cifar10": Images,
+}
+"""By name; with `data` the first two are a Table."""
+
+Preset = dict[str, dict[str, Any]]
+MNIST: dict[str, Preset] = {
+    "quick": {
+        "problem": {"users": 20, "partition": "shards:6", "images": 3000},
+        "local": {"steps": 10, "lr": 0.1},
+        "run": {"rounds": 20},
+    },
+    "paper": {
+        "problem": {"users": 20, "partition": "shards:6"},
+        "local": {"steps": 100, "lr": 0.01},
+        "run": {"rounds": 200},
+    },
+}
+CIFAR10: dict[str, Preset] = {
+    "quick": {
+        "problem": {"users": 10, "partition": "sorted:10", "images": 1000},
+        "local": {"steps": 1, "batch": 20, "lr": 0.1},
+        "run": {"rounds": 10},
+    },
+    "paper": {
+        "problem": {"users": 10, "partition": "sorted:10", "images": 10000},
+        "local": {"steps": 5, "batch": 20, "lr": 0.1},
+        "run": {"rounds": 200},
+    },
+}
+PRESETS: dict[str, dict[str, Preset]] = {
+    "mnist": MNIST,
+    "fashion-mnist": MNIST,
+    "cifar10": CIFAR10,
+}
+"""Settings to begin with, by problem and name: some minutes on two cores, or the paper's size."""

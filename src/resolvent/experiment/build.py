@@ -89,7 +89,9 @@ def _eta(config: Config, made: Task) -> float | Literal["auto"]:
     scheme = config.scheme
     if scheme.eta is not None:
         return scheme.eta
-    if scheme.schedule == "constant" and scheme.algorithm in ("fedpi", "fedsplit"):
+    if scheme.algorithm in TABLE and TABLE[scheme.algorithm].forward and config.local.lr is not None:
+        return config.local.lr  # gradient steps on f itself: their size is eta
+    if scheme.schedule == "constant" and scheme.algorithm in ("fedpi", "fedsplit") and made.problem.convex:
         return "auto"
     if made.eta is None:
         raise InputError(f"scheme.eta is missing, and {scheme.algorithm} cannot find one by itself; give --eta")
@@ -124,7 +126,7 @@ def _local(config: Config, forward: bool) -> Any:
         return ExactProx() if kind == "exact" else NewtonProx(at.tol)
     if not forward:
         return GradientProx(at.steps or 20, at.lr, at.batch, at.momentum)
-    if at.lr is not None:
+    if at.lr not in (None, config.scheme.eta):
         refuse("local.lr", at.lr, f"the steps of {config.scheme.algorithm} are eta: give --eta instead")
     return GradientSteps(at.steps or 1, at.batch, at.momentum)
 

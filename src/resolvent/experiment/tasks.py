@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from resolvent import data, theory
+from resolvent import data, models, theory
 from resolvent.config import sections
 from resolvent.errors import InputError, refuse
 from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
+from resolvent.problems.neural.problem import Neural
 from resolvent.problems.problem import Problem
 
 
@@ -70,6 +72,28 @@ def _table(s: sections.Table, seed: int) -> Task:
     return Task(problem, replace(s, sha256=sha256), eta=1 / L if L > 0 else None, partition=_held(parts, y))
 
 
+def _images(s: sections.Images, seed: int) -> Task:
+    """A network of the paper's; a user's images are split 80/10/10 for training, validation and test."""
+    seed = seed if s.seed is None else s.seed
+    make, network = NETWORKS[s.name]
+    images = data.normalised(make(s.folder))
+    x, y = images.x_train, images.y_train
+    if s.images is not None:
+        if not s.users <= s.images <= len(y):
+            refuse("problem.images", s.images, f"a number from {s.users}, one a user, to {len(y)} is needed")
+        part = data.split("iid", y.numpy(), 1, seed)[0][: s.images]
+        x, y = x[part], y[part]
+    parts = data.split(s.partition, y.numpy(), s.users, seed, equal=True)
+    three = list(zip(*(data.splits(rows, (0.8, 0.1, 0.1), seed) for rows in parts), strict=True))
+    training, validation, test = ([(x[rows], y[rows]) for rows in kind] for kind in three)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = network()
+    cast = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(s.autocast or "")
+    problem = Neural(model, training, device=s.device, validation=validation, test=test, autocast=cast)
+    return Task(problem, s, eta=100.0, threads=torch.get_num_threads(), partition=_held(parts, y.numpy()))
+
+
 def _own(s: sections.Own, seed: int) -> Task:
     path, _, name = s.name.rpartition(":")
     if not Path(path).is_file():
@@ -88,13 +112,19 @@ def _own(s: sections.Own, seed: int) -> Task:
         refuse(
             s.name, f"a {type(problem).__name__}", "a function that returns a problem, rs.LeastSquares say, is needed"
         )
-    return Task(problem, s)
+    return Task(problem, s, threads=1 if problem.convex else torch.get_num_threads())
 
 
+NETWORKS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Module]]] = {
+    "mnist": (data.mnist, models.mnist_cnn),
+    "fashion-mnist": (data.fashion_mnist, models.mnist_cnn),
+    "cifar10": (data.cifar10, models.cifar10_cnn),
+}
 TASKS: dict[type, Callable[[Any, int], Task]] = {
     sections.LeastSquares: _least_squares,
     sections.Logistic: _logistic,
     sections.Table: _table,
+    sections.Images: _images,
     sections.Own: _own,
 }
 
