@@ -61,9 +61,8 @@ def solve(
             "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed",
         )
     scheme, accelerate, taking_part = as_scheme(scheme, eta), as_anderson(anderson), as_participation(participation)
-    operator = operator_of(scheme, problem)
-    _check(problem, scheme, operator, taking_part)
-    _check_policy(rounds, every, average, seed, stop, callback)
+    operator = check(problem, scheme, taking_part, rounds, every, average, seed)
+    _check_hooks(stop, callback)
     explanation = explain(scheme, problem, taking_part, accelerate)
     _warn(explanation)
     where = engines.build(engine, problem, operator, scheme.steady)
@@ -97,21 +96,32 @@ def solve(
     return Run(watch.state, watch.history.frame(), status, reason, explanation, where, seed)
 
 
-def _check(problem: Problem, scheme: Scheme, operator: local.Operator, participation: Participation) -> None:
+def check(
+    problem: Problem,
+    scheme: Scheme,
+    participation: Participation,
+    rounds: int,
+    every: int = 1,
+    average: str | None = None,
+    seed: int = 0,
+) -> local.Operator:
+    """The local operator, once everything that `solve` needs of these arguments is there."""
+    operator = operator_of(scheme, problem)
     participation.check(problem.users)
     local.check(operator, problem)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
         )
-
-
-def _check_policy(rounds: int, every: int, average: str | None, seed: int, stop: object, callback: object) -> None:
     whole(rounds, "rounds")
     whole(every, "every")
     averaging.check(average)
     if whole(seed, "seed", least=0) >= 2**63:
         refuse("seed", seed, "a whole number below 2^63 is needed")
+    return operator
+
+
+def _check_hooks(stop: object, callback: object) -> None:
     if stop is not None and not isinstance(stop, Stop) and not callable(stop):
         refuse("stop", repr(stop), "rs.Stop(...) or a function of the round is needed")
     if callback is not None and not callable(callback):

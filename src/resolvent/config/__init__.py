@@ -1,10 +1,23 @@
 """A run's configuration: typed sections, read from TOML or the command line, written back whole."""
 
-from resolvent.config.reading import dumps, fingerprint, literal, load, nearest, parse, plain, preset, read, with_values
+from resolvent.config.reading import (
+    alike,
+    dumps,
+    fingerprint,
+    literal,
+    load,
+    nearest,
+    parse,
+    plain,
+    preset,
+    read,
+    with_values,
+)
 from resolvent.config.sections import Config
 
 __all__ = [
     "Config",
+    "alike",
     "dumps",
     "fingerprint",
     "literal",

@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
-import math
+import sys
 import tomllib
 import types
 import typing
@@ -23,6 +23,7 @@ from resolvent.errors import InputError, refuse
 
 SECTIONS = {f.name: f for f in fields(Config)}
 T = TypeVar("T")
+MOST = sys.float_info.max
 
 
 def read(tree: Mapping[str, Any]) -> Config:
@@ -52,10 +53,10 @@ def preset(problem: str, name: str) -> dict[str, Any]:
 def load(path: str | Path) -> dict[str, Any]:
     """The sections of a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"the configuration {path} cannot be read ({error.strerror}); name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise InputError(f"the configuration {path} is not TOML: {error}") from None
 
 
@@ -86,7 +87,7 @@ def literal(text: str) -> Any:
     """A number, true, false or text."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return text
 
 
@@ -106,9 +107,14 @@ def dumps(config: Config) -> str:
     """The configuration as TOML, every default filled in."""
     blocks = []
     for name, section in plain(config).items():
-        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in section.items()]
+        lines = [f"{key} = {_toml(value)}" for key, value in section.items()]
         blocks.append("\n".join([f"[{name}]", *lines]))
     return "\n\n".join(blocks) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Numbers, booleans and text are written as in JSON, but that TOML wants DEL escaped too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -124,9 +130,14 @@ def _problem(section: Mapping[str, Any]) -> type[Any]:
         refuse("problem.name", repr(name), f"one of {', '.join(PROBLEMS)} is needed")
     if ".py:" in name:
         return Own
-    if name not in PROBLEMS:
+    if alike(name) not in PROBLEMS:
         raise InputError(f"there is no problem {name!r}{nearest(name, PROBLEMS)}")
-    return Table if "data" in section and name in ("least-squares", "logistic") else PROBLEMS[name]
+    return Table if "data" in section and alike(name) in ("least-squares", "logistic") else PROBLEMS[alike(name)]
+
+
+def alike(name: str) -> str:
+    """A name with hyphens, however it was written."""
+    return name.replace("_", "-")
 
 
 def _section(kind: type[T], where: str, given: Mapping[str, Any]) -> T:
@@ -146,10 +157,10 @@ def _value(where: str, value: Any, hint: Any) -> Any:
     )
     for option in options:
         if typing.get_origin(option) is Literal:
-            if value in typing.get_args(option):
-                return value
+            if isinstance(value, str) and alike(value) in typing.get_args(option):
+                return alike(value)
         elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if math.isfinite(value):
+            if abs(value) <= MOST:
                 return float(value)
         elif isinstance(value, option) and (option is bool or not isinstance(value, bool)):
             return value

@@ -69,6 +69,8 @@ class Own:
     """A problem from a function of the user's: file.py:function."""
 
     name: str
+    sha256: str | None = None
+    """Of the file, as above."""
 
 
 Problem = LeastSquares | Logistic | Table | Images | Own

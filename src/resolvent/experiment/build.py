@@ -10,12 +10,13 @@ from resolvent import config as configs
 from resolvent import schedules
 from resolvent.anderson import Anderson
 from resolvent.config import Config
-from resolvent.errors import InputError, refuse
-from resolvent.experiment.tasks import Task, task
+from resolvent.errors import InputError, refuse, whole
+from resolvent.experiment.tasks import Task, task, within
 from resolvent.explain import Explanation, explain
 from resolvent.local import ExactProx, GradientProx, GradientSteps, NewtonProx
 from resolvent.participation import Bernoulli, Everyone, FixedSize, Participation
 from resolvent.scheme import TABLE, Number, Scheme, named
+from resolvent.solve import check
 from resolvent.watch import Stop
 
 SCHEDULES: dict[str, Any] = {
@@ -54,22 +55,29 @@ class Experiment:
 def build(config: Config, ready: Task | None = None) -> Experiment:
     """Build everything, checked; `ready` is the problem where it is at hand already."""
     made = task(config.problem, config.run.seed) if ready is None else ready
-    asked = replace(config, problem=made.section)
-    resolved = replace(asked, scheme=replace(asked.scheme, algorithm=_algorithm(asked.scheme.algorithm)))
-    eta = _eta(resolved, made)
-    resolved = replace(resolved, scheme=replace(resolved.scheme, eta=eta))
-    if resolved.run.threads is None:
-        resolved = replace(resolved, run=replace(resolved.run, threads=made.threads))
-    a, stop = resolved.anderson, resolved.stop
-    return Experiment(
+    resolved = _resolved(config, made)
+    a, run, stop = resolved.anderson, resolved.run, resolved.stop
+    with within("anderson"):
+        anderson = Anderson(a.memory, on=a.on)
+    built = Experiment(
         config=resolved,
-        fingerprint=fingerprint(asked),
+        fingerprint=fingerprint(resolved),
         task=made,
-        scheme=_scheme(resolved, eta),
-        anderson=Anderson(a.memory, on=a.on),
+        scheme=_scheme(resolved),
+        anderson=anderson,
         participation=_participation(resolved),
         stop=Stop(stop.gap, stop.residual, stop.certificates, stop.seconds) if stop != type(stop)() else None,
     )
+    check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed)
+    return built
+
+
+def _resolved(config: Config, made: Task) -> Config:
+    """The configuration with nothing left open: reading it back computes the same."""
+    scheme = replace(config.scheme, algorithm=algorithm(config.scheme.algorithm))
+    scheme = replace(scheme, eta=_eta(scheme, config.local.lr, made))
+    threads = made.threads if config.run.threads is None else whole(config.run.threads, "run.threads")
+    return replace(config, problem=made.section, scheme=scheme, run=replace(config.run, threads=threads))
 
 
 def fingerprint(config: Config) -> str:
@@ -77,20 +85,20 @@ def fingerprint(config: Config) -> str:
     return f"{resolvent.__version__}-{configs.fingerprint(config)}"
 
 
-def _algorithm(name: str) -> str:
+def algorithm(name: str) -> str:
+    """An algorithm's name in the table, however it was written."""
     plain = name.lower().replace("-", "_")
     if plain != CUSTOM and plain not in TABLE:
         raise InputError(f"there is no algorithm {name!r}{configs.nearest(plain, (*TABLE, CUSTOM))}")
     return plain
 
 
-def _eta(config: Config, made: Task) -> float | Literal["auto"]:
+def _eta(scheme: configs.sections.Scheme, lr: float | None, made: Task) -> float | Literal["auto"]:
     """What was asked for; else found while running where that solves the same problem, else what is customary."""
-    scheme = config.scheme
     if scheme.eta is not None:
         return scheme.eta
-    if scheme.algorithm in TABLE and TABLE[scheme.algorithm].forward and config.local.lr is not None:
-        return config.local.lr  # gradient steps on f itself: their size is eta
+    if scheme.algorithm in TABLE and TABLE[scheme.algorithm].forward and lr is not None:
+        return lr  # gradient steps on f itself: their size is eta
     if scheme.schedule == "constant" and scheme.algorithm in ("fedpi", "fedsplit") and made.problem.convex:
         return "auto"
     if made.eta is None:
@@ -98,11 +106,11 @@ def _eta(config: Config, made: Task) -> float | Literal["auto"]:
     return made.eta
 
 
-def _scheme(config: Config, eta: float | str) -> Scheme:
-    s = config.scheme
+def _scheme(config: Config) -> Scheme:
+    s, eta = config.scheme, config.scheme.eta
     if eta == "auto" and s.schedule != "constant":
         refuse("scheme.schedule", repr(s.schedule), 'eta = "auto" finds its own: give a number for eta, or no schedule')
-    step: Number | str = eta if isinstance(eta, str) else SCHEDULES[s.schedule](eta, s.period)
+    step: Number | str = "auto" if eta == "auto" else SCHEDULES[s.schedule](eta, s.period)
     mixing = {"alpha": s.alpha, "beta": s.beta, "gamma": s.gamma}
     if s.algorithm == CUSTOM:
         missing = [f"scheme.{name}" for name, value in mixing.items() if value is None]
@@ -111,30 +119,33 @@ def _scheme(config: Config, eta: float | str) -> Scheme:
         return Scheme(**mixing, eta=step, local=_local(config, forward=False), name="custom")  # type: ignore[arg-type]
     given = [f"scheme.{name}" for name, value in mixing.items() if value is not None]
     if given:
-        raise InputError(f'{", ".join(given)} belong to the algorithm "custom", but it is {s.algorithm!r}')
+        raise InputError(f'{", ".join(given)} can be set for the algorithm "custom" only, but it is {s.algorithm!r}')
     return named(s.algorithm, step, _local(config, TABLE[s.algorithm].forward))
 
 
 def _local(config: Config, forward: bool) -> Any:
     at = config.local
-    kind = "gradient" if at.kind == "best" and (forward or at.steps or at.batch or at.lr) else at.kind
+    descends = forward or at.momentum or any(asked is not None for asked in (at.steps, at.batch, at.lr))
+    kind = "gradient" if at.kind == "best" and descends else at.kind
     if kind == "best":
         return None
     if kind != "gradient":
         if forward:
             refuse("local.kind", repr(kind), f"{config.scheme.algorithm} takes gradient steps: leave it out")
         return ExactProx() if kind == "exact" else NewtonProx(at.tol)
-    if not forward:
-        return GradientProx(at.steps or 20, at.lr, at.batch, at.momentum)
-    if at.lr not in (None, config.scheme.eta):
+    if forward and at.lr not in (None, config.scheme.eta):
         refuse("local.lr", at.lr, f"the steps of {config.scheme.algorithm} are eta: give --eta instead")
-    return GradientSteps(at.steps or 1, at.batch, at.momentum)
+    with within("local"):
+        if forward:
+            return GradientSteps(1 if at.steps is None else at.steps, at.batch, at.momentum)
+        return GradientProx(20 if at.steps is None else at.steps, at.lr, at.batch, at.momentum)
 
 
 def _participation(config: Config) -> Participation:
     p = config.participation
     if p.probability is not None and p.size is not None:
         raise InputError("participation.probability and participation.size are both given; give one of them")
-    if p.size is not None:
-        return FixedSize(p.size, absent=p.absent)
-    return Everyone() if p.probability is None else Bernoulli(p.probability, absent=p.absent)
+    with within("participation"):
+        if p.size is not None:
+            return FixedSize(p.size, absent=p.absent)
+        return Everyone() if p.probability is None else Bernoulli(p.probability, absent=p.absent)

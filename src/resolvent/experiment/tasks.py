@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,20 @@ class Task:
     partition: dict[str, Any] = field(default_factory=dict)
 
 
+@contextmanager
+def within(section: str) -> Iterator[None]:
+    """Say which section of the configuration a refusal is about, unless it says so itself."""
+    try:
+        yield
+    except InputError as error:
+        raise error if section in str(error) else InputError(f"{section}: {error}") from None
+
+
 def task(section: sections.Problem, seed: int) -> Task:
     """The problem that a section describes."""
     made = TASKS[type(section)]
-    return made(section, seed)
+    with within("problem"):
+        return made(section, seed)
 
 
 def _least_squares(s: sections.LeastSquares, seed: int) -> Task:
@@ -51,9 +62,7 @@ def _logistic(s: sections.Logistic, seed: int) -> Task:
 
 
 def _table(s: sections.Table, seed: int) -> Task:
-    sha256 = checksum(Path(s.data))
-    if s.sha256 not in (None, sha256):
-        raise InputError(f"{s.data} is not the file that this run began with (its checksum differs); bring that back")
+    sha256 = _same_file(Path(s.data), s.sha256)
     table = data.read(s.data, s.target)
     x, y = table.x, table.y
     if s.name == "logistic":
@@ -98,6 +107,7 @@ def _own(s: sections.Own, seed: int) -> Task:
     path, _, name = s.name.rpartition(":")
     if not Path(path).is_file():
         refuse("problem", repr(s.name), f"there is no file {path}: file.py:function is needed")
+    sha256 = _same_file(Path(path), s.sha256)
     sys.path.insert(0, str(Path(path).resolve().parent))  # what lies beside the file can be imported
     try:
         made = runpy.run_path(path).get(name)
@@ -106,13 +116,16 @@ def _own(s: sections.Own, seed: int) -> Task:
         problem = made()
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{s.name} failed with {type(error).__name__}: {error}") from error
     if not hasattr(problem, "offers"):
         refuse(
-            s.name, f"a {type(problem).__name__}", "a function that returns a problem, rs.LeastSquares say, is needed"
+            s.name,
+            f"a function that returns {type(problem).__name__}",
+            "one that returns a problem, rs.LeastSquares say, is needed",
         )
-    return Task(problem, s, threads=1 if problem.convex else torch.get_num_threads())
+    threads = 1 if problem.convex else torch.get_num_threads()
+    return Task(problem, replace(s, sha256=sha256), threads=threads)
 
 
 NETWORKS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Module]]] = {
@@ -135,7 +148,15 @@ def checksum(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"the data {path} cannot be read ({error.strerror}); name a file that is there") from None
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a file that is there") from None
+
+
+def _same_file(path: Path, known: str | None) -> str:
+    """The checksum of a file, which must be the one that is known, if one is."""
+    sha256 = checksum(path)
+    if known not in (None, sha256):
+        raise InputError(f"{path} is not the file that this run began with (its checksum differs); bring that back")
+    return sha256
 
 
 def _held(parts: Any, y: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ def make_least_squares(
 ) -> LeastSquares:
     """A_i and w_star standard normal, b_i = A_i w_i + noise, w_i = w_star + shift N(0, I): users who disagree."""
     _check(users=users, dim=dim, rows=rows)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(whole(seed, "seed", least=0))
     w_star = rng.standard_normal(dim)
     w = w_star + shift * rng.standard_normal((users, dim))
     A = rng.standard_normal((users, rows, dim))
@@ -25,7 +25,7 @@ def make_least_squares(
 def make_logistic(users: int = 10, dim: int = 100, rows: int = 1000, seed: int = 0) -> Logistic:
     """A_i and w_0 standard normal, P(b = 1) = sigmoid(a . w_0)."""
     _check(users=users, dim=dim, rows=rows)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(whole(seed, "seed", least=0))
     w_0 = rng.standard_normal(dim)
     A = rng.standard_normal((users, rows, dim))
     probability = 1 / (1 + np.exp(-(A @ w_0)))
