@@ -2,7 +2,7 @@
 
 from resolvent.data.images import Images, cifar10, fashion_mnist, mnist, normalised
 from resolvent.data.partition import counts, split, splits
-from resolvent.data.tables import Table, read, signs
+from resolvent.data.tables import Table, read, signs, stem
 
 __all__ = [
     "Images",
@@ -16,4 +16,5 @@ __all__ = [
     "signs",
     "split",
     "splits",
+    "stem",
 ]

@@ -75,6 +75,15 @@ def read(path: str | Path, target: str | int | None = None, width: int | None = 
     return table
 
 
+def stem(path: str | Path) -> str:
+    """A file's name without what says how it is written: a9a.gz is a9a, and so is a9a.libsvm.xz."""
+    path = Path(path)
+    for suffixes in (OPENERS, READERS):
+        if path.suffix.lower() in suffixes:
+            path = path.with_suffix("")
+    return path.name
+
+
 def signs(y: Any, positive: Any = None) -> NDArray[np.float64]:
     """Labels -1 and +1: the smaller of two values is -1, or everything but `positive` is."""
     labels = np.asarray(y)

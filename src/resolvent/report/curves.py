@@ -26,6 +26,7 @@ COLOURS = {
 }
 """Okabe and Ito's palette, but for its yellow and black: told apart by colour-blind readers too."""
 
+ROUND_OFF = 1e-9
 QUIET = {"run": ("seed", "threads"), "problem": ("seed", "sha256"), "store": None}
 """Settings that do not tell curves apart: sections, or some of their keys."""
 
@@ -44,15 +45,17 @@ class Curve:
     def first(self) -> Folder:
         return self.runs[0]
 
+    @property
+    def seeds(self) -> int:
+        return len({run.config["run"]["seed"] for run in self.runs})
+
     @cached_property
     def frames(self) -> list[pd.DataFrame]:
-        """A history a seed, with the bytes communicated so far."""
-        frames = []
-        for run in self.runs:
-            frame = run.history()
-            if "bytes_up" in frame:
-                frame["bytes"] = (frame["bytes_up"] + frame["bytes_down"]).cumsum()
-            frames.append(frame)
+        """A history a run that has rows, with the bytes communicated so far."""
+        frames = [frame for frame in (run.history() for run in self.runs) if len(frame)]
+        for frame in frames:
+            rounds = frame["round"].diff().fillna(frame["round"])  # those without a row are taken to be alike
+            frame["bytes"] = ((frame["bytes_up"] + frame["bytes_down"]) * rounds).cumsum()
         return frames
 
     def over(self, x: str, y: str) -> tuple[pd.Series[float], pd.DataFrame]:
@@ -71,18 +74,26 @@ def curves(runs: Iterable[Folder]) -> list[Curve]:
     for run in runs:
         groups[json.dumps(telling(run.config), sort_keys=True)].append(run)
     ordered = sorted(groups.values(), key=_place)
-    different = _different([group[0] for group in ordered])
-    memories = sorted({_memory(group[0]) for group in ordered} - {0})
-    colours = _colours([group[0] for group in ordered])
+    first = [group[0] for group in ordered]
+    named = labels([run.about["title"] for run in first], [telling(run.config) for run in first])
+    memories = [0, *sorted({_memory(run) for run in first} - {0})]
     return [
-        Curve(
-            tuple(group),
-            _label(group[0], different),
-            colour,
-            memories.index(_memory(group[0])) + 1 if _memory(group[0]) else 0,
-        )
-        for group, colour in zip(ordered, colours, strict=True)
+        Curve(tuple(group), label, colour, memories.index(_memory(group[0])))
+        for group, label, colour in zip(ordered, named, _colours(first), strict=True)
     ]
+
+
+def labels(titles: Sequence[str], configs: Sequence[dict[str, Any]]) -> list[str]:
+    """Algorithms, each with what sets its configuration apart from the others: "FedPi, eta = 0.01, Anderson 2"."""
+    different = _different(configs)
+    return [_label(title, config, different) for title, config in zip(titles, configs, strict=True)]
+
+
+def logarithmic(curves: Iterable[Curve], y: str) -> bool:
+    """Whether a logarithmic axis shows all that there is of y, but for round-off below zero."""
+    values = [frame[y] for curve in curves for frame in curve.frames if y in frame]
+    most = max((value.max() for value in values), default=0.0)
+    return bool(most > 0 and min(value.min() for value in values) >= -ROUND_OFF * most)
 
 
 def apart_from_anderson(run: Folder) -> str:
@@ -136,9 +147,8 @@ def _place(group: Sequence[Folder]) -> tuple[int, str, int]:
     return list(COLOURS).index(_algorithm(run)), apart_from_anderson(run), _memory(run)
 
 
-def _different(runs: Sequence[Folder]) -> list[tuple[str, str]]:
-    """The settings in which some of these runs differ, beside the algorithm and what follows from it."""
-    trees = [telling(run.config) for run in runs]
+def _different(trees: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The settings in which some of these configurations differ, beside the algorithm and what follows from it."""
     keys = [(name, key) for name in trees[0] for key in {k: None for tree in trees for k in tree.get(name, {})}]
     shown = []
     for name, key in keys:
@@ -148,11 +158,10 @@ def _different(runs: Sequence[Folder]) -> list[tuple[str, str]]:
     return shown
 
 
-def _label(run: Folder, different: Iterable[tuple[str, str]]) -> str:
-    """The algorithm and what sets it apart: "FedPi, eta = 0.01, Anderson 2"."""
-    parts = [str(run.about["title"])]
+def _label(title: str, config: dict[str, Any], different: Iterable[tuple[str, str]]) -> str:
+    parts = [title]
     for name, key in different:
-        value = run.config.get(name, {}).get(key)
+        value = config.get(name, {}).get(key)
         if (name, key) == ("anderson", "memory"):
             parts += [f"Anderson {value}"] if value else []
         elif value is not None:

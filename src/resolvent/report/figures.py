@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resolvent.errors import InputError
-from resolvent.report.curves import Curve
+from resolvent.report.curves import Curve, logarithmic
+from resolvent.report.packages import needed
 from resolvent.report.tables import measure
+from resolvent.runs.durable import storing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,14 +24,16 @@ PARTED = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0
 def draw(curves: Sequence[Curve], path: Path, title: str = "", y: str | None = None, xs: Sequence[str] = ()) -> Path:
     """One panel for each of `xs` (round, seconds, bytes); dashed where accelerated; seeds as bands. PNG or SVG."""
     xs = list(xs) or list(AXES)
-    shown = [curve for curve in curves if any(len(frame) for frame in curve.frames)]
+    shown = [curve for curve in curves if curve.frames]
     y = y or (measure(shown[0].frames[0]) if shown else "value")
     figure, axes = _figure(len(xs))
+    log = logarithmic(shown, y)
     for axis, x in zip(axes, xs, strict=True):
         for curve in shown:
-            _curve(axis, curve, x, y)
-        axis.set(xlabel=AXES.get(x, x), yscale="log", xscale="log")
+            _curve(axis, curve, x, y, log)
+        axis.set(xlabel=AXES.get(x, x), yscale="log" if log else "linear", xscale="log" if shown else "linear")
         axis.grid(alpha=0.25)
+        _ticks(axis)
     axes[0].set_ylabel(NAMES.get(y, y))
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -39,14 +42,25 @@ def draw(curves: Sequence[Curve], path: Path, title: str = "", y: str | None = N
     return _save(figure, path)
 
 
-def _curve(axis: Axes, curve: Curve, x: str, y: str) -> None:
+def _curve(axis: Axes, curve: Curve, x: str, y: str, log: bool) -> None:
     xs, ys = curve.over(x, y)
-    positive = ys["median"] > 0
+    shown = ys["median"] > 0 if log else ys["median"].notna()
     style: dict[str, Any] = {"color": curve.colour, "lw": 1.6, "ls": DASHES[curve.dash % len(DASHES)]}
-    axis.plot(xs[positive], ys["median"][positive], label=curve.label, **style)
-    if len(curve.runs) > 1:
-        low, high = ys["least"].clip(lower=1e-300)[positive], ys["most"][positive]
-        axis.fill_between(xs[positive], low, high, color=curve.colour, alpha=0.2, lw=0)
+    axis.plot(xs[shown], ys["median"][shown], label=curve.label, **style)
+    if len(curve.frames) > 1:
+        low = ys["least"].clip(lower=1e-300 if log else None)
+        axis.fill_between(xs[shown], low[shown], ys["most"][shown], color=curve.colour, alpha=0.2, lw=0)
+
+
+def _ticks(axis: Axes) -> None:
+    """Label powers of ten, and between them only what fits."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_xlim()
+    if axis.get_xscale() == "log" and high < 100 * low:
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_partition(partition: dict[str, Any], path: Path, title: str = "Who holds what") -> Path:
@@ -70,10 +84,9 @@ def draw_partition(partition: dict[str, Any], path: Path, title: str = "Who hold
 
 
 def _figure(panels: int) -> tuple[Figure, Any]:
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError("pictures need Matplotlib, which is not installed; pip install 'resolvent[plot]'") from None
+    needed("matplotlib")
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
@@ -86,7 +99,8 @@ def _figure(panels: int) -> tuple[Figure, Any]:
 def _save(figure: Figure, path: Path) -> Path:
     from matplotlib import pyplot as plt
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    with storing(path, "name another place for it"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
     plt.close(figure)
     return path

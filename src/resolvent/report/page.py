@@ -11,63 +11,55 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from resolvent.errors import InputError
-from resolvent.report.curves import Curve
-from resolvent.report.tables import measure, summary
+from resolvent.report.curves import Curve, logarithmic
+from resolvent.report.packages import needed
+from resolvent.report.tables import NOTE, columns, measure, summary
+from resolvent.runs.durable import storing
 
 XS = {"round": "round", "seconds": "seconds", "bytes": "bytes communicated"}
 NOT_Y = {"round", "seconds", "bytes", "bytes_up", "bytes_down", "participants"}
 DASHES = ("solid", "dash", "dashdot", "dot")
-COLUMNS = {
-    "curve": "curve",
-    "solves": "solves",
-    "rounds": "rounds",
-    "final": "final",
-    "least": "least",
-    "most": "most",
-    "rounds_to_limit": "rounds to 1e-6",
-    "seconds": "seconds",
-    "status": "status",
-}
 
 
 def page(curves: Sequence[Curve], path: Path, title: str) -> Path:
     """Write the page; it needs no network and no other file."""
-    template = Template(resources.files("resolvent.report").joinpath("page.html").read_text())
+    template = Template(resources.files("resolvent.report").joinpath("page.html").read_text(encoding="utf-8"))
     first = curves[0].first
     filled = template.substitute(
         title=html.escape(title),
         plotly=_plotly(),
-        data=json.dumps(_data(curves)).replace("</", "<\\/"),
+        data=json.dumps(_data(curves)).replace("<", "\\u003c"),
         table=_table(summary(curves)),
+        note=html.escape(NOTE),
         partition="" if not first.about["problem"]["partition"] else _partition(first.about["problem"]["partition"]),
         explanations=_explanations(curves),
         configs="".join(_fold(curve.label, (curve.first.path / "config.toml").read_text()) for curve in curves),
         environment=html.escape(json.dumps(first.about["environment"], indent=2)),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(filled)
+    with storing(path, "name another place for it"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(filled, encoding="utf-8")
     return path
 
 
 def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise InputError("the page needs Plotly, which is not installed; pip install 'resolvent[plot]'") from None
+    needed("plotly")
+    from plotly.offline import get_plotlyjs
+
     script: str = get_plotlyjs()
     return script
 
 
 def _data(curves: Sequence[Curve]) -> dict[str, Any]:
-    frames = [frame for curve in curves for frame in curve.frames if len(frame)]
-    names = [str(name) for name in (frames[0] if frames else ()) if name not in NOT_Y]
+    frames = [frame for curve in curves for frame in curve.frames]
+    names = dict.fromkeys(str(name) for frame in frames for name in frame if name not in NOT_Y)
     ys = [name for name in names if any(frame[name].notna().any() for frame in frames if name in frame)]
     preferred = measure(frames[0]) if frames else "value"
     return {
         "xs": XS,
         "ys": sorted(ys, key=lambda name: name != preferred),
-        "curves": [_trace(curve, ys) for curve in curves if any(len(frame) for frame in curve.frames)],
+        "log": {name: logarithmic(curves, name) for name in ys},
+        "curves": [_trace(curve, ys) for curve in curves if curve.frames],
     }
 
 
@@ -83,7 +75,7 @@ def _trace(curve: Curve, ys: Iterable[str]) -> dict[str, Any]:
         "label": curve.label,
         "colour": curve.colour,
         "dash": DASHES[curve.dash % len(DASHES)],
-        "seeds": len(curve.runs),
+        "band": len(curve.frames) > 1,
         "x": xs,
         "y": lines,
     }
@@ -94,8 +86,9 @@ def _plain(values: Iterable[float]) -> list[float | None]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in COLUMNS.values())
-    body = "".join("<tr>" + "".join(f"<td>{_cell(row[key])}</td>" for key in COLUMNS) + "</tr>" for row in rows)
+    shown = columns(rows)
+    head = "".join(f"<th>{name}</th>" for name in shown.values())
+    body = "".join("<tr>" + "".join(f"<td>{_cell(row[key])}</td>" for key in shown) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -109,16 +102,18 @@ def _partition(partition: dict[str, Any]) -> str:
     """Who holds what, as stacked bars of plain HTML."""
     counts = partition.get("counts") or [[n] for n in partition["users"]]
     most = max(sum(user) for user in counts)
-    classes = partition.get("classes", ["rows"])
+    classes = [html.escape(f"class {name}") for name in partition.get("classes", ())] or ["all"]
+    key = "".join(f'<i><span class="c{k % 10}"></span>{name}</i>' for k, name in enumerate(classes[:20]))
     bars = []
     for i, user in enumerate(counts):
         parts = "".join(
-            f'<span class="c{k % 10}" style="width:{100 * n / most:.2f}%" title="class {classes[k]}: {n} rows"></span>'
+            f'<span class="c{k % 10}" style="width:{100 * n / most:.2f}%" title="{classes[k]}: {n} rows"></span>'
             for k, n in enumerate(user)
             if n
         )
         bars.append(f'<div class="bar"><b>{i}</b>{parts}<i>{sum(user)}</i></div>')
-    return f"<h2>Who holds what</h2><div class='bars'>{''.join(bars)}</div>"
+    key = f'<div class="key">{key}</div>' if "counts" in partition else ""
+    return f"<h2>Who holds what</h2>{key}<div class='bars'>{''.join(bars)}</div>"
 
 
 def _explanations(curves: Sequence[Curve]) -> str:

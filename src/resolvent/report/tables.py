@@ -13,20 +13,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLOSE = 1e-6
+NOTE = "rounds to limit: until the distance to the limit stays within 1e-6 of the first one"
 
 
 def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """A row a curve: what it solves, how far it came (median, least and most over seeds) and how fast.
 
     `rounds_to_limit` counts until the distance to the limit is, and stays, within 1e-6 of the first one. The limit is
-    that of the curve or of its accelerated sibling, whichever came further.
+    zero for gaps of what solves the original problem, else that of the curve or of its accelerated sibling, whichever
+    came further.
     """
     limits: dict[str, float] = {}
     for curve in curves:
         key = apart_from_anderson(curve.first)
-        final = _middle([_last(frame, measure(frame)) for frame in curve.frames])
-        limits[key] = min(final, limits.get(key, math.inf))
+        limits[key] = min([_limit(curve), limits.get(key, math.inf)])
     return [_row(curve, limits[apart_from_anderson(curve.first)]) for curve in curves]
+
+
+def columns(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """What people see of a summary: keys and headings. The spread is left out where there is none."""
+    measures = {row["measure"] for row in rows}
+    spread = {"seeds": "seeds", "least": "least", "most": "most"} if any(row["seeds"] > 1 for row in rows) else {}
+    shown = {"curve": "curve", "solves": "solves", "rounds": "rounds"}
+    shown |= {"final": f"final {measures.pop()}" if len(measures) == 1 else "final"} | spread
+    return shown | {"rounds_to_limit": "rounds to limit", "seconds": "seconds", "status": "status"}
 
 
 def measure(frame: pd.DataFrame) -> str:
@@ -36,9 +46,9 @@ def measure(frame: pd.DataFrame) -> str:
 
 def _row(curve: Curve, limit: float) -> dict[str, Any]:
     about, frames = curve.first.about, curve.frames
-    said, name = about["explanation"], measure(frames[0])
-    finals = [_last(frame, name) for frame in frames]
-    rounds = [rounds_to(frame[name].tolist(), frame["round"].tolist(), limit) for frame in frames if len(frame)]
+    said, name = about["explanation"], measure(frames[0]) if frames else "value"
+    finals = [_last(frame, name) for frame in frames] or [math.nan]
+    rounds = [rounds_to(frame[name].tolist(), frame["round"].tolist(), limit) for frame in frames]
     reached = [n for n in rounds if n is not None]
     return {
         "curve": curve.label,
@@ -46,13 +56,13 @@ def _row(curve: Curve, limit: float) -> dict[str, Any]:
         "anderson": curve.first.config["anderson"]["memory"],
         "eta": curve.first.config["scheme"].get("eta"),
         "solves": f"{'' if said['exactly'] else 'about '}{said['solves']}",
-        "seeds": len(curve.runs),
-        "rounds": max((int(frame["round"].max()) for frame in frames if len(frame)), default=0),
+        "seeds": curve.seeds,
+        "rounds": max((int(frame["round"].max()) for frame in frames), default=0),
         "measure": name,
         "final": _middle(finals),
         "least": min(finals),
         "most": max(finals),
-        "rounds_to_limit": statistics.median(reached) if len(reached) == len(frames) else None,
+        "rounds_to_limit": statistics.median(reached) if reached and len(reached) == len(frames) else None,
         "seconds": _middle([_last(frame, "seconds") for frame in frames]),
         "status": ", ".join(sorted({run.status for run in curve.runs})),
         "runs": [run.id for run in curve.runs],
@@ -60,16 +70,27 @@ def _row(curve: Curve, limit: float) -> dict[str, Any]:
 
 
 def rounds_to(values: Sequence[float], rounds: Sequence[int], limit: float) -> int | None:
-    """The first round from which on the distance to the limit stays within 1e-6 of the first; None if it never does."""
+    """The first round from which on the distance to the limit stays within 1e-6 of the first; None if it never does.
+
+    A last round alone does not count: where the limit is taken from it, its distance is zero whatever came before.
+    """
     distances = [abs(value - limit) for value in values]
     far = [k for k, distance in enumerate(distances) if not distance <= CLOSE * distances[0]]
-    if far and far[-1] + 1 == len(rounds):
-        return None
-    return rounds[far[-1] + 1] if far else rounds[0]
+    first = far[-1] + 1 if far else 0
+    return rounds[first] if first + 1 < len(rounds) and math.isfinite(limit) else None
+
+
+def _limit(curve: Curve) -> float:
+    """Where a curve ends, as far as one can tell; infinity where one cannot."""
+    said = curve.first.about["explanation"]
+    if said["solves"] == "original" and said["exactly"] and all(measure(frame) == "gap" for frame in curve.frames):
+        return 0.0
+    final = _middle([_last(frame, measure(frame)) for frame in curve.frames])
+    return math.inf if math.isnan(final) else final
 
 
 def _last(frame: pd.DataFrame, name: str) -> float:
-    return float(frame[name].iloc[-1]) if len(frame) and name in frame else math.nan
+    return float(frame[name].iloc[-1]) if name in frame else math.nan
 
 
 def _middle(values: Sequence[float]) -> float:
