@@ -12,7 +12,7 @@ from resolvent import report as reports
 from resolvent import runs
 from resolvent.cli import output
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import PLAIN, RUNS, SUMMARY, Form, Out, RunName
+from resolvent.cli.running import RUNS, Form, Out, RunName
 from resolvent.errors import InputError, StorageError
 from resolvent.runs import Folder
 from resolvent.runs.environment import environment
@@ -58,7 +58,7 @@ def report(
         raise InputError(f"--to is {path}, but a file that ends in .html, .png or .svg is needed")
     curves = reports.curves(chosen)
     rows = reports.summary(curves)
-    output.rows(rows, form, title, SUMMARY if any(row["seeds"] > 1 for row in rows) else PLAIN)
+    output.rows(rows, form, title, reports.columns(rows), reports.NOTE)
     made = reports.page(curves, path, title) if path.suffix == ".html" else reports.draw(curves, path, title)
     say(f"{made}: the report")
 
@@ -68,6 +68,7 @@ def export(
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help=".csv, .tsv, .parquet, .json: metrics; .npz, "
                                      ".safetensors: a run's model.")] = Path("metrics.csv"),
     out: Out = RUNS,
+    form: Form = Format.table,
 ) -> None:  # fmt: skip
     """Write the metrics of runs, or a run's model, into one file."""
     chosen = _chosen(names, out)
@@ -79,7 +80,10 @@ def export(
             _export_metrics(chosen, to)
     except OSError as error:
         raise StorageError(f"{to} cannot be written ({error.strerror or error}); name another file with --to") from None
-    say(f"{to}: {len(chosen)} {'run' if len(chosen) == 1 else 'runs'}")
+    if form is Format.table:
+        say(f"{to}: {len(chosen)} {'run' if len(chosen) == 1 else 'runs'}")
+    else:
+        output.pairs({"file": str(to), "runs": [run.id for run in chosen]}, form)
 
 
 def doctor(out: Out = RUNS, form: Form = Format.table) -> int:
@@ -132,7 +136,7 @@ def _export_metrics(chosen: list[Folder], to: Path) -> None:
     elif to.suffix == ".tsv":
         frame.to_csv(to, index=False, sep="\t")
     elif to.suffix == ".json":
-        frame.to_json(to, orient="records", double_precision=15)
+        to.write_text(output.as_json(frame.to_dict("records")))
     elif to.suffix == ".parquet":
         try:
             frame.to_parquet(to, index=False)

@@ -18,7 +18,13 @@ DONE, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 2, 3, 130
 app = typer.Typer(
     name="resolvent",
     help="Federated learning by operator splitting: one scheme, every algorithm.",
-    epilog="Exit codes: 0 done, 2 bad input, 3 diverged, 130 interrupted.",
+    epilog="""Examples:
+
+        resolvent compare least-squares
+
+        resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
+
+    Exit codes: 0 done, 2 bad input, 3 diverged, 130 interrupted.""",
     rich_markup_mode="markdown",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -53,7 +59,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="resolvent")
         return int(code or DONE)
     except InputError as error:
         return _refuse(str(error))
@@ -66,7 +72,7 @@ def _run() -> int:
         words = getattr(error, "format_message", None)  # what typer raises for a wrong option has one
         if words is None:
             raise
-        return _refuse(words())
+        return _refuse(words()) if words() else BAD_INPUT  # without any command it has printed its help
 
 
 def _refuse(sentence: str) -> int:

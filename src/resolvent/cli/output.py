@@ -17,11 +17,16 @@ class Format(StrEnum):
 
 
 def rows(
-    rows: Sequence[Mapping[str, Any]], form: Format, title: str = "", columns: Mapping[str, str] | None = None
+    rows: Sequence[Mapping[str, Any]],
+    form: Format,
+    title: str = "",
+    columns: Mapping[str, str] | None = None,
+    note: str = "",
 ) -> None:
     """Rows of one shape. `columns` are what people see, by key, with headings; machines get everything."""
     if form is Format.json:
-        return write_json(rows)
+        print(as_json(rows))
+        return None
     if form is Format.tsv:
         keys = list(rows[0]) if rows else []
         for line in (keys, *([_machine(row[key]) for key in keys] for row in rows)):
@@ -30,14 +35,15 @@ def rows(
     if not rows:
         return None
     columns = columns or {key: key.replace("_", " ") for key in rows[0]}
-    _table([[_person(row[key]) for key in columns] for row in rows], list(columns.values()), title)
+    _table([[_person(row[key]) for key in columns] for row in rows], list(columns.values()), title, note)
     return None
 
 
 def pairs(about: Mapping[str, Any], form: Format, title: str = "") -> None:
     """One thing and what is known of it."""
     if form is Format.json:
-        return write_json(about)
+        print(as_json(about))
+        return None
     if form is Format.tsv:
         for key, value in about.items():
             print(f"{key}\t{_machine(value)}")
@@ -46,9 +52,9 @@ def pairs(about: Mapping[str, Any], form: Format, title: str = "") -> None:
     return None
 
 
-def write_json(value: Any) -> None:
+def as_json(value: Any) -> str:
     """JSON that any reader takes: NaN and infinity become null."""
-    print(json.dumps(_strict(value), indent=2))
+    return json.dumps(_strict(value), indent=2)
 
 
 def say(*lines: str) -> None:
@@ -57,14 +63,14 @@ def say(*lines: str) -> None:
         print(line, file=sys.stderr)
 
 
-def _table(cells: Sequence[Sequence[str]], headings: Sequence[str], title: str) -> None:
+def _table(cells: Sequence[Sequence[str]], headings: Sequence[str], title: str, note: str = "") -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     show = any(headings)
     table = Table(title=title, box=box.SIMPLE_HEAD if show else None, show_header=show, title_justify="left",
-                  title_style="bold")  # fmt: skip
+                  title_style="bold", caption=note, caption_justify="left")  # fmt: skip
     for k, heading in enumerate(headings):
         numbers = all(_is_number(line[k]) for line in cells)
         table.add_column(heading, justify="right" if numbers else "left", no_wrap=k == 0 or numbers)

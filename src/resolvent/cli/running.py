@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from resolvent import config as configs
-from resolvent import experiment, report, runs
+from resolvent import data, experiment, report, runs
 from resolvent.cli import output
 from resolvent.cli.output import Format, say
 from resolvent.cli.settings import Settings, configurable, configure, problem_of, tree
 from resolvent.config import Config
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError, refuse, whole
+from resolvent.experiment.build import algorithm as algorithm_of
 from resolvent.experiment.conduct import Outcome
 from resolvent.experiment.tasks import Task, task
 from resolvent.runs import Folder
@@ -36,6 +39,8 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beg
 RUNS = Path("runs")
 CODES = {"diverged": 3, "interrupted": 130}
 MEMORY = 2
+Make = Callable[[Any, int], Task]
+"""A problem by its section and seed."""
 COMPARED = ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp")
 
 
@@ -54,9 +59,10 @@ def run(
     if not quiet:
         say(*(f"note: {finding}" for finding in built.explanation.findings))
     outcome = experiment.begin(built, out, False if quiet else None)
-    if built.task.partition and not quiet:
-        say(f"{report.draw_partition(built.task.partition, outcome.run.path / 'partition.png')}: who holds what")
-    return _tell(outcome, form, quiet)
+    told = _tell(outcome, form, quiet)
+    if built.task.partition:
+        _draw_partition(built.task.partition, outcome.run, quiet)
+    return told
 
 
 def resume(name: RunName, out: Out = RUNS, form: Form = Format.table, quiet: Quiet = False) -> int:
@@ -88,9 +94,11 @@ def compare(
     quiet: Quiet = False,
 ) -> int:
     """Run every algorithm, plain and accelerated, on equal footing: a table, a picture, one HTML file."""
-    base = tree(problem_of(problem), settings)
-    base = configs.with_values(base, _equal_footing(base))
-    names = [name.strip() for name in algorithms.split(",")]
+    if settings["algorithm"] is not None:
+        refuse("--algorithm", settings["algorithm"], "several are compared here: --algorithms says which")
+    base, make = tree(problem_of(problem), settings), _making()
+    base = configs.with_values(base, _equal_footing(base, make))
+    names = list(dict.fromkeys(algorithm_of(name.strip()) for name in algorithms.split(",")))
     memories = [0, base.get("anderson", {}).get("memory") or MEMORY]
     configurations = [
         configs.read(
@@ -98,8 +106,9 @@ def compare(
         )
         for name, memory in itertools.product(names, memories)
     ]
-    title = f"{Path(problem).stem}: {len(names)} algorithms, plain and accelerated"
-    return _many(configurations, title, f"compare-{Path(problem).stem}", out, form, quiet)
+    many = f"{len(names)} {'algorithm' if len(names) == 1 else 'algorithms'}"
+    title = f"{_called(problem, base)}: {many}, plain and accelerated"
+    return _many(_settled(configurations, make), make, title, out / f"compare-{_called(problem, base)}", form, quiet)
 
 
 @configurable
@@ -113,12 +122,12 @@ def sweep(
     quiet: Quiet = False,
 ) -> int:
     """Run a grid of configurations, each with several seeds. What is done is not done again."""
-    base = tree(problem_of(problem), settings)
-    axes: dict[str, list[Any]] = dict(_axis(text) for text in grid)
+    base, axes, make = tree(problem_of(problem), settings), _axes(grid), _making()
     first = configs.read(base).run.seed
     axes["run.seed"] = [first + k for k in range(whole(seeds, "seeds"))]
-    title = f"{Path(problem).stem}: " + " x ".join(f"{key} ({len(values)})" for key, values in axes.items())
-    return _many(list(_expand(base, axes)), title, f"sweep-{Path(problem).stem}", out, form, quiet)
+    title = f"{_called(problem, base)}: " + " x ".join(f"{key} ({len(values)})" for key, values in axes.items())
+    configurations = _settled(list(_expand(base, axes)), make)
+    return _many(configurations, make, title, out / f"sweep-{_called(problem, base)}", form, quiet)
 
 
 # --- what they share -------------------------------------------------------------------------------------------------
@@ -141,15 +150,36 @@ def _tell(outcome: Outcome, form: Format, quiet: bool) -> int:
     return CODES.get(outcome.status, 0)
 
 
+def _draw_partition(partition: dict[str, Any], run: Folder, quiet: bool) -> None:
+    """The run has ended by now: what cannot be drawn is a pity, not a failure."""
+    try:
+        words = f"{report.draw_partition(partition, run.path / 'partition.png')}: who holds what"
+    except InputError as error:
+        words = f"note: {error}"
+    if not quiet:
+        say(words)
+
+
+def _making() -> Make:
+    """Problems are made once as long as the same is asked for; one at a time is kept."""
+    return functools.lru_cache(maxsize=1)(task)
+
+
+def _called(problem: str, base: dict[str, Any]) -> str:
+    """A problem and its data in titles and names of files: logistic-a9a."""
+    name, file = Path(problem.replace(".py:", "-")).stem, base.get("problem", {}).get("data")
+    return f"{name}-{data.stem(file)}" if isinstance(file, str) else name
+
+
 def _where(run: Folder) -> str:
     return "" if run.path.parent == RUNS else f" --out {run.path.parent}"
 
 
-def _equal_footing(base: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _equal_footing(base: dict[str, Any], make: Make) -> Iterator[tuple[str, Any]]:
     """One eta for all."""
     if "eta" not in base.get("scheme", {}):
         config = configs.read(base)
-        made = task(config.problem, config.run.seed)
+        made = make(config.problem, config.run.seed)
         if made.eta is None:
             raise InputError("scheme.eta is missing, and algorithms are compared at the same one; give --eta")
         yield "scheme.eta", made.eta
@@ -160,6 +190,17 @@ def _steps(base: dict[str, Any], algorithm: str) -> list[tuple[str, Any]]:
     return [("local.steps", 2)] if algorithm == "fedavg" and "steps" not in base.get("local", {}) else []
 
 
+def _axes(grid: Sequence[str]) -> dict[str, list[Any]]:
+    axes: dict[str, list[Any]] = {}
+    for key, values in map(_axis, grid):
+        if key == "run.seed":
+            refuse("--grid", key, "seeds are counted by --seeds, from --seed on")
+        if key in axes:
+            refuse("--grid", f"{key} twice", "all values of a key belong into one")
+        axes[key] = values
+    return axes
+
+
 def _axis(text: str) -> tuple[str, list[Any]]:
     key, equals, values = text.partition("=")
     if not equals or not values:
@@ -168,14 +209,31 @@ def _axis(text: str) -> tuple[str, list[Any]]:
 
 
 def _expand(base: dict[str, Any], axes: dict[str, list[Any]]) -> Iterator[Config]:
-    """The grid's configurations, all checked before the first one runs."""
+    """The grid's configurations."""
     for values in itertools.product(*axes.values()):
         yield configs.read(configs.with_values(base, zip(axes, values, strict=True)))
 
 
-def _many(configurations: list[Config], title: str, name: str, out: Path, form: Format, quiet: bool) -> int:
+def _settled(configurations: Sequence[Config], make: Make) -> dict[Config, str]:
+    """Configurations, each once, with its algorithm's title: all are built before the first one runs.
+
+    So what cannot be run is said at once. An eta that depends on the problem is settled here too: seeds share it.
+    """
+    first = {config.problem: config.run.seed for config in reversed(configurations)}
+    settled = {}
+    for problem, seed in first.items():  # the first run's problem comes last, and is still there when it begins
+        for config in configurations:
+            if config.problem == problem:
+                built = experiment.build(config, make(problem, seed))
+                settled[config] = (replace(config, scheme=built.config.scheme), built.scheme.name)
+    return dict(settled[config] for config in configurations)
+
+
+def _many(settled: dict[Config, str], make: Make, title: str, path: Path, form: Format, quiet: bool) -> int:
+    """Run all of them under the folder of `path`, then print, draw and write what came out."""
+    report.needed("matplotlib", "plotly")
     folders, worst = [], 0
-    for outcome in _each(configurations, out, quiet):
+    for outcome in _each(settled, make, path.parent, quiet):
         if outcome.status == "interrupted":
             say("interrupted: the same command goes on where it was left")
             return CODES["interrupted"]
@@ -183,42 +241,26 @@ def _many(configurations: list[Config], title: str, name: str, out: Path, form: 
         worst = max(worst, CODES.get(outcome.status, 0))
     curves = report.curves(folders)
     rows = report.summary(curves)
-    output.rows(rows, form, title, SUMMARY if any(row["seeds"] > 1 for row in rows) else PLAIN)
-    picture = report.draw(curves, out / f"{name}.png", title)
-    page = report.page(curves, out / f"{name}.html", title)
+    output.rows(rows, form, title, report.columns(rows), report.NOTE)
+    picture = report.draw(curves, path.with_name(f"{path.name}.png"), title)
+    page = report.page(curves, path.with_name(f"{path.name}.html"), title)
     say(f"{picture}: the picture", f"{page}: the report")
     return worst
 
 
-SUMMARY = {
-    "curve": "curve",
-    "solves": "solves",
-    "seeds": "seeds",
-    "final": "final gap",
-    "least": "least",
-    "most": "most",
-    "rounds_to_limit": "rounds to 1e-6",
-    "seconds": "seconds",
-    "status": "status",
-}
-PLAIN = {key: words for key, words in SUMMARY.items() if key not in ("seeds", "least", "most")}
-
-
-def _each(configurations: Iterable[Config], out: Path, quiet: bool) -> Iterator[Outcome]:
-    """Run what is not done yet, resume what was left; problems are made once."""
-    made: dict[Any, Task] = {}
-    configurations = list(configurations)
-    for k, config in enumerate(configurations):
-        key = (config.problem, config.run.seed)
-        if key not in made:
-            made = {key: task(config.problem, config.run.seed)}
-        built = experiment.build(config, made[key])
+def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Iterator[Outcome]:
+    """Run what is not done yet, resume what was left."""
+    labels = report.labels(list(settled.values()), [configs.plain(config) for config in settled])
+    for k, (config, label) in enumerate(zip(settled, labels, strict=True), 1):
+        built = experiment.build(config, make(config.problem, config.run.seed))
         left = experiment.find(built.fingerprint, out)
-        label = f"[{k + 1}/{len(configurations)}] {built.scheme.name}"
+        done = left is not None and left.status in runs.ENDED
         if not quiet:
-            state = "" if left is None else ": done already" if left.status in runs.ENDED else ": going on"
-            say(label + state)
-        yield experiment.begin(built, out, False if quiet else None) if left is None else experiment.go_on(left, None)
+            say(f"[{k}/{len(settled)}] {label}" + (": done already" if done else ": going on" if left else ""))
+        progress = False if quiet else None
+        outcome = experiment.begin(built, out, progress) if left is None else experiment.go_on(left, progress)
+        say(*(() if done else outcome.messages))
+        yield outcome
 
 
 COMMANDS: dict[Callable[..., Any], str] = {

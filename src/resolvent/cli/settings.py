@@ -123,7 +123,7 @@ def configure(problem: str, settings: Settings) -> Config:
 
 def problem_of(name: str) -> str:
     """The positional argument: a problem, a TOML file or file.py:function."""
-    if name in PROBLEMS or ".py:" in name:
+    if configs.alike(name) in PROBLEMS or ".py:" in name:
         return name
     if name.endswith(".toml"):
         if not Path(name).is_file():

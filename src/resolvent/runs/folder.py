@@ -132,7 +132,8 @@ def find(name: str, out: Path) -> Folder:
 
 def _which(name: str, alike: list[Folder]) -> str:
     if alike:
-        return f"{name!r} may be any of {', '.join(run.id for run in alike)}"
+        more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
+        return f"{name!r} may be any of {', '.join(run.id for run in alike[:3])}{more}"
     return f"there is no run {name!r}"
 
 
