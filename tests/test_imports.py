@@ -51,6 +51,7 @@ LAYERS = {
     "report": 11,
     "paper": 12,
     "cli": 13,
+    "__main__": 14,
 }
 # (importer, imported) within one layer, each with its reason.
 ALLOWED_PAIRS: set[tuple[str, str]] = set()

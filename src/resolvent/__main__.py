@@ -1,0 +1,5 @@
+"""`python -m resolvent`: the command line."""
+
+from resolvent.cli import main
+
+main()

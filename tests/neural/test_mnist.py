@@ -1,0 +1,56 @@
+"""Real MNIST through the loader: the paper's network over users who hold a few digits each."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import resolvent as rs
+
+pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+RealData = Callable[[str], Path]
+
+
+def federation(images: rs.data.Images, users: int, count: int, partition: str = "shards:6") -> rs.Neural:
+    """The paper's network over `count` images, parted and split 80/10/10 as the paper has it."""
+    x, y = images.x_train[:count], images.y_train[:count]
+    parts = rs.data.split(partition, y.numpy(), users, seed=0, equal=True)
+    training, validation, test = zip(*(rs.data.splits(rows, (0.8, 0.1, 0.1)) for rows in parts), strict=True)
+    torch.manual_seed(0)
+    chosen = [[(x[rows], y[rows]) for rows in kind] for kind in (training, validation, test)]
+    return rs.Neural(rs.models.mnist_cnn(), chosen[0], validation=chosen[1], test=chosen[2])
+
+
+@pytest.fixture(scope="module")
+def images(real_data: RealData) -> rs.data.Images:
+    return rs.data.normalised(rs.data.mnist(real_data("mnist")))
+
+
+def test_a_small_federation_learns(images: rs.data.Images) -> None:
+    problem = federation(images, users=10, count=1000)
+    assert problem.dim == 11_910
+    assert problem.way.startswith("stacked")
+    assert all(len(y.unique()) <= 6 for _, y in problem.silos.users)
+    run = rs.solve(problem, rs.fedrp(100.0, rs.GradientProx(5, 0.1)), rounds=4)
+    assert run.history.value.iloc[-1] < 0.8 * run.history.value.iloc[0]
+    x, y = problem.silos.users[3]
+    module = run.personal_module(3).eval()
+    with torch.no_grad():
+        own = problem.value(run.personal)[3]
+        assert float(F.cross_entropy(module(x), y)) == pytest.approx(float(own), rel=1e-5)
+
+
+REACHED = {"fedavg": 0.93, "fedprox": 0.93, "fedsplit": 0.93, "fedpi": 0.93, "fedrp": 0.93}
+"""Test accuracy of the global model, in the mean over users; docs/benchmarks.md has the figures measured."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", REACHED)
+def test_twenty_users_of_six_digits_reach_a_stated_accuracy(row: str, images: rs.data.Images) -> None:
+    problem = federation(images, users=20, count=6000)
+    local = rs.GradientSteps(10) if row == "fedavg" else rs.GradientProx(10, 0.1)
+    run = rs.solve(problem, rs.scheme.named(row, 0.1 if row == "fedavg" else 100.0, local), rounds=20)
+    print(row, run.history[["value", "test_accuracy", "personal_test_accuracy"]].iloc[-1].to_dict())
+    assert run.history.test_accuracy.iloc[-1] >= REACHED[row]
