@@ -1,5 +1,24 @@
 """One thread a test process: tests run side by side, and threads that wait for each other are slow."""
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Callable[[str], Path]:
+    """A real file by its path below the folder of data sets; the test is skipped where it is missing."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    root = Path(os.environ.get("RESOLVENT_DATA") or beside)
+
+    def find(name: str) -> Path:
+        if not (root / name).exists():
+            pytest.skip(f"real data: no {name} (RESOLVENT_DATA names the folder)")
+        return root / name
+
+    return find

@@ -1,27 +1,11 @@
-"""Where the real data sets lie, if they do."""
+"""What tests of data share."""
 
-import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from resolvent.errors import InputError
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Callable[[str], Path]:
-    """A real file by its path below the folder of data sets; the test is skipped where it is missing."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    root = Path(os.environ.get("RESOLVENT_DATA") or beside)
-
-    def find(name: str) -> Path:
-        if not (root / name).exists():
-            pytest.skip(f"real data: no {name} (RESOLVENT_DATA names the folder)")
-        return root / name
-
-    return find
 
 
 @pytest.fixture

@@ -12,12 +12,15 @@ from resolvent import report as reports
 from resolvent import runs
 from resolvent.cli import output
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import RUNS, Form, Out, RunName
+from resolvent.cli.running import RUNS, Form, Out, RunName, run_names
 from resolvent.errors import InputError, StorageError
 from resolvent.runs import Folder
 from resolvent.runs.environment import environment
 
-RunNames = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs; without any, all under --out.")]
+RunNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RUN]...", help="Runs; without any, all under --out.", autocompletion=run_names),
+]
 
 
 def ls(out: Out = RUNS, form: Form = Format.table) -> None:
@@ -37,8 +40,8 @@ def show(name: RunName, out: Out = RUNS, form: Form = Format.table) -> None:
         output.pairs(run.about | about, form)
         return
     output.pairs(_line(run), form)
-    print("\n" + run.about["explanation"]["words"] + "\n")
-    print((run.path / "config.toml").read_text())
+    output.write("\n" + run.about["explanation"]["words"] + "\n")
+    output.write((run.path / "config.toml").read_text(encoding="utf-8"))
     output.rows(
         [{"time": e["time"], "event": e["kind"], "about": e.get("reason", e.get("words"))} for e in run.events], form
     )

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from resolvent.cli import looking, running
+from resolvent.cli.output import ReaderLeft
 from resolvent.errors import InputError
 
 DONE, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 2, 3, 130
@@ -65,7 +66,7 @@ def _run() -> int:
         return _refuse(str(error))
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has left
+    except ReaderLeft:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:

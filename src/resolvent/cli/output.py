@@ -16,6 +16,18 @@ class Format(StrEnum):
     tsv = "tsv"
 
 
+class ReaderLeft(Exception):
+    """Nobody reads the output any more, as in `resolvent ls | head`."""
+
+
+def write(text: str) -> None:
+    """Print a part of the result."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # typer and rich would make it a failure
+        raise ReaderLeft from None
+
+
 def rows(
     rows: Sequence[Mapping[str, Any]],
     form: Format,
@@ -25,12 +37,12 @@ def rows(
 ) -> None:
     """Rows of one shape. `columns` are what people see, by key, with headings; machines get everything."""
     if form is Format.json:
-        print(as_json(rows))
+        write(as_json(rows))
         return None
     if form is Format.tsv:
         keys = list(rows[0]) if rows else []
         for line in (keys, *([_machine(row[key]) for key in keys] for row in rows)):
-            print("\t".join(line))
+            write("\t".join(line))
         return None
     if not rows:
         return None
@@ -42,11 +54,11 @@ def rows(
 def pairs(about: Mapping[str, Any], form: Format, title: str = "") -> None:
     """One thing and what is known of it."""
     if form is Format.json:
-        print(as_json(about))
+        write(as_json(about))
         return None
     if form is Format.tsv:
         for key, value in about.items():
-            print(f"{key}\t{_machine(value)}")
+            write(f"{key}\t{_machine(value)}")
         return None
     _table([[key.replace("_", " "), _person(value)] for key, value in about.items()], ["", ""], title)
     return None
@@ -76,7 +88,10 @@ def _table(cells: Sequence[Sequence[str]], headings: Sequence[str], title: str, 
         table.add_column(heading, justify="right" if numbers else "left", no_wrap=k == 0 or numbers)
     for line in cells:
         table.add_row(*line)
-    Console(width=None if sys.stdout.isatty() else 140, markup=False, highlight=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 140, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    write(capture.get().removesuffix("\n"))
 
 
 def _is_number(text: str) -> bool:

@@ -35,8 +35,18 @@ ProblemName = Annotated[
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of runs.")]
 Form = Annotated[Format, typer.Option("--format", help="For people or for machines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, and nothing but the result.")]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning or end, or its folder.")]
 RUNS = Path("runs")
+
+
+def run_names(incomplete: str) -> list[str]:
+    """For the shell: the runs under the usual folder."""
+    return [run.id for run in runs.folders(RUNS) if run.id.startswith(incomplete)]
+
+
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run's id, its beginning or end, or its folder.", autocompletion=run_names),
+]
 CODES = {"diverged": 3, "interrupted": 130}
 MEMORY = 2
 Make = Callable[[Any, int], Task]
@@ -76,7 +86,7 @@ def explain(problem: ProblemName, settings: Settings, form: Form = Format.table)
     built = experiment.build(configure(problem_of(problem), settings))
     explanation = built.explanation
     if form is Format.table:
-        print(explanation)
+        output.write(str(explanation))
         return
     about = {
         key: getattr(explanation, key) for key in ("scheme", "solves", "eta_eff", "exactly", "theorem", "personal")

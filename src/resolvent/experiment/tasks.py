@@ -69,6 +69,8 @@ def _table(s: sections.Table, seed: int) -> Task:
         y = data.signs(y, s.positive)
     elif s.positive is not None:
         refuse("problem.positive", s.positive, "only logistic regression has classes: leave it out")
+    elif y.dtype.kind != "f":
+        refuse("problem.target", f"{table.target}, a column of text", "least squares needs numbers: name another one")
     if s.standardise:
         spread = x.std(0)
         x = (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
@@ -160,8 +162,8 @@ def _same_file(path: Path, known: str | None) -> str:
 
 
 def _held(parts: Any, y: Any) -> dict[str, Any]:
-    """Rows of each class that each user holds; of few classes only."""
-    if len(np.unique(y)) > 50:
+    """Rows of each class that each user holds, where there are classes, and few of them."""
+    if len(np.unique(y)) > 50 or not np.array_equal(y, np.rint(y)):
         return {"users": [len(rows) for rows in parts]}
     table, classes = data.counts(parts, y)
     return {"classes": classes.tolist(), "counts": table.tolist()}

@@ -33,7 +33,7 @@ def page(curves: Sequence[Curve], path: Path, title: str) -> Path:
         note=html.escape(NOTE),
         partition="" if not first.about["problem"]["partition"] else _partition(first.about["problem"]["partition"]),
         explanations=_explanations(curves),
-        configs="".join(_fold(curve.label, (curve.first.path / "config.toml").read_text()) for curve in curves),
+        configs="".join(_fold(curve.label, (curve.first.path / "config.toml").read_text("utf-8")) for curve in curves),
         environment=html.escape(json.dumps(first.about["environment"], indent=2)),
     )
     with storing(path, "name another place for it"):

@@ -39,7 +39,7 @@ class Folder:
     @cached_property
     def config(self) -> dict[str, Any]:
         """What was asked for, as written: sections of plain values."""
-        return tomllib.loads((self.path / "config.toml").read_text())
+        return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def create(out: Path, name: str, config: str, about: dict[str, Any]) -> Folder:
     part = out / f".{run_id}.part"
     with durable.storing(out, "name another folder with --out, or make room there"):
         (part / "checkpoints").mkdir(parents=True)
-        (part / "config.toml").write_text(config)
+        (part / "config.toml").write_text(config, encoding="utf-8")
         about = {"id": run_id, "created": when.astimezone().isoformat(timespec="milliseconds")} | about
         (part / "about.json").write_text(json.dumps(about, indent=2) + "\n")
         part.rename(out / run_id)
