@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "prox steps 0": ((*ON, "--local-steps", "0"), ["local: steps is 0", ">= 1"]),
     "batch 0": ((*ON, "--batch", "0"), ["local: batch is 0"]),
     "momentum 1": ((*ON, "--set", "local.momentum=1"), ["local: momentum is 1", "[0, 1)"]),
-    "lr of FedAvg": ((*ON, "--algorithm", "fedavg", "--lr", "0.1"), ["local.lr is 0.1", "--eta"]),
+    "lr of FedAvg": ((*ON, "--algorithm", "fedavg", "--eta", "0.2", "--lr", "0.1"), ["local.lr is 0.1", "--eta"]),
     "Newton for FedAvg": ((*ON, "--algorithm", "fedavg", "--set", "local.kind=newton"), ["local.kind", "gradient"]),
     # data
     "no such data": ((*LOGISTIC, "--data", "nothing.csv"), ["nothing.csv cannot be read", "No such file"]),

@@ -33,7 +33,7 @@ def test_a_small_federation_learns(images: rs.data.Images) -> None:
     assert problem.dim == 11_910
     assert problem.way.startswith("stacked")
     assert all(len(y.unique()) <= 6 for _, y in problem.silos.users)
-    run = rs.solve(problem, rs.fedrp(100.0, rs.GradientProx(5, 0.1)), rounds=4)
+    run = rs.solve(problem, rs.fedrp(100.0, rs.GradientProx(10, 0.2)), rounds=5)
     assert run.history.value.iloc[-1] < 0.8 * run.history.value.iloc[0]
     x, y = problem.silos.users[3]
     module = run.personal_module(3).eval()
