@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import runpy
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,10 @@ from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.neural.problem import Neural
 from resolvent.problems.problem import Problem
+
+
+CORES = os.cpu_count() or 1
+"""Threads for networks; not what torch has now, which an earlier run may have set."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def _images(s: sections.Images, seed: int) -> Task:
         model = network()
     cast = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(s.autocast or "")
     problem = Neural(model, training, device=s.device, validation=validation, test=test, autocast=cast)
-    return Task(problem, s, eta=100.0, threads=torch.get_num_threads(), partition=_held(parts, y.numpy()))
+    return Task(problem, s, eta=100.0, threads=CORES, partition=_held(parts, y.numpy()))
 
 
 def _own(s: sections.Own, seed: int) -> Task:
@@ -126,7 +131,7 @@ def _own(s: sections.Own, seed: int) -> Task:
             f"a function that returns {type(problem).__name__}",
             "one that returns a problem, rs.LeastSquares say, is needed",
         )
-    threads = 1 if problem.convex else torch.get_num_threads()
+    threads = 1 if problem.convex else CORES
     return Task(problem, replace(s, sha256=sha256), threads=threads)
 
 
