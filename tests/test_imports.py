@@ -62,7 +62,7 @@ FACE_ABOVE = "solve"
 
 LIGHT = {"torch", "numpy", PACKAGE}
 # Third-party packages that a module may, beyond LIGHT, import at its top.
-HEAVY_AT_TOP: dict[str, set[str]] = {"cli": {"typer"}}
+HEAVY_AT_TOP: dict[str, set[str]] = {"cli": {"typer"}, "problems.neural.kernels": {"triton"}}
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def wrong_way(source: str, module: str, is_package: bool = False) -> list[str]:
 
 def heavy_at_top(source: str, module: str, is_package: bool = False) -> list[str]:
     """What the module imports at its top that a machine with nothing but torch and numpy lacks."""
-    light = LIGHT | sys.stdlib_module_names | HEAVY_AT_TOP.get(module.split(".")[0], set())
+    light = LIGHT | sys.stdlib_module_names | HEAVY_AT_TOP.get(module, HEAVY_AT_TOP.get(module.split(".")[0], set()))
     return [
         f"{f'{PACKAGE}.{module}'.rstrip('.')}, line {imported.line}: imports {imported.name} at its top, "
         "but only torch, numpy and the standard library may stand there: import it in the function that uses it"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
+from importlib.util import find_spec
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,6 +21,19 @@ ALIGN = 64
 """Numbers: two unrolled vectors of the widest kind, and more than a cache line."""
 
 
+LONG, PARTS = 64, 128
+"""On an accelerator sums at least so many times longer than the result is wide go in up to so many parts."""
+
+
+def _kernels() -> ModuleType | None:
+    """Kernels of our own for CUDA, where Triton is there to build them."""
+    if find_spec("triton") is None:
+        return None
+    from resolvent.problems.neural import kernels
+
+    return kernels
+
+
 class Desk:
     """Buffers by name, each as large as the largest that was asked for under that name, and whatever else is kept."""
 
@@ -26,6 +41,7 @@ class Desk:
         self.like = like.new_empty(0)
         self.compute = compute
         self.apart = like.device.type == "cpu"
+        self.kernels = _kernels() if like.is_cuda else None
         self.kept: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
 
@@ -48,18 +64,42 @@ class Desk:
 
 
 class Tape:
-    """Operations on buffers, written down once and played many times: views are made once, and nothing is allocated."""
+    """Operations on buffers, written down once and played many times: views are made once, and nothing is allocated.
+
+    On CUDA the second playing is captured as a graph, and later ones are one launch each.
+    """
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self._calls: list[Callable[[], Any]] = []
+        self.calls: list[Callable[[], Any]] = []
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._played = False
 
     def do(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
-        self._calls.append(partial(call, *args, **options))
+        self.calls.append(partial(call, *args, **options))
 
     def play(self) -> None:
-        for call in self._calls:
+        if self.desk.like.is_cuda and not torch.cuda.is_current_stream_capturing():
+            self._play_graph()
+        else:
+            self._play_calls()
+
+    def _play_calls(self) -> None:
+        for call in self.calls:
             call()
+
+    def _play_graph(self) -> None:
+        if not self.calls:
+            return
+        if not self._played:  # what is done at the first use of a library cannot be captured
+            self._played = True
+            self._play_calls()
+            return
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._play_calls()
+        self._graph.replay()
 
     def product(self, a: Tensor, b: Tensor, out: Tensor, add: bool = False) -> None:
         """out_i = a_i b_i, or out_i += a_i b_i, for stacked matrices.
@@ -77,10 +117,25 @@ class Tape:
                 self.do(out.addmm_, a, b)
             else:
                 self.do(torch.mm, a, b, out=out)
+        elif not self.desk.apart and a.shape[2] >= LONG * max(a.shape[1], b.shape[2]):
+            self._long_product(a, b, out, add)
         elif add:
             self.do(out.baddbmm_, a, b)
         else:
             self.do(torch.bmm, a, b, out=out)
+
+    def _long_product(self, a: Tensor, b: Tensor, out: Tensor, add: bool) -> None:
+        """Small results of long sums, on an accelerator: in parts, since a batched product gives each to few cores."""
+        parts = next(k for k in range(PARTS, 0, -1) if a.shape[2] % k == 0)
+        for ai, bi, oi in zip(a, b, out, strict=True):
+            some = self.desk.empty("parts", parts, tuple(oi.shape))
+            left = ai.view(len(ai), parts, -1).transpose(0, 1)
+            right = bi.mT.view(bi.shape[1], parts, -1).transpose(0, 1).mT
+            self.do(torch.bmm, left, right, out=some)
+            if add:
+                self.do(lambda some=some, oi=oi: oi.add_(some.sum(0)))
+            else:
+                self.do(torch.sum, some, 0, out=oi)
 
 
 def _reduced(a: Tensor, b: Tensor, out: Tensor, add: bool, dtype: torch.dtype) -> None:

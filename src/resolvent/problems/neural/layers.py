@@ -31,7 +31,8 @@ class Here:
     """What a layer finds when it writes: its tape, buffers and parameters, and what its forward pass kept.
 
     `owns`: nobody else needs the layer's input any more, so it may be overwritten. `wanted`: whether the gradient at
-    the input is asked for. `before` and `after` are played once for all blocks, around them.
+    the input is asked for. `before` and `after` are played once for all blocks, around them. `add`: gradients of
+    weights are added to what is there.
     """
 
     tape: Tape
@@ -43,6 +44,7 @@ class Here:
     slope: Tensor | None
     before: Tape
     after: Tape
+    add: bool = False
     kept: Any = None
 
     def empty(self, name: Any, *shape: int) -> Tensor:
@@ -50,6 +52,11 @@ class Here:
 
     def do(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
         self.tape.do(call, *args, **options)
+
+    @property
+    def kernels(self) -> Any:
+        """The module `kernels` where it serves, else None."""
+        return self.tape.desk.kernels
 
     @property
     def A(self) -> Tensor:
@@ -138,7 +145,7 @@ class Linear:
     def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
         x, G = here.kept, here.whole(G)
         if here.slope is not None:
-            here.tape.product(G, x.mT, here.slope, add=True)
+            here.tape.product(G, x.mT, here.slope, here.add)
         if not here.wanted:
             return (None,)
         dx = here.empty("dx", *x.shape[1:])
@@ -164,9 +171,10 @@ class Bias:
     def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
         if here.slope is not None:
             rows = here.whole(G).view(here.users, G.shape[1], -1)
-            total = here.empty("sum", G.shape[1], 1)
+            total = here.empty("sum", G.shape[1], 1) if here.add else here.slope
             here.do(torch.sum, rows, -1, keepdim=True, out=total)
-            here.do(here.slope.add_, total)
+            if here.add:
+                here.do(here.slope.add_, total)
         return (G,)
 
 
@@ -203,9 +211,16 @@ class Conv:
         """Whether the columns are x itself."""
         return self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
+    def _direct(self, here: Here) -> bool:
+        """Whether torch's own convolution is the faster one: on a CPU, in single precision, for many outputs."""
+        desk = here.tape.desk
+        return desk.apart and desk.compute is None and desk.like.dtype == torch.float32 and self.outputs >= 32
+
     def forward(self, here: Here, *xs: Tensor) -> Tensor:
         (x,) = xs
         h, w = self.counts(tuple(x.shape[2:4]))
+        if self._direct(here):
+            return self._direct_forward(here, x, h, w)
         cols = self.lower(here, x, h, w)
         here.kept = cols, x.shape
         y = here.empty("y", self.outputs, h, w, x.shape[-1])
@@ -218,19 +233,24 @@ class Conv:
         if self._plain:
             return x.view(g, c, h * w * n)
         (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.stride, self.dilation
+        cols = here.empty("cols", c * kh * kw, h * w * n)
+        if here.kernels is not None:
+            here.do(here.kernels.lower, x, cols, self.kernel, (h, w), self.stride, self.padding, self.dilation)
+            return cols
         x = padded(here, x, self.padding, 0.0)
         u, v, i, j, one = x.stride()
         view = x.as_strided((g, c, kh, kw, h, w, n), (u, v, i * dh, j * dw, i * sh, j * sw, one))
-        cols = here.empty("cols", c * kh * kw, h * w * n)
         here.do(cols.view(view.shape).copy_, view)
         return cols
 
     def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
+        if self._direct(here):
+            return (self._direct_backward(here, G),)
         cols, (g, c, height, width, n) = here.kept
         h, w = G.shape[2:4]
         G = here.whole(G).view(g, self.outputs, h * w * n)
         if here.slope is not None:
-            here.tape.product(G, cols.mT, here.slope, add=True)
+            here.tape.product(G, cols.mT, here.slope, here.add)
         if not here.wanted:
             return (None,)
         if self._plain:
@@ -240,10 +260,60 @@ class Conv:
         here.tape.product(here.A.mT, G, cols)  # the columns have done their work: their gradient takes their place
         return (self._fold(here, cols.view(g, c, *self.kernel, h, w, n), height, width),)
 
+    def _direct_forward(self, here: Here, x: Tensor, h: int, w: int) -> Tensor:
+        g, n = here.users, x.shape[-1]
+        first = here.empty("images first", n, *x.shape[1:-1])
+        y = here.empty("y", self.outputs, h, w, n)
+        kernels = here.A.view(g, self.outputs, self.inputs, *self.kernel)
+
+        def convolve() -> None:
+            for xi, fi, ki, yi in zip(x, first, kernels, y, strict=True):
+                fi.view(n, -1).copy_(xi.view(-1, n).T)
+                out = torch.conv2d(fi, ki, None, self.stride, self.padding, self.dilation)
+                yi.view(-1, n).copy_(out.view(n, -1).T)
+
+        here.do(convolve)
+        here.kept = first, kernels
+        return y
+
+    def _direct_backward(self, here: Here, G: Tensor) -> Tensor | None:
+        first, kernels = here.kept
+        g, n = first.shape[:2]
+        G = here.whole(G)
+        slope, add = None if here.slope is None else here.slope.view_as(kernels), here.add
+        dx = here.empty("dx", *first.shape[2:], n) if here.wanted else None
+        GT = here.empty("G", n, *G.shape[1:-1])
+        how = (
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            (0, 0),
+            1,
+            (here.wanted, slope is not None, False),
+        )
+
+        def back() -> None:
+            for u in range(g):
+                GT[u].view(n, -1).copy_(G[u].view(-1, n).T)
+                di, dk, _ = torch.ops.aten.convolution_backward(GT[u], first[u], kernels[u], *how)
+                if dx is not None:
+                    dx[u].view(-1, n).copy_(di.reshape(n, -1).T)
+                if slope is not None:
+                    (slope[u].add_ if add else slope[u].copy_)(dk)
+
+        here.do(back)
+        return dx
+
     def _fold(self, here: Here, D: Tensor, height: int, width: int) -> Tensor:
         """Each window's gradient added where the window lay, along the height first: its runs are long."""
         (kh, kw), (sh, sw), (ph, pw), (dh, dw) = self.kernel, self.stride, self.padding, self.dilation
-        c, w, n = D.shape[1], D.shape[5], D.shape[6]
+        c, h, w, n = D.shape[1], *D.shape[4:]
+        if here.kernels is not None:
+            dx = here.empty("dx", c, height, width, n)
+            here.do(here.kernels.fold, D, dx, self.kernel, (h, w), self.stride, self.padding, self.dilation)
+            return dx
         rows = here.empty("rows", c, kw, height + 2 * ph, w, n)
         scatter(here, rows, 3, [D[:, :, i] for i in range(kh)], sh, dh)
         full = here.empty("dx", c, height + 2 * ph, width + 2 * pw, n)
@@ -313,16 +383,24 @@ class ConvPool:
             unmax(here, "difference", G, planes, best, planes)
             wide, g = self.wide, here.users
             D = here.empty("slope", wide.outputs, wide.inputs * prod(wide.kernel))
-            here.before.do(D.zero_)
-            here.tape.product(y.view(g, wide.outputs, -1), cols.mT, D, add=True)
+            here.tape.product(y.view(g, wide.outputs, -1), cols.mT, D, here.add)
             slope = here.slope.view(g, self.conv.outputs, self.conv.inputs, *self.conv.kernel)
-            for entry in self._entries(D, g):
-                here.after.do(slope.add_, entry)
+            for k, entry in enumerate(self._entries(D, g)):
+                here.after.do(slope.add_ if k else slope.copy_, entry)
         return (None,)
+
+
+def _apart(views: list[Tensor]) -> int:
+    """How many numbers lie between one view and the next."""
+    return int(views[1].storage_offset() - views[0].storage_offset()) if len(views) > 1 else 0
 
 
 def maxima(here: Here, name: str, views: list[Tensor]) -> list[Tensor]:
     """The maxima over the first 1, 2, ... of the views."""
+    if here.kernels is not None:
+        y, step = here.empty(name, *views[0].shape[1:]), _apart(views)
+        here.do(here.kernels.maxima, views[0], step, len(views), y)
+        return [views[0], y]
     if len(views) == 1:
         best = [here.empty(name, *views[0].shape[1:])]
         here.do(best[0].copy_, views[0])
@@ -341,7 +419,15 @@ def unmax(
 
     View j gets what is left of G where it exceeds all before it. The places may be the views themselves.
     """
+    if here.kernels is not None and not add:
+        here.do(here.kernels.unmax, G, views[0], _apart(views), len(views), places[0], _apart(places))
+        return
     difference = here.empty(name, *G.shape[1:])
+    if here.kernels is not None:
+        best = [views[0]]
+        for view in views[1:]:
+            best.append(here.empty((name, len(best)), *view.shape[1:]))
+            here.do(torch.maximum, best[-2], view, out=best[-1])
     for j in reversed(range(1, len(views))):
         here.do(torch.sub, views[j], best[j - 1], out=difference)
         # In one run: on short, strided runs torch decides number by number, at ten times the price.
@@ -481,6 +567,8 @@ class Reshape:
     def forward(self, here: Here, *xs: Tensor) -> Tensor:
         (x,) = xs
         here.kept = x.shape
+        if x.shape[1:-1] == self.shape(tuple(x.shape[1:-1])):
+            return x
         return x.view(x.shape[0], *self.shape(tuple(x.shape[1:-1])), x.shape[-1])
 
     def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from resolvent.problems.neural.desk import Desk, Tape
 from resolvent.problems.neural.flat import Layout
-from resolvent.problems.neural.layers import Here, Shape
+from resolvent.problems.neural.layers import Here, Linear, Reshape, Shape
+from resolvent.problems.neural.losses import MeanLoss
 from resolvent.problems.neural.pointwise import Dropout
 from resolvent.problems.neural.trace import Net
 
@@ -32,9 +33,10 @@ class Program:
         n: int,
         slope: bool,
         noisy: bool,
+        mean: MeanLoss | None,
     ) -> None:
         self.desk, self.net, self.layout, self.fixed, self.users = desk, net, layout, fixed, users
-        self.ahead, self.back, self.before, self.after = (Tape(desk) for _ in range(4))
+        self.ahead, self.before, self.after = Tape(desk), Tape(desk), Tape(desk)
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
         self.weights: dict[str, Tensor] = {}
         self.slopes: dict[str, Tensor] = {}
@@ -50,14 +52,38 @@ class Program:
             if noisy and isinstance(step.layer, Dropout)
         }
         self.heres = self._heres()
-        self.x = desk.empty(("x", users), users, (prod(features), n))
-        values = [self.x.view(users, *features, n)]
+        self.features = features
+        values = [self._data(n)]
         for here, step in zip(self.heres, net.steps, strict=True):
             values.append(step.layer.forward(here, *(values[i] for i in step.inputs)))
         self.out = values[-1]
         self.G = desk.empty(("G", users), users, tuple(self.out.shape[1:])) if slope else None
-        if self.G is not None:
-            self._write_back(self.G)
+        self.loss = desk.like.new_zeros(users)
+        self.weight = desk.like.new_zeros(users, n)
+        self.y: Tensor | None = None
+        self.mean = mean
+        self._backs: dict[bool, tuple[Tape, Tape]] = {}
+
+    def _data(self, n: int) -> Tensor:
+        """Value 0, images last; where only linear layers look at it, a view of rows as they come."""
+        takers = [step.layer for step in self.net.steps if 0 in step.inputs]
+        size = prod(self.features)
+        self.rows = all(isinstance(layer, Linear) or layer == Reshape(None) for layer in takers)
+        if self.rows:
+            self.x = self.desk.empty(("x", self.users), self.users, (n, size))
+            return self.x.mT
+        self.x = self.desk.empty(("x", self.users), self.users, (size, n))
+        return self.x.view(self.users, *self.features, n)
+
+    def back(self, add: bool) -> tuple[Tape, Tape]:
+        """Backward alone, and forward, loss and backward in one; `add` to the gradients of earlier blocks or not."""
+        if add not in self._backs:
+            back, both = Tape(self.desk), Tape(self.desk)
+            if self.G is not None:
+                self._write_back(self.G, back, add)
+            both.calls = [*self.ahead.calls, self._mean_loss, *back.calls]
+            self._backs[add] = back, both
+        return self._backs[add]
 
     def _heres(self) -> list[Here]:
         """Each step's place; a gradient is wanted at inputs that depend on a trained parameter."""
@@ -72,48 +98,74 @@ class Program:
             heres.append(here)
         return heres
 
-    def _write_back(self, G: Tensor) -> None:
+    def _write_back(self, G: Tensor, tape: Tape, add: bool) -> None:
         grads = {len(self.heres): G}
+        self.after.calls.clear()
+        written = self.written = set[str]()  # a parameter that several layers share is added to by all but the first
         for k in reversed(range(len(self.heres))):
             if k + 1 not in grads:  # nothing before it is trained
                 continue
             step, here = self.net.steps[k], self.heres[k]
-            here.tape = self.back
+            here.tape, here.add = tape, add or step.parameter in written
+            written.add(step.parameter or "")
             for i, part in zip(step.inputs, step.layer.backward(here, grads.pop(k + 1)), strict=True):
                 last = self.heres[i - 1] if i else None
                 if part is None or last is None or not (last.wanted or last.slope is not None):
                     continue
                 if i in grads:
-                    self.back.do(grads[i].add_, part)
+                    tape.do(grads[i].add_, part)
                 else:
                     grads[i] = part
 
     def lay(self, rows: Tensor) -> None:
-        """Take the users' parameters (users, d), or (1, d) for all, and forget the gradients."""
+        """Take the users' parameters, (users, d) or (1, d) for all."""
         split = self.layout.split(rows)
         for name, weight in self.weights.items():
             value = split[name] if name in split else self.fixed[name].to(rows).unsqueeze(0)
             weight.copy_(value.reshape(len(value), *weight.shape[1:]))
-        for slope in self.slopes.values():
-            slope.zero_()
         self.before.play()
+
+    def _mean_loss(self) -> None:
+        assert self.mean is not None
+        assert self.y is not None
+        self.loss.copy_(self.mean.sums(self.out, self.y, self.weight, self.G))
+
+    def mean_loss(self, x: Tensor, y: Tensor, weight: Tensor, noise: dict[int, Tensor], add: bool) -> Tensor:
+        """Forward, the mean loss of each user (users,), and backward, for a block of images."""
+        self._take(x, noise)
+        if self.y is None:
+            self.y = torch.empty_like(y)
+        self.y.copy_(y)
+        self.weight.copy_(weight)
+        self.back(add)[1].play()
+        return self.loss
 
     def forward(self, x: Tensor, noise: dict[int, Tensor]) -> Tensor:
         """The output for a block of images x (users, n, ...), (users, ...features, n)."""
-        self.x.copy_(x.flatten(2).mT)
-        for k, buffer in self.noise.items():
-            buffer.copy_(noise[k])
+        self._take(x, noise)
         self.ahead.play()
         return self.out
 
-    def gradient(self) -> Tensor:
-        """What the blocks since `lay` have added up to, as rows (users, d)."""
+    def _take(self, x: Tensor, noise: dict[int, Tensor]) -> None:
+        x = x.flatten(2)
+        if self.rows:
+            self.x.copy_(x)
+        elif x.is_cuda:
+            self.x.copy_(x.mT)
+        else:
+            for mine, theirs in zip(self.x, x, strict=True):  # one by one: torch transposes matrices fast
+                mine.copy_(theirs.T)
+        for k, buffer in self.noise.items():
+            buffer.copy_(noise[k])
+
+    def gradient(self, out: Tensor) -> None:
+        """Write what the blocks have added up to into rows `out` (users, d)."""
         self.after.play()
-        rows = self.desk.like.new_zeros(self.users, self.layout.dim)
-        for name, part in self.layout.split(rows).items():
-            if name in self.slopes:
+        for name, part in self.layout.split(out).items():
+            if name in self.written:
                 part.copy_(self.slopes[name].view_as(part))
-        return rows
+            else:
+                part.zero_()
 
 
 def draw(net: Net, features: Shape, n: int, seeds: list[int], like: Tensor) -> dict[int, Tensor]:

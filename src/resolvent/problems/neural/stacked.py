@@ -21,7 +21,7 @@ from resolvent.problems.neural.losses import MeanLoss
 from resolvent.problems.neural.program import Program, draw
 from resolvent.problems.neural.trace import Net
 
-NUMBERS = 1 << 19
+NUMBERS = 1 << 20
 """How many numbers the largest value of a block should have on a CPU: it and its gradient about fill a core's cache."""
 LANES = 16
 """A block of images is a multiple of so many, if a user has them: runs of images are then whole vectors."""
@@ -88,14 +88,18 @@ class Stacked:
         pieces = self._plan(batch.x, whole=self.mean is None)
         weight = None if self.mean is None else self.mean.weigh(batch.y, batch.mask, W)
 
-        def work(piece: Piece) -> tuple[Tensor, Tensor | None]:
-            return self._piece(piece, W, batch, weight, slope)
-
         loss = W.new_zeros(len(batch.x))
-        grad = W.new_zeros(len(batch.x), self.layout.dim) if slope else None
+        grad = W.new_empty(len(batch.x), self.layout.dim) if slope else None
+
+        def work(piece: Piece) -> tuple[Tensor, Tensor | None]:
+            rows = None
+            if grad is not None:
+                rows = grad[piece.who] if piece.blocks[0][0] == 0 else torch.empty_like(grad[piece.who])
+            return self._piece(piece, W, batch, weight, rows), rows
+
         for piece, (value, rows) in zip(pieces, each(work, pieces, W.device), strict=True):
             loss[piece.who] += value
-            if grad is not None and rows is not None:
+            if grad is not None and rows is not None and piece.blocks[0][0] > 0:
                 grad[piece.who] += rows
         return loss, grad
 
@@ -149,29 +153,32 @@ class Stacked:
             if len(desk.kept) >= PROGRAMS:
                 desk.clear()
             users, n, *features = x.shape
-            desk.kept[key] = Program(desk, self.net, self.layout, self.fixed, users, tuple(features), n, slope, noisy)
+            desk.kept[key] = Program(
+                desk, self.net, self.layout, self.fixed, users, tuple(features), n, slope, noisy, self.mean
+            )
         return desk.kept[key]  # type: ignore[no-any-return]
 
-    def _piece(
-        self, piece: Piece, W: Tensor, batch: Batch, weight: Tensor | None, slope: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def _piece(self, piece: Piece, W: Tensor, batch: Batch, weight: Tensor | None, rows: Tensor | None) -> Tensor:
+        """The losses (users,) of a piece, and in `rows` the gradients."""
         who, loss = piece.who, W.new_zeros(piece.last - piece.first)
         x, y = batch.x[who], batch.y[who]
         with self._desk(W) as desk, torch.no_grad():
             noise: dict[int, Tensor] = {}
             if batch.seeds is not None:
                 noise = draw(self.net, tuple(x.shape[2:]), x.shape[1], batch.seeds[who].tolist(), W)
-            programs = [self._program(desk, x[:, a:b], slope, bool(noise)) for a, b in piece.blocks]
+            programs = [self._program(desk, x[:, a:b], rows is not None, bool(noise)) for a, b in piece.blocks]
             programs[0].lay(W if len(W) == 1 else W[who])
-            for program, (a, b) in zip(programs, piece.blocks, strict=True):
-                out = program.forward(x[:, a:b], {k: part[..., a:b] for k, part in noise.items()})
-                if self.mean is not None and weight is not None:
-                    loss += self.mean.sums(out, y[:, a:b], weight[who, a:b], program.G)
-                else:
-                    loss += self._user_by_user(out, y, None if batch.mask is None else batch.mask[who], program.G)
-                if slope:
-                    program.back.play()
-            return loss, programs[0].gradient() if slope else None
+            for k, (program, (a, b)) in enumerate(zip(programs, piece.blocks, strict=True)):
+                part = {step: drawn[..., a:b] for step, drawn in noise.items()}
+                if weight is not None:
+                    loss += program.mean_loss(x[:, a:b], y[:, a:b], weight[who, a:b], part, add=k > 0)
+                    continue
+                out = program.forward(x[:, a:b], part)
+                loss += self._user_by_user(out, y, None if batch.mask is None else batch.mask[who], program.G)
+                program.back(add=k > 0)[0].play()
+            if rows is not None:
+                programs[-1].gradient(rows)
+        return loss
 
     def _user_by_user(self, out: Tensor, y: Tensor, mask: Tensor | None, G: Tensor | None) -> Tensor:
         """Any loss, asked of each user's outputs (n, ...), and in G its gradient."""
