@@ -44,7 +44,7 @@ class CrossEntropy:
     def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
         if y.device.type == "cpu" and int(y.min()) != IGNORED:
             return _shares(mask, y, like)
-        real = y != IGNORED
+        real = y != IGNORED  # no look at the numbers, for which an accelerator would have to wait
         return _shares(real if mask is None else real & mask.bool(), y, like)
 
     def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None) -> Tensor:

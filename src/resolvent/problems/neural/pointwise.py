@@ -37,6 +37,11 @@ class ReLU:
         return (G,)
 
 
+def _separately(here: Here, x: Tensor) -> list[Tensor]:
+    """On a CPU user by user: torch takes some functions of one run of numbers in another way than of several runs."""
+    return list(x.split(1)) if here.tape.desk.apart else [x]
+
+
 @dataclass(frozen=True)
 class Pointwise:
     """Any function of each number, with torch's own derivative `slope(G, x, y)`, so that kinks fall the same way."""
@@ -51,13 +56,15 @@ class Pointwise:
     def forward(self, here: Here, *xs: Tensor) -> Tensor:
         (x,) = xs
         y = here.empty("y", *x.shape[1:])
-        here.do(lambda: y.copy_(self.value(x)))
+        for xi, yi in zip(_separately(here, x), _separately(here, y), strict=True):
+            here.do(lambda xi=xi, yi=yi: yi.copy_(self.value(xi)))
         here.kept = x, y
         return y
 
     def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        x, y = here.kept
-        here.do(lambda: G.copy_(self.slope(G, x, y)))
+        G = here.whole(G)
+        for Gi, xi, yi in zip(*(_separately(here, each) for each in (G, *here.kept)), strict=True):
+            here.do(lambda Gi=Gi, xi=xi, yi=yi: Gi.copy_(self.slope(Gi, xi, yi)))
         return (G,)
 
 

@@ -150,8 +150,8 @@ class Program:
         x = x.flatten(2)
         if self.rows:
             self.x.copy_(x)
-        elif x.is_cuda:
-            self.x.copy_(x.mT)
+        elif self.x.is_cuda:
+            self.x.copy_(x.to(self.x.device, non_blocking=True).mT)
         else:
             for mine, theirs in zip(self.x, x, strict=True):  # one by one: torch transposes matrices fast
                 mine.copy_(theirs.T)

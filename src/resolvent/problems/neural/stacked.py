@@ -16,19 +16,22 @@ from torch import Tensor
 from resolvent.problems.neural.crew import each
 from resolvent.problems.neural.desk import Desk
 from resolvent.problems.neural.flat import Layout
-from resolvent.problems.neural.layers import Conv, ConvPool
+from resolvent.problems.neural.layers import Conv, ConvPool, Shape
 from resolvent.problems.neural.losses import MeanLoss
 from resolvent.problems.neural.program import Program, draw
 from resolvent.problems.neural.trace import Net
 
-NUMBERS = 1 << 20
-"""How many numbers the largest value of a block should have on a CPU: it and its gradient about fill a core's cache."""
+NUMBERS = 1 << 21
+"""How many numbers the largest value of a block has on a CPU: less stays nearer the cache, more keeps threads from
+meeting in Python between short operations."""
 LANES = 16
 """A block of images is a multiple of so many, if a user has them: runs of images are then whole vectors."""
 STRANDS = 4
 """A user's blocks are summed in so many runs at most, which threads may share."""
-ROOM = 1 << 30
-"""Numbers in the largest value of a block on an accelerator."""
+ROOM = 1 << 28
+"""The same on an accelerator: a few gigabytes in all, within a tenth of the speed of four times as many."""
+LARGEST = 1 << 27
+"""Numbers that a value may have where a user's images cannot be cut into blocks."""
 PROGRAMS = 16
 """Programs that a desk keeps."""
 
@@ -63,7 +66,10 @@ def plan(users: int, n: int, width: int, dim: int, numbers: int, whole: bool = F
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Users' data: x (users, n, ...), y (users, n, ...), a mask of real rows, seeds for dropout."""
+    """Users' data: x (users, n, ...), y (users, n, ...), a mask of real rows, seeds for dropout.
+
+    x may be on another device than the parameters: it is brought there block by block.
+    """
 
     x: Tensor
     y: Tensor
@@ -85,7 +91,7 @@ class Stacked:
 
     def slopes(self, W: Tensor, batch: Batch, slope: bool = True) -> tuple[Tensor, Tensor | None]:
         """Each user's loss (users,), and gradient (users, d) if asked for."""
-        pieces = self._plan(batch.x, whole=self.mean is None)
+        pieces = self._plan(W.device, batch.x, whole=self.mean is None)
         weight = None if self.mean is None else self.mean.weigh(batch.y, batch.mask, W)
 
         loss = W.new_zeros(len(batch.x))
@@ -116,21 +122,29 @@ class Stacked:
                     outs.append(program.forward(x[piece.who, a:b], {}).movedim(-1, 1).clone())
                 return outs
 
-        pieces = self._plan(x)
+        pieces = self._plan(W.device, x)
         parts: dict[int, list[Tensor]] = {}
         for piece, blocks in zip(pieces, each(work, pieces, W.device), strict=True):
             parts.setdefault(piece.first, []).extend(blocks)
         return torch.cat([torch.cat(blocks, 1) for blocks in parts.values()])
 
-    def _plan(self, x: Tensor, whole: bool = False) -> list[Piece]:
-        shapes = self.net.shapes(tuple(x.shape[2:]))
+    def fits(self, features: Shape, n: int) -> bool:
+        """Whether users' n images of this shape can go this way; raises Unstackable where a layer cannot take them."""
+        return self._width(features) * n <= LARGEST or self.mean is not None
+
+    def _width(self, features: Shape) -> int:
+        """Numbers of one image in the largest value."""
+        shapes = self.net.shapes(features)
         width = max(map(prod, shapes))
         for step in self.net.steps:
             conv = step.layer.wide if isinstance(step.layer, ConvPool) else step.layer
             if isinstance(conv, Conv):
                 width = max(width, conv.columns(shapes[step.inputs[0]]))
-        numbers = NUMBERS if x.device.type == "cpu" else ROOM
-        return plan(len(x), x.shape[1], width, self.layout.dim, numbers, whole)
+        return width
+
+    def _plan(self, device: torch.device, x: Tensor, whole: bool = False) -> list[Piece]:
+        numbers = NUMBERS if device.type == "cpu" else ROOM
+        return plan(len(x), x.shape[1], self._width(tuple(x.shape[2:])), self.layout.dim, numbers, whole)
 
     @contextmanager
     def _desk(self, like: Tensor) -> Iterator[Desk]:

@@ -142,16 +142,20 @@ class Ways:
         return self._plain.outputs(W, x, buffers) if stacked is None else stacked.outputs(W, x)
 
     def _stacks(self, x: Tensor) -> Stacked | None:
-        """The stacked way, if its layers take images of this shape."""
-        features = tuple(x.shape[2:])
-        if self._stacked is not None and features not in self._fits:
+        """The stacked way, if it takes images of this shape and number."""
+        if self._stacked is None:
+            return None
+        n, *features = x.shape[1:]
+        key = (n, *features)
+        if key not in self._fits:
             try:
-                self._stacked.net.shapes(features)
-                self._fits[features] = True
-            except Unstackable as obstacle:
-                self._fits[features] = False
-                self.way, self.reason = "loop", str(obstacle)
-        return self._stacked if self._fits.get(features) else None
+                self._fits[key] = self._stacked.fits(tuple(features), n)
+                obstacle = "" if self._fits[key] else "the loss needs all images at once, and they are too many"
+            except Unstackable as error:
+                self._fits[key], obstacle = False, str(error)
+            if obstacle:
+                self.way, self.reason = "loop", obstacle
+        return self._stacked if self._fits[key] else None
 
     def _check(self, W: Tensor, x: Tensor, y: Tensor | None) -> None:
         if W.ndim != 2 or W.shape[1] != self.dim or len(W) not in (1, len(x)):

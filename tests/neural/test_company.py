@@ -1,0 +1,95 @@
+"""A user's result is the same bits in any company, in any order, in any chunk, on any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from neural_reference import Federation, federation
+from resolvent.models import cifar10_cnn, mnist_cnn
+from resolvent.problems.neural import Slopes, Ways, stacked
+
+SMALL = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 9), nn.Sigmoid(), nn.Linear(9, 1 + 2))
+THIN = nn.Sequential(nn.Linear(320, 20), nn.GELU(), nn.Linear(20, 2))
+SMOOTH = nn.Sequential(
+    nn.Conv2d(1, 5, 3), nn.ELU(), nn.AvgPool2d(2), nn.Conv2d(5, 7, 2), nn.SiLU(), nn.Flatten(), nn.Linear(28, 4)
+)
+CASES = {
+    "mnist": (mnist_cnn(), (1, 28, 28), 40),
+    "cifar": (cifar10_cnn(), (3, 32, 32), 6),
+    "small": (SMALL, (7,), 11),
+    "one image": (THIN, (320,), 1),
+    "thin": (THIN, (320,), 5),
+    "smooth": (SMOOTH, (1, 8, 8), 19),
+}
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def ask(ways: Ways, fed: Federation, who: list[int]) -> Slopes:
+    return ways.value_and_grad(fed.W[who], fed.x[who], fed.y[who])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", CASES)
+def test_company_does_not_change_a_bit(name: str, dtype: torch.dtype) -> None:
+    model, shape, n = CASES[name]
+    fed = federation(model, shape, users=7, n=n, dtype=dtype)
+    ways = Ways(fed.model, dtype=dtype)
+    everyone = ask(ways, fed, list(range(7)))
+    for who in ([0], [3], [6], [5, 2], [6, 5, 4, 3, 2, 1, 0], [1, 2, 3]):
+        some = ask(ways, fed, who)
+        assert torch.equal(some.grad, everyone.grad[who])
+        assert torch.equal(some.loss, everyone.loss[who])
+        assert torch.equal(ways.outputs(fed.W[who], fed.x[who]), ways.outputs(fed.W, fed.x)[who])
+
+
+@pytest.mark.parametrize("name", ["mnist", "small"])
+def test_threads_and_pieces_do_not_change_a_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shape, _ = CASES[name]
+    fed = federation(model, shape, users=5, n=150, dtype=torch.float32)
+    for numbers in (1 << 12, 1 << 19):  # several strands a user, and one
+        monkeypatch.setattr(stacked, "NUMBERS", numbers)
+        one = ask(Ways(fed.model), fed, list(range(5)))
+        with threads(3):
+            three = ask(Ways(fed.model), fed, list(range(5)))
+            assert torch.get_num_threads() == 3
+            alone = ask(Ways(fed.model), fed, [2])
+        assert torch.equal(one.grad, three.grad)
+        assert torch.equal(one.loss, three.loss)
+        assert torch.equal(one.grad[2:3], alone.grad)
+
+
+def test_where_the_data_lie_does_not_change_a_bit() -> None:
+    """Slices of larger tensors, at addresses of any alignment."""
+    fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=20, dtype=torch.float32)
+    want = ask(Ways(fed.model), fed, [0, 1])
+    for shift in (1, 3, 8):
+        W = torch.zeros(2, fed.W.shape[1] + 9)[:, shift : shift + fed.W.shape[1]].copy_(fed.W)
+        x = torch.zeros(fed.x.numel() + shift)[shift:].view_as(fed.x).copy_(fed.x)
+        got = Ways(fed.model).value_and_grad(W, x, fed.y)
+        assert torch.equal(got.grad, want.grad)
+
+
+def test_asking_again_does_not_change_a_bit() -> None:
+    """Nothing of an earlier question is left in the buffers: other users, shapes and kinds of question in between."""
+    fed = federation(mnist_cnn(), (1, 28, 28), users=3, n=20, dtype=torch.float32)
+    ways = Ways(fed.model)
+    want = ask(ways, fed, [0, 1, 2])
+    for k in range(3):
+        ask(ways, fed, [2])
+        ways.outputs(fed.W[:, :], fed.x[:, : 5 + k])
+        ways.values(fed.W[1:], fed.x[1:], fed.y[1:])
+        assert torch.equal(ask(ways, fed, [0, 1, 2]).grad, want.grad)

@@ -1,0 +1,186 @@
+"""Stacked layers against plain autograd, user by user."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from neural_reference import federation, plain_loop
+from resolvent.models import cifar10_cnn, mnist_cnn
+from resolvent.problems.neural import Ways, stacked
+
+
+class Residual(nn.Module):
+    """A net with views, functional calls, a shared layer, a frozen one and a residual connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 6, 3, padding=1)
+        self.same = nn.Conv2d(6, 6, 3, padding=1)
+        self.frozen = nn.Conv2d(6, 6, 1, bias=False).requires_grad_(False)
+        self.end = nn.Linear(6 * 3 * 3, 4)
+        self.unused = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv(x))
+        x = x + torch.tanh(self.same(x))
+        x = self.frozen(F.max_pool2d(self.same(x), 2))
+        x = x.view(x.size(0), -1)
+        return F.log_softmax(self.end(x), dim=1)
+
+
+def conv(*tail: nn.Module, shape: tuple[int, ...] = (2, 9, 8)) -> tuple[nn.Module, tuple[int, ...]]:
+    """The layers, flattened into ten outputs."""
+    net = nn.Sequential(*tail, nn.Flatten())
+    width = net(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(*tail, nn.Flatten(), nn.Linear(width, 10)), shape
+
+
+NETS = {
+    "mnist": lambda: (mnist_cnn(), (1, 28, 28)),
+    "cifar": lambda: (cifar10_cnn(), (3, 32, 32)),
+    "mlp": lambda: conv(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 5, bias=False), shape=(3, 4)),
+    "residual": lambda: (Residual(), (2, 6, 6)),
+    "stride": lambda: conv(nn.Conv2d(2, 5, 3, stride=2), nn.ReLU()),
+    "padding": lambda: conv(nn.Conv2d(2, 5, (3, 2), padding=(2, 1)), nn.ReLU(), nn.Conv2d(5, 3, 3, padding="same")),
+    "dilation": lambda: conv(nn.Conv2d(2, 5, 3, dilation=2), nn.Tanh(), nn.Conv2d(5, 3, 2, stride=2, dilation=2)),
+    "wide": lambda: conv(nn.Conv2d(2, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 40, 3, stride=2), nn.MaxPool2d(2)),
+    "one by one": lambda: conv(nn.Conv2d(2, 5, 1), nn.Sigmoid(), nn.Conv2d(5, 3, 1, stride=2)),
+    "tiles": lambda: conv(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 4, 2)),
+    "tiles left over": lambda: conv(nn.Conv2d(2, 5, 2, bias=False), nn.MaxPool2d(3), nn.GELU()),
+    "pool 3 by 2": lambda: conv(nn.Conv2d(2, 18, 2), nn.ReLU(), nn.MaxPool2d((3, 2)), nn.ELU(0.7)),
+    "pools overlap": lambda: conv(nn.Conv2d(2, 5, 3), nn.MaxPool2d(3, stride=2, padding=1), nn.LeakyReLU(0.2)),
+    "pools dilated": lambda: conv(nn.Conv2d(2, 5, 2), nn.MaxPool2d(2, stride=1, dilation=2), nn.SiLU()),
+    "pool of data": lambda: conv(nn.MaxPool2d(2), nn.Conv2d(2, 3, 2), nn.Softplus(2.0)),
+    "means": lambda: conv(nn.Conv2d(2, 5, 2), nn.AvgPool2d(3, stride=2, padding=1), nn.GELU("tanh")),
+    "means to one": lambda: conv(nn.Conv2d(2, 5, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
+    "means to tiles": lambda: conv(nn.Conv2d(2, 5, 2), nn.AdaptiveAvgPool2d((2, 7)), nn.Identity()),
+    "normalised": lambda: conv(nn.Conv2d(2, 7, 2), nn.LocalResponseNorm(3, alpha=0.3, beta=0.6, k=2.0), nn.ReLU()),
+    "normalised even": lambda: conv(nn.Conv2d(2, 7, 2), nn.ReLU(), nn.LocalResponseNorm(4, alpha=0.3)),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_gradients_are_those_of_plain_autograd(name: str) -> None:
+    model, shape = NETS[name]()
+    fed = federation(model, shape, users=3, n=5)
+    ways = Ways(fed.model, fed.loss, dtype=torch.float64)
+    loss, grad, _ = ways.value_and_grad(fed.W, fed.x, fed.y)
+    assert ways.way == "stacked", ways.reason
+    want_loss, want = plain_loop(fed)
+    torch.testing.assert_close(loss, want_loss, rtol=1e-12, atol=1e-12)
+    assert float(((grad - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-10
+    torch.testing.assert_close(ways.values(fed.W, fed.x, fed.y), want_loss, rtol=1e-12, atol=1e-12)
+    out = torch.stack([Ways(fed.model, dtype=torch.float64, way="loop").outputs(fed.W, fed.x)])[0]
+    torch.testing.assert_close(ways.outputs(fed.W, fed.x), out, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar", "wide"])
+def test_in_single_precision_it_is_as_near_the_truth_as_plain_autograd(name: str) -> None:
+    """Both against double precision, at the same parameters: a kink that falls the other way is allowed to either."""
+    model, shape = NETS[name]()
+    fed = federation(model, shape, users=3, n=40, dtype=torch.float32)
+    truth = plain_loop(fed.to(torch.float64))[1]
+    ours = Ways(fed.model, fed.loss).value_and_grad(fed.W, fed.x, fed.y).grad
+    error = (ours - truth).norm(dim=1) / truth.norm(dim=1)
+    theirs = (plain_loop(fed)[1] - truth).norm(dim=1) / truth.norm(dim=1)
+    assert float(error.max()) < max(3 * float(theirs.max()), 5e-6)
+
+
+def test_equal_maxima_hand_the_gradient_to_the_first() -> None:
+    """A black image is the same everywhere: all maxima are ties, and torch gives the first one everything."""
+    fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=6)
+    x = torch.zeros_like(fed.x)
+    x[..., 10:14, 9:15] = 1.0
+    x[:, 3:] = x[:, 3:].round()
+    fed = fed.with_data(x)
+    grad = Ways(fed.model, fed.loss, dtype=torch.float64).value_and_grad(fed.W, x, fed.y).grad
+    torch.testing.assert_close(grad, plain_loop(fed)[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_ties_in_pools_of_every_kind(join: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole numbers tie often, along rows and columns and across them."""
+    if not join:
+        monkeypatch.setattr("resolvent.problems.neural.layers.ConvPool.fits", staticmethod(lambda conv, pool: False))
+    for pool in (nn.MaxPool2d(2), nn.MaxPool2d(3), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d((2, 3), 1)):
+        model, shape = conv(nn.Conv2d(1, 3, 2), pool, shape=(1, 10, 10))
+        fed = federation(model, shape, users=2, n=8)
+        W = fed.W.clone()
+        W[:, :15] = (3 * W[:, :15]).round()
+        fed = fed.with_data(fed.x.round().clamp(-1, 1), W)
+        grad = Ways(fed.model, fed.loss, dtype=torch.float64).value_and_grad(W, fed.x, fed.y).grad
+        torch.testing.assert_close(grad, plain_loop(fed)[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, nn.MSELoss(), F.smooth_l1_loss])
+def test_losses_of_several_numbers(loss: object) -> None:
+    model, shape = NETS["mlp"]()
+    fed = federation(model, shape, users=3, n=5, loss=loss)
+    fed = fed.with_targets(torch.randn(3, 5, 10, dtype=torch.float64))
+    got = Ways(fed.model, loss, dtype=torch.float64).value_and_grad(fed.W, fed.x, fed.y)  # type: ignore[arg-type]
+    want_loss, want = plain_loop(fed)
+    torch.testing.assert_close(got.loss, want_loss)
+    torch.testing.assert_close(got.grad, want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1)])
+def test_masked_rows_do_not_count(loss: object) -> None:
+    model, shape = NETS["tiles"]()
+    fed = federation(model, shape, users=3, n=6, loss=loss)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
+    x = torch.where(mask.view(3, 6, 1, 1, 1).bool(), fed.x, torch.nan)
+    for way in ("stacked", "loop"):
+        ways = Ways(fed.model, loss, dtype=torch.float64, way=way)  # type: ignore[arg-type]
+        # What lies in a masked row must not matter, as long as it is finite.
+        got = ways.value_and_grad(fed.W, x.nan_to_num(7.0), fed.y, mask=mask)
+        for i, count in enumerate(mask.sum(1).tolist()):
+            want_loss, want = plain_loop(fed.only(i, count))
+            torch.testing.assert_close(got.loss[i : i + 1], want_loss)
+            torch.testing.assert_close(got.grad[i : i + 1], want, rtol=1e-10, atol=1e-12)
+
+
+def test_ignored_targets_do_not_count() -> None:
+    model, shape = NETS["mlp"]()
+    fed = federation(model, shape, users=2, n=6)
+    y = fed.y.clone()
+    y[:, ::2] = -100
+    fed = fed.with_targets(y)
+    got = Ways(fed.model, dtype=torch.float64).value_and_grad(fed.W, fed.x, y)
+    torch.testing.assert_close(got.grad, plain_loop(fed)[1], rtol=1e-10, atol=1e-12)
+
+
+def test_one_row_stands_for_users_who_agree() -> None:
+    model, shape = NETS["tiles"]()
+    fed = federation(model, shape, users=3, n=6)
+    for way in ("stacked", "vmap", "loop"):
+        ways = Ways(fed.model, dtype=torch.float64, way=way)
+        shared, full = (ways.value_and_grad(W, fed.x, fed.y) for W in (fed.W[:1], fed.W[:1].repeat(3, 1)))
+        torch.testing.assert_close(shared.grad, full.grad, rtol=0, atol=0)
+        torch.testing.assert_close(ways.outputs(fed.W[:1], fed.x), ways.outputs(fed.W[:1].repeat(3, 1), fed.x))
+
+
+def test_blocks_of_images_and_strands_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks, of unlike sizes, in several strands: the same gradients up to rounding."""
+    model, shape = NETS["tiles"]()
+    fed = federation(model, shape, users=3, n=150)
+    want_loss, want = plain_loop(fed)
+    for numbers in (1 << 10, 1 << 13, 1 << 16):
+        monkeypatch.setattr(stacked, "NUMBERS", numbers)
+        got = Ways(fed.model, dtype=torch.float64).value_and_grad(fed.W, fed.x, fed.y)
+        torch.testing.assert_close(got.loss, want_loss)
+        assert float(((got.grad - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-12
+
+
+def test_plan_covers_every_image_once() -> None:
+    for users, n, width, numbers in [(7, 1, 3, 10), (5, 100, 1000, 1 << 14), (3, 999, 10, 1 << 11), (2, 16, 9, 1)]:
+        pieces = stacked.plan(users, n, width, 11, numbers)
+        seen = torch.zeros(users, n)
+        for piece in pieces:
+            for a, b in piece.blocks:
+                seen[piece.who, a:b] += 1
+        assert bool((seen == 1).all())
+        strands = {piece.blocks for piece in stacked.plan(1, n, width, 11, numbers)}
+        assert strands == {piece.blocks for piece in pieces}, "how images are cut depends on who else is there"
