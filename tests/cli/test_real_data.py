@@ -54,7 +54,7 @@ def held(run: Folder, y: np.ndarray, spec: str, seed: int = 0) -> list[int]:
     """The sizes of the users, once their rows of each class are those of the file."""
     partition = run.about["problem"]["partition"]
     counts = np.array(partition["counts"])
-    assert partition["classes"] == [-1.0, 1.0]
+    assert str(partition["classes"]) == "[-1, 1]"
     assert counts.sum(0).tolist() == [(y == -1).sum(), (y == 1).sum()]
     parts = data.split(spec, y, len(counts), seed)
     assert counts.tolist() == [[int((y[rows] == sign).sum()) for sign in (-1, 1)] for rows in parts]

@@ -171,4 +171,4 @@ def _held(parts: Any, y: Any) -> dict[str, Any]:
     if len(np.unique(y)) > 50 or not np.array_equal(y, np.rint(y)):
         return {"users": [len(rows) for rows in parts]}
     table, classes = data.counts(parts, y)
-    return {"classes": classes.tolist(), "counts": table.tolist()}
+    return {"classes": [int(name) for name in classes], "counts": table.tolist()}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLOSE = 1e-6
-NOTE = "rounds to limit: until the distance to the limit stays within 1e-6 of the first one"
+NOTE = "rounds to limit: until the distance to it stays within 1e-6 of the first"
 
 
 def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
@@ -33,10 +33,20 @@ def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
 def columns(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """What people see of a summary: keys and headings. The spread is left out where there is none."""
     measures = {row["measure"] for row in rows}
-    spread = {"seeds": "seeds", "least": "least", "most": "most"} if any(row["seeds"] > 1 for row in rows) else {}
-    shown = {"curve": "curve", "solves": "solves", "rounds": "rounds"}
-    shown |= {"final": f"final {measures.pop()}" if len(measures) == 1 else "final"} | spread
-    return shown | {"rounds_to_limit": "rounds to limit", "seconds": "seconds", "status": "status"}
+    shown = {
+        "curve": "curve",
+        "solves": "solves",
+        "rounds": "rounds",
+        "seeds": "seeds",
+        "final": f"final {measures.pop()}" if len(measures) == 1 else "final",
+        "least": "least",
+        "most": "most",
+        "rounds_to_limit": "rounds to limit",
+        "seconds": "seconds",
+        "status": "status",
+    }
+    spread = any(row["seeds"] > 1 for row in rows)
+    return {key: words for key, words in shown.items() if spread or key not in ("seeds", "least", "most")}
 
 
 def measure(frame: pd.DataFrame) -> str:
