@@ -24,7 +24,6 @@ from resolvent.problems.logistic import Logistic
 from resolvent.problems.neural.problem import Neural
 from resolvent.problems.problem import Problem
 
-
 CORES = os.cpu_count() or 1
 """Threads for networks; not what torch has now, which an earlier run may have set."""
 
