@@ -57,7 +57,7 @@ def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names
 
 def _drawing(part: Any, seed: int, t: int, k: int, j: int, numbers: Any) -> Any:
     """The problem as it is in training, where that is something else: each user's dropout follows a seed of its own."""
-    if "training" in part.offers:
+    if "training" in part.offers and not part.still:
         part.draw(randomness.words(seed, randomness.STEPS, t, k, j, numbers))
     return part
 

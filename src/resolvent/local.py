@@ -133,7 +133,7 @@ class GradientProx:
         plain = self.batch is None and not self.momentum and not self.anderson and self.optimiser is None
         if "spectrum" in problem.offers and plain:
             return Filter(problem, lambda eta, s: self._psi(problem, eta, s), steady)
-        return _stepping(problem, self._descend)
+        return _stepping(problem, self._descend, steady and self.batch is None and self.optimiser is None)
 
     def _psi(self, problem: Problem, eta: float, s: Tensor) -> Tensor:
         """On a quadratic the distance to the prox shrinks by 1 - lr (s + 1/eta) a step."""
@@ -174,7 +174,7 @@ class GradientSteps:
     def bind(self, problem: Any, steady: bool) -> Bound:
         if "spectrum" in problem.offers and self.batch is None and not self.momentum:
             return Filter(problem, lambda eta, s: (1 - eta * s) ** self.steps, steady)
-        return _stepping(problem, self._descend)
+        return _stepping(problem, self._descend, steady and self.batch is None)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
         return descend(u, ask.eta, self.momentum, gradients(part, self.steps, self.batch, ask.seed, ask.t, ask.names))
@@ -189,9 +189,9 @@ def _check_optimiser(optimiser: Any, momentum: float, anderson: int) -> None:
         refuse("optimiser", optimiser, "it takes the steps by itself: leave out momentum and anderson")
 
 
-def _stepping(problem: Any, answer: Any) -> Bound:
+def _stepping(problem: Any, answer: Any, repeats: bool) -> Bound:
     """Gradient steps, on networks with what those keep between rounds."""
-    return Trained(problem, answer) if "training" in problem.offers else Plain(problem, answer)
+    return Trained(problem, answer, repeats) if "training" in problem.offers else Plain(problem, answer)
 
 
 def _check_descent(steps: int, batch: int | None, momentum: float) -> None:

@@ -15,7 +15,7 @@ from resolvent.errors import InputError, refuse
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.judge import judges, losses
-from resolvent.problems.neural.silos import Batch, Silos, as_silos
+from resolvent.problems.neural.silos import Batch, Resident, Silos, as_silos
 from resolvent.problems.neural.ways import Ways
 from resolvent.problems.problem import select
 
@@ -87,6 +87,13 @@ class Neural:
     def offers(self) -> frozenset[str]:
         some = {"batches"} if self.silos.indexed else set()
         return frozenset({"value", "grad", "training", "inspect"} | some)
+
+    @property
+    def still(self) -> bool:
+        """Whether a gradient is a function of the parameters alone: no dropout, no buffers, no streams."""
+        return (
+            isinstance(self.silos, Resident) and not self._begun and not self.ways.random and self.ways.way == "stacked"
+        )
 
     @property
     def way(self) -> str:
