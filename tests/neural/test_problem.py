@@ -382,3 +382,21 @@ def test_nan_in_the_loss_ends_the_run_at_the_last_good_state() -> None:
 def test_bad_input(make, sentence: str) -> None:
     with pytest.raises(rs.InputError, match=sentence):
         make()
+
+
+class Functional(nn.Module):
+    """Dropout as a function, which no list of modules shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 40), nn.Linear(40, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(F.dropout(self.a(x), 0.5, training=self.training))
+
+
+def test_dropout_as_a_function_is_dropout() -> None:
+    torch.manual_seed(0)
+    problem = rs.Neural(Functional().to(DOUBLE), [people((12,))[0]] * 2)
+    a, b = rs.solve(problem, rs.fedavg(0.1), rounds=1).personal
+    assert not torch.equal(a, b)

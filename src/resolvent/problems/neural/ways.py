@@ -22,6 +22,7 @@ from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.layers import Unstackable
 from resolvent.problems.neural.losses import known
 from resolvent.problems.neural.plain import Buffers, Loop, Vmap, drops_out
+from resolvent.problems.neural.pointwise import Dropout
 from resolvent.problems.neural.stacked import Batch, Stacked
 from resolvent.problems.neural.trace import trace
 
@@ -94,7 +95,8 @@ class Ways:
     @property
     def random(self) -> bool:
         """Whether a layer drops out at random, for which seeds are wanted."""
-        return drops_out(self.model)
+        traced = () if self._stacked is None else self._stacked.net.steps
+        return drops_out(self.model) or any(isinstance(step.layer, Dropout) for step in traced)
 
     def value_and_grad(
         self,
