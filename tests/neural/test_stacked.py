@@ -22,13 +22,30 @@ class Residual(nn.Module):
         self.frozen = nn.Conv2d(6, 6, 1, bias=False).requires_grad_(False)
         self.end = nn.Linear(6 * 3 * 3, 4)
         self.unused = nn.Linear(3, 2)
+        self.dead = nn.Linear(72, 2)
 
     def forward(self, x: Tensor) -> Tensor:
+        self.dead(torch.flatten(x, 1))
         x = F.relu(self.conv(x))
         x = x + torch.tanh(self.same(x))
         x = self.frozen(F.max_pool2d(self.same(x), 2))
         x = x.view(x.size(0), -1)
         return F.log_softmax(self.end(x), dim=1)
+
+
+class Forked(nn.Module):
+    """Values that two layers look at, where one of them would like to overwrite, and a weight that two layers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.c.weight = self.b.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        x = torch.relu(x) + x
+        x = torch.relu(torch.tanh(self.b(x)))
+        return self.c(x) + F.relu(self.c(x))
 
 
 def conv(*tail: nn.Module, shape: tuple[int, ...] = (2, 9, 8)) -> tuple[nn.Module, tuple[int, ...]]:
@@ -43,6 +60,16 @@ NETS = {
     "cifar": lambda: (cifar10_cnn(), (3, 32, 32)),
     "mlp": lambda: conv(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 5, bias=False), shape=(3, 4)),
     "residual": lambda: (Residual(), (2, 6, 6)),
+    "forked": lambda: (Forked(), (5,)),
+    "line": lambda: conv(
+        nn.Conv1d(2, 5, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.MaxPool1d(2),
+        nn.AvgPool1d(2),
+        nn.Conv1d(5, 3, 2),
+        shape=(2, 19),
+    ),
+    "padded pool of a sum": lambda: conv(nn.Conv2d(2, 5, 3), nn.MaxPool2d(3, 3, 1), nn.Conv2d(5, 4, 1), nn.Sigmoid()),
     "stride": lambda: conv(nn.Conv2d(2, 5, 3, stride=2), nn.ReLU()),
     "padding": lambda: conv(nn.Conv2d(2, 5, (3, 2), padding=(2, 1)), nn.ReLU(), nn.Conv2d(5, 3, 3, padding="same")),
     "dilation": lambda: conv(nn.Conv2d(2, 5, 3, dilation=2), nn.Tanh(), nn.Conv2d(5, 3, 2, stride=2, dilation=2)),

@@ -104,20 +104,12 @@ class Tape:
     def product(self, a: Tensor, b: Tensor, out: Tensor, add: bool = False) -> None:
         """out_i = a_i b_i, or out_i += a_i b_i, for stacked matrices.
 
-        On a CPU each user's is one call of the same matrix product, for one user as for many: where `out` is not
-        contiguous torch takes them one by one. Very small products it does in a way of its own, for any number.
+        On a CPU torch takes users one by one, since `out` is not contiguous: the same product for one as for many.
         """
         if self.desk.compute is not None:
             self.do(_reduced, a, b, out, add, self.desk.compute)
             return
-        tiny = a.shape[1] * a.shape[2] * b.shape[2] < 400
-        if len(out) == 1 and self.desk.apart and not tiny:
-            a, b, out = a[0], b[0], out[0]
-            if add:
-                self.do(out.addmm_, a, b)
-            else:
-                self.do(torch.mm, a, b, out=out)
-        elif not self.desk.apart and a.shape[2] >= LONG * max(a.shape[1], b.shape[2]):
+        if not self.desk.apart and a.shape[2] >= LONG * max(a.shape[1], b.shape[2]):
             self._long_product(a, b, out, add)
         elif add:
             self.do(out.baddbmm_, a, b)

@@ -65,7 +65,7 @@ class Here:
 
     def whole(self, G: Tensor) -> Tensor:
         """G itself, or a copy if a user's part of it is not one run that lies as buffers do."""
-        astray = self.tape.desk.apart and (G.stride(0) % ALIGN or G.storage_offset() % ALIGN)
+        astray = self.tape.desk.apart and (G.stride(0) % ALIGN or G.data_ptr() // G.element_size() % ALIGN)
         if G[0].is_contiguous() and not astray:
             return G
         copy = self.empty("whole", *G.shape[1:])
@@ -573,6 +573,26 @@ class Reshape:
 
     def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
         return (here.whole(G).view(here.kept),)
+
+
+@dataclass(frozen=True)
+class Lift:
+    """A height of one put in before the width, or taken out: layers over one axis are layers over two."""
+
+    put: bool
+    needs_output = True  # what it hands on is its input
+
+    def shape(self, *shapes: Shape) -> Shape:
+        (old,) = shapes
+        if len(old) != (2 if self.put else 3):
+            raise Unstackable(f"a layer over one axis, over features of shape {old}")
+        return (old[0], 1, old[1]) if self.put else (old[0], old[2])
+
+    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+        return xs[0].unsqueeze(2) if self.put else xs[0].squeeze(2)
+
+    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
+        return (G.squeeze(2) if self.put else G.unsqueeze(2),)
 
 
 @dataclass(frozen=True)

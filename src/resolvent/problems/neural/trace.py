@@ -91,18 +91,20 @@ class _Reader:
         build = MODULES.get(type(module))
         if build is None or len(node.args) != 1 or node.kwargs:
             raise Unstackable(f"{type(module).__name__} has no stacked form")
-        layer = build(module)
+        layer, argument = build(module), node.args[0]
+        if not isinstance(argument, fx.Node) or argument not in self.values:
+            raise Unstackable(f"{name} of something else than a layer's result")
+        self.values[node] = self.values[argument]
         if layer is None:  # it does nothing
-            if not isinstance(node.args[0], fx.Node) or node.args[0] not in self.values:
-                raise Unstackable(f"{name} of something else than a layer's result")
-            self.values[node] = self.values[node.args[0]]
             return
-        if not isinstance(layer, layers.Linear | layers.Conv):
-            self._add(node, layer, tuple(node.args))
-            return
-        self._add(node, layer, tuple(node.args), self.names[f"{name}.weight"])
+        line = isinstance(module, nn.Conv1d | nn.MaxPool1d | nn.AvgPool1d)
+        if line:
+            self._add(node, layers.Lift(put=True), (node,))
+        self._add(node, layer, (node,), self.names.get(f"{name}.weight"))
         if f"{name}.bias" in self.names:
             self._add(node, layers.Bias(), (node,), self.names[f"{name}.bias"])
+        if line:
+            self._add(node, layers.Lift(put=False), (node,))
 
     def _call(self, node: fx.Node) -> None:
         if self._about_sizes(node):
@@ -135,6 +137,18 @@ class _Reader:
 def _pair(value: Any) -> tuple[int, int]:
     a, b = (value, value) if isinstance(value, int) else value
     return int(a), int(b)
+
+
+def _line(value: Any, rest: int) -> tuple[int, int]:
+    """A setting of a layer over one axis, for its height of one and its width."""
+    return rest, int(value if isinstance(value, int) else value[0])
+
+
+def _conv1d(module: nn.Conv1d) -> Layer:
+    if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
+        raise Unstackable("a convolution in groups, or with padding by name or other than zeros")
+    kernel, stride, dilation = (_line(v, 1) for v in (module.kernel_size, module.stride, module.dilation))
+    return layers.Conv(module.in_channels, module.out_channels, kernel, stride, _line(module.padding, 0), dilation)
 
 
 def _conv(module: nn.Conv2d) -> Layer:
@@ -238,6 +252,18 @@ MODULES: dict[type[nn.Module], Callable[[Any], Layer | None]] = {
     nn.MaxPool2d: lambda m: _max_pool(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices),
     nn.AvgPool2d: lambda m: _avg_pool(
         m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
+    ),
+    nn.Conv1d: _conv1d,
+    nn.MaxPool1d: lambda m: _max_pool(
+        _line(m.kernel_size, 1),
+        _line(m.stride, 1),
+        _line(m.padding, 0),
+        _line(m.dilation, 1),
+        m.ceil_mode,
+        m.return_indices,
+    ),
+    nn.AvgPool1d: lambda m: _avg_pool(
+        _line(m.kernel_size, 1), _line(m.stride, 1), _line(m.padding, 0), m.ceil_mode, m.count_include_pad
     ),
     nn.AdaptiveAvgPool2d: lambda m: _adaptive(m.output_size),
     nn.Flatten: lambda m: _flatten(m.start_dim, m.end_dim),
