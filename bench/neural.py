@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from bench.timing import machine, take_turns
 from resolvent.models import cifar10_cnn, mnist_cnn
-from resolvent.problems.neural import Ways
+from resolvent.problems.neural import Captured, Ways
 
 Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -91,7 +92,7 @@ def captured(gradient: Gradient, W: Tensor, x: Tensor, y: Tensor) -> Gradient:
 
 
 def compare(name: str, n: int, device: str, dtype: torch.dtype, turns: int) -> None:
-    """Times and ratios of one net, and how far the gradients are apart."""
+    """Times and ratios of one net, and how far two users' gradients are from double precision."""
     make, shape, users, _ = NETS[name]
     torch.manual_seed(0)
     model = make().to(device, dtype)
@@ -104,13 +105,19 @@ def compare(name: str, n: int, device: str, dtype: torch.dtype, turns: int) -> N
         return ways.value_and_grad(W, x, y)[:2]
 
     sides: dict[str, Gradient] = {"loop": loop(model, ways), "vmap": vectorised(model, ways), "ours": ours}
-    reference = sides["loop"](W, x, y)[1]
-    apart = float(((ours(W, x, y)[1] - reference).norm(dim=1) / reference.norm(dim=1)).max())
+    few = slice(0, 2)
+    exact = deepcopy(model).double()
+    truth = loop(exact, ways)(W[few].double(), x[few].double(), y[few])[1]
+    errors = {}
+    for who in ("loop", "ours"):
+        gradient = sides[who](W[few].contiguous(), x[few], y[few])[1]
+        off = float(((gradient - truth).norm(dim=1) / truth.norm(dim=1)).max())
+        errors[who] = f"{off:.1e}"
+    repeats = 5 if device == "cuda" else 1
     if device == "cuda":
         sides["graph of the loop"] = captured(sides["loop"], W, x, y)
 
     def side(gradient: Gradient) -> Callable[[], int]:
-        repeats = 5 if device == "cuda" else 1
 
         def run() -> int:
             for _ in range(repeats):
@@ -121,15 +128,31 @@ def compare(name: str, n: int, device: str, dtype: torch.dtype, turns: int) -> N
 
         return run
 
-    times = take_turns({who: side(gradient) for who, gradient in sides.items()}, turns)
+    def steps(W: Tensor) -> Tensor:
+        for _ in range(repeats):
+            W = W - 0.01 * ours(W, x, y)[1]
+        return W
+
+    descent = Captured(steps)
+
+    def in_one_graph() -> int:
+        descent(W)
+        torch.cuda.synchronize()
+        return repeats
+
+    timed = {who: side(gradient) for who, gradient in sides.items()}
+    if device == "cuda":
+        timed["ours, 5 steps in one graph"] = in_one_graph
+    times = take_turns(timed, turns)
     cells = ", ".join(f"{who} {1e3 * t:.2f} ms ({times['loop'] / t:.2f}x)" for who, t in times.items())
-    print(f"{name}, {users} users x {n}, {ways.way}: {cells}; apart {apart:.1e}", flush=True)
+    print(f"{name}, {users} users x {n}, {ways.way}: {cells}; off by {errors}", flush=True)
 
 
 def main() -> None:
     """Every net, or those named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--tf32", action="store_true", help="products and convolutions in TF32, on both sides")
     parser.add_argument("--double", action="store_true", help="float64 instead of float32")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--threads", type=int, default=0, help="0: as torch has it")
@@ -137,7 +160,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
     print(f"Measured on {torch.cuda.get_device_name() if args.device == 'cuda' else machine()}.")
     for name in args.nets:
         for n in NETS[name][3][args.device]:

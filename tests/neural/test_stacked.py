@@ -9,7 +9,9 @@ from torch.nn import functional as F
 
 from neural_reference import federation, plain_loop
 from resolvent.models import cifar10_cnn, mnist_cnn
-from resolvent.problems.neural import Ways, stacked
+from resolvent.problems.neural import Captured, Ways, stacked
+
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 class Residual(nn.Module):
@@ -89,19 +91,53 @@ NETS = {
 }
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", NETS)
-def test_gradients_are_those_of_plain_autograd(name: str) -> None:
+def test_gradients_are_those_of_plain_autograd(name: str, device: str) -> None:
     model, shape = NETS[name]()
     fed = federation(model, shape, users=3, n=5)
-    ways = Ways(fed.model, fed.loss, dtype=torch.float64)
-    loss, grad, _ = ways.value_and_grad(fed.W, fed.x, fed.y)
-    assert ways.way == "stacked", ways.reason
     want_loss, want = plain_loop(fed)
-    torch.testing.assert_close(loss, want_loss, rtol=1e-12, atol=1e-12)
-    assert float(((grad - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-10
-    torch.testing.assert_close(ways.values(fed.W, fed.x, fed.y), want_loss, rtol=1e-12, atol=1e-12)
-    out = torch.stack([Ways(fed.model, dtype=torch.float64, way="loop").outputs(fed.W, fed.x)])[0]
-    torch.testing.assert_close(ways.outputs(fed.W, fed.x), out, rtol=1e-12, atol=1e-12)
+    ways = Ways(fed.model, fed.loss, device, torch.float64)
+    W, x, y = (part.to(device) for part in (fed.W, fed.x, fed.y))
+    for _ in range(3):  # on CUDA the second time is captured, and the third replayed
+        loss, grad, _ = ways.value_and_grad(W, x, y)
+        assert ways.way == "stacked", ways.reason
+        torch.testing.assert_close(loss.cpu(), want_loss, rtol=1e-12, atol=1e-12)
+        assert float(((grad.cpu() - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-10
+    torch.testing.assert_close(ways.values(W, x, y).cpu(), want_loss, rtol=1e-12, atol=1e-12)
+    out = Ways(fed.model, dtype=torch.float64, way="loop").outputs(fed.W, fed.x)
+    torch.testing.assert_close(ways.outputs(W, x).cpu(), out, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_data_may_lie_elsewhere_and_come_in_pieces(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users who do not fit the device: their data stays on the host, and comes block by block."""
+    model, shape = NETS["tiles"]()
+    fed = federation(model, shape, users=5, n=70)
+    monkeypatch.setattr(stacked, "ROOM", 1 << 14)
+    ways = Ways(fed.model, device=device, dtype=torch.float64)
+    want = plain_loop(fed)[1]
+    for _ in range(3):
+        grad = ways.value_and_grad(fed.W.to(device), fed.x, fed.y).grad
+        torch.testing.assert_close(grad.cpu(), want, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_many_steps_in_one_are_the_steps(device: str) -> None:
+    model, shape = NETS["tiles"]()
+    fed = federation(model, shape, users=3, n=20)
+    ways = Ways(fed.model, device=device, dtype=torch.float64)
+    W, x, y = (part.to(device) for part in (fed.W, fed.x, fed.y))
+
+    def steps(W: Tensor) -> Tensor:
+        for _ in range(4):
+            W = W - 0.1 * ways.value_and_grad(W, x, y).grad
+        return W
+
+    captured = Captured(steps)
+    for _ in range(3):
+        torch.testing.assert_close(captured(W), steps(W), rtol=1e-12, atol=1e-12)
+        W = steps(W)
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar", "wide"])

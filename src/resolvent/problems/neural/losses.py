@@ -31,7 +31,7 @@ class MeanLoss(Protocol):
 def _shares(real: Tensor | None, y: Tensor, like: Tensor) -> Tensor:
     if real is None:
         return like.new_full(y.shape[:2], 1 / y.shape[1])
-    real = real.to(like)
+    real = real.to(like)  # type and device
     return real / real.sum(1, keepdim=True)
 
 
@@ -45,7 +45,7 @@ class CrossEntropy:
         if y.device.type == "cpu" and int(y.min()) != IGNORED:
             return _shares(mask, y, like)
         real = y != IGNORED  # no look at the numbers, for which an accelerator would have to wait
-        return _shares(real if mask is None else real & mask.bool(), y, like)
+        return _shares(real if mask is None else real & mask.to(y.device).bool(), y, like)
 
     def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None) -> Tensor:
         at, w = y.clamp_min(0).unsqueeze(1), weight.unsqueeze(1)

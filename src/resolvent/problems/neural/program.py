@@ -134,7 +134,7 @@ class Program:
         """Forward, the mean loss of each user (users,), and backward, for a block of images."""
         self._take(x, noise)
         if self.y is None:
-            self.y = torch.empty_like(y)
+            self.y = torch.empty_like(y, device=self.x.device)
         self.y.copy_(y)
         self.weight.copy_(weight)
         self.back(add)[1].play()

@@ -188,7 +188,8 @@ class Stacked:
                     loss += program.mean_loss(x[:, a:b], y[:, a:b], weight[who, a:b], part, add=k > 0)
                     continue
                 out = program.forward(x[:, a:b], part)
-                loss += self._user_by_user(out, y, None if batch.mask is None else batch.mask[who], program.G)
+                mask = None if batch.mask is None else batch.mask[who].to(out.device)
+                loss += self._user_by_user(out, y.to(out.device), mask, program.G)
                 program.back(add=k > 0)[0].play()
             if rows is not None:
                 programs[-1].gradient(rows)
