@@ -142,6 +142,19 @@ def test_autocast_is_near() -> None:
         assert 1e-5 < apart < 0.05
 
 
+@pytest.mark.parametrize("way", ["stacked", "loop"])
+def test_inference_mode_changes_nothing(way: str) -> None:
+    fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=4)
+    ways = Ways(fed.model, dtype=torch.float64, way=way)
+    want = Ways(fed.model, dtype=torch.float64, way=way).value_and_grad(fed.W, fed.x, fed.y).grad
+    with torch.inference_mode():
+        W, x = fed.W.clone(), fed.x.clone()
+        assert torch.equal(ways.value_and_grad(W, x, fed.y).grad, want)
+        ways.values(W, x, fed.y)
+        ways.outputs(W, x)
+    assert torch.equal(ways.value_and_grad(W, x, fed.y).grad, want)
+
+
 def test_layout_flattens_splits_and_loads() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
     layout = Layout.of(model)

@@ -112,12 +112,16 @@ class Ways:
         `mask` (users, n) is 0 for rows that only fill up a user's share.
         """
         self._check(W, x, y)
-        stacked = self._stacks(x)
+        with torch.inference_mode(False):  # which would forbid gradients, and taint what is kept between calls
+            return self._slopes(_usable(W), Batch(_usable(x), _usable(y), mask, seeds), buffers)
+
+    def _slopes(self, W: Tensor, batch: Batch, buffers: Buffers | None) -> Slopes:
+        stacked = self._stacks(batch.x)
         if stacked is not None:
-            loss, grad = stacked.slopes(W, Batch(x, y, mask, seeds))
-            assert grad is not None
-            return Slopes(loss, grad, buffers or {})
-        loss, grad, left = self._plain.slopes(W, x, y, mask, seeds, buffers)
+            loss, grad = stacked.slopes(W, batch)
+            left = buffers or {}
+        else:
+            loss, grad, left = self._plain.slopes(W, batch.x, batch.y, batch.mask, batch.seeds, buffers)
         assert grad is not None
         return Slopes(loss, grad, left)
 
@@ -133,15 +137,17 @@ class Ways:
         """The losses alone, (users,): the function whose gradient `value_and_grad` gives."""
         self._check(W, x, y)
         stacked = self._stacks(x)
-        if stacked is not None:
-            return stacked.slopes(W, Batch(x, y, mask, seeds), slope=False)[0]
-        return self._plain.slopes(W, x, y, mask, seeds, buffers, slope=False)[0]
+        with torch.inference_mode(False):
+            if stacked is not None:
+                return stacked.slopes(W, Batch(x, y, mask, seeds), slope=False)[0]
+            return self._plain.slopes(W, x, y, mask, seeds, buffers, slope=False)[0]
 
     def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None) -> Tensor:
         """What the module gives at rest (`eval`, without dropout), (users, n, ...)."""
         self._check(W, x, None)
         stacked = self._stacks(x)
-        return self._plain.outputs(W, x, buffers) if stacked is None else stacked.outputs(W, x)
+        with torch.inference_mode(False):
+            return self._plain.outputs(W, x, buffers) if stacked is None else stacked.outputs(W, x)
 
     def _stacks(self, x: Tensor) -> Stacked | None:
         """The stacked way, if it takes images of this shape and number."""
@@ -164,3 +170,8 @@ class Ways:
             refuse("W", f"of shape {tuple(W.shape)}", f"({len(x)}, {self.dim}) or (1, {self.dim}) is needed")
         if y is not None and y.shape[:2] != x.shape[:2]:
             refuse("y", f"of shape {tuple(y.shape)}", f"a target for each of the {tuple(x.shape[:2])} rows is needed")
+
+
+def _usable(x: Tensor) -> Tensor:
+    """x, or a copy where it comes from inference mode: autograd refuses such tensors."""
+    return x.clone() if x.is_inference() else x
