@@ -42,9 +42,12 @@ def federation(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> Federation:
-    """Random users, around the parameters of the model."""
+    """Random users, around random parameters: nothing depends on how the model was initialised."""
     generator = torch.Generator().manual_seed(seed)
     model = deepcopy(model).to(dtype)
+    with torch.no_grad():
+        for p in dict.fromkeys(model.parameters()):
+            p.copy_(torch.randn(p.shape, generator=generator, dtype=dtype) / p[0].numel() ** 0.5 / 2)
     w = torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
     W = w + 0.1 * torch.randn(users, len(w), generator=generator, dtype=dtype)
     x = torch.randn(users, n, *shape, generator=generator, dtype=dtype)

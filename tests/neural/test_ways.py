@@ -139,7 +139,7 @@ def test_autocast_is_near() -> None:
     for way in ("stacked", "loop"):
         got = Ways(fed.model, way=way, autocast=torch.bfloat16).value_and_grad(fed.W, fed.x, fed.y).grad
         apart = float((got - want).norm() / want.norm())
-        assert 1e-5 < apart < 0.05
+        assert 1e-5 < apart < 0.1
 
 
 @pytest.mark.parametrize("way", ["stacked", "loop"])
