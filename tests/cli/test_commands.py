@@ -228,7 +228,12 @@ def test_ctrl_c_is_exit_code_130_and_says_how_to_go_on(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_run_that_can_go_on(number: signal.Signals) -> None:
     asked = ["run", "least-squares", *SMALL, "--eta", "0.02", "--rounds", "1000000", "--every", "50", "--quiet"]
-    process = subprocess.Popen(beside(*asked, "--format", "json"), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        beside(*asked, "--format", "json"),
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background it would be ignored
+    )
     deadline = time.monotonic() + 60
     while not list(RUNS.glob("*/checkpoints/[0-9]*")) and time.monotonic() < deadline:
         time.sleep(0.02)
