@@ -24,7 +24,8 @@ from safetensors.torch import load_file
 import resolvent as rs
 from command_line import SMALL, Said, beside, main, model, resolvent, rows, strictly
 from resolvent import experiment
-from resolvent.cli import looking, running
+from resolvent.cli import looking, many, running
+from resolvent.config import Config
 from resolvent.experiment.tasks import task
 from resolvent.runs import Folder, folders, lock
 
@@ -589,9 +590,8 @@ def test_tensorboard_reads_every_row_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 # --- help, version, completion ---------------------------------------------------------------------------------------
 
-EPILOGS = {
-    command.__name__: words for table in (running.COMMANDS, looking.COMMANDS) for command, words in table.items()
-}
+TABLES = (running.COMMANDS, many.COMMANDS, looking.COMMANDS)
+EPILOGS = {command.__name__: words for table in TABLES for command, words in table.items()}
 EXAMPLES = [
     line.strip()
     for words in (*EPILOGS.values(), main.app.info.epilog)
@@ -643,9 +643,9 @@ def test_examples_are_valid(example: str, monkeypatch: pytest.MonkeyPatch) -> No
         reached.append(config)
         raise Reached
 
-    monkeypatch.setattr(running.experiment, "build", build)
-    small = task(replace(running.configs.Config().problem, users=2, dim=2, rows=2), 0)
-    monkeypatch.setattr(running, "task", lambda section, seed: small)
+    monkeypatch.setattr(experiment, "build", build)
+    small = task(replace(Config().problem, users=2, dim=2, rows=2), 0)
+    monkeypatch.setattr(many, "task", lambda section, seed: small)
     command, *rest = shlex.split(example)[1:]
     try:
         said = resolvent(command, *rest)

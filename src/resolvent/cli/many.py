@@ -1,0 +1,189 @@
+"""Commands that run many configurations: compare, sweep."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from resolvent import config as configs
+from resolvent import data, experiment, report, runs
+from resolvent.cli import output
+from resolvent.cli.output import Format, say
+from resolvent.cli.running import CODES, RUNS, Form, Out, ProblemName, Quiet
+from resolvent.cli.settings import Settings, configurable, problem_of, tree
+from resolvent.config import Config
+from resolvent.errors import InputError, refuse, whole
+from resolvent.experiment.build import algorithm as algorithm_of
+from resolvent.experiment.conduct import Outcome
+from resolvent.experiment.tasks import Task, task
+
+MEMORY = 2
+COMPARED = ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp")
+Make = Callable[[Any, int], Task]
+"""A problem by its section and seed."""
+
+
+@configurable
+def compare(
+    problem: ProblemName,
+    settings: Settings,
+    algorithms: Annotated[str, typer.Option(help="Which ones, with commas between.")] = ",".join(COMPARED),
+    out: Out = RUNS,
+    form: Form = Format.table,
+    quiet: Quiet = False,
+) -> int:
+    """Run every algorithm, plain and accelerated, on equal footing: a table, a picture, one HTML file."""
+    if settings["algorithm"] is not None:
+        refuse("--algorithm", settings["algorithm"], "several are compared here: --algorithms says which")
+    base, make = tree(problem_of(problem), settings), _making()
+    base = configs.with_values(base, _equal_footing(base, make))
+    names = list(dict.fromkeys(algorithm_of(name.strip()) for name in algorithms.split(",")))
+    memories = [0, base.get("anderson", {}).get("memory") or MEMORY]
+    configurations = [
+        configs.read(
+            configs.with_values(base, [("scheme.algorithm", name), ("anderson.memory", memory), *_steps(base, name)])
+        )
+        for name, memory in itertools.product(names, memories)
+    ]
+    many = f"{len(names)} {'algorithm' if len(names) == 1 else 'algorithms'}"
+    title = f"{_called(problem, base)}: {many}, plain and accelerated"
+    return _many(_settled(configurations, make), make, title, out / f"compare-{_called(problem, base)}", form, quiet)
+
+
+@configurable
+def sweep(
+    problem: ProblemName,
+    settings: Settings,
+    grid: Annotated[list[str], typer.Option(metavar="SECTION.KEY=A,B,..", help="Values of a key; repeatable.")],
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 1,
+    out: Out = RUNS,
+    form: Form = Format.table,
+    quiet: Quiet = False,
+) -> int:
+    """Run a grid of configurations, each with several seeds. What is done is not done again."""
+    base, axes, make = tree(problem_of(problem), settings), _axes(grid), _making()
+    first = configs.read(base).run.seed
+    axes["run.seed"] = [first + k for k in range(whole(seeds, "seeds"))]
+    title = f"{_called(problem, base)}: " + " x ".join(f"{key} ({len(values)})" for key, values in axes.items())
+    configurations = _settled(list(_expand(base, axes)), make)
+    return _many(configurations, make, title, out / f"sweep-{_called(problem, base)}", form, quiet)
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def _making() -> Make:
+    """Problems are made once as long as the same is asked for; one at a time is kept."""
+    return functools.lru_cache(maxsize=1)(task)
+
+
+def _called(problem: str, base: dict[str, Any]) -> str:
+    """A problem and its data in titles and names of files: logistic-a9a."""
+    name, file = Path(problem.replace(".py:", "-")).stem, base.get("problem", {}).get("data")
+    return f"{name}-{data.stem(file)}" if isinstance(file, str) else name
+
+
+def _equal_footing(base: dict[str, Any], make: Make) -> Iterator[tuple[str, Any]]:
+    """One eta for all."""
+    if "eta" not in base.get("scheme", {}):
+        config = configs.read(base)
+        made = make(config.problem, config.run.seed)
+        if made.eta is None:
+            raise InputError("scheme.eta is missing, and algorithms are compared at the same one; give --eta")
+        yield "scheme.eta", made.eta
+
+
+def _steps(base: dict[str, Any], algorithm: str) -> list[tuple[str, Any]]:
+    """FedAvg takes two local steps, as in the paper's figure on acceleration, unless something else was asked for."""
+    return [("local.steps", 2)] if algorithm == "fedavg" and "steps" not in base.get("local", {}) else []
+
+
+def _axes(grid: Sequence[str]) -> dict[str, list[Any]]:
+    axes: dict[str, list[Any]] = {}
+    for key, values in map(_axis, grid):
+        if key == "run.seed":
+            refuse("--grid", key, "seeds are counted by --seeds, from --seed on")
+        if key in axes:
+            refuse("--grid", f"{key} twice", "all values of a key belong into one")
+        axes[key] = values
+    return axes
+
+
+def _axis(text: str) -> tuple[str, list[Any]]:
+    key, equals, values = text.partition("=")
+    if not equals or not values:
+        refuse("--grid", repr(text), "section.key=a,b,c is needed, scheme.eta=1e-3,1e-2 say")
+    return key.strip(), [configs.literal(value.strip()) for value in values.split(",")]
+
+
+def _expand(base: dict[str, Any], axes: dict[str, list[Any]]) -> Iterator[Config]:
+    """The grid's configurations."""
+    for values in itertools.product(*axes.values()):
+        yield configs.read(configs.with_values(base, zip(axes, values, strict=True)))
+
+
+def _settled(configurations: Sequence[Config], make: Make) -> dict[Config, str]:
+    """Configurations, each once, with its algorithm's title: all are built before the first one runs.
+
+    So what cannot be run is said at once. An eta that depends on the problem is settled here too: seeds share it.
+    """
+    first = {config.problem: config.run.seed for config in reversed(configurations)}
+    settled = {}
+    for problem, seed in first.items():  # the first run's problem comes last, and is still there when it begins
+        for config in configurations:
+            if config.problem == problem:
+                built = experiment.build(config, make(problem, seed))
+                settled[config] = (replace(config, scheme=built.config.scheme), built.scheme.name)
+    return dict(settled[config] for config in configurations)
+
+
+def _many(settled: dict[Config, str], make: Make, title: str, path: Path, form: Format, quiet: bool) -> int:
+    """Run all of them under the folder of `path`, then print, draw and write what came out."""
+    report.needed("matplotlib", "plotly")
+    folders, worst = [], 0
+    for outcome in _each(settled, make, path.parent, quiet):
+        if outcome.status == "interrupted":
+            say("interrupted: the same command goes on where it was left")
+            return CODES["interrupted"]
+        folders.append(outcome.run)
+        worst = max(worst, CODES.get(outcome.status, 0))
+    curves = report.curves(folders)
+    rows = report.summary(curves)
+    output.rows(rows, form, title, report.columns(rows), report.NOTE)
+    picture = report.draw(curves, path.with_name(f"{path.name}.png"), title)
+    page = report.page(curves, path.with_name(f"{path.name}.html"), title)
+    say(f"{picture}: the picture", f"{page}: the report")
+    return worst
+
+
+def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Iterator[Outcome]:
+    """Run what is not done yet, resume what was left."""
+    labels = report.labels(list(settled.values()), [configs.plain(config) for config in settled])
+    for k, (config, label) in enumerate(zip(settled, labels, strict=True), 1):
+        built = experiment.build(config, make(config.problem, config.run.seed))
+        left = experiment.find(built.fingerprint, out)
+        done = left is not None and left.status in runs.ENDED
+        if not quiet:
+            say(f"[{k}/{len(settled)}] {label}" + (": done already" if done else ": going on" if left else ""))
+        progress = False if quiet else None
+        outcome = experiment.begin(built, out, progress) if left is None else experiment.go_on(left, progress)
+        say(*(() if done else outcome.messages))
+        yield outcome
+
+
+COMMANDS: dict[Callable[..., Any], str] = {
+    compare: """Examples:
+
+        resolvent compare least-squares
+
+        resolvent compare logistic --data a9a.gz --users 20 --partition dirichlet:0.3 --rounds 100""",
+    sweep: """Examples:
+
+        resolvent sweep logistic --grid scheme.eta=1e-3,1e-2,1e-1 --grid anderson.memory=0,2,10 --seeds 4""",
+}
