@@ -65,10 +65,15 @@ class Logistic:
     def grad(self, W: Tensor) -> Tensor:
         W = as_rows(W, self)
         parts = []
-        for bucket in self.rows.buckets:  # padded rows have a = 0 and b = 0
-            pull = torch.sigmoid(-bucket.b * bucket.margins(W)) * bucket.b
-            parts.append(bucket.combine(pull))
-        return torch.addcmul(-self.rows.gather(parts), self.reg.unsqueeze(1), W)
+        for bucket, other in zip(self.rows.buckets, self._other_labels, strict=True):  # padded rows: a = 0 and b = 0
+            slope = bucket.margins(W).mul_(other).sigmoid_().mul_(other)
+            parts.append(bucket.combine(slope))
+        return torch.addcmul(self.rows.gather(parts), self.reg.unsqueeze(1), W)
+
+    @cached_property
+    def _other_labels(self) -> list[Tensor]:
+        """-b, a bucket each: a loss has the slope -b sigmoid(-b a . w) along a."""
+        return [-bucket.b for bucket in self.rows.buckets]
 
     def hessian(self, W: Tensor) -> Tensor:
         """One user at a time, so that a kept factorisation has the same bits whoever was asked beside this user."""
