@@ -16,7 +16,7 @@ from torch import Tensor
 from resolvent.errors import BlewUp
 from resolvent.problems.affine import Affine
 from resolvent.problems.neural.graphs import Captured
-from resolvent.problems.newton import PAIRS, Guess, Kept, cold, newton_prox
+from resolvent.problems.newton import Guess, Kept, cold, newton_prox, points
 from resolvent.problems.problem import Problem, select
 
 Memory = dict[str, Tensor]
@@ -150,9 +150,9 @@ def _finite(p: Tensor, ask: Ask) -> None:
 
 @dataclass(eq=False)
 class Newton:
-    """Newton's method, warm-started. Memory: each user's last answer x, gradient g and secant pairs s and y, the anchor
-    of its kept factorisation with the steps it owes, and the error of its last answer. The first step of a round needs
-    no gradient: g is known."""
+    """Newton's method, warm-started. Memory: each user's last answers x and the gradients g there, newest first, the
+    anchor of its kept factorisation with the steps it owes, and the error of its last answer. The first step of a round
+    needs no gradient: g is known."""
 
     problem: Any
     tol: float
@@ -176,18 +176,17 @@ class Newton:
 
     def _blank(self, like: Tensor) -> Memory:
         m, d = self.problem.users, self.problem.dim
-        shapes = {"x": (m, d), "g": (m, d), "s": (m, PAIRS, d), "y": (m, PAIRS, d), "debt": (m,)}
-        shapes |= {"anchor": (m, d + 1), "error": (m,)}
+        k = points(d)
+        shapes = {"x": (m, k, d), "g": (m, k, d), "debt": (m,), "anchor": (m, d + 1), "error": (m,)}
         return {name: like.new_full(shape, torch.nan) for name, shape in shapes.items()}
 
     def _guess(self, part: Any, u: Tensor, eta: float, past: Memory) -> Guess:
-        fresh = past["x"][:, 0].isnan()
-        names = ("x", "g", "s", "y", "debt")
+        x, g, debt = past["x"], past["g"], past["debt"]
+        fresh = debt.isnan()
         if not bool(fresh.any()):
-            return Guess(*(past[name] for name in names))
-        new = vars(cold(part, u, eta))
-        mark = {1: fresh, 2: fresh[:, None], 3: fresh[:, None, None]}
-        return Guess(*(torch.where(mark[past[name].ndim], new[name], past[name]) for name in names))
+            return Guess(x, g, debt)
+        new, rows = cold(part, u, eta), fresh[:, None, None]
+        return Guess(torch.where(rows, new.x, x), torch.where(rows, new.g, g), torch.where(fresh, new.debt, debt))
 
     def _kept(self, anchor: Tensor) -> Kept:
         """The factorisations at these anchors: those at hand, or made anew after a resume, with the same bits."""

@@ -2,13 +2,15 @@
 
 x = prox(u) solves e(x) = x - u + eta grad f(x) = 0. The map e is strongly monotone with modulus 1, so |x - prox(u)| <=
 |e(x)|: the error is known. Steps use B = (I + eta H)^-1 made at an earlier point and eta, the `anchor`, corrected by
-the secant pairs (s, y) of this and of earlier rounds: where x changed by s, e + u changed by y. One B serves over many
-rounds, until the steps it cost beyond the fewest possible would have paid for a new one.
+the secant pairs (s, y) between points of this or of earlier rounds: where x changed by s, e + u changed by y. One B
+serves over many rounds, until the steps it cost beyond the fewest possible would have paid for a new one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -22,8 +24,8 @@ PRICE = 20
 """Gradients that a new factorisation costs about."""
 PATIENCE = 8
 """Steps in one round after which it is made at once."""
-PAIRS = 3
-"""Secant pairs kept from earlier rounds."""
+POINTS = 9
+"""Answers of earlier rounds that are kept: one more than the secant pairs between them."""
 MOST = 200
 CLOSE = 1e-6
 """Relative to u, where Newton's method converges quadratically."""
@@ -70,12 +72,11 @@ class Kept:
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """Where a round begins: a point x, the gradient g there, pairs (users, PAIRS, d) and the steps B owes (users,)."""
+    """Where a round begins: each user's last answers x and the gradients g there, newest first, (users, k, d), and the
+    steps that its B owes, (users,): infinitely many where there is no B yet."""
 
     x: Tensor
     g: Tensor
-    s: Tensor
-    y: Tensor
     debt: Tensor
 
 
@@ -88,16 +89,80 @@ class Solved:
 
     @property
     def x(self) -> Tensor:
-        return self.guess.x
+        return self.guess.x[:, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A point of each user, with the gradient, e and |e| there."""
+
+    x: Tensor
+    g: Tensor
+    e: Tensor
+    norm: Tensor
+
+    def where(self, mark: Tensor, other: Point) -> Point:
+        """These points for the users marked, the others' for the rest."""
+        if bool(mark.all()):
+            return self
+        rows = mark.unsqueeze(1)
+        x, g, e = (torch.where(rows, a, b) for a, b in ((self.x, other.x), (self.g, other.g), (self.e, other.e)))
+        return Point(x, g, e, torch.where(mark, self.norm, other.norm))
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """x - u + eta grad f(x) = 0, for each user."""
+
+    problem: Smooth
+    u: Tensor
+    eta: float
+
+    @cached_property
+    def size(self) -> Tensor:
+        return length(self.u)
+
+    def enough(self, g: Tensor, tol: float) -> Tensor:
+        """An |e| that will do: tol (1 + |u|), or what round-off allows where the gradient is g."""
+        round_off = torch.add(self.size, length(g), alpha=self.eta) * (4 * torch.finfo(g.dtype).eps)
+        return torch.maximum((1 + self.size) * tol, round_off)
+
+    def at(self, x: Tensor, g: Tensor | None = None) -> Point:
+        """The point x, where the gradient may be known."""
+        g = self.problem.grad(x) if g is None else g
+        e = torch.add(x - self.u, g, alpha=self.eta)
+        return Point(x, g, e, length(e))
+
+    def along(self, here: Point, step: Tensor, exact: Tensor) -> Point:
+        """The end of a step back. With an exact Hessian it is halved until it no longer overshoots the minimum of
+        eta f + |. - u|^2 / 2 along it by much: that function is convex, with slope e . step."""
+        slope = (here.e * step).sum(1)
+        shrink = torch.ones_like(slope)
+        while True:
+            new = self.at(here.x - shrink.unsqueeze(1) * step)
+            short = exact & ~((new.e * step).sum(1) >= -slope / 2) & (shrink > TOO_SHORT)
+            if not bool(short.any()):
+                return new
+            shrink = torch.where(short, shrink / 2, shrink)
+
+    def pairs(self, here: Point, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        """By how much x and e + u changed since earlier points (users, k, d)."""
+        s = here.x.unsqueeze(1) - x
+        return s, torch.add(s, here.g.unsqueeze(1) - g, alpha=self.eta)
+
+
+def points(dim: int) -> int:
+    """How many points are kept: d pairs say everything."""
+    return min(POINTS, dim + 1)
 
 
 def cold(problem: Smooth, u: Tensor, eta: float) -> Guess:
     """Without a past: at u or at 0, whichever is nearer to the solution."""
-    zero = torch.zeros_like(u)
-    g, g0 = problem.grad(u), problem.grad(zero)
-    near = length(eta * g).unsqueeze(1) <= length(eta * g0 - u).unsqueeze(1)
-    pairs = u.new_zeros((len(u), PAIRS, u.shape[1]))
-    return Guess(torch.where(near, u, zero), torch.where(near, g, g0), pairs, pairs, u.new_zeros(len(u)))
+    equation, zero = Equation(problem, u, eta), torch.zeros_like(u)
+    one, other = equation.at(u), equation.at(zero)
+    begin = one.where(one.norm <= other.norm, other)
+    x, g = (rows.unsqueeze(1).repeat(1, points(u.shape[1]), 1) for rows in (begin.x, begin.g))
+    return Guess(x, g, u.new_full((len(u),), torch.inf))
 
 
 def newton_prox(
@@ -105,84 +170,62 @@ def newton_prox(
 ) -> Solved:
     """prox_eta f_i(u_i) for each row, until |e| <= tol (1 + |u|) or round-off."""
     kept = Kept.empty(u.shape[0], u.shape[1], u) if kept is None else kept
-    begun = guess = cold(problem, u, eta) if guess is None else guess
-    x, g, s, y, debt = guess.x, guess.g, guess.s, guess.y, guess.debt
-    e = x - u + eta * g
-    norm, size = length(e), length(u)
-    enough = torch.maximum(tol * (1 + size), 4 * torch.finfo(u.dtype).eps * (size + eta * length(g)))
-    close = CLOSE * (1 + size)
-    stale, done = kept.anchor[:, 0].isnan() | (debt > PRICE), torch.zeros_like(norm, dtype=torch.bool)
-    before = x, e
+    guess = cold(problem, u, eta) if guess is None else guess
+    equation, debt = Equation(problem, u, eta), guess.debt
+    here = equation.at(guess.x[:, 0], guess.g[:, 0])
+    enough, seen = equation.enough(here.g, tol), list[Point]()
     for k in range(MOST):
-        todo = (norm > enough) & ~done
+        todo = here.norm > enough
         if not bool(todo.any()):
             break
-        if k > 0:  # earlier rounds' pairs say what this round's first step does: they are dropped
-            change = ((x - before[0]).unsqueeze(1), (e - before[1]).unsqueeze(1))
-            s, y = change if k == 1 else (torch.cat([s, change[0]], 1), torch.cat([y, change[1]], 1))
-        before = x, e
-        exact = todo & stale if k % PATIENCE < PATIENCE - 1 else todo
+        exact = todo if k % PATIENCE == PATIENCE - 1 else todo & (_stuck(here, seen[0]) if seen else debt > PRICE)
         renewing = bool(exact.any())
+        # What earlier rounds tell went into this round's first step, which tells more.
+        s, y = equation.pairs(here, *(_stacked(seen) if seen else (guess.x[:, 1:], guess.g[:, 1:])))
         if renewing:
-            kept.renew(problem, exact, torch.cat([x, torch.full_like(x[:, :1], eta)], 1))
+            kept.renew(problem, exact, torch.cat([here.x, torch.full_like(u[:, :1], eta)], 1))
             keep = ~exact[:, None, None]
             s, y, debt = s * keep, y * keep, torch.where(exact, 0, debt)
-        step = todo.unsqueeze(1) * -corrected(kept, e, s, y)
-        new, g_new = _along(problem, u, eta, x, step, (e * step).sum(1), exact) if renewing else _end(problem, x, step)
-        e_new = new - u + eta * g_new
-        norm_new = length(e_new)
-        better, stale = todo & (norm_new < norm), todo & ~(norm_new <= norm / 2)
+        step = todo.unsqueeze(1) * corrected(kept, here.e, s, y)
+        new = equation.along(here, step, exact) if renewing else equation.at(here.x - step)
+        better = new.norm < here.norm
         if renewing:
             # Close to the solution a true Newton step that gains nothing has met the round-off of the gradient.
-            done = done | (exact & stale & (norm <= close))
-            better = better | (exact & (norm > close))
-        if bool(better.all()):
-            x, g, e, norm = new, g_new, e_new, norm_new
-        else:
-            mark = better.unsqueeze(1)
-            x, g, e = (torch.where(mark, a, b) for a, b in ((new, x), (g_new, g), (e_new, e)))
-            norm = torch.where(better, norm_new, norm)
+            close = here.norm <= CLOSE * (1 + equation.size)
+            enough = torch.where(exact & close & _stuck(new, here), torch.inf, enough)
+            better = better | (exact & ~close)
+        here, seen = new.where(better, here), [here, *seen][: u.shape[1]]
         if k >= FEWEST:
             debt = debt + todo
-    s = torch.cat([begun.s, (x - begun.x).unsqueeze(1)], 1)[:, 1:]
-    y = torch.cat([begun.y, (x - begun.x + eta * (g - begun.g)).unsqueeze(1)], 1)[:, 1:]
-    return Solved(Guess(x, g, s, y, debt), norm)
+    return Solved(Guess(_pushed(here.x, guess.x), _pushed(here.g, guess.g), debt), here.norm)
 
 
 def corrected(kept: Kept, e: Tensor, s: Tensor, y: Tensor) -> Tensor:
-    """s theta + B (e - y theta), with theta such that y theta is as near to e as can be: exact along the pairs seen."""
-    scale = 1 / length(y, 2).clamp_min(
-        torch.finfo(y.dtype).tiny
-    )  # pairs of very different sizes count the same; zero pairs say nothing
-    y = y * scale.unsqueeze(-1)
-    theta = (y * e.unsqueeze(1)).sum(2)
-    if y.shape[1] > 1:
-        gram = torch.bmm(y, y.mT)
-        gram.diagonal(dim1=1, dim2=2).add_(4096 * torch.finfo(y.dtype).eps)
-        theta = torch.linalg.solve(gram, theta)
-    left = e - (y * theta.unsqueeze(-1)).sum(1)
-    return kept.apply(left) + (s * (theta * scale).unsqueeze(-1)).sum(1)
+    """s theta + B (e - y theta), with theta such that y theta is as near to e as can be: exact along the pairs seen.
+
+    Rounds move in much the same direction, so that pairs differ by little, but that little says most: theta is had from
+    the triangle of QR, which does not square it. A pair in which nothing but round-off is new counts for nothing.
+    """
+    k = y.shape[1]
+    factors, _ = torch.geqrf(torch.cat([y, e.unsqueeze(1)], 1).mT)
+    new = factors.diagonal(dim1=1, dim2=2)[:, :k]
+    new.masked_fill_(new.abs() <= 64 * torch.finfo(y.dtype).eps * length(y, 2), torch.inf)
+    theta = torch.linalg.solve_triangular(factors[:, :k, :k], factors[:, :k, k:], upper=True).squeeze(2)
+    return kept.apply(e - rows_times(theta, y)) + rows_times(theta, s)
 
 
-def _end(problem: Smooth, x: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-    """The end of a step, and the gradient there."""
-    new = x + step
-    return new, problem.grad(new)
+def _stuck(new: Point, old: Point) -> Tensor:
+    """Where a step has not even halved |e|."""
+    return ~(new.norm <= old.norm / 2)
 
 
-def _along(
-    problem: Smooth, u: Tensor, eta: float, x: Tensor, step: Tensor, slope: Tensor, exact: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The end of the step and its gradient. With an exact Hessian the step is halved until it no longer overshoots the
-    minimum of eta f + |. - u|^2 / 2 along it by much: that function is convex, with slope e . step."""
-    shrink = torch.ones_like(slope)
-    while True:
-        new, g = _end(problem, x, shrink.unsqueeze(1) * step)
-        ahead = ((new - u + eta * g) * step).sum(1)
-        short = exact & ~(ahead <= -slope / 2) & (shrink > TOO_SHORT)
-        if not bool(short.any()):
-            return new, g
-        shrink = torch.where(short, shrink / 2, shrink)
+def _stacked(seen: Sequence[Point]) -> tuple[Tensor, Tensor]:
+    return torch.stack([point.x for point in seen], 1), torch.stack([point.g for point in seen], 1)
+
+
+def _pushed(new: Tensor, rows: Tensor) -> Tensor:
+    """The newest first, and the oldest dropped."""
+    return torch.cat([new.unsqueeze(1), rows[:, :-1]], 1)
 
 
 def length(x: Tensor, dim: int = 1) -> Tensor:
