@@ -74,6 +74,9 @@ def test_colours_are_fixed_and_acceleration_is_dashed(run: Run, figures: list[An
 
 
 def test_colours_can_be_told_apart() -> None:
+    """Pictures of different days must agree, and Okabe and Ito's colours are told apart by everyone."""
+    five = [COLOURS[name] for name in ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp")]
+    assert five == ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"]
     assert len(set(COLOURS.values())) == len(COLOURS)
     channels = [[int(colour[k : k + 2], 16) for k in (1, 3, 5)] for colour in COLOURS.values()]
     far = [
