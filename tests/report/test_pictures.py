@@ -218,3 +218,12 @@ def test_what_solves_the_original_has_the_limit_zero(run: Run, tmp_path: Path) -
     (row,) = report.summary(report.curves([run()]))
     assert row["rounds_to_limit"] is None
     assert [made.id for made in folders(tmp_path / "runs")] == row["runs"]
+
+
+def test_an_averaged_run_shows_its_average(run: Run) -> None:
+    averaged, plain = run(run={"average": "ergodic"}), run()
+    curve, other = report.curves([averaged, plain])
+    (frame,), (rows,) = curve.frames, other.frames
+    assert frame["gap"].tolist() == averaged.history()["average_gap"].tolist()
+    assert frame["gap"].iloc[-1] > 2 * rows["gap"].iloc[-1]
+    assert report.summary([curve])[0]["final"] == frame["gap"].iloc[-1]

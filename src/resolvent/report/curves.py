@@ -27,6 +27,7 @@ COLOURS = {
 """Okabe and Ito's palette, but for its yellow and black: told apart by colour-blind readers too."""
 
 ROUND_OFF = 1e-9
+AVERAGED = {"average_gap": "gap", "average_value": "value"}
 QUIET = {"run": ("seed", "threads"), "problem": ("seed", "sha256"), "store": None}
 """Settings that do not tell curves apart: sections, or some of their keys."""
 
@@ -51,11 +52,16 @@ class Curve:
 
     @cached_property
     def frames(self) -> list[pd.DataFrame]:
-        """A history a run that has rows, with the bytes communicated so far."""
-        frames = [frame for frame in (run.history() for run in self.runs) if len(frame)]
-        for frame in frames:
+        """A history a run that has rows, with the bytes so far; where a run averages, its figures are the average's."""
+        frames = []
+        for frame in (run.history() for run in self.runs):
+            if not len(frame):
+                continue
+            if "average_gap" in frame:
+                frame = frame.drop(columns=["gap", "value"]).rename(columns=AVERAGED)
             rounds = frame["round"].diff().fillna(frame["round"])  # those without a row are taken to be alike
             frame["bytes"] = ((frame["bytes_up"] + frame["bytes_down"]) * rounds).cumsum()
+            frames.append(frame)
         return frames
 
     def over(self, x: str, y: str) -> tuple[pd.Series[float], pd.DataFrame]:
