@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from neural_reference import federation, plain_loop
 from resolvent.models import cifar10_cnn, mnist_cnn
-from resolvent.problems.neural import Captured, Ways, stacked
+from resolvent.problems.neural import Captured, Ways, convolution, stacked
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
@@ -78,6 +78,9 @@ NETS = {
     "wide": lambda: conv(nn.Conv2d(2, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 40, 3, stride=2), nn.MaxPool2d(2)),
     "one by one": lambda: conv(nn.Conv2d(2, 5, 1), nn.Sigmoid(), nn.Conv2d(5, 3, 1, stride=2)),
     "tiles": lambda: conv(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 4, 2)),
+    "tiles at once": lambda: conv(
+        nn.Conv2d(2, 5, (5, 6), padding=(2, 1)), nn.ReLU(), nn.MaxPool2d((2, 1)), nn.Conv2d(5, 4, 2), shape=(2, 9, 11)
+    ),
     "tiles left over": lambda: conv(nn.Conv2d(2, 5, 2, bias=False), nn.MaxPool2d(3), nn.GELU()),
     "pool 3 by 2": lambda: conv(nn.Conv2d(2, 18, 2), nn.ReLU(), nn.MaxPool2d((3, 2)), nn.ELU(0.7)),
     "pools overlap": lambda: conv(nn.Conv2d(2, 5, 3), nn.MaxPool2d(3, stride=2, padding=1), nn.LeakyReLU(0.2)),
@@ -167,7 +170,9 @@ def test_equal_maxima_hand_the_gradient_to_the_first() -> None:
 def test_ties_in_pools_of_every_kind(join: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole numbers tie often, along rows and columns and across them."""
     if not join:
-        monkeypatch.setattr("resolvent.problems.neural.layers.ConvPool.fits", staticmethod(lambda conv, pool: False))
+        monkeypatch.setattr(
+            "resolvent.problems.neural.convolution.ConvPool.fits", staticmethod(lambda conv, pool: False)
+        )
     for pool in (nn.MaxPool2d(2), nn.MaxPool2d(3), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d((2, 3), 1)):
         model, shape = conv(nn.Conv2d(1, 3, 2), pool, shape=(1, 10, 10))
         fed = federation(model, shape, users=2, n=8)

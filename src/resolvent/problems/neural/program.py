@@ -11,8 +11,8 @@ from resolvent.problems.neural.desk import Desk, Tape
 from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.layers import Here, Linear, Reshape, Shape
 from resolvent.problems.neural.losses import MeanLoss
+from resolvent.problems.neural.net import Net
 from resolvent.problems.neural.pointwise import Dropout
-from resolvent.problems.neural.trace import Net
 
 
 class Program:

@@ -5,38 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx, nn
 
 from resolvent.problems.neural import layers, pointwise
-from resolvent.problems.neural.layers import Layer, Shape, Unstackable
+from resolvent.problems.neural.convolution import Conv
+from resolvent.problems.neural.layers import Layer, Unstackable
+from resolvent.problems.neural.net import Net, Step, improved
 from resolvent.problems.neural.pointwise import ACTIVATIONS
-
-
-@dataclass(frozen=True)
-class Step:
-    """One layer: which values it takes (0 is the data, k the result of step k - 1), and its parameter's name."""
-
-    layer: Layer
-    inputs: tuple[int, ...]
-    parameter: str | None = None
-    owns: bool = False
-
-
-@dataclass(frozen=True)
-class Net:
-    """The steps of a module, in order; the last one's result is the output."""
-
-    steps: tuple[Step, ...]
-
-    def shapes(self, features: Shape) -> list[Shape]:
-        """The features' shape of each value, beginning with the data's; Unstackable where a layer cannot take them."""
-        shapes = [features]
-        for step in self.steps:
-            shapes.append(step.layer.shape(*(shapes[i] for i in step.inputs)))
-        return shapes
+from resolvent.problems.neural.pools import AvgPool, MaxPool
 
 
 def trace(model: nn.Module) -> Net:
@@ -45,7 +23,7 @@ def trace(model: nn.Module) -> Net:
         graph = fx.symbolic_trace(deepcopy(model))
     except Exception as error:  # whatever a module's own code raises when it is traced
         raise Unstackable(f"torch.fx cannot trace it ({type(error).__name__})") from error
-    return Net(_own(_join(_pool_early(_Reader(graph).read()))))
+    return improved(_Reader(graph).read())
 
 
 class _Reader:
@@ -148,7 +126,7 @@ def _conv1d(module: nn.Conv1d) -> Layer:
     if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
         raise Unstackable("a convolution in groups, or with padding by name or other than zeros")
     kernel, stride, dilation = (_line(v, 1) for v in (module.kernel_size, module.stride, module.dilation))
-    return layers.Conv(module.in_channels, module.out_channels, kernel, stride, _line(module.padding, 0), dilation)
+    return Conv(module.in_channels, module.out_channels, kernel, stride, _line(module.padding, 0), dilation)
 
 
 def _conv(module: nn.Conv2d) -> Layer:
@@ -163,7 +141,7 @@ def _conv(module: nn.Conv2d) -> Layer:
     else:
         padding = _pair(module.padding)
     kernel, stride, dilation = _pair(module.kernel_size), _pair(module.stride), _pair(module.dilation)
-    return layers.Conv(module.in_channels, module.out_channels, kernel, stride, padding, dilation)
+    return Conv(module.in_channels, module.out_channels, kernel, stride, padding, dilation)
 
 
 def _max_pool(
@@ -172,7 +150,7 @@ def _max_pool(
     if ceil_mode or indices:
         raise Unstackable("a pooling with ceil_mode or indices")
     steps = _pair(kernel if stride is None or stride == [] else stride)
-    return layers.MaxPool(_pair(kernel), steps, _pair(padding), _pair(dilation))
+    return MaxPool(_pair(kernel), steps, _pair(padding), _pair(dilation))
 
 
 def _avg_pool(
@@ -180,12 +158,12 @@ def _avg_pool(
 ) -> Layer:
     if ceil_mode or divisor is not None or (not padded and _pair(padding) != (0, 0)):
         raise Unstackable("a pooling with ceil_mode, a divisor or uncounted padding")
-    return layers.AvgPool(_pair(kernel), _pair(kernel if stride is None or stride == [] else stride), _pair(padding))
+    return AvgPool(_pair(kernel), _pair(kernel if stride is None or stride == [] else stride), _pair(padding))
 
 
 def _adaptive(size: Any) -> Layer:
     a, b = (size, size) if size is None or isinstance(size, int) else size
-    return layers.AvgPool(None, (1, 1), (0, 0), (a, b))
+    return AvgPool(None, (1, 1), (0, 0), (a, b))
 
 
 def _log_softmax(dim: Any) -> Layer:
@@ -288,54 +266,3 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 FUNCTIONS |= {"view": _reshape, "reshape": _reshape, "add": _sum, "iadd": _sum}
 FUNCTIONS |= {name: _one(build) for name, build in ACTIVATIONS.items()}
-
-
-def _consumers(steps: list[Step]) -> list[int]:
-    count = [0] * (len(steps) + 1)
-    for step in steps:
-        for i in step.inputs:
-            count[i] += 1
-    return count
-
-
-def _pool_early(steps: list[Step]) -> list[Step]:
-    """Maxima before biases and ReLUs rather than after: the same numbers and gradients, on a quarter of the entries."""
-    steps, count = list(steps), _consumers(steps)
-    moved = True
-    while moved:
-        moved = False
-        for k in range(len(steps) - 1):
-            late, pool = steps[k], steps[k + 1]
-            follows = pool.inputs == (k + 1,) and count[k + 1] == 1 and isinstance(pool.layer, layers.MaxPool)
-            if follows and isinstance(late.layer, layers.Bias | pointwise.ReLU):
-                steps[k], steps[k + 1] = replace(pool, inputs=late.inputs), replace(late, inputs=(k + 1,))
-                moved = True
-    return steps
-
-
-def _join(steps: list[Step]) -> list[Step]:
-    """A first convolution and its maxima as one step, where that is better."""
-    count = _consumers(steps)
-    number = {0: 0}
-    joined: list[Step] = []
-    for k, step in enumerate(steps):
-        last = steps[k - 1] if k else step
-        if step.inputs == (k,) and k and count[k] == 1 and last.inputs == (0,):
-            conv, pool = last.layer, step.layer
-            if isinstance(conv, layers.Conv) and isinstance(pool, layers.MaxPool) and layers.ConvPool.fits(conv, pool):
-                joined[-1] = replace(last, layer=layers.ConvPool(conv, pool.kernel))
-                number[k + 1] = len(joined)
-                continue
-        joined.append(replace(step, inputs=tuple(number[i] for i in step.inputs)))
-        number[k + 1] = len(joined)
-    return joined
-
-
-def _own(steps: list[Step]) -> tuple[Step, ...]:
-    """Which steps may overwrite their input: the only taker of what its maker does not look at again."""
-    count = _consumers(steps)
-
-    def free(i: int) -> bool:
-        return i > 0 and count[i] == 1 and not steps[i - 1].layer.needs_output
-
-    return tuple(replace(step, owns=all(free(i) for i in step.inputs)) for step in steps)

@@ -1,0 +1,90 @@
+"""A net as a list of stacked layers, and the same net put better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from resolvent.problems.neural.convolution import Conv, ConvPool
+from resolvent.problems.neural.layers import Bias, Layer, Shape
+from resolvent.problems.neural.pointwise import ReLU
+from resolvent.problems.neural.pools import MaxPool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer: which values it takes (0 is the data, k the result of step k - 1), and its parameter's name."""
+
+    layer: Layer
+    inputs: tuple[int, ...]
+    parameter: str | None = None
+    owns: bool = False
+
+
+@dataclass(frozen=True)
+class Net:
+    """The steps of a module, in order; the last one's result is the output."""
+
+    steps: tuple[Step, ...]
+
+    def shapes(self, features: Shape) -> list[Shape]:
+        """The features' shape of each value, beginning with the data's; Unstackable where a layer cannot take them."""
+        shapes = [features]
+        for step in self.steps:
+            shapes.append(step.layer.shape(*(shapes[i] for i in step.inputs)))
+        return shapes
+
+
+def improved(steps: list[Step]) -> Net:
+    """The net of these steps, as fast as it can be put."""
+    return Net(_own(_join(_pool_early(steps))))
+
+
+def _consumers(steps: list[Step]) -> list[int]:
+    count = [0] * (len(steps) + 1)
+    for step in steps:
+        for i in step.inputs:
+            count[i] += 1
+    return count
+
+
+def _pool_early(steps: list[Step]) -> list[Step]:
+    """Maxima before biases and ReLUs rather than after: the same numbers and gradients, on a quarter of the entries."""
+    steps, count = list(steps), _consumers(steps)
+    moved = True
+    while moved:
+        moved = False
+        for k in range(len(steps) - 1):
+            late, pool = steps[k], steps[k + 1]
+            follows = pool.inputs == (k + 1,) and count[k + 1] == 1 and isinstance(pool.layer, MaxPool)
+            if follows and isinstance(late.layer, Bias | ReLU):
+                steps[k], steps[k + 1] = replace(pool, inputs=late.inputs), replace(late, inputs=(k + 1,))
+                moved = True
+    return steps
+
+
+def _join(steps: list[Step]) -> list[Step]:
+    """A first convolution and its maxima as one step, where that is better."""
+    count = _consumers(steps)
+    number = {0: 0}
+    joined: list[Step] = []
+    for k, step in enumerate(steps):
+        last = steps[k - 1] if k else step
+        if step.inputs == (k,) and k and count[k] == 1 and last.inputs == (0,):
+            conv, pool = last.layer, step.layer
+            if isinstance(conv, Conv) and isinstance(pool, MaxPool) and ConvPool.fits(conv, pool):
+                joined[-1] = replace(last, layer=ConvPool(conv, pool.kernel))
+                number[k + 1] = len(joined)
+                continue
+        joined.append(replace(step, inputs=tuple(number[i] for i in step.inputs)))
+        number[k + 1] = len(joined)
+    return joined
+
+
+def _own(steps: list[Step]) -> tuple[Step, ...]:
+    """Which steps may overwrite their input: the only taker of what its maker does not look at again."""
+    count = _consumers(steps)
+
+    def free(i: int) -> bool:
+        return i > 0 and count[i] == 1 and not steps[i - 1].layer.needs_output
+
+    return tuple(replace(step, owns=all(free(i) for i in step.inputs)) for step in steps)
