@@ -11,7 +11,6 @@ from torch import Tensor
 from resolvent.problems.neural.layers import Here, Layer, Shape, Unstackable, padded, scatter, windows
 from resolvent.problems.neural.pools import MaxPool, maxima, unmax
 
-
 GROWTH = 1.5
 """How many times the arithmetic is too much for a convolution that is pooled at once."""
 
