@@ -675,7 +675,7 @@ def test_the_shell_completes_names(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = {
         "resolvent run least-squares --algorithm fed": ["fedavg", "fedprox", "fedsplit", "fedpi", "fedrp"],
         "resolvent run l": ["least-squares", "logistic"],
-        "resolvent explain logistic --schedule inv": ["inverse-sqrt", "inverse-log"],
+        "resolvent explain logistic --schedule inv": ["inverse-sqrt", "inverse-log", "inverse-ln"],
         "resolvent show fed": [run.id],
         "resolvent re": ["resume", "report"],
     }

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from resolvent.cli import looking, many, running
+from resolvent.cli import looking, many, reproducing, running
 from resolvent.cli.output import ReaderLeft
 from resolvent.errors import InputError
 
@@ -47,7 +47,7 @@ def _options(
     """Options of every command."""
 
 
-for commands in (running.COMMANDS, many.COMMANDS, looking.COMMANDS):
+for commands in (running.COMMANDS, many.COMMANDS, reproducing.COMMANDS, looking.COMMANDS):
     for command, words in commands.items():
         app.command(epilog=words)(command)
 

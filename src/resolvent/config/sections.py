@@ -82,7 +82,7 @@ class Scheme:
 
     algorithm: str = "fedpi"
     eta: float | Literal["auto"] | None = None
-    schedule: Literal["constant", "harmonic", "inverse-sqrt", "inverse-log", "halving"] = "constant"
+    schedule: Literal["constant", "harmonic", "inverse-sqrt", "inverse-log", "inverse-ln", "halving"] = "constant"
     period: int = 500
     alpha: float | None = None
     beta: float | None = None
@@ -105,6 +105,8 @@ class Local:
 class Anderson:
     memory: int = 0
     on: Literal["u", "mean"] = "u"
+    safeguard: bool = True
+    """Without it: raw Anderson, as the paper prints it."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ SCHEDULES: dict[str, Any] = {
     "harmonic": lambda eta, period: schedules.harmonic(eta),
     "inverse-sqrt": lambda eta, period: schedules.inverse_sqrt(eta),
     "inverse-log": lambda eta, period: schedules.inverse_log(eta),
+    "inverse-ln": lambda eta, period: schedules.inverse_log(eta, natural=True),
     "halving": schedules.halving,
 }
 CUSTOM = "custom"
@@ -58,7 +59,7 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
     resolved = _resolved(config, made)
     a, run, stop = resolved.anderson, resolved.run, resolved.stop
     with within("anderson"):
-        anderson = Anderson(a.memory, on=a.on)
+        anderson = Anderson(a.memory, on=a.on, safeguard=a.safeguard)
     built = Experiment(
         config=resolved,
         fingerprint=fingerprint(resolved),

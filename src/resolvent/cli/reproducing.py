@@ -1,0 +1,138 @@
+"""The command that reproduces the paper."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from resolvent import progress, report
+from resolvent.cli import output
+from resolvent.cli.output import Format, say
+from resolvent.cli.running import CODES, Form, Quiet
+from resolvent.errors import refuse
+from resolvent.paper import conduct
+from resolvent.paper.conduct import Made, Store
+from resolvent.paper.contents import FIGURES
+from resolvent.paper.figure import Figure, Panel
+
+OUT = Path("runs/paper")
+KINDS = {"all": (True, False), "convex": (False,), "networks": (True,)}
+ALL = "all"
+
+
+def _labels(incomplete: str) -> list[str]:
+    return [name for name in (ALL, *(figure.name for figure in FIGURES)) if name.startswith(incomplete)]
+
+
+def reproduce(
+    what: Annotated[str | None, typer.Argument(metavar="[FIGURE|all]", help="Without it: a list of what there is.",
+                                               autocompletion=_labels)] = None,
+    panel: Annotated[str | None, typer.Option("--panel", metavar="KEY", help="One panel of the figure.")] = None,
+    scale: Annotated[str, typer.Option(metavar="quick|paper", help="How large networks' panels are.")] = conduct.QUICK,
+    only: Annotated[str, typer.Option(metavar="convex|networks", help="Leave the other panels out.")] = ALL,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where networks are trained.")] = "cpu",
+    kept: Annotated[bool, typer.Option("--kept", help="Run nothing: draw and judge what is there.")] = False,
+    verdicts: Annotated[Path | None, typer.Option("--verdicts", metavar="FILE.md",
+                                                  help="Write the verdicts, with pictures beside them, too.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of runs, pictures and the page.")] = OUT,
+    form: Form = Format.table,
+    quiet: Quiet = False,
+) -> int:  # fmt: skip
+    """Reproduce the paper: run what a figure needs, draw it, and judge what the text claims of it."""
+    if what is None:
+        output.rows(_listed(), form, "resolvent reproduce FIGURE [--panel KEY], or all")
+        return 0
+    if scale not in (conduct.QUICK, conduct.PAPER):
+        refuse("--scale", repr(scale), "quick or paper is needed")
+    if only not in KINDS:
+        refuse("--only", repr(only), "convex or networks is needed")
+    report.needed("matplotlib")
+    chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]
+    return _make(chosen, Store(out, scale, device), kept, verdicts, form, quiet)
+
+
+def _make(
+    chosen: Sequence[tuple[Figure, Panel]], store: Store, kept: bool, verdicts: Path | None, form: Format, quiet: bool
+) -> int:
+    from resolvent.paper import document, page
+
+    made: list[Made] = []
+    try:
+        with _bar(conduct.steps(chosen), quiet) as step:
+            made.extend(conduct.make(figure, panel, store, step, kept) for figure, panel in chosen)
+    except KeyboardInterrupt:
+        say("interrupted: the same command goes on where it was left")
+        return CODES["interrupted"]
+    output.rows(_told(made), form, "Verdicts")
+    say(f"{page.write(made, store.out, store.scale)}: the page")
+    if verdicts is not None:
+        say(f"{document.write(made, verdicts, store)}: the verdicts")
+    return 0
+
+
+def _listed() -> list[dict[str, Any]]:
+    return [
+        {
+            "figure": figure.name,
+            "panels": ", ".join(panel.key for panel in figure.panels),
+            "runs": sum(conduct.steps([(figure, panel)]) for panel in figure.panels),
+            "what": figure.title,
+        }
+        for figure in FIGURES
+    ]
+
+
+def _told(made: Sequence[Made]) -> list[dict[str, Any]]:
+    rows = []
+    for one in made:
+        where = f"{one.figure.name} {one.panel.key}"
+        if one.results is None:
+            rows.append({"panel": where, "claim": "not run", "verdict": "", "measured": f"{one.missing} runs missing"})
+        for claim, verdict in one.verdicts:
+            rows.append({"panel": where, "claim": claim.words, "verdict": verdict.said, "measured": verdict.numbers})
+    for figure in dict.fromkeys(one.figure.label for one in made):
+        this = next(one.figure for one in made if one.figure.label == figure)
+        for several, verdict in conduct.across(this, made):
+            where = f"{this.name} {', '.join(several.panels)}"
+            rows.append({"panel": where, "claim": several.words, "verdict": verdict.said, "measured": verdict.numbers})
+    return rows
+
+
+@contextlib.contextmanager
+def _bar(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A bar over all runs where somebody looks, else a line a panel."""
+    if quiet or not progress.wanted(None):
+        seen: set[str] = set()
+
+        def line(words: str) -> None:
+            panel = words.partition(":")[0]
+            if panel not in seen and not quiet:
+                say(panel)
+            seen.add(panel)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total, completed=-1)
+        yield lambda words: bar.update(task, advance=1, description=words)
+
+
+COMMANDS: dict[Callable[..., Any], str] = {
+    reproduce: """Examples:
+
+        resolvent reproduce
+
+        resolvent reproduce fig-extrap --panel left
+
+        resolvent reproduce all --scale quick
+
+        resolvent reproduce all --only convex --verdicts docs/paper.md""",
+}

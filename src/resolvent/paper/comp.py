@@ -1,0 +1,91 @@
+"""Figure comp: the algorithms side by side, on data that are less and less alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resolvent import theory
+from resolvent.experiment.tasks import task
+from resolvent.paper import networks
+from resolvent.paper.figure import Across, Claim, Figure, Panel, Settings, Verdict
+from resolvent.paper.networks import MNIST, QUICK_MNIST, QUICK_WORDS
+from resolvent.paper.results import Results, short
+from resolvent.paper.settings import LEAST_SQUARES, algorithms
+from resolvent.paper.small import section
+
+LEVELS = {"top-left": (0.5, 119e3), "top-middle": (4.0, 7.61e6), "top-right": (20.0, 190.3e6)}
+PARTS = {"bottom-left": "iid", "bottom-middle": "shards:6", "bottom-right": "shards:2"}
+TITLES = {"iid": "alike", "shards:6": "at most six digits a user", "shards:2": "at most two digits a user"}
+EXACT = ("FedAvg, k = 1", "FedSplit", "FedPi")
+BIASED = ("FedAvg, k = 5", "FedProx", "FedRP")
+
+
+def _heterogeneity(settings: Settings) -> dict[str, Any]:
+    return {"H": theory.heterogeneity(task(section(settings), 0).problem)}
+
+
+def _smallest(results: Results) -> Verdict:
+    worst = max(results.final(label) for label in EXACT)
+    best = min(results.final(label) for label in BIASED)
+    return Verdict.of(worst < best / 10, results.numbers(*EXACT, *BIASED))
+
+
+def _papers_H(paper: float) -> Claim:
+    def check(results: Results) -> Verdict:
+        H = results.facts["H"]
+        return Verdict.of(0.8 < H / paper < 1.25, f"H = {H:.3g}, the paper's {paper:.3g}")
+
+    return Claim("The data are as heterogeneous as stated.", check)
+
+
+def _deteriorate(panels: dict[str, Results]) -> Verdict:
+    first, *_, last = panels.values()
+    growth = {label: last.final(label) / first.final(label) for label in (*EXACT, *BIASED)}
+    exact = max(results.final(label) for results in panels.values() for label in EXACT)
+    H = last.facts["H"] / first.facts["H"]
+    words = f"H grows {H:.0f}x, and gaps: " + ", ".join(f"{label} {short(growth[label])}x" for label in BIASED)
+    words += f"; {', '.join(EXACT)} stay below {short(exact)} at every level"
+    parts = {label: growth[label] > 10 for label in BIASED} | dict.fromkeys(EXACT, exact > 1e-12)
+    return Verdict.share(parts, words)
+
+
+def _network_best(results: Results) -> Verdict:
+    finals = {label: results.final(label) for label in results.lines}
+    order = sorted(finals, key=finals.__getitem__)
+    best = {"FedRP", f"FedAvg, k = {networks.STEPS}"}
+    words = "final losses: " + ", ".join(f"{label} {short(finals[label])}" for label in order)
+    return Verdict.share({label: label in order[:2] for label in sorted(best)}, words)
+
+
+def _one_step(results: Results) -> Verdict:
+    one, many = results.final("FedAvg, k = 1"), results.final(f"FedAvg, k = {networks.STEPS}")
+    return Verdict.of(one > 1.5 * many, f"k = 1: {short(one)}, k = {networks.STEPS}: {short(many)}")
+
+
+CONVEX = Claim("FedSplit, FedPi and FedAvg with k = 1 reach the smallest gaps.", _smallest)
+NETWORK = (
+    Claim("FedRP and FedAvg with many local steps do best.", _network_best),
+    Claim("FedAvg with k = 1 is far behind FedAvg with many local steps.", _one_step),
+)
+
+FIGURE = Figure(
+    "fig:comp",
+    "The algorithms, and how alike users are",
+    "Top: least squares with more and more noise, so that users' minimisers lie further apart. Bottom: the network, "
+    "with digits spread evenly, at most six a user, at most two a user.",
+    (
+        *(
+            Panel(key, f"Least squares, H about {H:.3g}", LEAST_SQUARES | {"problem.noise": noise}, algorithms(),
+                  (CONVEX, _papers_H(H)), facts=_heterogeneity)
+            for key, (noise, H) in LEVELS.items()
+        ),
+        *(
+            Panel(key, f"CNN on MNIST, {TITLES[part]}", MNIST | {"problem.partition": part}, networks.algorithms(),
+                  NETWORK, column="value", ylabel="training loss", quick=QUICK_MNIST)
+            for key, part in PARTS.items()
+        ),
+    ),
+    (Across("All algorithms get worse as users differ more.", tuple(LEVELS), _deteriorate),),
+    settings="The three levels of H are made by noise of standard deviation 0.5, 4 and 20 around one common model. "
+    "Gaps are computed as quadratic forms, so that nothing cancels. The networks' prox has eta = 100. " + QUICK_WORDS,
+)  # fmt: skip

@@ -1,0 +1,154 @@
+"""Runs what panels need through the run store, and judges their claims. What is done is not done again."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resolvent import config as configs
+from resolvent import experiment, runs
+from resolvent.config import Config
+from resolvent.errors import InputError
+from resolvent.experiment.tasks import task
+from resolvent.paper.figure import Across, Claim, Figure, Line, Panel, Settings, Verdict
+from resolvent.paper.results import Results
+from resolvent.runs import Folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+QUICK, PAPER = "quick", "paper"
+Step = Callable[[str], None]
+"""Called before each run, with what it is."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A panel, its results and verdicts; without results where it was not run."""
+
+    figure: Figure
+    panel: Panel
+    results: Results | None
+    verdicts: tuple[tuple[Claim, Verdict], ...] = ()
+    missing: int = 0
+    """How many of its runs are not there."""
+
+
+@dataclass
+class Store:
+    """The runs under a folder by fingerprint, read once."""
+
+    out: Path
+    scale: str = QUICK
+    device: str = "cpu"
+    found: dict[str, Folder] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for folder in runs.folders(self.out):
+            known = self.found.get(folder.about["fingerprint"])
+            if known is None or known.status not in runs.ENDED:
+                self.found[folder.about["fingerprint"]] = folder
+        self._make = functools.lru_cache(maxsize=1)(task)
+
+    def plan(self, panel: Panel, line: Line) -> Iterator[Config]:
+        """The configurations of a line, one a seed."""
+        settings: Settings = {"store.checkpoint": 10.0} | panel.base
+        if self.scale == QUICK:
+            settings |= panel.quick
+        settings |= line.settings | (line.quick if self.scale == QUICK else {})
+        if panel.networks:
+            settings["problem.device"] = self.device
+        for seed in range(line.seeds or panel.seeds):
+            yield configs.read(configs.with_values({}, [*settings.items(), ("run.seed", seed)]))
+
+    def run(self, config: Config) -> pd.DataFrame:
+        """The history of a configuration: read, gone on with, or run."""
+        built = experiment.build(config, self._make(config.problem, config.run.seed))
+        left = self.found.get(built.fingerprint)
+        if left is None or left.status not in runs.ENDED:
+            outcome = experiment.begin(built, self.out, False) if left is None else experiment.go_on(left, False)
+            if outcome.status == "interrupted":
+                raise KeyboardInterrupt
+            left = self.found[built.fingerprint] = Folder(outcome.run.path)
+        return self.read(left)
+
+    def kept(self, config: Config) -> pd.DataFrame | None:
+        """The history of a configuration if its run has ended, on any device; nothing is built and nothing run."""
+        folder = self._ended.get(_asked(config))
+        return None if folder is None else self.read(folder)
+
+    @functools.cached_property
+    def _ended(self) -> dict[str, Folder]:
+        return {_asked(configs.read(run.config)): run for run in self.found.values() if run.status in runs.ENDED}
+
+    def read(self, folder: Folder) -> pd.DataFrame:
+        frame = folder.history()
+        frame.attrs["status"] = folder.status
+        return frame
+
+
+def _asked(config: Config) -> str:
+    """What tells configurations apart before their problem is built: not what building fills in, nor the device."""
+    tree = configs.plain(config)
+    tree["run"].pop("threads", None)
+    tree["problem"].pop("device", None)
+    return json.dumps({name: section for name, section in tree.items() if name != "store"}, sort_keys=True)
+
+
+def make(figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool = False) -> Made:
+    """Run one panel and judge what the text claims of it; with `only_kept`, from what is there, or not at all."""
+    frames: dict[str, list[pd.DataFrame]] = {}
+    missing = 0
+    for line in panel.lines:
+        frames[line.label] = []
+        for config in store.plan(panel, line):
+            step(f"{figure.name} {panel.key}: {line.label}")
+            frame = store.kept(config) if only_kept else store.run(config)
+            missing += frame is None
+            frames[line.label] += [] if frame is None else [frame]
+    if missing:
+        return Made(figure, panel, None, missing=missing)
+    return judge(figure, panel, frames, store.scale)
+
+
+def judge(figure: Figure, panel: Panel, frames: dict[str, list[pd.DataFrame]], scale: str = QUICK) -> Made:
+    """A panel's facts and verdicts."""
+    settings = panel.base | (panel.quick if scale == QUICK else {})
+    facts: dict[str, Any] = {} if panel.facts is None else panel.facts(settings)
+    results = Results(panel, frames, facts)
+    return Made(figure, panel, results, tuple((claim, claim.check(results)) for claim in panel.claims))
+
+
+def across(figure: Figure, made: Iterable[Made]) -> list[tuple[Across, Verdict]]:
+    """The verdicts on claims about several panels, where all of these were run."""
+    results = {one.panel.key: one.results for one in made if one.figure.label == figure.label and one.results}
+    told = []
+    for claim in figure.claims:
+        if all(key in results for key in claim.panels):
+            told.append((claim, claim.check({key: results[key] for key in claim.panels})))
+    return told
+
+
+def steps(chosen: Iterable[tuple[Figure, Panel]]) -> int:
+    """How many runs there are in all, those shared by several panels counted each time."""
+    return sum(line.seeds or panel.seeds for _, panel in chosen for line in panel.lines)
+
+
+def choose(figures: Iterable[Figure], label: str, key: str | None = None) -> list[tuple[Figure, Panel]]:
+    """The panels of a figure, of all of them, or one panel."""
+    figures = list(figures)
+    plain = configs.alike(label.replace(":", "-")).lower()
+    those = [figure for figure in figures if plain in ("all", figure.name, figure.name.removeprefix("fig-"))]
+    if not those:
+        raise InputError(
+            f"there is no figure {label!r}{configs.nearest(plain, ['all', *(figure.name for figure in figures)])}"
+        )
+    chosen = [(figure, panel) for figure in those for panel in figure.panels if key in (None, panel.key)]
+    if not chosen:
+        keys = [panel.key for figure in those for panel in figure.panels]
+        raise InputError(f"{label} has no panel {key!r}{configs.nearest(str(key), keys)}")
+    return chosen

@@ -1,0 +1,68 @@
+"""The verdicts as a Markdown file, with pictures in a folder beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from resolvent.paper.conduct import PAPER, Made, Store, across
+from resolvent.paper.drawing import picture
+from resolvent.paper.figure import Figure, Verdict
+from resolvent.paper.page import LEAD, counted, unique
+from resolvent.runs.durable import storing
+
+DPI = 72
+HEAD = "| claim | verdict | measured |\n|---|---|---|"
+MADE = """This file is generated: `resolvent reproduce all --verdicts docs/paper.md` runs what is missing
+and writes it again; with `--kept` it is written from the runs that are there. "Ours" marks claims and lines that
+this library adds."""
+
+
+def write(made: Sequence[Made], path: Path, store: Store) -> Path:
+    """Write the file and its pictures."""
+    folder = path.with_suffix("")
+    parts = ["# The paper, reproduced", LEAD, MADE, counted(made, store.scale)]
+    for figure in unique(one.figure for one in made):
+        parts += _figure(figure, [one for one in made if one.figure.label == figure.label], folder, store)
+    with storing(path, "name another file with --verdicts"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return path
+
+
+def _figure(figure: Figure, made: Sequence[Made], folder: Path, store: Store) -> list[str]:
+    parts = [f"## {figure.title} (`{figure.label}`)", figure.caption]
+    parts += [figure.settings] if figure.settings else []
+    for one in made:
+        parts += _panel(one, folder, store)
+    several = across(figure, made)
+    if several:
+        parts.append("**Across panels.**")
+        parts.append("\n".join([HEAD, *(_row(claim.words, verdict) for claim, verdict in several)]))
+    return parts
+
+
+def _panel(one: Made, folder: Path, store: Store) -> list[str]:
+    size = "" if not one.panel.networks else ", at the paper's size" if store.scale == PAPER else ", quick"
+    if one.results is None:
+        return [f"**{one.panel.key}: {one.panel.title}.** Not run ({one.missing} runs missing)."]
+    parts = [f"**{one.panel.key}: {one.panel.title}{size}.**"]
+    if one.panel.table is not None:
+        headings, rows = one.panel.table(one.results)
+        lines = [headings, ["---"] * len(headings), *rows]
+        parts.append("\n".join("| " + " | ".join(_plain(cell) for cell in line) + " |" for line in lines))
+    drawn = picture(one, folder, DPI)
+    if drawn is not None:
+        parts.append(f"![{one.panel.title}]({folder.name}/{drawn.name})")
+    if one.verdicts:
+        rows_ = [_row(claim.words + (" (ours)" if claim.ours else ""), verdict) for claim, verdict in one.verdicts]
+        parts.append("\n".join([HEAD, *rows_]))
+    return parts
+
+
+def _row(words: str, verdict: Verdict) -> str:
+    return f"| {_plain(words)} | **{verdict.said}** | {_plain(verdict.numbers)} |"
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|")

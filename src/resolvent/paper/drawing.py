@@ -1,0 +1,92 @@
+"""Panels as pictures: log gap against rounds, in the paper's form, or as a panel draws itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resolvent.paper.conduct import Made
+from resolvent.paper.figure import Line, Panel
+from resolvent.paper.results import Results
+from resolvent.report.curves import COLOURS
+from resolvent.runs.durable import storing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SIZE = (6.4, 3.7)
+LIFT = 1e3
+"""How far above the start a line that runs away is still shown."""
+
+
+def picture(made: Made, folder: Path, dpi: int = 110) -> Path | None:
+    """The panel as a PNG file; None where there is nothing to draw."""
+    panel, results = made.panel, made.results
+    if results is None or panel.table is not None:
+        return None
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axis = plt.subplots(figsize=SIZE, layout="constrained")
+    if panel.draw is not None:
+        panel.draw(axis, results)
+    else:
+        curves(axis, panel, results)
+    axis.set_title(panel.title, fontsize=10, loc="left")
+    handles, labels = _legend(axis, panel)
+    if handles:
+        figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside right upper")
+    path = folder / f"{made.figure.name}-{panel.key}.png"
+    with storing(path, "name another folder with --out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi)
+    plt.close(figure)
+    return path
+
+
+def colour_of(line: Line) -> str:
+    return line.colour or COLOURS[line.settings.get("scheme.algorithm", "fedpi")]
+
+
+def curves(axis: Axes, panel: Panel, results: Results) -> None:
+    """Values against rounds; seeds as a band from least to most."""
+    import pandas as pd
+
+    tops = []
+    for line in results.shown():
+        values = results.series(line.label)
+        tops.append(float(values.iloc[0]))
+        shown = values[(values > 0) & (values < float("inf"))] if panel.logy else values
+        if panel.bottom is not None:
+            shown = shown.clip(lower=panel.bottom)
+        style: dict[str, Any] = {"color": colour_of(line), "ls": line.style, "lw": 1.0 if line.ours else 1.5}
+        axis.plot(shown.index, shown, label=line.label, **style)
+        if len(results[line.label]) > 1:
+            column = results.column(line.label)
+            table = pd.concat([frame.set_index("round")[column] for frame in results[line.label]], axis=1)
+            band = table.min(axis=1)[shown.index], table.max(axis=1)[shown.index]
+            axis.fill_between(shown.index, *band, color=colour_of(line), alpha=0.2, lw=0)
+    axis.set(xlabel="round", ylabel=panel.ylabel, yscale="log" if panel.logy else "linear")
+    axis.set_xscale("log" if panel.logx else "linear")
+    low, high = axis.get_ylim()
+    if panel.logy and tops and high > LIFT * max(tops):
+        axis.set_ylim(low, LIFT * max(tops))
+    axis.grid(alpha=0.25)
+
+
+def _legend(axis: Axes, panel: Panel) -> tuple[list[Any], list[str]]:
+    """An entry a line; or, where styles have a meaning, one a colour and one a style."""
+    from matplotlib.lines import Line2D
+
+    handles, labels = axis.get_legend_handles_labels()
+    if not panel.styles:
+        return handles, labels
+    entries: dict[str, Any] = {}
+    for handle, label in zip(list[Any](handles), labels, strict=True):
+        name = str(label).split(" | ")[0]
+        entries.setdefault(name, Line2D([], [], color=handle.get_color(), lw=1.8))
+    for style, word in panel.styles.items():
+        entries[word] = Line2D([], [], color="#666666", ls=style, lw=1.3)
+    return list(entries.values()), list(entries)

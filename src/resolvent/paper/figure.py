@@ -1,0 +1,132 @@
+"""What a figure of the paper is, as data: panels, the runs behind each line, and what the text claims of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from resolvent.paper.results import Results
+
+Settings = dict[str, Any]
+"""Values by section.key."""
+
+HOLDS, IN_PART, NOT = "holds", "holds in part", "does not hold"
+NETWORKS = ("mnist", "fashion-mnist", "cifar10")
+
+
+class Verdict(NamedTuple):
+    """What became of a claim, and the numbers that say so."""
+
+    said: str
+    numbers: str
+
+    @staticmethod
+    def of(holds: bool, numbers: str) -> Verdict:
+        return Verdict(HOLDS if holds else NOT, numbers)
+
+    @staticmethod
+    def share(parts: Mapping[str, bool], numbers: str) -> Verdict:
+        """Of several parts: it holds if all do, in part if some do; those that do not are named."""
+        failed = [name for name, holds in parts.items() if not holds]
+        if not failed:
+            return Verdict(HOLDS, numbers)
+        said = NOT if len(failed) == len(parts) else IN_PART
+        return Verdict(said, f"{numbers}; not for {', '.join(failed)}" if said == IN_PART else numbers)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a panel: a configuration, and the column of its history that is drawn."""
+
+    label: str
+    settings: Settings
+    column: str | None = None
+    """None: the panel's."""
+    style: str = "-"
+    colour: str | None = None
+    """None: its algorithm's own."""
+    quick: Settings = field(default_factory=dict)
+    """What the scale "quick" changes in this line."""
+    ours: bool = False
+    """Whether this library adds it to what the paper shows."""
+    hidden: bool = False
+    """Whether it is run for a claim, or to confirm a closed form, but not drawn."""
+    seeds: int | None = None
+    """None: the panel's."""
+
+    @property
+    def name(self) -> str:
+        """What a legend says of its colour: the label up to what the style says already."""
+        return self.label.split(" | ")[0]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the text in our words, and the check that can refute it."""
+
+    words: str
+    check: Callable[[Results], Verdict]
+    ours: bool = False
+    """Whether it is this library's claim and not the paper's."""
+
+
+@dataclass(frozen=True)
+class Across:
+    """A claim about several panels of a figure at once."""
+
+    words: str
+    panels: tuple[str, ...]
+    check: Callable[[dict[str, Results]], Verdict]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel: settings that all of its lines share, the lines, and the claims."""
+
+    key: str
+    title: str
+    base: Settings = field(default_factory=dict)
+    lines: tuple[Line, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    column: str = "gap"
+    ylabel: str = "f(w) - f*"
+    seeds: int = 1
+    quick: Settings = field(default_factory=dict)
+    """What the scale "quick" changes."""
+    facts: Callable[[Settings], dict[str, Any]] | None = None
+    """What is computed here and now, in seconds, without runs on disk: closed forms and small demonstrations."""
+    draw: Callable[[Any, Results], None] | None = None
+    """Draws on an axis what is not a value against rounds."""
+    styles: Mapping[str, str] = field(default_factory=dict)
+    """What line styles mean; the legend then has an entry a colour and one a style."""
+    table: Callable[[Results], tuple[list[str], list[list[str]]]] | None = None
+    """A table instead of a picture: headings and rows."""
+    logx: bool = False
+    logy: bool = True
+    bottom: float | None = None
+    """The least y shown."""
+
+    @property
+    def networks(self) -> bool:
+        """Whether a network is trained."""
+        return self.base.get("problem.name") in NETWORKS
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure by the paper's label, with a caption in our words."""
+
+    label: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    claims: tuple[Across, ...] = ()
+    settings: str = ""
+    """What the paper leaves open, and how it is settled here; what "quick" reduces."""
+
+    @property
+    def name(self) -> str:
+        """The label as one types it."""
+        return self.label.replace(":", "-").replace("_", "-").lower()

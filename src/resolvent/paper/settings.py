@@ -1,0 +1,55 @@
+"""The paper's settings, with what it leaves open settled, and the five algorithms as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from resolvent.paper.figure import Line, Settings
+
+LEAST_SQUARES: Settings = {"problem.name": "least-squares", "scheme.eta": 1e-5, "run.rounds": 600}
+LOGISTIC: Settings = {"problem.name": "logistic", "scheme.eta": 1e-2, "run.rounds": 800}
+
+GREY, BLUE, ORANGE, GREEN, RED, PINK, SKY, VIOLET, BLACK = (
+    "#666666",
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#6B4C9A",
+    "#222222",
+)
+RAMP = ("#fde0a6", "#f9b35c", "#ee7f3a", "#cf4a35", "#96253f", "#551647")
+"""From light to dark, for a number that grows."""
+FEDAVG_1 = SKY
+"""FedAvg with one local step; with more it has FedAvg's own colour."""
+PROX = {"FedProx": "fedprox", "FedSplit": "fedsplit", "FedPi": "fedpi", "FedRP": "fedrp"}
+
+
+def fedavg(k: int, **more: object) -> Line:
+    """FedAvg with k local steps."""
+    return Line(
+        f"FedAvg, k = {k}",
+        {"scheme.algorithm": "fedavg", "local.steps": k} | more,
+        colour=FEDAVG_1 if k == 1 else None,
+    )
+
+
+def prox_algorithms(settings: Settings | None = None) -> tuple[Line, ...]:
+    """FedProx, FedSplit, FedPi and FedRP."""
+    return tuple(Line(title, {"scheme.algorithm": name} | (settings or {})) for title, name in PROX.items())
+
+
+def algorithms(k: int = 5, alone: bool = False) -> tuple[Line, ...]:
+    """The five algorithms, FedAvg with k local steps and, unless `alone`, with one."""
+    return (*(() if alone else (fedavg(1),)), fedavg(k), *prox_algorithms())
+
+
+def also(lines: Iterable[Line], word: str, style: str, settings: Settings, ours: bool = False) -> tuple[Line, ...]:
+    """Each line once more with other settings, in another style: its label is "name | word"."""
+    return tuple(
+        replace(line, label=f"{line.label} | {word}", settings=line.settings | settings, style=style, ours=ours)
+        for line in lines
+    )
