@@ -52,14 +52,14 @@ def _deteriorate(panels: dict[str, Results]) -> Verdict:
 def _network_best(results: Results) -> Verdict:
     finals = {label: results.final(label) for label in results.lines}
     order = sorted(finals, key=finals.__getitem__)
-    best = {"FedRP", f"FedAvg, k = {networks.STEPS}"}
+    best = {"FedRP", networks.MANY}
     words = "final losses: " + ", ".join(f"{label} {short(finals[label])}" for label in order)
     return Verdict.share({label: label in order[:2] for label in sorted(best)}, words)
 
 
 def _one_step(results: Results) -> Verdict:
-    one, many = results.final("FedAvg, k = 1"), results.final(f"FedAvg, k = {networks.STEPS}")
-    return Verdict.of(one > 1.5 * many, f"k = 1: {short(one)}, k = {networks.STEPS}: {short(many)}")
+    one, many = results.final(networks.ONE), results.final(networks.MANY)
+    return Verdict.of(one > 1.5 * many, f"one step: {short(one)}, many: {short(many)}")
 
 
 CONVEX = Claim("FedSplit, FedPi and FedAvg with k = 1 reach the smallest gaps.", _smallest)

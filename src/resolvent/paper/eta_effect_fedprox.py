@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from resolvent.paper.figure import HOLDS, NOT, Claim, Figure, Line, Panel, Settings, Verdict
-from resolvent.paper.networks import ETA, MNIST, QUICK_LOCAL, QUICK_MNIST, QUICK_WORDS, RATE, STEPS
+from resolvent.paper.networks import ETA, MANY, MNIST, QUICK_LOCAL, QUICK_MNIST, QUICK_WORDS, RATE, STEPS
 from resolvent.paper.networks import fedavg as network_fedavg
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import (
@@ -134,7 +134,7 @@ def _best(results: Results) -> Verdict:
 
 
 def _overlap(results: Results) -> Verdict:
-    labels = ["eta = 100", "100 1/log t", f"FedAvg, k = {STEPS}"]
+    labels = ["eta = 100", "100 1/log t", MANY]
     ends = [results.final(label) for label in labels]
     apart = max(ends) / min(ends) - 1
     starts = results.at(labels[0], 1)

@@ -9,7 +9,7 @@ from typing import Any
 from resolvent import theory
 from resolvent.experiment.tasks import task
 from resolvent.paper.figure import Claim, Figure, Line, Panel, Settings, Verdict
-from resolvent.paper.networks import MNIST, QUICK
+from resolvent.paper.networks import MNIST, QUICK, QUICK_MNIST
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, RAMP
 from resolvent.paper.small import section
@@ -17,7 +17,7 @@ from resolvent.paper.small import section
 KS = (2, 5, 10, 20, 50, 100)
 SQUARES_PRODUCTS = (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 2e-4)
 LOGISTIC_PRODUCTS = (3e-4, 1e-3, 3e-3, 1e-2)
-NETWORK_KS = (1, 5, 20, 100)
+NETWORK_KS = (1, 10, 30, 100)
 NETWORK_RATES = (0.003, 0.01, 0.03, 0.1)
 PROPER = 0.25
 """eta (k - 1) L up to here is what the text calls a proper range."""
@@ -150,7 +150,7 @@ def _network_lines() -> tuple[Line, ...]:
     for k in NETWORK_KS:
         for rate in NETWORK_RATES:
             settings = {"scheme.algorithm": "fedavg", "scheme.eta": rate, "local.steps": k}
-            quick = {"local.steps": max(1, k // QUICK)}
+            quick = {"local.steps": max(1, k // QUICK), "scheme.eta": rate * QUICK if k > 1 else rate}
             lines.append(Line(network_cell(k, rate), settings, quick=quick))
     return tuple(lines)
 
@@ -233,7 +233,7 @@ FIGURE = Figure(
             ),
             column="value",
             ylabel="training loss",
-            quick={"run.rounds": 20, "run.every": 5},
+            quick=QUICK_MNIST | {"run.every": 5},
             draw=_network_draw,
         ),
     ),

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from resolvent.paper.figure import Line, Settings
 from resolvent.paper.settings import FEDAVG_1, PROX
 
 MNIST: Settings = {"problem.name": "mnist", "problem.users": 20, "problem.partition": "shards:6", "run.rounds": 50}
 QUICK = 10
 """Local steps are divided by it in quick runs, and the step size is multiplied by it."""
-QUICK_MNIST: Settings = {"problem.images": 1000, "run.rounds": 20}
-"""40 training images a user instead of 2,400."""
+QUICK_MNIST: Settings = {"problem.images": 600, "run.rounds": 20}
+"""24 training images a user instead of 2,400."""
 STEPS, RATE, ETA = 100, 0.01, 100.0
+ONE, MANY = "FedAvg, one step", "FedAvg, many steps"
 QUICK_LOCAL: Settings = {"local.steps": STEPS // QUICK, "local.lr": RATE * QUICK}
 QUICK_WORDS = (
-    "Quick: 20 users with 40 training images each (the paper: 2,400), 10 local steps of size 0.1 (100 of 0.01), "
-    "20 rounds."
+    "Quick: 20 users with 24 training images each (the paper: 2,400), 10 local steps of size 0.1 (100 of 0.01), "
+    "20 rounds. Many steps are 100, quick 10."
 )
 
 
@@ -24,7 +23,7 @@ def fedavg(k: int = STEPS, rate: float = RATE) -> Line:
     """FedAvg's k steps of size eta = 0.01."""
     settings: Settings = {"scheme.algorithm": "fedavg", "scheme.eta": rate, "local.steps": k}
     quick: Settings = {"scheme.eta": rate * QUICK, "local.steps": max(1, k // QUICK)}
-    return Line(f"FedAvg, k = {k}", settings, quick=quick, colour=FEDAVG_1 if k == 1 else None)
+    return Line(ONE if k == 1 else MANY, settings, quick=quick, colour=FEDAVG_1 if k == 1 else None)
 
 
 def prox(title: str, eta: float = ETA, **more: object) -> Line:
@@ -41,7 +40,3 @@ def prox(title: str, eta: float = ETA, **more: object) -> Line:
 def algorithms(alone: bool = False) -> tuple[Line, ...]:
     """The five algorithms; FedAvg with k = 100 and, unless `alone`, with k = 1."""
     return (*(() if alone else (fedavg(1),)), fedavg(), *(prox(title) for title in PROX))
-
-
-def relabelled(line: Line, label: str, **changes: object) -> Line:
-    return replace(line, label=label, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,216 @@
+"""The theorems about FedSplit, FedPi and FedRP, each shown at work on a small problem."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+import resolvent as rs
+from resolvent.paper.figure import HOLDS, IN_PART, NOT, Claim, Figure, Panel, Settings, Verdict
+from resolvent.paper.results import Results, short
+from resolvent.paper.settings import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY, VIOLET
+from resolvent.paper.small import CURVES, draw_curves, gaps, path, quietly
+
+PALETTE = (RED, GREEN, BLUE, ORANGE, PINK, SKY)
+
+
+# --- a contractive reflector needs strong convexity ------------------------------------------------------------------
+
+
+def _constant(problem: Any, eta: float, spread: float = 5.0) -> float:
+    """The largest |R x - R y| / |x - y| seen over many pairs, near and far."""
+    generator = torch.Generator().manual_seed(0)
+    worst = 0.0
+    for scale in (1e-2, 1.0, 10.0):
+        x = spread * torch.randn(400, problem.dim, dtype=torch.float64, generator=generator)
+        y = x + scale * torch.randn(400, problem.dim, dtype=torch.float64, generator=generator)
+        for a, b in zip(x, y, strict=True):
+            R = [2 * problem.prox(point.unsqueeze(0), eta)[0] - point for point in (a, b)]
+            worst = max(worst, float((R[0] - R[1]).norm() / (a - b).norm()))
+    return worst
+
+
+FLAT = {  # convex, but not strongly
+    "|a.w - b|": rs.AbsoluteDeviations(np.array([[1.0, 0.5]]), np.array([0.3])),
+    "(-w)_+^2/2": rs.HalfSquares(1),
+    "thin least squares": rs.LeastSquares(np.array([[[1.0, 2.0]]]), np.array([[1.0]])),
+    "indicator of a ball": rs.Indicators([rs.Ball([0.0, 0.0], 1.0)]),
+}
+MUS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+def _reflectors(settings: Settings) -> dict[str, Any]:
+    measured, predicted = [], []
+    for mu in MUS:  # curvatures mu and 1 in two directions
+        problem = rs.LeastSquares(np.diag([math.sqrt(mu), 1.0])[None], np.ones((1, 2)))
+        measured.append(_constant(problem, 1.0))
+        predicted.append(rs.theory.reflector_norm(mu, 1.0, 1.0))
+    return {"measured": measured, "predicted": predicted, "flat": {k: _constant(f, 1.0) for k, f in FLAT.items()}}
+
+
+def _contraction(results: Results) -> Verdict:
+    flat = results.facts["flat"]
+    words = ", ".join(f"{label} {value:.4f}" for label, value in flat.items())
+    return Verdict.of(all(value > 0.999 for value in flat.values()), f"reflectors without strong convexity: {words}")
+
+
+def _modulus(results: Results) -> Verdict:
+    """f is (1 - gamma)/(1 + gamma) strongly convex, at eta = 1."""
+    implied = [(1 - g) / (1 + g) for g in results.facts["measured"]]
+    words = ", ".join(f"mu = {mu:g} implied {value:.3g}" for mu, value in zip(MUS, implied, strict=True))
+    return Verdict.of(all(v <= 1.02 * mu for mu, v in zip(MUS, implied, strict=True)), words)
+
+
+def _converse(results: Results) -> Verdict:
+    pairs = zip(results.facts["measured"], results.facts["predicted"], strict=True)
+    worst = max(abs(a - b) for a, b in pairs)
+    return Verdict.of(worst < 0.01, f"max((1-eta mu)/(1+eta mu), (eta L-1)/(eta L+1)) to within {worst:.1e}")
+
+
+def _draw_reflectors(axis: Any, results: Results) -> None:
+    axis.plot(MUS, results.facts["predicted"], color=BLACK, lw=1.2, label="predicted, L = 1")
+    axis.plot(MUS, results.facts["measured"], "o", color=GREEN, ms=5, label="measured")
+    for (label, value), colour in zip(results.facts["flat"].items(), (RED, ORANGE, PINK, VIOLET), strict=True):
+        axis.plot([1e-3], [value], "s", ms=5, color=colour, label=f"{label}, mu = 0", alpha=0.8)
+    axis.axhline(1, color="#999999", lw=0.8, ls="--")
+    axis.set(xscale="log", xlabel="mu", ylabel="Lipschitz constant of the reflector, eta = 1", ylim=(0, 1.06))
+    axis.grid(alpha=0.25)
+
+
+# --- FedPi: convex is enough -----------------------------------------------------------------------------------------
+
+
+def _deviations(settings: Settings) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    A, w = rng.standard_normal((30, 4)), rng.standard_normal(4)
+    problem = rs.AbsoluteDeviations(A, A @ w + 0.5 * rng.standard_normal(30))
+    lines = rs.Indicators([rs.AffineSet([[0.0, 1.0]], [0.0]), rs.AffineSet([[1.0, -1.0]], [0.0])])
+    curves = {
+        "FedPi, least absolute deviations": gaps(problem, rs.fedpi(1.0), 4000),
+        "FedSplit, least absolute deviations": gaps(problem, rs.fedsplit(1.0), 4000),
+    }
+    for name, scheme in (("FedPi", rs.fedpi(1.0)), ("FedSplit", rs.fedsplit(1.0))):
+        models = path(lines, scheme, 400, start=np.array([[1.0, 0.4], [0.3, -0.8]]))
+        curves[f"{name}, two crossing lines (distance)"] = [float(w.norm()) for w in models]
+    return {CURVES: curves}
+
+
+def _convex_enough(results: Results) -> Verdict:
+    worst = {label: max(v[-50:]) for label, v in results.facts[CURVES].items()}
+    pi = [value for label, value in worst.items() if label.startswith("FedPi")]
+    words = ", ".join(f"{label} {short(value)}" for label, value in worst.items())
+    return Verdict.of(max(pi) < 1e-6, f"largest over the last 50 rounds: {words}")
+
+
+def _split_fails(results: Results) -> Verdict:
+    worst = [max(v[-50:]) for label, v in results.facts[CURVES].items() if label.startswith("FedSplit")]
+    return Verdict.of(min(worst) > 1e-3, f"FedSplit still at {' and '.join(short(value) for value in worst)}")
+
+
+def _admm(settings: Settings) -> dict[str, Any]:
+    """eq:pi-1..3 beside the scheme, and with the dual variable frozen."""
+    problem = rs.make_least_squares(users=4, dim=6, rows=20, seed=2)
+    eta, lam = 0.03, problem.weights
+    w, u = torch.zeros(1, 6, dtype=torch.float64), torch.zeros(4, 6, dtype=torch.float64)
+    apart, off, frozen = 0.0, 0.0, torch.zeros(1, 6, dtype=torch.float64)
+    pi, prox = path(problem, rs.fedpi(eta), 30), path(problem, rs.fedprox(eta), 30)
+    stays = 0.0
+    for k in range(30):
+        v = w + u
+        z = problem.prox(v, eta)
+        w = lam @ (z - u)
+        u = u + w - z
+        apart = max(apart, float((lam @ (2 * z - v) - pi[k]).abs().max()))
+        off = max(off, float((lam @ u).abs().max()))
+        frozen = (lam @ problem.prox(frozen.reshape(1, -1), eta)).reshape(1, -1)
+        stays = max(stays, float((frozen[0] - prox[k]).abs().max()))
+    return {"apart": apart, "off": off, "frozen": stays}
+
+
+def _same_as_admm(results: Results) -> Verdict:
+    f = results.facts["admm"]
+    words = f"over 30 rounds: iterates differ by {f['apart']:.1e}, the mean of the dual is {f['off']:.1e}"
+    return Verdict.of(
+        max(f.values()) < 1e-12, f"{words}, and with the dual frozen at 0 it is FedProx to {f['frozen']:.1e}"
+    )
+
+
+# --- how much slower FedPi is ----------------------------------------------------------------------------------------
+
+TARGET = 1e-10
+
+
+def _tuned(settings: Settings) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    well = rs.make_least_squares(users=8, dim=20, rows=200, seed=0)
+    scale = np.geomspace(1, 0.03, 20)
+    A = rng.standard_normal((8, 200, 20)) * scale
+    ill = rs.LeastSquares(A, A @ rng.standard_normal(20) + 0.5 * rng.standard_normal((8, 200)))
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, problem in (("well conditioned", well), ("ill conditioned", ill)):
+        best = rs.theory.best_eta(problem)
+        etas = [best * 10 ** (k / 8) for k in range(-8, 9)]
+        found[name] = {"eta": [eta / best for eta in etas]}
+        for title, make in (("FedSplit", rs.fedsplit), ("FedPi", rs.fedpi)):
+            found[name][title] = [_rounds(problem, make(eta)) for eta in etas]
+    return {"tuned": found}
+
+
+def _rounds(problem: Any, scheme: Any) -> float:
+    run = quietly(problem, scheme, 1500, stop=rs.Stop(gap=TARGET))
+    return float(run.history["round"].iloc[-1]) if run.status == "stopped" else math.inf
+
+
+def _root_two(results: Results) -> Verdict:
+    ratios = {name: min(t["FedPi"]) / min(t["FedSplit"]) for name, t in results.facts["tuned"].items()}
+    near = [abs(ratio / math.sqrt(2) - 1) < 0.15 for ratio in ratios.values()]
+    words = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    said = HOLDS if all(near) else IN_PART if any(near) else NOT
+    return Verdict(said, f"rounds of FedPi over those of FedSplit, each at its best eta: {words}")
+
+
+def _slower(results: Results) -> Verdict:
+    ratios = [min(t["FedPi"]) / min(t["FedSplit"]) for t in results.facts["tuned"].values()]
+    return Verdict.of(min(ratios) >= 1, f"by {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+def _draw_tuned(axis: Any, results: Results) -> None:
+    for (name, table), style in zip(results.facts["tuned"].items(), ("-", "--"), strict=True):
+        for title, colour in (("FedSplit", GREEN), ("FedPi", RED)):
+            axis.plot(table["eta"], table[title], style, color=colour, marker="o", ms=3, label=f"{title}, {name}")
+    axis.set(xscale="log", yscale="log", xlabel="eta over 1/sqrt(mu L)", ylabel=f"rounds to a gap of {TARGET:g}")
+    axis.grid(alpha=0.25)
+
+
+def _convexity(settings: Settings) -> dict[str, Any]:
+    return _deviations(settings) | {"admm": _admm(settings)}
+
+
+def _draw_gaps(axis: Any, results: Results) -> None:
+    draw_curves(axis, results, "f(w) - f*, or distance", colours=PALETTE)
+
+
+FIGURE = Figure(
+    "theorems:others",
+    "The theorems about FedSplit and FedPi",
+    "Reflectors and their Lipschitz constants; FedPi and FedSplit where f is convex and no more; both "
+    "at their best eta.",
+    (
+        Panel("r-contraction", "A contractive reflector needs strong convexity", claims=(
+            Claim("If the reflector is a contraction, f is strongly convex.", _contraction),
+            Claim("By the proof, with a modulus of (1-gamma)/(1+gamma) over eta.", _modulus),
+            Claim("Conversely, strongly convex and smooth f have contractive reflectors.", _converse)),
+            facts=_reflectors, draw=_draw_reflectors),
+        Panel("fedpi", "Convex is enough for FedPi", claims=(
+            Claim("With a constant step FedPi converges to a correct solution for any convex f_i.", _convex_enough),
+            Claim("FedSplit needs more than convexity.", _split_fails),
+            Claim("FedPi is ADMM; its dual stays in H-perp; frozen at zero, FedPi becomes FedProx.", _same_as_admm)),
+            facts=_convexity, draw=_draw_gaps),
+        Panel("sqrt2", "FedSplit and FedPi, tuned", claims=(
+            Claim("Where f is strongly convex and smooth FedPi is slower than FedSplit.", _slower),
+            Claim("By a factor close to the square root of 2.", _root_two)), facts=_tuned, draw=_draw_tuned),
+    ),
+)  # fmt: skip
