@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SIZE = (6.4, 3.7)
-LIFT = 1e3
-"""How far above the start a line that runs away is still shown."""
+LIFT, SLIGHT = 1e3, 2.0
+"""How far above the start a line that runs away is still shown; of networks' losses."""
 
 
 def picture(made: Made, folder: Path, dpi: int = 110) -> Path | None:
@@ -71,8 +71,9 @@ def curves(axis: Axes, panel: Panel, results: Results) -> None:
     axis.set(xlabel="round", ylabel=panel.ylabel, yscale="log" if panel.logy else "linear")
     axis.set_xscale("log" if panel.logx else "linear")
     low, high = axis.get_ylim()
-    if panel.logy and tops and high > LIFT * max(tops):
-        axis.set_ylim(low, LIFT * max(tops))
+    lift = SLIGHT if panel.networks else LIFT
+    if panel.logy and tops and high > lift * max(tops):
+        axis.set_ylim(low, lift * max(tops))
     axis.grid(alpha=0.25)
 
 

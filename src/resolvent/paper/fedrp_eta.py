@@ -13,7 +13,7 @@ def _alike(panels: dict[str, Results]) -> Verdict:
     words, parts = [], {}
     for key, results in panels.items():
         label = next(iter(results.lines))
-        slope = results.slope(next(x for x in results.lines if x.endswith("1/t")))
+        slope = results.slope(next(x for x in results.lines if x.endswith("/t")))
         parts[key] = slope < -1.5
         words.append(f"{key}: {label} ends at {short(results.final(label))}, 1/t falls with slope {slope:.2f}")
     return Verdict.share(parts, "; ".join(words))

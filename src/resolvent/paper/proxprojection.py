@@ -71,7 +71,7 @@ def _draw(axis: Any, results: Results) -> None:
     arrow = {"arrowstyle": "->", "lw": 1.5, "color": BLUE, "shrinkA": 0, "shrinkB": 2}
     for start, end in ((W, f["P"]), (V, f["R"])):
         axis.annotate("", xy=end, xytext=start, arrowprops=arrow)
-    named = ((W, "w", (8, 0)), (V, "v", (8, 0)), (f["P"], "P w", (6, -16)), (f["R"], "R v", (-34, -4)))
+    named = ((W, "w", (8, 0)), (V, "v", (8, 0)), (f["P"], "P w", (12, -8)), (f["R"], "R v", (-34, -4)))
     for point, words, offset in (*named, (f["foot"], "", (0, 0))):
         axis.plot(*point, "o", color="#222222", ms=4)
         axis.annotate(words, point, xytext=offset, textcoords="offset points", fontsize=11)

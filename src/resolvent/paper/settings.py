@@ -21,7 +21,7 @@ GREY, BLUE, ORANGE, GREEN, RED, PINK, SKY, VIOLET, BLACK = (
     "#6B4C9A",
     "#222222",
 )
-RAMP = ("#fde0a6", "#f9b35c", "#ee7f3a", "#cf4a35", "#96253f", "#551647")
+RAMP = ("#f2c14e", "#f08a3c", "#dc5b3b", "#b0355a", "#7a2a6e", "#3d1c5c")
 """From light to dark, for a number that grows."""
 FEDAVG_1 = SKY
 """FedAvg with one local step; with more it has FedAvg's own colour."""

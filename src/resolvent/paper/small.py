@@ -49,8 +49,10 @@ def draw_curves(axis: Any, results: Results, ylabel: str, logx: bool = True, col
     """The fact "curves", on logarithmic axes; what is zero or below is left out."""
     curves: Mapping[str, Sequence[float]] = results.facts[CURVES]
     for k, (label, values) in enumerate(curves.items()):
-        points = [(n, value) for n, value in enumerate(values, 1) if value > 0 and math.isfinite(value)]
+        floor = results.panel.bottom
+        points = [(n, max(value, floor or 0)) for n, value in enumerate(values, 1) if math.isfinite(value)]
+        points = [(n, value) for n, value in points if value > 0]
         colour = {"color": colours[k % len(colours)]} if colours else {}
-        axis.plot(*zip(*points, strict=True), lw=1.5, label=label, **colour)
+        axis.plot(*zip(*points, strict=True), "o-" if len(points) < 70 else "-", ms=2.5, lw=1.5, label=label, **colour)
     axis.set(xlabel="round", ylabel=ylabel, yscale="log", xscale="log" if logx else "linear")
     axis.grid(alpha=0.25)

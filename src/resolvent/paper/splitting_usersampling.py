@@ -50,14 +50,21 @@ def _held(results: Results) -> Verdict:
     return Verdict.share({label: a < b / 100 for label, (a, b) in floors.items()}, f"with hold {words}")
 
 
+def _peak(results: Results, label: str) -> float:
+    """The largest gap after the first tenth of the rounds."""
+    values = results.series(label)
+    return float(values[values.index > values.index[-1] / 10].max())
+
+
 def _unstable(panels: dict[str, Results]) -> Verdict:
-    """FedSplit against FedPi: how much larger its gap is, and how it swings from round to round."""
+    """FedSplit against FedPi: how high it still jumps, and whether it comes back."""
     words, parts = [], {}
     for key, results in panels.items():
-        split, pi, start = results.floor("FedSplit"), results.floor("FedPi"), results.at("FedProx", 1)
+        split, pi = _peak(results, "FedSplit"), _peak(results, "FedPi")
         parts[key] = split > 10 * pi
-        words.append(f"{key}: FedSplit {short(split)}, FedPi {short(pi)} (the first gap {short(start)})")
-    return Verdict.share(parts, "; ".join(words))
+        words.append(f"{key}: FedSplit jumps to {short(split)} and settles at {short(results.floor('FedSplit'))}, "
+                     f"FedPi to {short(pi)} and {short(results.floor('FedPi'))}")  # fmt: skip
+    return Verdict.share(parts, f"after the first tenth of the rounds {'; '.join(words)}")
 
 
 CLAIMS = (

@@ -22,10 +22,11 @@ def _fedrp(settings: Settings) -> dict[str, Any]:
     eta = 0.02
     end = path(problem, rs.fedrp(eta), 400)[-1]
     same = rs.theory.regularised_minimiser(problem, eta)
-    axes = np.array([[1.0, 0.0, 0.0], [0.9, 0.4, 0.0], [0.9, 0.0, -0.4]])
-    cones = rs.Indicators([rs.ObtuseCone(axis, math.pi / 3) for axis in axes])
-    starts = {
-        "obtuse cones": (cones, np.array([-1.0, 2.0, 3.0])),
+    rng = np.random.default_rng(0)
+    axes = np.eye(6)[0] + 0.45 * rng.standard_normal((5, 6))
+    cones = rs.Indicators([rs.ObtuseCone(axis, 0.26 * math.pi) for axis in axes])
+    starts: dict[str, tuple[Any, Any]] = {
+        "obtuse cones": (cones, rng.standard_normal(6)),
         "half parabolas": (rs.HalfSquares(3, 2), -np.ones(2)),
     }
     starts["one common point"] = (rs.Indicators([rs.AffineSet(np.eye(2), np.zeros(2))] * 2), np.array([1.0, 0.5]))
@@ -103,7 +104,7 @@ FIGURE = Figure(
     "FedRP and its relatives",
     "Reflect, then project: what FedRP solves, when it converges; and what the two variants that reflect through H do.",
     (
-        Panel("fedrp", "FedRP on homogeneous users", claims=(
+        Panel("fedrp", "FedRP on homogeneous users", bottom=1e-17, claims=(
             Claim("With a constant step the fixed points of FedRP solve the regularised problem.", _regularised),
             Claim("With idempotent reflectors and homogeneous users its iterates converge.", _converges),
             Claim("Idempotence is needed for it.", _needed, ours=True)), facts=_fedrp, draw=_draw_steps),

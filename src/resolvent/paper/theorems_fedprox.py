@@ -182,10 +182,10 @@ FIGURE = Figure(
             Claim("With a common minimiser FedProx converges to one, whoever comes.", _comes_home),
             Claim("The distance to every common minimiser never grows.", _fejer),
             Claim("Homogeneity is needed for it.", _needed, ours=True)), facts=_homogeneous, draw=_gap_curves),
-        Panel("fp", "Averages under four step sizes, least absolute deviations", claims=(
+        Panel("fp", "Averages, least absolute deviations", claims=(
             Claim("With eta_t whose sum diverges and whose squares' sum converges, averages solve the original one.",
                   _conditions),), facts=_averaged, draw=_gap_curves),
-        Panel("fp-erg", "Without averaging", claims=(
+        Panel("fp-erg", "Without averaging", bottom=1e-14, claims=(
             Claim("Averaging is not needed if f is strongly convex, or if the solutions have an interior.", _itself),
             Claim("In the second case convergence is linear.", _linear)), facts=_vanilla, draw=_gap_curves),
         Panel("fp-nvx", "How far an envelope lies below its function", claims=(

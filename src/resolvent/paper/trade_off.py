@@ -43,7 +43,7 @@ CLAIMS = {
 SQUARES_K = [(1e-5, k) for k in (1, 2, 5, 10, 20, 50)]
 SQUARES_ETA = [(eta, 5) for eta in (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 2e-4)]
 LOGISTIC_K = [(1e-2, k) for k in (1, 2, 5, 10, 20, 50)]
-LOGISTIC_ETA = [(eta, 5) for eta in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)]
+LOGISTIC_ETA = [(eta, 5) for eta in (1e-3, 2e-3, 3e-3, 5e-3, 1e-2)]
 
 FIGURE = Figure(
     "fig:trade_off",
