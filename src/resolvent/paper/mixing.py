@@ -108,7 +108,7 @@ FIGURE = Figure(
         Panel("alpha-beta", "Least squares: final gap over alpha and beta", LEAST_SQUARES, GRID, (
             Claim("The closer both alpha and beta are to 2, the considerably smaller the final gap.", _both),
             Claim("Only one of them close to 2 has a minor effect on gap or speed.", _one)), draw=_draw_grid),
-        Panel("gamma", "Least squares: gamma", LEAST_SQUARES, SPEEDS, (
+        Panel("gamma", "Least squares: gamma", LEAST_SQUARES | {"run.rounds": 1200}, SPEEDS, (
             Claim("The closer gamma is to 1, the faster.", _gamma_speed),
             Claim("gamma does not change where it ends.", _gamma_limit)),
             styles={"-": "alpha = beta = 2", "--": "alpha = beta = 1"}),

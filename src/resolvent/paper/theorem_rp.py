@@ -23,8 +23,8 @@ def _fedrp(settings: Settings) -> dict[str, Any]:
     end = path(problem, rs.fedrp(eta), 400)[-1]
     same = rs.theory.regularised_minimiser(problem, eta)
     rng = np.random.default_rng(0)
-    axes = np.eye(6)[0] + 0.45 * rng.standard_normal((5, 6))
-    cones = rs.Indicators([rs.ObtuseCone(axis, 0.26 * math.pi) for axis in axes])
+    axes = np.eye(6)[0] + 0.3 * rng.standard_normal((5, 6))
+    cones = rs.Indicators([rs.ObtuseCone(axis, 0.3 * math.pi) for axis in axes])
     starts: dict[str, tuple[Any, Any]] = {
         "obtuse cones": (cones, rng.standard_normal(6)),
         "half parabolas": (rs.HalfSquares(3, 2), -np.ones(2)),

@@ -25,8 +25,8 @@ def _constant(problem: Any, eta: float, spread: float = 5.0) -> float:
     generator = torch.Generator().manual_seed(0)
     worst = 0.0
     for scale in (1e-2, 1.0, 10.0):
-        x = spread * torch.randn(400, problem.dim, dtype=torch.float64, generator=generator)
-        y = x + scale * torch.randn(400, problem.dim, dtype=torch.float64, generator=generator)
+        x = spread * torch.randn(100, problem.dim, dtype=torch.float64, generator=generator)
+        y = x + scale * torch.randn(100, problem.dim, dtype=torch.float64, generator=generator)
         for a, b in zip(x, y, strict=True):
             R = [2 * problem.prox(point.unsqueeze(0), eta)[0] - point for point in (a, b)]
             worst = max(worst, float((R[0] - R[1]).norm() / (a - b).norm()))
@@ -152,7 +152,7 @@ def _tuned(settings: Settings) -> dict[str, Any]:
     found: dict[str, dict[str, list[float]]] = {}
     for name, problem in (("well conditioned", well), ("ill conditioned", ill)):
         best = rs.theory.best_eta(problem)
-        etas = [best * 10 ** (k / 8) for k in range(-8, 9)]
+        etas = [best * 10 ** (k / 12) for k in range(-6, 7, 2)]
         found[name] = {"eta": [eta / best for eta in etas]}
         for title, make in (("FedSplit", rs.fedsplit), ("FedPi", rs.fedpi)):
             found[name][title] = [_rounds(problem, make(eta)) for eta in etas]
@@ -160,7 +160,7 @@ def _tuned(settings: Settings) -> dict[str, Any]:
 
 
 def _rounds(problem: Any, scheme: Any) -> float:
-    run = quietly(problem, scheme, 1500, stop=rs.Stop(gap=TARGET))
+    run = quietly(problem, scheme, 600, stop=rs.Stop(gap=TARGET))
     return float(run.history["round"].iloc[-1]) if run.status == "stopped" else math.inf
 
 

@@ -1,0 +1,149 @@
+"""The command, its page and its file of verdicts; and that what is done is not done again."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from command_line import resolvent
+from resolvent import experiment
+from resolvent.cli import reproducing
+from resolvent.errors import InputError
+from resolvent.paper import conduct, document, page
+from resolvent.paper.contents import FIGURES
+from resolvent.paper.figure import HOLDS, IN_PART, NOT, Line, Panel, Verdict
+from resolvent.paper.results import Results, short
+from shrunken import small
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def history(values: object, status: str = "finished") -> pd.DataFrame:
+    frame = pd.DataFrame({"round": np.arange(1, len(list(values)) + 1), "gap": list(values)})  # type: ignore[call-overload]
+    frame.attrs["status"] = status
+    return frame
+
+
+def results(*frames: pd.DataFrame) -> Results:
+    return Results(Panel("p", "P", lines=(Line("a", {}),)), {"a": list(frames)})
+
+
+def test_questions_to_results() -> None:
+    line = results(history([8.0, 4.0, 2.0, 1.0]))
+    assert line.final("a") == 1
+    assert line.at("a", 2) == 4
+    assert line.rounds_to("a", 3.0) == 3
+    assert line.rounds_to("a", 0.5) == np.inf
+    assert line.slope("a") == pytest.approx(-2)
+    assert results(history([4.0, 1.0]), history([4.0, 3.0]), history([4.0, 9.0])).final("a") == 3
+    assert results(history([4.0, 1.0], "diverged")).final("a") == np.inf
+    assert results(history([4.0, 1.0]), history([4.0, 9.0])).spread("a") == 8
+
+
+def test_numbers_as_one_says_them() -> None:
+    assert [short(x) for x in (0.0, 1.5, 2e-7, 3e5, np.inf)] == ["0", "1.5", "2.0e-7", "3.0e5", "diverged"]
+
+
+def test_verdicts_of_parts() -> None:
+    assert Verdict.share({"a": True, "b": True}, "n").said == HOLDS
+    assert Verdict.share({"a": True, "b": False}, "n") == (IN_PART, "n; not for b")
+    assert Verdict.share({"a": False}, "n").said == NOT
+
+
+@pytest.mark.parametrize("label", ["fig-extrap", "extrap", "fig:extrap", "FIG_EXTRAP"])
+def test_labels_however_written(label: str) -> None:
+    chosen = conduct.choose(FIGURES, label, "left")
+    assert [(figure.label, panel.key) for figure, panel in chosen] == [("fig:extrap", "left")]
+
+
+def test_every_label_of_the_paper_is_there() -> None:
+    labels = {figure.label: len(figure.panels) for figure in FIGURES}
+    wanted = {"fixed_pr_stationary": 3, "eta_effect_fedprox": 3, "comp": 6, "extrap": 3, "fedrp_eta": 2, "trade_off": 4,
+              "cifar10": 1, "splitting_usersampling": 4, "splitting_minibatch": 3, "extrap_error": 5,
+              "proxprojection": 1}  # fmt: skip
+    assert {name: labels[f"fig:{name}"] for name in wanted} == wanted
+    assert {"tab:FL", "theorems:fedprox", "theorems:others", "thm:rp", "examples", "law", "sec:acc"} <= set(labels)
+    assert len({figure.name for figure in FIGURES}) == len(FIGURES)
+
+
+@pytest.mark.parametrize("scale", [conduct.QUICK, conduct.PAPER])
+def test_every_configuration_can_be_read(scale: str, tmp_path: Path) -> None:
+    store = conduct.Store(tmp_path, scale)
+    for figure, panel in conduct.choose(FIGURES, "all"):
+        for line in panel.lines:
+            assert len(list(store.plan(panel, line))) >= 1, figure.label
+
+
+def test_bad_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean fig-extrap"):
+        conduct.choose(FIGURES, "fig-extrp")
+    with pytest.raises(InputError, match="did you mean left"):
+        conduct.choose(FIGURES, "fig-extrap", "lef")
+    assert resolvent("reproduce", "fig-nothing").code == 2
+    assert resolvent("reproduce", "all", "--scale", "huge").code == 2
+    assert resolvent("reproduce", "all", "--only", "some").code == 2
+
+
+def test_the_list() -> None:
+    listed = resolvent("reproduce", "--format", "json").json
+    assert [row["figure"] for row in listed] == [figure.name for figure in FIGURES]
+
+
+@pytest.fixture
+def one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two figures of which nothing is large: a panel with runs, and demonstrations."""
+    trade = next(figure for figure in FIGURES if figure.name == "fig-trade-off")
+    shrunk = replace(trade, panels=tuple(small(panel) for panel in trade.panels[:1]))
+    drawn = next(figure for figure in FIGURES if figure.name == "fig-proxprojection")
+    monkeypatch.setattr(reproducing, "FIGURES", (drawn, shrunk))
+
+
+def test_what_is_done_is_not_done_again(one: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = resolvent("reproduce", "all", "--format", "json", "--out", "here")
+    assert first.code == 0, first.err
+    monkeypatch.setattr(experiment, "begin", lambda *arguments: pytest.fail("begun again"))
+    again = resolvent("reproduce", "all", "--format", "json", "--out", "here")
+    kept = resolvent("reproduce", "all", "--format", "json", "--out", "here", "--kept")
+    assert first.json == again.json == kept.json
+
+
+def test_the_page_stands_alone_and_the_file_tells_the_same(one: None) -> None:
+    done = resolvent("reproduce", "all", "--out", "here", "--verdicts", "docs/paper.md", "--format", "json")
+    text = Path("here/paper.html").read_text()
+    assert not re.search(r'(src|href)="(?!data:|#)', text)
+    assert text.count("<img") == 2
+    assert "prefers-color-scheme: dark" in text
+    words = Path("docs/paper.md").read_text()
+    for row in done.json:
+        assert row["claim"] in words
+        assert row["verdict"] in words
+    for name in re.findall(r"\]\((paper/[^)]+)\)", words):
+        assert (Path("docs") / name).stat().st_size > 5000
+
+
+def test_what_was_not_run_is_said_to_be_so(one: None) -> None:
+    said = resolvent("reproduce", "all", "--kept", "--out", "empty", "--verdicts", "paper.md")
+    assert "not run" in said.out
+    assert "Not run" in Path("paper.md").read_text()
+    assert "Not run" in Path("empty/paper.html").read_text()
+
+
+def test_the_file_in_docs_names_every_figure_and_its_pictures_are_there() -> None:
+    words = (DOCS / "paper.md").read_text()
+    for figure in FIGURES:
+        assert f"`{figure.label}`" in words
+    named = re.findall(r"\]\((paper/[^)]+)\)", words)
+    assert named
+    assert all((DOCS / name).is_file() for name in named)
+    assert sum(path.stat().st_size for path in (DOCS / "paper").iterdir()) < 3e6
+
+
+def test_counts_leave_out_claims_of_ours() -> None:
+    figure = next(f for f in FIGURES if f.name == "law")
+    made = [conduct.judge(figure, small(figure.panels[1]), {})]
+    assert page.judged(made) == []
+    assert "0 hold" in page.counted(made, conduct.QUICK)
+    assert document.HEAD.startswith("| claim")
