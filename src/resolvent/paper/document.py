@@ -11,7 +11,7 @@ from resolvent.paper.figure import Figure, Verdict
 from resolvent.paper.page import LEAD, counted, unique
 from resolvent.runs.durable import storing
 
-DPI = 72
+DPI = 85
 HEAD = "| claim | verdict | measured |\n|---|---|---|"
 MADE = """This file is generated: `resolvent reproduce all --verdicts docs/paper.md` runs what is missing
 and writes it again; with `--kept` it is written from the runs that are there. "Ours" marks claims and lines that

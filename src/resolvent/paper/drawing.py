@@ -70,6 +70,8 @@ def curves(axis: Axes, panel: Panel, results: Results) -> None:
             axis.fill_between(shown.index, *band, color=colour_of(line), alpha=0.2, lw=0)
     axis.set(xlabel="round", ylabel=panel.ylabel, yscale="log" if panel.logy else "linear")
     axis.set_xscale("log" if panel.logx else "linear")
+    if not panel.logx:
+        axis.xaxis.get_major_locator().set_params(integer=True)
     low, high = axis.get_ylim()
     lift = SLIGHT if panel.networks else LIFT
     if panel.logy and tops and high > lift * max(tops):
