@@ -53,6 +53,7 @@ def colour_of(line: Line) -> str:
 def curves(axis: Axes, panel: Panel, results: Results) -> None:
     """Values against rounds; seeds as a band from least to most."""
     import pandas as pd
+    from matplotlib.ticker import MaxNLocator
 
     tops = []
     for line in results.shown():
@@ -71,7 +72,7 @@ def curves(axis: Axes, panel: Panel, results: Results) -> None:
     axis.set(xlabel="round", ylabel=panel.ylabel, yscale="log" if panel.logy else "linear")
     axis.set_xscale("log" if panel.logx else "linear")
     if not panel.logx:
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     low, high = axis.get_ylim()
     lift = SLIGHT if panel.networks else LIFT
     if panel.logy and tops and high > lift * max(tops):
