@@ -44,7 +44,7 @@ def reproduce(
 ) -> int:  # fmt: skip
     """Reproduce the paper: run what a figure needs, draw it, and judge what the text claims of it."""
     if what is None:
-        output.rows(_listed(), form, "resolvent reproduce FIGURE [--panel KEY], or all")
+        output.rows(_listed(Store(out, scale)), form, "resolvent reproduce FIGURE [--panel KEY], or all")
         return 0
     if scale not in (conduct.QUICK, conduct.PAPER):
         refuse("--scale", repr(scale), "quick or paper is needed")
@@ -62,7 +62,7 @@ def _make(
 
     made: list[Made] = []
     try:
-        with _bar(conduct.steps(chosen), quiet) as step:
+        with _bar(store.steps(chosen), quiet) as step:
             made.extend(conduct.make(figure, panel, store, step, kept) for figure, panel in chosen)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where it was left")
@@ -74,12 +74,12 @@ def _make(
     return 0
 
 
-def _listed() -> list[dict[str, Any]]:
+def _listed(store: Store) -> list[dict[str, Any]]:
     return [
         {
             "figure": figure.name,
             "panels": ", ".join(panel.key for panel in figure.panels),
-            "runs": sum(conduct.steps([(figure, panel)]) for panel in figure.panels),
+            "runs": store.steps((figure, panel) for panel in figure.panels),
             "what": figure.title,
         }
         for figure in FIGURES

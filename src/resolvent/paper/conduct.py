@@ -62,8 +62,17 @@ class Store:
         settings |= line.settings | (line.quick if self.scale == QUICK else {})
         if panel.networks:
             settings["problem.device"] = self.device
-        for seed in range(line.seeds or panel.seeds):
+        for seed in range(self.seeds(panel, line)):
             yield configs.read(configs.with_values({}, [*settings.items(), ("run.seed", seed)]))
+
+    def seeds(self, panel: Panel, line: Line) -> int:
+        """How many runs a line has."""
+        large = panel.paper_seeds if self.scale == PAPER else None
+        return line.seeds or large or panel.seeds
+
+    def steps(self, chosen: Iterable[tuple[Figure, Panel]]) -> int:
+        """How many runs there are in all, those shared by several panels counted each time."""
+        return sum(self.seeds(panel, line) for _, panel in chosen for line in panel.lines)
 
     def run(self, config: Config) -> pd.DataFrame:
         """The history of a configuration: read, gone on with, or run."""
@@ -131,11 +140,6 @@ def across(figure: Figure, made: Iterable[Made]) -> list[tuple[Across, Verdict]]
         if all(key in results for key in claim.panels):
             told.append((claim, claim.check({key: results[key] for key in claim.panels})))
     return told
-
-
-def steps(chosen: Iterable[tuple[Figure, Panel]]) -> int:
-    """How many runs there are in all, those shared by several panels counted each time."""
-    return sum(line.seeds or panel.seeds for _, panel in chosen for line in panel.lines)
 
 
 def choose(figures: Iterable[Figure], label: str, key: str | None = None) -> list[tuple[Figure, Panel]]:

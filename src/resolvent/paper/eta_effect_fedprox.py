@@ -175,7 +175,8 @@ FIGURE = Figure(
               (Claim("For the network the largest steps give the best results.", _best),
                Claim("FedAvg and FedProx at eta = 100 and 100/log t overlap.", _overlap),
                Claim("Averaging does not slow it down noticeably.", _network_free)),
-              column="value", ylabel="training loss", quick=QUICK_MNIST, styles={"-": "last model", "--": "averaged"}),
+              column="value", ylabel="training loss", paper_seeds=4, quick=QUICK_MNIST,
+              styles={"-": "last model", "--": "averaged"}),
     ),
     settings="Schedules are eta0/(t+1), eta0/sqrt(t+1), eta0/(log10(t+1)+1) (the network: eta0/ln(t+e)), and halving "
     "every 500 rounds (the network: 10); eta0 is 1e-3, 1 and 100. " + QUICK_WORDS,

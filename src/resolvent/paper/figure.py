@@ -93,6 +93,8 @@ class Panel:
     column: str = "gap"
     ylabel: str = "f(w) - f*"
     seeds: int = 1
+    paper_seeds: int | None = None
+    """At the paper's size, where that differs."""
     quick: Settings = field(default_factory=dict)
     """What the scale "quick" changes."""
     facts: Callable[[Settings], dict[str, Any]] | None = None
