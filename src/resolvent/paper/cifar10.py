@@ -23,7 +23,7 @@ QUICK: Settings = {"problem.images": 300, "local.batch": 8, "scheme.eta": 0.05, 
 def _no_trade_off(results: Results) -> Verdict:
     finals = {label: results.final(label) for label in results.lines}
     best = min(finals, key=finals.__getitem__)
-    words = "final losses: " + ", ".join(f"{label} {short(value)}" for label, value in finals.items())
+    words = "final losses: " + ", ".join(f"{label}: {short(value)}" for label, value in finals.items())
     return Verdict.of(best != f"k = {min(EPOCHS)}", words)
 
 

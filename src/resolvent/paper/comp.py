@@ -50,7 +50,7 @@ def _deteriorate(panels: dict[str, Results]) -> Verdict:
     growth = {label: last.final(label) / first.final(label) for label in (*EXACT, *BIASED)}
     exact = max(results.final(label) for results in panels.values() for label in EXACT)
     H = last.facts["H"] / first.facts["H"]
-    words = f"H grows {H:.0f}x, and gaps: " + ", ".join(f"{label} {short(growth[label])}x" for label in BIASED)
+    words = f"H grows {H:.0f}x, and gaps: " + ", ".join(f"{label}: {short(growth[label])}x" for label in BIASED)
     words += f"; {', '.join(EXACT)} stay below {short(exact)} at every level"
     parts = {label: growth[label] > 10 for label in BIASED} | dict.fromkeys(EXACT, exact > 1e-12)
     return Verdict.share(parts, words)
@@ -60,7 +60,7 @@ def _network_best(results: Results) -> Verdict:
     finals = {line.label: results.final(line.label) for line in results.shown()}
     order = sorted(finals, key=finals.__getitem__)
     best = {"FedRP", networks.MANY}
-    words = "final losses: " + ", ".join(f"{label} {short(finals[label])}" for label in order)
+    words = "final losses: " + ", ".join(f"{label}: {short(finals[label])}" for label in order)
     level = TIE * finals[order[1]]
     return Verdict.share({label: finals[label] <= level for label in sorted(best)}, words)
 
@@ -72,7 +72,7 @@ def _one_step(results: Results) -> Verdict:
 
 def _run_away(results: Results) -> Verdict:
     ends = {line.label: results.final(line.label) for line in LARGE}
-    words = ", ".join(f"{label} {short(value)}" for label, value in ends.items())
+    words = ", ".join(f"{label}: {short(value)}" for label, value in ends.items())
     return Verdict.share({label: not value < 2.3 for label, value in ends.items()}, f"final losses: {words}")
 
 

@@ -72,7 +72,7 @@ def curves(axis: Axes, panel: Panel, results: Results) -> None:
     axis.set(xlabel="round", ylabel=panel.ylabel, yscale="log" if panel.logy else "linear")
     axis.set_xscale("log" if panel.logx else "linear")
     if not panel.logx:
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     low, high = axis.get_ylim()
     lift = SLIGHT if panel.networks else LIFT
     if panel.logy and tops and high > lift * max(tops):

@@ -68,8 +68,8 @@ def _better(results: Results) -> Verdict:
     label = _constant(results)
     level = results.final(label)
     finals = {name: results.final(name) for name in _schedules(results)}
-    numbers = ", ".join(f"{name} {short(gap)}" for name, gap in finals.items())
-    return Verdict.share({name: gap < level for name, gap in finals.items()}, f"{label} {short(level)}; {numbers}")
+    numbers = ", ".join(f"{name}: {short(gap)}" for name, gap in finals.items())
+    return Verdict.share({name: gap < level for name, gap in finals.items()}, f"{label}: {short(level)}; {numbers}")
 
 
 def _slower(results: Results) -> Verdict:
@@ -78,7 +78,7 @@ def _slower(results: Results) -> Verdict:
     level = 3 * results.final(label)
     own = results.rounds_to(label, level)
     others = {name: results.rounds_to(name, level) for name in _schedules(results)}
-    words = f"rounds to 3x its limit: {label} {short(own)}; "
+    words = f"rounds to 3x its limit: {label}: {short(own)}; "
     words += ", ".join(f"{name} {'never' if math.isinf(n) else short(n)}" for name, n in others.items())
     return Verdict.share({name: n > own for name, n in others.items()}, words)
 
@@ -96,7 +96,7 @@ def _only(results: Results) -> Verdict:
 
 def _free(results: Results) -> Verdict:
     pairs = {x.label: results.final(f"{x.label} | {AVERAGED}") / results.final(x.label) for x in _averaged(results)}
-    words = ", ".join(f"{name} {short(ratio)}x" for name, ratio in pairs.items())
+    words = ", ".join(f"{name}: {short(ratio)}x" for name, ratio in pairs.items())
     return Verdict.share(
         {name: ratio < 3 for name, ratio in pairs.items()}, f"gap of the average over the last's: {words}"
     )
@@ -109,7 +109,7 @@ def _averaged(results: Results) -> list[Line]:
 def _suffix(results: Results) -> Verdict:
     names = [x.label for x in results.shown("-") if f"{x.label} | {SUFFIX}" in results]
     pairs = {name: results.final(f"{name} | {SUFFIX}") / results.final(name) for name in names}
-    words = ", ".join(f"{name} {short(ratio)}x" for name, ratio in pairs.items())
+    words = ", ".join(f"{name}: {short(ratio)}x" for name, ratio in pairs.items())
     return Verdict.share({k: v < 3 for k, v in pairs.items()}, f"gap of the suffix average over the last's: {words}")
 
 
@@ -127,7 +127,7 @@ def claims(name: str) -> tuple[Claim, ...]:
 def _best(results: Results) -> Verdict:
     finals = {x.label: results.final(x.label) for x in results.shown("-") if not x.label.startswith("FedAvg")}
     best = min(finals, key=finals.__getitem__)
-    words = ", ".join(f"{name} {short(value)}" for name, value in finals.items())
+    words = ", ".join(f"{name}: {short(value)}" for name, value in finals.items())
     return Verdict.of(best in ("eta = 100", "100/log t", "eta = 10"), f"final losses: {words}")
 
 

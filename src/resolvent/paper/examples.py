@@ -40,7 +40,7 @@ def _formula(results: Results) -> Verdict:
 
 def _iff(results: Results) -> Verdict:
     ends = {label: values[-1] for label, values in results.facts[CURVES].items()}
-    words = ", ".join(f"{label} {short(w)}" for label, w in ends.items())
+    words = ", ".join(f"{label}: {short(w)}" for label, w in ends.items())
     limit = math.pi / math.sinh(math.pi)
     stuck = abs(ends["1/t^2"] - limit) < 1e-3
     return Verdict.of(

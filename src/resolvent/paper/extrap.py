@@ -111,14 +111,14 @@ def helped(results: Results) -> Verdict:
     parts = {}
     for label, ratio in gains.items():
         parts[label] = ratio < BETTER if _algorithm(results, label) in STABLE else ratio > 1
-    words = ", ".join(f"{label} {short(ratio)}" for label, ratio in gains.items())
+    words = ", ".join(f"{label}: {short(ratio)}" for label, ratio in gains.items())
     return Verdict.share(parts, f"area under the loss, accelerated over plain: {words}")
 
 
 def kept_safe(results: Results) -> Verdict:
     """Whether the safeguarded acceleration harms nobody."""
     gains = {x.label: gain(results, x.label, SAFE) for x in results.shown("-")}
-    words = ", ".join(f"{label} {short(ratio)}" for label, ratio in gains.items())
+    words = ", ".join(f"{label}: {short(ratio)}" for label, ratio in gains.items())
     return Verdict.share(
         {k: v < 1.05 for k, v in gains.items()}, f"area under the loss, safeguarded over plain: {words}"
     )

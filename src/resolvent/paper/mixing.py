@@ -62,7 +62,7 @@ def _gamma_limit(results: Results) -> Verdict:
 
 def _both(results: Results) -> Verdict:
     ends = {f"both {x:g}": results.final(name(x, x)) for x in NUMBERS}
-    words = ", ".join(f"{label} {short(gap)}" for label, gap in ends.items())
+    words = ", ".join(f"{label}: {short(gap)}" for label, gap in ends.items())
     values = list(ends.values())
     falls = all(b < a for a, b in itertools.pairwise(values))
     return Verdict.of(falls and values[-1] < 1e-6 * values[0], f"final gaps: {words}")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import resolvent as rs
 from resolvent.paper.figure import Claim, Figure, Panel, Settings, Verdict
-from resolvent.paper.results import Results
+from resolvent.paper.results import Results, short
 from resolvent.paper.settings import BLUE, RED
 
 
@@ -52,13 +52,13 @@ def _points(settings: Settings) -> dict[str, Any]:
 
 def _projects(results: Results) -> Verdict:
     f = results.facts
-    words = f"no point of C is nearer (by {f['far']:.1e}), w - P w is normal to C to {f['turn']:.1e}"
-    return Verdict.of(f["far"] < 1e-9 and f["turn"] < 1e-9 and f["same"] < 1e-12, f"{words}, and eta does not matter")
+    words = f"of 20,000 points on C's rim none is nearer, and w - P w is normal to C to {short(f['turn'])}"
+    return Verdict.of(f["far"] < 1e-9 and f["turn"] < 1e-9 and f["same"] < 1e-12, f"{words}, whatever eta is")
 
 
 def _reflects(results: Results) -> Verdict:
     return Verdict.of(
-        results.facts["middle"] < 1e-12, f"P v is the middle of v and R v to {results.facts['middle']:.1e}"
+        results.facts["middle"] < 1e-12, f"P v is the middle of v and R v to {short(results.facts['middle'])}"
     )
 
 

@@ -94,7 +94,7 @@ class Results(Mapping[str, "list[pd.DataFrame]"]):
 
     def numbers(self, *labels: str) -> str:
         """Final values, as a phrase."""
-        return ", ".join(f"{label} {short(self.final(label))}" for label in labels or self)
+        return ", ".join(f"{label}: {short(self.final(label))}" for label in labels or self)
 
 
 def short(value: float) -> str:

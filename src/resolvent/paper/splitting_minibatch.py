@@ -33,7 +33,7 @@ def _lines(batch: int, lr: float) -> tuple[Line, ...]:
 def _nobody(results: Results) -> Verdict:
     floors = {line.label: results.floor(line.label) for line in results.shown("-")}
     start = results.at("FedAvg, k = 1", 1)
-    words = "gaps where they settle: " + ", ".join(f"{label} {short(value)}" for label, value in floors.items())
+    words = "gaps where they settle: " + ", ".join(f"{label}: {short(value)}" for label, value in floors.items())
     return Verdict.share({label: value > 1e-12 * start for label, value in floors.items()}, words)
 
 
@@ -52,7 +52,7 @@ def _slower(results: Results) -> Verdict:
 def _one_epoch(results: Results) -> Verdict:
     one = results.floor("FedAvg, k = 1")
     others = {label: results.floor(label) for label in ("FedSplit", "FedPi")}
-    words = f"FedAvg, k = 1 {short(one)}, " + ", ".join(f"{label} {short(x)}" for label, x in others.items())
+    words = f"FedAvg, k = 1 {short(one)}, " + ", ".join(f"{label}: {short(x)}" for label, x in others.items())
     return Verdict.share({label: x < one / 1.1 for label, x in others.items()}, words)
 
 
@@ -77,7 +77,7 @@ def _network() -> tuple[Line, ...]:
 def _network_best(results: Results) -> Verdict:
     finals = {label: results.final(label) for label in results.lines}
     order = sorted(finals, key=finals.__getitem__)
-    words = "final losses: " + ", ".join(f"{label} {short(finals[label])}" for label in order)
+    words = "final losses: " + ", ".join(f"{label}: {short(finals[label])}" for label in order)
     return Verdict.of(finals[networks.MANY] <= 1.05 * finals[order[0]], words)
 
 

@@ -28,7 +28,7 @@ def _floors(results: Results) -> dict[str, float]:
 def _nobody(results: Results) -> Verdict:
     floors = _floors(results)
     start = results.at("FedProx", 1)
-    words = "gaps where they settle: " + ", ".join(f"{label} {short(value)}" for label, value in floors.items())
+    words = "gaps where they settle: " + ", ".join(f"{label}: {short(value)}" for label, value in floors.items())
     return Verdict.share({label: value > 1e-9 * start for label, value in floors.items()}, words)
 
 

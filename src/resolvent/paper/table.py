@@ -89,7 +89,7 @@ def _constant(results: Results) -> Verdict:
     more = results.final(f"FedAvg, k = 5 | {CONSTANT}")
     parts = {title: (gap < EXACT) == (PAPER[title][0] == ORIGINAL) for title, gap in gaps.items()}
     parts["FedAvg with k = 5"] = more < EXACT
-    words = ", ".join(f"{title} {short(gap)}" for title, gap in gaps.items())
+    words = ", ".join(f"{title}: {short(gap)}" for title, gap in gaps.items())
     return Verdict.share(parts, f"gaps: {words} (FedAvg with k = 1; with k = 5 {short(more)})")
 
 
@@ -115,7 +115,7 @@ def _nonconvex(results: Results) -> Verdict:
 def _rest(results: Results) -> Verdict:
     """The table's question marks ask for theory; what runs say is that with hold the exact methods stay exact."""
     held = {title: results.final(f"{title} | {HELD}") for title in ("FedSplit", "FedPi")}
-    words = ", ".join(f"{title} {short(gap)}" for title, gap in held.items())
+    words = ", ".join(f"{title}: {short(gap)}" for title, gap in held.items())
     return Verdict.share({title: gap < 1e-9 for title, gap in held.items()}, f"gaps with hold at p = 0.5: {words}")
 
 

@@ -46,7 +46,7 @@ def _regularised(results: Results) -> Verdict:
 
 def _converges(results: Results) -> Verdict:
     ends = {name: results.facts[CURVES][name][-1] for name, idempotent in SETS.items() if idempotent}
-    words = ", ".join(f"{name} {short(step)}" for name, step in ends.items())
+    words = ", ".join(f"{name}: {short(step)}" for name, step in ends.items())
     return Verdict.of(
         max(ends.values()) < 1e-10 and results.facts["inside"], f"last steps: {words}; it ends inside all of the cones"
     )
@@ -86,7 +86,7 @@ def _linear(results: Results) -> Verdict:
 
 def _elsewhere(results: Results) -> Verdict:
     ends = {name: results.facts[CURVES][name][-1] for name in ("R_H G", "R_H P")}
-    words = ", ".join(f"{name} {short(gap)}" for name, gap in ends.items())
+    words = ", ".join(f"{name}: {short(gap)}" for name, gap in ends.items())
     pi = results.facts[CURVES]["FedPi"][-1]
     return Verdict.of(
         min(ends.values()) > 1e6 * max(pi, 1e-18),

@@ -86,7 +86,7 @@ def _conditions(results: Results) -> Verdict:
     good = [values for label, values in curves.items() if "both" in label]
     bad = [values[-1] for label, values in curves.items() if "both" not in label]
     falls = all(values[n - 1] > values[3 * n - 1] for values in good for n in (70, 200, 600))
-    words = ", ".join(f"{label} {short(values[-1])}" for label, values in curves.items())
+    words = ", ".join(f"{label}: {short(values[-1])}" for label, values in curves.items())
     return Verdict.of(
         falls and min(values[-1] for values in good) < min(bad), f"gaps of the averages after 2000 rounds: {words}"
     )
@@ -110,7 +110,7 @@ def _vanilla(settings: Settings) -> dict[str, Any]:
 
 def _itself(results: Results) -> Verdict:
     ends = {label: values[-1] / values[0] for label, values in results.facts[CURVES].items() if label.endswith("1/t")}
-    words = ", ".join(f"{label} {short(gap)}" for label, gap in ends.items())
+    words = ", ".join(f"{label}: {short(gap)}" for label, gap in ends.items())
     return Verdict.of(all(gap < 1e-4 for gap in ends.values()), f"last gap over the first, without averaging: {words}")
 
 

@@ -101,7 +101,7 @@ def _deviations(settings: Settings) -> dict[str, Any]:
 def _convex_enough(results: Results) -> Verdict:
     worst = {label: max(v[-50:]) for label, v in results.facts[CURVES].items()}
     pi = [value for label, value in worst.items() if label.startswith("FedPi")]
-    words = ", ".join(f"{label} {short(value)}" for label, value in worst.items())
+    words = ", ".join(f"{label}: {short(value)}" for label, value in worst.items())
     return Verdict.of(max(pi) < 1e-6, f"largest over the last 50 rounds: {words}")
 
 

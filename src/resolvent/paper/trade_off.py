@@ -18,14 +18,14 @@ def _lines(pairs: list[tuple[float, int]], vary: str) -> tuple[Line, ...]:
 def _early(results: Results) -> Verdict:
     values = {label: results.at(label, 2) for label in results.lines}
     ordered = list(values.values())
-    words = "gaps in round 2: " + ", ".join(f"{label} {short(value)}" for label, value in values.items())
+    words = "gaps in round 2: " + ", ".join(f"{label}: {short(value)}" for label, value in values.items())
     parts = {f"{b} after {a}": y <= x for (a, x), (b, y) in zip(values.items(), list(values.items())[1:], strict=False)}
     return Verdict.share(parts, words) if len(ordered) > 1 else Verdict.of(False, words)
 
 
 def _late(results: Results) -> Verdict:
     values = {label: results.final(label) for label in results.lines}
-    words = "final gaps: " + ", ".join(f"{label} {short(value)}" for label, value in values.items())
+    words = "final gaps: " + ", ".join(f"{label}: {short(value)}" for label, value in values.items())
     parts = {f"{b} after {a}": y >= x for (a, x), (b, y) in zip(values.items(), list(values.items())[1:], strict=False)}
     return Verdict.share(parts, words)
 
