@@ -11,6 +11,7 @@ from resolvent.paper.figure import Claim, Figure, Line, Panel, Settings, Verdict
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, PROX, fedavg
 from resolvent.paper.small import quietly
+from resolvent.paper.splitting_minibatch import EPOCHS, ROUNDS, SQUARES_LR
 
 TITLES = {"fedavg": "FedAvg", "fedprox": "FedProx", "fedsplit": "FedSplit", "fedpi": "FedPi", "fedrp": "FedRP"}
 ORIGINAL, REGULARISED, NOTHING = "original", "regularised", "–"
@@ -36,13 +37,13 @@ def _lines() -> tuple[Line, ...]:
         eta0 = 1e-4 if title == "FedAvg" else 1e-3
         vanishing = {"scheme.eta": eta0, "scheme.schedule": "harmonic", "run.rounds": 1500, "run.average": "ergodic"}
         sampled = {"participation.probability": 0.5, "participation.absent": "paper"}
-        local: Settings = {} if title == "FedAvg" else {"local.steps": 2, "local.lr": 1e-6}
+        local: Settings = {} if title == "FedAvg" else {"local.steps": EPOCHS, "local.lr": SQUARES_LR}
         cases: dict[str, Settings] = {
             CONSTANT: {},
             VANISHING: vanishing,
             SAMPLED: sampled,
             HELD: sampled | {"participation.absent": "hold"},
-            BATCHES: {"local.batch": 1000, "run.rounds": 120} | local,
+            BATCHES: {"local.batch": 1000, "run.rounds": ROUNDS} | local,
         }
         made += [Line(f"{title} | {case}", scheme | settings) for case, settings in cases.items()]
     return tuple(made)
