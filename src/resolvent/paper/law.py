@@ -74,7 +74,7 @@ def _draw_averages(axis: Any, results: Results) -> None:
     axis.plot(list(rows), [whole for _, whole in rows.values()], "s--", color=RED, label="FedProx at eta (k-1)")
     axis.set(xscale="log", yscale="log", xlabel="k", ylabel="distance to FedAvg's fixed point, relative")
     axis.set_xticks(list(rows), [str(k) for k in rows])
-    axis.minorticks_off()
+    axis.xaxis.minorticks_off()
     axis.grid(alpha=0.25)
 
 

@@ -89,15 +89,15 @@ FIGURE = Figure(
     "Minibatches",
     "Users compute with five minibatches an epoch (Algorithm 2). Dotted: as many steps with full gradients.",
     (
-        Panel("top-left", "Least squares, batches of 1000", LEAST_SQUARES | {"run.rounds": ROUNDS}, _lines(1000, SQUARES_LR),
-              CLAIMS, styles={"-": "minibatches", ":": FULL}),
-        Panel("top-right", "Logistic regression, batches of 200", LOGISTIC | {"run.rounds": ROUNDS}, _lines(200, LOGISTIC_LR),
-              CLAIMS, styles={"-": "minibatches", ":": FULL}),
+        Panel("top-left", "Least squares, batches of 1000", LEAST_SQUARES | {"run.rounds": ROUNDS},
+              _lines(1000, SQUARES_LR), CLAIMS, styles={"-": "minibatches", ":": FULL}),
+        Panel("top-right", "Logistic regression, batches of 200", LOGISTIC | {"run.rounds": ROUNDS},
+              _lines(200, LOGISTIC_LR), CLAIMS, styles={"-": "minibatches", ":": FULL}),
         Panel("bottom", "CNN on MNIST, batches of 500", MNIST, _network(),
               (Claim("On the network FedAvg with many epochs does best.", _network_best),), column="value",
               ylabel="training loss", paper_seeds=4, quick=QUICK_MNIST),
     ),
     settings="k counts epochs, shuffled passes over the batches; gradients of batches are scaled to be unbiased. A "
-    f"prox is {EPOCHS} epochs of steps of size 1.5e-6 (least squares) or 1e-3 (logistic regression); FedAvg's steps are "
-    "eta. " + QUICK_WORDS + " Here 5 batches of 8 images an epoch, 2 epochs.",
+    f"prox is {EPOCHS} epochs of steps of size 1.5e-6 (least squares) or 1e-3 (logistic regression); FedAvg's steps "
+    "are eta. " + QUICK_WORDS + " Here 5 batches of 8 images an epoch, 2 epochs.",
 )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,19 @@ def _fedrp(settings: Settings) -> dict[str, Any]:
     eta = 0.02
     end = path(problem, rs.fedrp(eta), 400)[-1]
     same = rs.theory.regularised_minimiser(problem, eta)
-    rng = np.random.default_rng(0)
-    axes = np.eye(6)[0] + 0.3 * rng.standard_normal((5, 6))
-    cones = rs.Indicators([rs.ObtuseCone(axis, 0.3 * math.pi) for axis in axes])
+    normals = np.random.default_rng(0).standard_normal((8, 6))
+    normals[:, 0] = -1  # the first axis points into all of the halfspaces
+    cones = rs.Indicators([rs.Halfspace(normal, 0.0) for normal in normals])
     starts: dict[str, tuple[Any, Any]] = {
-        "obtuse cones": (cones, rng.standard_normal(6)),
+        "obtuse cones": (cones, np.array([-1.0, 2.0, 1.0, -1.0, 0.5, 1.0])),
         "half parabolas": (rs.HalfSquares(3, 2), -np.ones(2)),
     }
     starts["one common point"] = (rs.Indicators([rs.AffineSet(np.eye(2), np.zeros(2))] * 2), np.array([1.0, 0.5]))
     moved = {}
     for name, (sets, start) in starts.items():
-        models = path(sets, rs.fedrp(1.0), 60, start=start)
+        models = path(sets, rs.fedrp(1.0), 150, start=start)
         moved[name] = [float((b - a).norm()) for a, b in itertools.pairwise(models)]
-    inside = float(cones.value(path(cones, rs.fedrp(1.0), 60, start=starts["obtuse cones"][1])[-1].unsqueeze(0)).sum())
+    inside = float(cones.value(path(cones, rs.fedrp(1.0), 150, start=starts["obtuse cones"][1])[-1].unsqueeze(0)).sum())
     return {"off": float((end - same).norm() / same.norm()), CURVES: moved, "inside": inside == 0}
 
 
@@ -48,7 +47,8 @@ def _converges(results: Results) -> Verdict:
     ends = {name: results.facts[CURVES][name][-1] for name, idempotent in SETS.items() if idempotent}
     words = ", ".join(f"{name}: {short(step)}" for name, step in ends.items())
     return Verdict.of(
-        max(ends.values()) < 1e-10 and results.facts["inside"], f"last steps: {words}; it ends inside all of the cones"
+        max(ends.values()) < 1e-10 and results.facts["inside"],
+        f"last steps: {words}; it ends inside all of the cones, eight halfspaces",
     )
 
 

@@ -63,9 +63,9 @@ def _needed(results: Results) -> Verdict:
 
 
 def _deviations() -> rs.AbsoluteDeviations:
-    rng = np.random.default_rng(1)
-    A, w = rng.standard_normal((30, 4)), rng.standard_normal(4)
-    return rs.AbsoluteDeviations(A, A @ w + 0.5 * rng.standard_normal(30))
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((8, 3))
+    return rs.AbsoluteDeviations(A, 2 * rng.standard_normal(8))
 
 
 def _averaged(settings: Settings) -> dict[str, Any]:

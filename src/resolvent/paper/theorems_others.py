@@ -182,6 +182,8 @@ def _draw_tuned(axis: Any, results: Results) -> None:
         for title, colour in (("FedSplit", GREEN), ("FedPi", RED)):
             axis.plot(table["eta"], table[title], style, color=colour, marker="o", ms=3, label=f"{title}, {name}")
     axis.set(xscale="log", yscale="log", xlabel="eta over 1/sqrt(mu L)", ylabel=f"rounds to a gap of {TARGET:g}")
+    axis.set_xticks([0.3, 0.5, 1, 2, 3], ["0.3", "0.5", "1", "2", "3"])
+    axis.xaxis.minorticks_off()
     axis.grid(alpha=0.25)
 
 
