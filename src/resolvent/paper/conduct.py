@@ -14,7 +14,7 @@ from resolvent import experiment, runs
 from resolvent.config import Config
 from resolvent.errors import InputError
 from resolvent.experiment.tasks import task
-from resolvent.paper.figure import Across, Claim, Figure, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import HOLDS, Across, Claim, Figure, Line, Panel, Settings, Verdict
 from resolvent.paper.results import Results
 from resolvent.runs import Folder
 
@@ -124,12 +124,19 @@ def make(figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool
     return judge(figure, panel, frames, store.scale)
 
 
+def _told(claim: Claim | Across, verdict: Verdict) -> Verdict:
+    """The verdict, with the reason where it is not that the claim holds."""
+    if verdict.said == HOLDS or not claim.why:
+        return verdict
+    return verdict._replace(numbers=f"{verdict.numbers}. {claim.why}")
+
+
 def judge(figure: Figure, panel: Panel, frames: dict[str, list[pd.DataFrame]], scale: str = QUICK) -> Made:
     """A panel's facts and verdicts."""
     settings = panel.base | (panel.quick if scale == QUICK else {})
     facts: dict[str, Any] = {} if panel.facts is None else panel.facts(settings)
     results = Results(panel, frames, facts)
-    return Made(figure, panel, results, tuple((claim, claim.check(results)) for claim in panel.claims))
+    return Made(figure, panel, results, tuple((claim, _told(claim, claim.check(results))) for claim in panel.claims))
 
 
 def across(figure: Figure, made: Iterable[Made]) -> list[tuple[Across, Verdict]]:
@@ -138,7 +145,7 @@ def across(figure: Figure, made: Iterable[Made]) -> list[tuple[Across, Verdict]]
     told = []
     for claim in figure.claims:
         if all(key in results for key in claim.panels):
-            told.append((claim, claim.check({key: results[key] for key in claim.panels})))
+            told.append((claim, _told(claim, claim.check({key: results[key] for key in claim.panels}))))
     return told
 
 

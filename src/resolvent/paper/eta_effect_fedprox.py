@@ -113,13 +113,26 @@ def _suffix(results: Results) -> Verdict:
     return Verdict.share({k: v < 3 for k, v in pairs.items()}, f"gap of the suffix average over the last's: {words}")
 
 
+FAST = "Its first steps are a hundred times as long."
+TRACKS = "Gaps follow eta_t^2: these steps are still longer than the constant one when the run ends."
+ENOUGH = (
+    "The conditions are sufficient, not necessary: f is strongly convex, the gap follows eta_t^2, and any step that "
+    "vanishes slowly enough will do."
+)
+CARRIES = "The average carries the first models, of weight eta_s over the sum of all, for as long as it lasts."
+
+
 def claims(name: str) -> tuple[Claim, ...]:
     return (
         Claim(f"{name} with a constant step is at its suboptimal end within a few hundred rounds.", _few_hundred),
-        Claim("Diminishing steps converge more slowly.", _slower),
-        Claim("They end at better solutions.", _better),
-        Claim("Only a step that meets both conditions of the theorem, 1/t here, reaches a correct solution.", _only),
-        Claim("Ergodic averaging does not slow it down noticeably.", _free),
+        Claim("Diminishing steps converge more slowly.", _slower, why=FAST),
+        Claim("They end at better solutions.", _better, why=TRACKS),
+        Claim(
+            "Only a step that meets both conditions of the theorem, 1/t here, reaches a correct solution.",
+            _only,
+            why=ENOUGH,
+        ),
+        Claim("Ergodic averaging does not slow it down noticeably.", _free, why=CARRIES),
         Claim("An average that starts anew at powers of two forgets the start and keeps up.", _suffix, ours=True),
     )
 

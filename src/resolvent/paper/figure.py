@@ -70,6 +70,8 @@ class Claim:
     check: Callable[[Results], Verdict]
     ours: bool = False
     """Whether it is this library's claim and not the paper's."""
+    why: str = ""
+    """Why it does not hold, or not everywhere, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Across:
     words: str
     panels: tuple[str, ...]
     check: Callable[[dict[str, Results]], Verdict]
+    why: str = ""
+    ours = False
 
 
 @dataclass(frozen=True)

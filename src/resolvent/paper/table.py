@@ -128,7 +128,7 @@ FIGURE = Figure(
     (
         Panel("only", "Table 1, measured", LEAST_SQUARES, _lines(), (
             Claim("With constant eta FedAvg, FedSplit and FedPi solve the original problem, FedProx and FedRP the "
-                  "regularised one.", _constant),
+                  "regularised one.", _constant, why="With more than one local step FedAvg solves neither."),
             Claim("With eta that vanishes slowly FedAvg, FedProx and FedRP solve the original problem.", _vanishing),
             Claim("FedAvg, FedProx and FedPi work for nonconvex f.", _nonconvex),
             Claim("With hold, FedSplit and FedPi may be sampled.", _rest, ours=True)), facts=_network, table=table),
