@@ -34,13 +34,13 @@ def _lines() -> tuple[Line, ...]:
     made = [Line(f"FedAvg, k = 5 | {CONSTANT}", fedavg(5).settings)]
     for title in TITLES.values():
         scheme: Settings = fedavg(1).settings if title == "FedAvg" else {"scheme.algorithm": PROX[title]}
-        eta0 = 1e-4 if title == "FedAvg" else 1e-3
+        eta0 = 2e-4 if title == "FedAvg" else 1e-3
         vanishing = {"scheme.eta": eta0, "scheme.schedule": "harmonic", "run.rounds": 1500, "run.average": "ergodic"}
         sampled = {"participation.probability": 0.5, "participation.absent": "paper"}
         local: Settings = {} if title == "FedAvg" else {"local.steps": EPOCHS, "local.lr": SQUARES_LR}
         cases: dict[str, Settings] = {
             CONSTANT: {},
-            VANISHING: vanishing,
+            VANISHING: vanishing | ({"local.steps": 5} if title == "FedAvg" else {}),
             SAMPLED: sampled,
             HELD: sampled | {"participation.absent": "hold"},
             BATCHES: {"local.batch": 1000, "run.rounds": ROUNDS} | local,
@@ -116,8 +116,11 @@ def _nonconvex(results: Results) -> Verdict:
 def _rest(results: Results) -> Verdict:
     """The table's question marks ask for theory; what runs say is that with hold the exact methods stay exact."""
     held = {title: results.final(f"{title} | {HELD}") for title in ("FedSplit", "FedPi")}
-    words = ", ".join(f"{title}: {short(gap)}" for title, gap in held.items())
-    return Verdict.share({title: gap < 1e-9 for title, gap in held.items()}, f"gaps with hold at p = 0.5: {words}")
+    first = {title: results.at(f"{title} | {HELD}", 1) for title in held}
+    words = ", ".join(f"{title}: {short(first[title])} -> {short(gap)}" for title, gap in held.items())
+    return Verdict.share(
+        {title: gap < 1e-9 * first[title] for title, gap in held.items()}, f"gaps with hold at p = 0.5: {words}"
+    )
 
 
 FIGURE = Figure(

@@ -186,7 +186,8 @@ FIGURE = Figure(
         Panel("fp-erg", "Without averaging", bottom=1e-14, claims=(
             Claim("Averaging is not needed if f is strongly convex, or if the solutions have an interior.", _itself),
             Claim("In the second case convergence is linear.", _linear,
-                  why="Steps that vanish contract less and less: by 1/(1 + eta_t) here.")), facts=_vanilla, draw=_gap_curves),
+                  why="Steps that vanish contract less and less: by 1/(1 + eta_t) here.")),
+            facts=_vanilla, draw=_gap_curves),
         Panel("fp-nvx", "How far an envelope lies below its function", claims=(
             Claim("For M-Lipschitz functions, convex or not, f - env f is at most eta M^2/2.", _bounded),
             Claim("No better bound is possible.", _tight, ours=True)), facts=_envelopes, draw=_draw_shares),
