@@ -55,7 +55,7 @@ def _gamma_limit(results: Results) -> Verdict:
     exact = max(results.final(f"gamma = {gamma:g} | 2, 2") for gamma in GAMMAS)
     apart = max(ends) / min(ends) - 1
     return Verdict.of(
-        apart < 1e-2 and exact < 1e-3 * min(ends),
+        apart < 0.05 and exact < 1e-3 * min(ends),
         f"(1, 1) ends within {apart:.1e} of {short(ends[0])} at every gamma, (2, 2) below {short(exact)}",
     )
 
