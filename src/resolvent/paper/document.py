@@ -45,7 +45,7 @@ def _figure(figure: Figure, made: Sequence[Made], folder: Path, store: Store) ->
 def _panel(one: Made, folder: Path, store: Store) -> list[str]:
     size = "" if not one.panel.networks else ", at the paper's size" if store.scale == PAPER else ", quick"
     if one.results is None:
-        return [f"**{one.panel.key}: {one.panel.title}.** Not run ({one.missing} runs missing)."]
+        return [f"**{one.panel.key}: {one.panel.title}.** Not run: runs missing, {one.missing}."]
     parts = [f"**{one.panel.key}: {one.panel.title}{size}.**"]
     if one.panel.table is not None:
         headings, rows = one.panel.table(one.results)
