@@ -677,7 +677,7 @@ def test_the_shell_completes_names(monkeypatch: pytest.MonkeyPatch) -> None:
         "resolvent run l": ["least-squares", "logistic"],
         "resolvent explain logistic --schedule inv": ["inverse-sqrt", "inverse-log", "inverse-ln"],
         "resolvent show fed": [run.id],
-        "resolvent re": ["resume", "report"],
+        "resolvent re": ["resume", "reproduce", "report"],
     }
     for words, expected in cases.items():
         assert complete(words, monkeypatch) == expected
