@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 
 from resolvent.paper import networks
@@ -104,9 +105,12 @@ BETTER = 0.95
 
 
 def gain(results: Results, label: str, kind: str = RAW) -> float:
-    """Area under the accelerated loss over the area under the plain one: below 1 it helped."""
-    fast, plain = results.series(f"{label} | {kind}"), results.series(label)
-    return math.inf if results.diverged(f"{label} | {kind}") else float(fast.sum() / plain.sum())
+    """Area under the accelerated loss over the area under the plain one, seed by seed: below 1 it helped."""
+    fast = f"{label} | {kind}"
+    if results.diverged(fast):
+        return math.inf
+    pairs = zip(results[fast], results[label], strict=False)  # not all of them have all seeds
+    return statistics.median(float(a["value"].sum() / b["value"].sum()) for a, b in pairs)
 
 
 def helped(results: Results) -> Verdict:
@@ -129,7 +133,11 @@ def kept_safe(results: Results) -> Verdict:
 
 
 NETWORK = (
-    Claim("On the network it helps FedAvg, FedProx and FedPi, and makes FedRP and FedSplit unstable.", helped),
+    Claim(
+        "On the network it helps FedAvg, FedProx and FedPi, and makes FedRP and FedSplit unstable.",
+        helped,
+        why="Seen at quick scale, in 20 rounds with a memory of 10; the paper's size was not run.",
+    ),
     Claim("With safeguards it harms nobody.", kept_safe, ours=True),
 )
 
