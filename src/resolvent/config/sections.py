@@ -171,7 +171,7 @@ Preset = dict[str, dict[str, Any]]
 MNIST: dict[str, Preset] = {
     "quick": {
         "problem": {"users": 20, "partition": "shards:6", "images": 3000},
-        "local": {"steps": 10, "lr": 0.1},
+        "local": {"steps": 20, "lr": 0.05},
         "run": {"rounds": 20},
     },
     "paper": {

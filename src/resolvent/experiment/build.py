@@ -100,7 +100,10 @@ def _eta(scheme: configs.sections.Scheme, lr: float | None, made: Task) -> float
         return scheme.eta
     if scheme.algorithm in TABLE and TABLE[scheme.algorithm].forward and lr is not None:
         return lr  # gradient steps on f itself: their size is eta
-    if scheme.schedule == "constant" and scheme.algorithm in ("fedpi", "fedsplit") and made.problem.convex:
+    exact = scheme.algorithm in ("fedpi", "fedsplit")
+    if exact and made.small is not None:
+        return made.small
+    if exact and scheme.schedule == "constant" and made.problem.convex:
         return "auto"
     if made.eta is None:
         raise InputError(f"scheme.eta is missing, and {scheme.algorithm} cannot find one by itself; give --eta")

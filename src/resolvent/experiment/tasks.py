@@ -35,6 +35,8 @@ class Task:
     problem: Problem
     section: Any
     eta: float | None = None
+    small: float | None = None
+    """The eta of FedPi and FedSplit, where it must be another: on networks a large one lets them run away."""
     threads: int = 1
     """Rounds of convex problems are short: threads that wait for each other cost more than they save."""
     partition: dict[str, Any] = field(default_factory=dict)
@@ -106,7 +108,7 @@ def _images(s: sections.Images, seed: int) -> Task:
         model = network()
     cast = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(s.autocast or "")
     problem = Neural(model, training, device=s.device, validation=validation, test=test, autocast=cast)
-    return Task(problem, s, eta=100.0, threads=CORES, partition=_held(parts, y.numpy()))
+    return Task(problem, s, eta=100.0, small=0.1, threads=CORES, partition=_held(parts, y.numpy()))
 
 
 def _own(s: sections.Own, seed: int) -> Task:
