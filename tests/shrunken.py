@@ -31,6 +31,7 @@ def _scaled(settings: Settings) -> Settings:
             made[key] = made[key] * TENTH
     if "local.batch" in made:
         made["local.batch"] //= TENTH
+        made["run.rounds"] = 120
     if made.get("run.rounds", 0) > 1200:
         made["run.rounds"] = 600
     return made

@@ -64,7 +64,7 @@ def curves(axis: Axes, panel: Panel, results: Results) -> None:
             shown = shown.clip(lower=panel.bottom)
         style: dict[str, Any] = {"color": colour_of(line), "ls": line.style, "lw": 1.0 if line.ours else 1.5}
         axis.plot(shown.index, shown, label=line.label, **style)
-        if len(results[line.label]) > 1:
+        if panel.bands and len(results[line.label]) > 1:
             column = results.column(line.label)
             table = pd.concat([frame.set_index("round")[column] for frame in results[line.label]], axis=1)
             band = table.min(axis=1)[shown.index], table.max(axis=1)[shown.index]

@@ -57,7 +57,7 @@ def _draw_parabolas(axis: Any, results: Results) -> None:
 def _unequal(settings: Settings) -> dict[str, Any]:
     problem = rs.plus_minus(2.0)
     limits = [float(path(problem, rs.fedprox(eta), 3000)[-1]) for eta in ETAS]
-    vanishing = float(path(problem, rs.fedprox(rs.schedules.harmonic(1.0)), 20000)[-1])
+    vanishing = float(path(problem, rs.fedprox(rs.schedules.harmonic(1.0)), 5000)[-1])
     return {"limits": limits, "vanishing": vanishing}
 
 

@@ -152,7 +152,7 @@ FIGURE = Figure(
               styles=STYLES),
         Panel("right", "CNN on MNIST, six digits a user", MNIST,
               accelerated(networks.algorithms(alone=True), 10, "mean"), NETWORK, column="value", ylabel="training loss",
-              quick=QUICK_MNIST, seeds=4, styles=STYLES),
+              quick=QUICK_MNIST, seeds=4, bands=False, styles=STYLES),
     ),
     settings="FedAvg takes k = 2 local steps on the convex problems. " + QUICK_WORDS,
 )  # fmt: skip

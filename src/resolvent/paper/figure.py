@@ -109,6 +109,8 @@ class Panel:
     """What line styles mean; the legend then has an entry a colour and one a style."""
     table: Callable[[Results], tuple[list[str], list[list[str]]]] | None = None
     """A table instead of a picture: headings and rows."""
+    bands: bool = True
+    """Whether seeds are shown as a band around their median."""
     logx: bool = False
     logy: bool = True
     bottom: float | None = None

@@ -93,7 +93,7 @@ FIGURE = Figure(
               _lines(1000, SQUARES_LR), CLAIMS, styles={"-": "minibatches", ":": FULL}),
         Panel("top-right", "Logistic regression, batches of 200", LOGISTIC | {"run.rounds": ROUNDS},
               _lines(200, LOGISTIC_LR), CLAIMS, styles={"-": "minibatches", ":": FULL}),
-        Panel("bottom", "CNN on MNIST, batches of 500", MNIST, _network(),
+        Panel("bottom", "CNN on MNIST, five batches an epoch", MNIST, _network(),
               (Claim("On the network FedAvg with many epochs does best.", _network_best),), column="value",
               ylabel="training loss", paper_seeds=4, quick=QUICK_MNIST),
     ),
