@@ -160,7 +160,7 @@ BASE = {
     sections.Table: Config(problem=sections.Table("logistic", "a.csv")),
     sections.Own: Config(problem=sections.Own("a.py:f")),
 }
-CHANGED = {int: 7, float: 0.123, bool: True, str: "b.py:g"}
+CHANGED = {int: (7,), float: (0.123,), bool: (True, False), str: ("b.py:g",)}
 
 
 def other(hint: Any, value: Any) -> Any:
@@ -168,7 +168,7 @@ def other(hint: Any, value: Any) -> Any:
     options = [option for option in (typing.get_args(hint) or (hint,)) if option is not type(None)]
     for option in options:
         choices = typing.get_args(option) or (() if option in CHANGED else (option,))
-        for choice in choices or (CHANGED[option],):
+        for choice in choices or CHANGED[option]:
             if choice != value:
                 return choice
     raise AssertionError(f"{hint} has one value")
