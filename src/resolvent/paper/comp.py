@@ -88,7 +88,7 @@ NETWORK = (
 )
 
 ROUND_OFF = (
-    "Exact methods reach round-off whatever H is. A gap computed as F(w) - F* ends at the round-off of F*, "
+    "Exact methods reach round-off whatever H is. Likely: a gap computed as F(w) - F* ends at the round-off of F*, "
     "which does grow with H."
 )
 

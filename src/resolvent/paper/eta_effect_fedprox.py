@@ -117,7 +117,7 @@ FAST = "Its first steps are a hundred times as long."
 TRACKS = "Gaps follow eta_t^2: these steps are still longer than the constant one when the run ends."
 ENOUGH = (
     "The conditions are sufficient, not necessary: f is strongly convex, the gap follows eta_t^2, and any step that "
-    "vanishes slowly enough will do."
+    "vanishes slowly enough will do. Halving has a finite sum, so that it still falls says little about its limit."
 )
 CARRIES = "The average carries the first models, of weight eta_s over the sum of all, for as long as it lasts."
 

@@ -94,7 +94,7 @@ CLAIMS = (
     Claim(
         "It helps FedAvg, FedProx and FedRP most.",
         _most,
-        why="FedPi starts from the slowest rate but FedProx's, and has more to gain.",
+        why="Likely: FedPi starts from the slowest rate but FedProx's, and has more to gain.",
     ),
     Claim("It does not change what the algorithms end at.", _same),
     Claim("The safeguards cost next to nothing here.", _safe, ours=True),

@@ -67,7 +67,9 @@ def _unstable(panels: dict[str, Results]) -> Verdict:
     return Verdict.share(parts, f"after the first tenth of the rounds {'; '.join(words)}")
 
 
-SHORT = "What is left is the difference between the means over some users and over all; short steps feel it least."
+SHORT = (
+    "Likely: what is left is the difference between the means over some users and over all; short steps feel it least."
+)
 CLAIMS = (
     Claim("With only some users present, no algorithm reaches the correct solution.", _nobody),
     Claim("FedAvg with k = 1 suffers especially.", _especially, why=SHORT),

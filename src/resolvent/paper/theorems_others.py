@@ -195,7 +195,7 @@ def _draw_gaps(axis: Any, results: Results) -> None:
     draw_curves(axis, results, "f(w) - f*, or distance", colours=PALETTE)
 
 
-HALF = "Where f is well conditioned FedSplit contracts by a small r, and FedPi by no less than about (1 + r)/2."
+HALF = "Likely: where f is well conditioned FedSplit contracts by a small r, and FedPi by no less than about (1 + r)/2."
 FIGURE = Figure(
     "theorems:others",
     "The theorems about FedSplit and FedPi",
