@@ -8,8 +8,9 @@ is needed, and every engine can provide that.
 Raw Anderson can diverge on maps that are nonexpansive but not smooth. So:
 - weights come from a ridge and a rank truncation, and weights of norm over `largest` are refused;
 - an accelerated step is taken only while residuals fall summably fast (the test of A2DR);
-- a point whose residual is larger than that of the point it was launched from is given up: the iteration goes back to
-  the stored T(u) it was launched from, the memory is cleared, and plain steps follow, the more the oftener it failed.
+- a point whose residual is larger than that of the point it was launched from, or that lies far out and is pulled back
+  harder than the launch was pulled forward, is given up: the iteration goes back to the stored T(u) it was launched
+  from, the memory is cleared, and plain steps follow, the more the oftener it failed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ Gram = Callable[[Tensor], Tensor]
 
 SUMMABLE, DECAY, EVERY = 1e6, 1 + 1e-6, 10
 """A2DR: after n accelerated steps residuals must be below SUMMABLE r_0 (n / EVERY + 1)^-DECAY."""
+FAR, BEYOND = 30.0, 2.0
+"""A step longer than FAR first residuals has overshot if the residual at its end pulls back along it harder than BEYOND
+times the pull forward at its beginning: far out a residual can be small where f is not."""
 LONGEST = 6
 """After n failures, 2^min(n, LONGEST) plain steps follow before acceleration is tried again."""
 
@@ -104,9 +108,17 @@ class Anderson:
         f = Tu - u
         points = (*past.points, Tu)[-self.memory - 1 :]
         residuals = (*past.residuals, f)[-self.memory - 1 :]
-        G = gram(torch.stack([f, *(f - r for r in residuals[:-1])])).to("cpu", torch.float64).numpy()
+        rows = [f, *(f - r for r in residuals[:-1])]
+        jumped = self.safeguard and not math.isnan(past.launched)
+        if jumped:  # from where the point was launched to where it is, and the residual there
+            before = past.residuals[-1]
+            rows += [u - (past.points[-1] - before), before]
+        G = gram(torch.stack(rows)).to("cpu", torch.float64).numpy()
         r = float(np.sqrt(max(G[0, 0], 0.0)))
-        if self.safeguard and past.failed(r):
+        far = jumped and not G[-2, -2] <= (FAR * past.first) ** 2
+        overshot = far and not G[0, -2] >= -BEYOND * abs(G[-1, -2])
+        G = G[: len(residuals), : len(residuals)]
+        if self.safeguard and (past.failed(r) or overshot):
             return past.points[-1], Past(
                 first=past.first,
                 steps=past.steps,
