@@ -20,13 +20,13 @@ def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """A row a curve: what it solves, how far it came (median, least and most over seeds) and how fast.
 
     `rounds_to_limit` counts until the distance to the limit is, and stays, within 1e-6 of the first one. The limit is
-    zero for gaps of what solves the original problem, else that of the curve or of its accelerated sibling, whichever
-    came further.
+    zero for gaps of what solves the original problem, else where the curve or its accelerated sibling ended, whichever
+    had come to rest more: the smaller residual decides, since a gap may lie below its limit on the way there.
     """
-    limits: dict[str, float] = {}
+    siblings: dict[str, list[Curve]] = {}
     for curve in curves:
-        key = apart_from_anderson(curve.first)
-        limits[key] = min([_limit(curve), limits.get(key, math.inf)])
+        siblings.setdefault(apart_from_anderson(curve.first), []).append(curve)
+    limits = {key: _limit(min(those, key=_unrest)) for key, those in siblings.items()}
     return [_row(curve, limits[apart_from_anderson(curve.first)]) for curve in curves]
 
 
@@ -97,6 +97,12 @@ def _limit(curve: Curve) -> float:
         return 0.0
     final = _middle([_last(frame, measure(frame)) for frame in curve.frames])
     return math.inf if math.isnan(final) else final
+
+
+def _unrest(curve: Curve) -> float:
+    """The residual at the end; infinity where there is none."""
+    last = _middle([_last(frame, "residual") for frame in curve.frames])
+    return math.inf if math.isnan(last) else last
 
 
 def _last(frame: pd.DataFrame, name: str) -> float:
