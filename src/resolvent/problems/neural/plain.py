@@ -32,6 +32,19 @@ def without_dropout(model: nn.Module) -> nn.Module:
     return copy
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Users' data: x (users, n, ...), y (users, n, ...), a mask of real rows, seeds for dropout.
+
+    x may be on another device than the parameters: it is brought there block by block.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+    seeds: Tensor | None = None
+
+
 @contextmanager
 def exact(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
     """Full precision in convolutions as in products, unless `autocast` asks for less."""
@@ -67,16 +80,10 @@ class Loop:
         return deepcopy(self.model).eval()
 
     def slopes(
-        self,
-        W: Tensor,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        seeds: Tensor | None = None,
-        buffers: Buffers | None = None,
-        slope: bool = True,
+        self, W: Tensor, given: Given, buffers: Buffers | None = None, slope: bool = True
     ) -> tuple[Tensor, Tensor | None, Buffers]:
         """Each user's loss (users,) and gradient (users, d), and the buffers (users, ...) as they were left."""
+        x, y, mask, seeds = given.x, given.y, given.mask, given.seeds
         users = len(x)
         loss = W.new_empty(users)
         grad = W.new_empty(users, self.layout.dim) if slope else None
@@ -126,17 +133,11 @@ class Vmap(Loop):
     """All users in one vectorised call; with a mask, seeds or buffers, one after the other."""
 
     def slopes(
-        self,
-        W: Tensor,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        seeds: Tensor | None = None,
-        buffers: Buffers | None = None,
-        slope: bool = True,
+        self, W: Tensor, given: Given, buffers: Buffers | None = None, slope: bool = True
     ) -> tuple[Tensor, Tensor | None, Buffers]:
-        if mask is not None or seeds is not None or buffers or dict(self.model.named_buffers()):
-            return super().slopes(W, x, y, mask, seeds, buffers, slope)
+        if given.mask is not None or given.seeds is not None or buffers or dict(self.model.named_buffers()):
+            return super().slopes(W, given, buffers, slope)
+        x, y = given.x, given.y
 
         def value(leaves: Buffers, x: Tensor, y: Tensor) -> Tensor:
             out: Tensor = self.loss(functional_call(self._still, leaves, (x,)), y)

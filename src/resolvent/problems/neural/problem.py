@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -210,7 +210,7 @@ def _device(device: torch.device | str) -> torch.device:
 
 def _fits(ways: Ways, w: Tensor, silos: Silos, loss: Any) -> None:
     """Refuse a model whose output does not fit the loss, and labels that it has no output for."""
-    batch = next(_first(silos))
+    batch = next(iter(silos.batches()))
     x, y = batch.x[:1, :2], batch.y[:1, :2]
     try:
         out = ways.outputs(w.unsqueeze(0), x)
@@ -228,15 +228,11 @@ def _fits(ways: Ways, w: Tensor, silos: Silos, loss: Any) -> None:
 
 
 def _labels(silos: Silos, classes: int) -> None:
-    for batch in silos.batches() if silos.indexed and not hasattr(silos, "device") else ():
+    for batch in silos.batches() if isinstance(silos, Resident) else ():  # a stream is not read to the end for this
         y = batch.y if batch.mask is None else batch.y[batch.mask]
         if len(y.flatten()) and not (int(y.min()) >= 0 and int(y.max()) < classes):
             bad = int(y.max()) if int(y.max()) >= classes else int(y.min())
             refuse("a label", bad, f"the model has {classes} outputs, so labels from 0 to {classes - 1} are needed")
-
-
-def _first(silos: Silos) -> Iterator[Batch]:
-    yield from silos.batches()
 
 
 def _line(error: Exception) -> str:

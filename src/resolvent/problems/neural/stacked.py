@@ -20,6 +20,7 @@ from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.layers import Shape
 from resolvent.problems.neural.losses import MeanLoss
 from resolvent.problems.neural.net import Net
+from resolvent.problems.neural.plain import Given
 from resolvent.problems.neural.program import Program, draw
 
 NUMBERS = 1 << 21
@@ -67,19 +68,6 @@ def plan(users: int, n: int, width: int, dim: int, numbers: int, whole: bool = F
     return [Piece(first, last, strand) for first, last in groups for strand in strands]
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Users' data: x (users, n, ...), y (users, n, ...), a mask of real rows, seeds for dropout.
-
-    x may be on another device than the parameters: it is brought there block by block.
-    """
-
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None = None
-    seeds: Tensor | None = None
-
-
 @dataclass(eq=False)
 class Stacked:
     """A net over rows of parameters W (users, d). `fixed` are the parameters that are not trained."""
@@ -92,19 +80,19 @@ class Stacked:
     compute: torch.dtype | None = None
     _desks: SimpleQueue[Desk] = field(default_factory=SimpleQueue)
 
-    def slopes(self, W: Tensor, batch: Batch, slope: bool = True) -> tuple[Tensor, Tensor | None]:
+    def slopes(self, W: Tensor, given: Given, slope: bool = True) -> tuple[Tensor, Tensor | None]:
         """Each user's loss (users,), and gradient (users, d) if asked for."""
-        pieces = self._plan(W.device, batch.x, whole=self.mean is None)
-        weight = None if self.mean is None else self.mean.weigh(batch.y, batch.mask, W)
+        pieces = self._plan(W.device, given.x, whole=self.mean is None)
+        weight = None if self.mean is None else self.mean.weigh(given.y, given.mask, W)
 
-        loss = W.new_zeros(len(batch.x))
-        grad = W.new_empty(len(batch.x), self.layout.dim) if slope else None
+        loss = W.new_zeros(len(given.x))
+        grad = W.new_empty(len(given.x), self.layout.dim) if slope else None
 
         def work(piece: Piece) -> tuple[Tensor, Tensor | None]:
             rows = None
             if grad is not None:
                 rows = grad[piece.who] if piece.blocks[0][0] == 0 else torch.empty_like(grad[piece.who])
-            return self._piece(piece, W, batch, weight, rows), rows
+            return self._piece(piece, W, given, weight, rows), rows
 
         for piece, (value, rows) in zip(pieces, each(work, pieces, W.device), strict=True):
             loss[piece.who] += value
@@ -177,14 +165,14 @@ class Stacked:
             )
         return desk.kept[key]  # type: ignore[no-any-return]
 
-    def _piece(self, piece: Piece, W: Tensor, batch: Batch, weight: Tensor | None, rows: Tensor | None) -> Tensor:
+    def _piece(self, piece: Piece, W: Tensor, given: Given, weight: Tensor | None, rows: Tensor | None) -> Tensor:
         """The losses (users,) of a piece, and in `rows` the gradients."""
         who, loss = piece.who, W.new_zeros(piece.last - piece.first)
-        x, y = batch.x[who], batch.y[who]
+        x, y = given.x[who], given.y[who]
         with self._desk(W) as desk, torch.no_grad():
             noise: dict[int, Tensor] = {}
-            if batch.seeds is not None:
-                noise = draw(self.net, tuple(x.shape[2:]), x.shape[1], batch.seeds[who].tolist(), W)
+            if given.seeds is not None:
+                noise = draw(self.net, tuple(x.shape[2:]), x.shape[1], given.seeds[who].tolist(), W)
             programs = [self._program(desk, x[:, a:b], rows is not None, bool(noise)) for a, b in piece.blocks]
             programs[0].lay(W if len(W) == 1 else W[who])
             for k, (program, (a, b)) in enumerate(zip(programs, piece.blocks, strict=True)):
@@ -193,7 +181,7 @@ class Stacked:
                     loss += program.mean_loss(x[:, a:b], y[:, a:b], weight[who, a:b], part, add=k > 0)
                     continue
                 out = program.forward(x[:, a:b], part)
-                mask = None if batch.mask is None else batch.mask[who].to(out.device)
+                mask = None if given.mask is None else given.mask[who].to(out.device)
                 loss += self._user_by_user(out, y.to(out.device), mask, program.G)
                 program.back(add=k > 0)[0].play()
             if rows is not None:

@@ -21,9 +21,9 @@ from resolvent.errors import refuse
 from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.layers import Unstackable
 from resolvent.problems.neural.losses import known
-from resolvent.problems.neural.plain import Buffers, Loop, Vmap, drops_out
+from resolvent.problems.neural.plain import Buffers, Given, Loop, Vmap, drops_out
 from resolvent.problems.neural.pointwise import Dropout
-from resolvent.problems.neural.stacked import Batch, Stacked
+from resolvent.problems.neural.stacked import Stacked
 from resolvent.problems.neural.trace import trace
 
 VECTORISED = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Flatten, nn.Identity, nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid)
@@ -113,15 +113,15 @@ class Ways:
         """
         self._check(W, x, y)
         with torch.inference_mode(False):  # which would forbid gradients, and taint what is kept between calls
-            return self._slopes(_usable(W), Batch(_usable(x), _usable(y), mask, seeds), buffers)
+            return self._slopes(_usable(W), Given(_usable(x), _usable(y), mask, seeds), buffers)
 
-    def _slopes(self, W: Tensor, batch: Batch, buffers: Buffers | None) -> Slopes:
-        stacked = self._stacks(batch.x)
+    def _slopes(self, W: Tensor, given: Given, buffers: Buffers | None) -> Slopes:
+        stacked = self._stacks(given.x)
         if stacked is not None:
-            loss, grad = stacked.slopes(W, batch)
+            loss, grad = stacked.slopes(W, given)
             left = buffers or {}
         else:
-            loss, grad, left = self._plain.slopes(W, batch.x, batch.y, batch.mask, batch.seeds, buffers)
+            loss, grad, left = self._plain.slopes(W, given, buffers)
         assert grad is not None
         return Slopes(loss, grad, left)
 
@@ -136,11 +136,11 @@ class Ways:
     ) -> Tensor:
         """The losses alone, (users,): the function whose gradient `value_and_grad` gives."""
         self._check(W, x, y)
-        stacked = self._stacks(x)
+        stacked, given = self._stacks(x), Given(x, y, mask, seeds)
         with torch.inference_mode(False):
             if stacked is not None:
-                return stacked.slopes(W, Batch(x, y, mask, seeds), slope=False)[0]
-            return self._plain.slopes(W, x, y, mask, seeds, buffers, slope=False)[0]
+                return stacked.slopes(W, given, slope=False)[0]
+            return self._plain.slopes(W, given, buffers, slope=False)[0]
 
     def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None) -> Tensor:
         """What the module gives at rest (`eval`, without dropout), (users, n, ...)."""
