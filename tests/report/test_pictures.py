@@ -227,3 +227,14 @@ def test_an_averaged_run_shows_its_average(run: Run) -> None:
     assert frame["gap"].tolist() == averaged.history()["average_gap"].tolist()
     assert frame["gap"].iloc[-1] > 2 * rows["gap"].iloc[-1]
     assert report.summary([curve])[0]["final"] == frame["gap"].iloc[-1]
+
+
+def test_the_limit_is_where_a_sibling_came_to_rest(run: Run) -> None:
+    """A biased gap may lie below its limit on the way there: the plain curve's last row is made to."""
+    plain, fast = run("fedprox", run={"rounds": 60}), run("fedprox", 2, run={"rounds": 60})
+    rows = plain.history()
+    rows.loc[rows.index[-1], "gap"] -= 0.01 * rows["gap"].iloc[0]
+    rows.loc[rows.index[-1], "residual"] = 1.0
+    rows.to_csv(plain.metrics, index=False)
+    summary = report.summary(report.curves([plain, fast]))
+    assert [row["rounds_to_limit"] is None for row in summary] == [True, False]
