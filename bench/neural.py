@@ -34,10 +34,24 @@ def lenet() -> nn.Module:
     return nn.Sequential(*first, *last)
 
 
+def small() -> nn.Module:
+    """3 x 3 kernels with a margin, for (1, 28, 28)."""
+    first = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*first, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(784, 10))
+
+
+def sensors() -> nn.Module:
+    """Over time: nine sensors, 128 readings."""
+    first = [nn.Conv1d(9, 16, 5), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(16, 16, 5), nn.ReLU(), nn.MaxPool1d(2)]
+    return nn.Sequential(*first, nn.Flatten(), nn.Linear(464, 10))
+
+
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, dict[str, tuple[int, ...]]]] = {
     "mnist": (mnist_cnn, (1, 28, 28), 20, {"cpu": (240, 20), "cuda": (2400, 240, 20)}),
     "mlp": (mlp, (1, 28, 28), 20, {"cpu": (240, 20), "cuda": (2400, 240, 20)}),
     "lenet": (lenet, (3, 32, 32), 20, {"cpu": (100, 20), "cuda": (2400, 100)}),
+    "small": (small, (1, 28, 28), 20, {"cpu": (240, 20), "cuda": (2400, 240)}),
+    "sensors": (sensors, (9, 128), 20, {"cpu": (240, 20), "cuda": (2400, 240)}),
     "cifar": (cifar10_cnn, (3, 32, 32), 10, {"cpu": (20,), "cuda": (800, 20)}),
 }
 

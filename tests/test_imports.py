@@ -62,7 +62,11 @@ FACE_ABOVE = "solve"
 
 LIGHT = {"torch", "numpy", PACKAGE}
 # Third-party packages that a module may, beyond LIGHT, import at its top.
-HEAVY_AT_TOP: dict[str, set[str]] = {"cli": {"typer"}, "problems.neural.kernels": {"triton"}}
+HEAVY_AT_TOP: dict[str, set[str]] = {
+    "cli": {"typer"},
+    "problems.neural.kernels": {"triton"},
+    "problems.neural.loops": {"numba"},
+}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from neural_reference import Federation, federation
 from resolvent.models import cifar10_cnn, mnist_cnn
 from resolvent.problems.neural import Slopes, Ways, stacked
 
+pytestmark = pytest.mark.usefixtures("convolutions")
 SMALL = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 9), nn.Sigmoid(), nn.Linear(9, 1 + 2))
 THIN = nn.Sequential(nn.Linear(320, 20), nn.GELU(), nn.Linear(20, 2))
 SMOOTH = nn.Sequential(

@@ -11,6 +11,7 @@ from neural_reference import federation, plain_loop
 from resolvent.models import cifar10_cnn, mnist_cnn
 from resolvent.problems.neural import Captured, Ways, convolution, stacked
 
+pytestmark = pytest.mark.usefixtures("convolutions")
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 

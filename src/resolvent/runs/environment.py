@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("resolvent", "torch", "numpy", "scipy", "pandas")
+PACKAGES = ("resolvent", "torch", "numpy", "scipy", "pandas", "numba")
 
 
 def environment() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Stacked convolutions: windows in columns, torch's own for many outputs, and one that is pooled at once."""
+"""Stacked convolutions: loops of our own, windows in columns, torch's own for many outputs, one pooled at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROWTH = 1.5
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution over two axes, as one product with the windows of x in columns (im2col)."""
+    """A convolution over two axes: where no `loops` serve, one product with the windows of x in columns (im2col)."""
 
     inputs: int
     outputs: int
@@ -48,6 +48,9 @@ class Conv:
         """Whether the columns are x itself."""
         return self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
+    def _looped(self, here: Here) -> bool:
+        return here.loops is not None and not self._plain
+
     def _direct(self, here: Here) -> bool:
         """Whether torch's own convolution is the faster one: on a CPU, in single precision, for many outputs."""
         desk = here.tape.desk
@@ -58,6 +61,8 @@ class Conv:
         h, w = self.counts(tuple(x.shape[2:4]))
         if self._direct(here):
             return self._direct_forward(here, x, h, w)
+        if self._looped(here):
+            return self._looped_forward(here, x, h, w)
         cols = self.lower(here, x, h, w)
         here.kept = cols, x.shape
         y = here.empty("y", self.outputs, h, w, x.shape[-1])
@@ -83,6 +88,8 @@ class Conv:
     def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
         if self._direct(here):
             return (self._direct_backward(here, G),)
+        if self._looped(here):
+            return (self._looped_backward(here, G),)
         cols, (g, c, height, width, n) = here.kept
         h, w = G.shape[2:4]
         G = here.whole(G).view(g, self.outputs, h * w * n)
@@ -96,6 +103,30 @@ class Conv:
             return (dx.view(g, c, height, width, n),)
         here.tape.product(here.A.mT, G, cols)  # the columns have done their work: their gradient takes their place
         return (self._fold(here, cols.view(g, c, *self.kernel, h, w, n), height, width),)
+
+    def _looped_forward(self, here: Here, x: Tensor, h: int, w: int) -> Tensor:
+        wide = padded(here, here.whole(x, "x"), self.padding, 0.0)
+        shape = tuple(wide.shape[1:])
+        geometry = here.loops.Geometry.of(shape, self.kernel, (h, w), self.stride, self.dilation, rows=True)
+        y = here.empty("y", self.outputs, h, w, x.shape[-1])
+        here.do(here.loops.forward(here.A, wide, y, geometry))
+        here.kept = wide, x.shape, geometry
+        return y
+
+    def _looped_backward(self, here: Here, G: Tensor) -> Tensor | None:
+        wide, (_, _, height, width, _), geometry = here.kept
+        G = here.whole(G)
+        if here.slope is not None:
+            if not here.add:
+                here.do(here.slope.zero_)
+            here.do(here.loops.slope(here.slope, wide, G, geometry))
+        if not here.wanted:
+            return None
+        dx = here.empty("dx", *wide.shape[1:])
+        here.do(dx.zero_)
+        here.do(here.loops.back(here.A, dx, G, geometry))
+        ph, pw = self.padding
+        return dx[:, :, ph : ph + height, pw : pw + width]
 
     def _direct_forward(self, here: Here, x: Tensor, h: int, w: int) -> Tensor:
         g, n = here.users, x.shape[-1]

@@ -34,6 +34,16 @@ def _kernels() -> ModuleType | None:
     return kernels
 
 
+def loops_for(device: torch.device, dtype: torch.dtype, compute: torch.dtype | None) -> ModuleType | None:
+    """Loops of our own for CPUs, where Numba is there to compile them."""
+    real = dtype in (torch.float32, torch.float64)
+    if device.type != "cpu" or not real or compute is not None or find_spec("numba") is None:
+        return None
+    from resolvent.problems.neural import loops
+
+    return loops
+
+
 class Desk:
     """Buffers by name, each as large as the largest that was asked for under that name, and whatever else is kept."""
 
@@ -42,6 +52,7 @@ class Desk:
         self.compute = compute
         self.apart = like.device.type == "cpu"
         self.kernels = _kernels() if like.is_cuda else None
+        self.loops = loops_for(like.device, like.dtype, compute)
         self.kept: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
 

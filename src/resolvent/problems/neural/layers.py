@@ -59,16 +59,21 @@ class Here:
         return self.tape.desk.kernels
 
     @property
+    def loops(self) -> Any:
+        """The module `loops` where it serves, else None."""
+        return self.tape.desk.loops
+
+    @property
     def A(self) -> Tensor:
         assert self.weight is not None
         return self.weight
 
-    def whole(self, G: Tensor) -> Tensor:
+    def whole(self, G: Tensor, name: str = "whole") -> Tensor:
         """G itself, or a copy if a user's part of it is not one run that lies as buffers do."""
         astray = self.tape.desk.apart and (G.stride(0) % ALIGN or G.data_ptr() // G.element_size() % ALIGN)
         if G[0].is_contiguous() and not astray:
             return G
-        copy = self.empty("whole", *G.shape[1:])
+        copy = self.empty(name, *G.shape[1:])
         self.do(copy.copy_, G)
         return copy
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -22,10 +23,15 @@ IGNORED = -100
 
 
 class MeanLoss(Protocol):
-    """`weigh` gives each image's weight, (users, n), 0 where masked; `sums` a block's loss, and in G its gradient."""
+    """`weigh` gives each image's weight, (users, n), 0 where masked; `sums` a block's loss, and in G its gradient.
+
+    `loops` is the module of that name where it serves.
+    """
 
     def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor: ...
-    def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None) -> Tensor: ...
+    def sums(
+        self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None, loops: ModuleType | None = None
+    ) -> Tensor: ...
 
 
 def _shares(real: Tensor | None, y: Tensor, like: Tensor) -> Tensor:
@@ -47,7 +53,9 @@ class CrossEntropy:
         real = y != IGNORED  # no look at the numbers, for which an accelerator would have to wait
         return _shares(real if mask is None else real & mask.to(y.device).bool(), y, like)
 
-    def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None) -> Tensor:
+    def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None, loops: ModuleType | None = None) -> Tensor:
+        if loops is not None and self.logits and G is not None and o.ndim == 3:
+            return loops.cross_entropy(o, y, weight, G)  # type: ignore[no-any-return]
         at, w = y.clamp_min(0).unsqueeze(1), weight.unsqueeze(1)
         log, work = o, torch.empty_like(o) if G is None else G
         if self.logits:
@@ -70,7 +78,7 @@ class SquaredError:
     def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
         return _shares(mask, y, like)
 
-    def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None) -> Tensor:
+    def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None, loops: ModuleType | None = None) -> Tensor:
         w = (weight / prod(o.shape[1:-1])).view(len(o), *(1,) * (o.ndim - 2), o.shape[-1])
         error = o - y.movedim(1, -1)
         weighted = error * w

@@ -34,9 +34,10 @@ class Net:
         return shapes
 
 
-def improved(steps: list[Step]) -> Net:
-    """The net of these steps, as fast as it can be put."""
-    return Net(_own(_join(_pool_early(steps))))
+def improved(steps: list[Step], join: bool) -> Net:
+    """The net of these steps, as fast as it can be put; `join`: convolutions by columns, and the first one pooled."""
+    steps = _pool_early(steps)
+    return Net(_own(_join(steps) if join else steps))
 
 
 def _consumers(steps: list[Step]) -> list[int]:

@@ -88,6 +88,8 @@ class MaxPool:
 
     def forward(self, here: Here, *xs: Tensor) -> Tensor:
         x = padded(here, xs[0], self.padding, -torch.inf)
+        if here.loops is not None:
+            return self._looped_forward(here, here.whole(x, "x"), xs[0].shape)
         across = maxima(here, "across", self._views(x, 1))
         down = maxima(here, "down", self._views(across[-1], 0))
         here.kept = (x, across, down, xs[0].shape)
@@ -96,16 +98,41 @@ class MaxPool:
     def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
         if not here.wanted:
             return (None,)
+        if here.loops is not None:
+            return (self._looped_backward(here, G),)
         x, across, down, (_, _, height, width, _) = here.kept
         G = self._spread(here, G, across[-1], down, 0, mine=True)
         G = self._spread(here, G, x, across, 1, mine=here.owns or self.padding != (0, 0))
         ph, pw = self.padding
         return (G[:, :, ph : ph + height, pw : pw + width],)
 
+    def _looped_forward(self, here: Here, x: Tensor, inner: Shape) -> Tensor:
+        c, *counts = self.shape(tuple(inner[1:-1]))
+        one = (1, *x.shape[2:])
+        geometry = here.loops.Geometry.of(one, self.kernel, counts, self.stride, self.dilation, rows=False)
+        y, first = (here.empty(name, c, *counts, x.shape[-1]) for name in ("y", "first"))
+        here.do(here.loops.pool(x, y, first, geometry))
+        here.kept = x, first, geometry, inner
+        return y
+
+    def _looped_backward(self, here: Here, G: Tensor) -> Tensor:
+        x, first, geometry, (_, _, height, width, _) = here.kept
+        tiles = self._tile(x, 0) and self._tile(x, 1)
+        mine = tiles and (here.owns or self.padding != (0, 0))
+        dx = x if mine else here.empty("dx", *x.shape[1:])
+        if not tiles:
+            here.do(dx.zero_)
+        here.do(here.loops.unpool(here.whole(G), first, dx, geometry, tiles))
+        ph, pw = self.padding
+        return dx[:, :, ph : ph + height, pw : pw + width]
+
+    def _tile(self, x: Tensor, k: int) -> bool:
+        """Whether the windows cover x along axis k, and do not overlap."""
+        return self.stride[k] == self.kernel[k] and self.dilation[k] == 1 and x.shape[k + 2] % self.kernel[k] == 0
+
     def _spread(self, here: Here, G: Tensor, x: Tensor, best: list[Tensor], k: int, mine: bool) -> Tensor:
         """The gradient at x, from that at the maxima along axis k; it takes the place of x if that is `mine`."""
-        kernel = self.kernel[k]
-        tiles = self.stride[k] == kernel and self.dilation[k] == 1 and x.shape[k + 2] % kernel == 0
+        tiles = self._tile(x, k)
         out = x if tiles and mine else here.empty(("dx", k), *x.shape[1:])
         if not tiles:
             here.do(out.zero_)

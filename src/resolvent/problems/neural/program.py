@@ -128,7 +128,7 @@ class Program:
     def _mean_loss(self) -> None:
         assert self.mean is not None
         assert self.y is not None
-        self.loss.copy_(self.mean.sums(self.out, self.y, self.weight, self.G))
+        self.loss.copy_(self.mean.sums(self.out, self.y, self.weight, self.G, self.desk.loops))
 
     def mean_loss(self, x: Tensor, y: Tensor, weight: Tensor, noise: dict[int, Tensor], add: bool) -> Tensor:
         """Forward, the mean loss of each user (users,), and backward, for a block of images."""

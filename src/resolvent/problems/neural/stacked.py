@@ -23,9 +23,11 @@ from resolvent.problems.neural.net import Net
 from resolvent.problems.neural.plain import Given
 from resolvent.problems.neural.program import Program, draw
 
-NUMBERS = 1 << 21
+NUMBERS = 1 << 19
 """How many numbers the largest value of a block has on a CPU: less stays nearer the cache, more keeps threads from
 meeting in Python between short operations."""
+COLUMNS = 4
+"""So many times more where convolutions go by columns, which are the largest values then."""
 LANES = 16
 """A block of images is a multiple of so many, if a user has them: runs of images are then whole vectors."""
 STRANDS = 4
@@ -70,7 +72,10 @@ def plan(users: int, n: int, width: int, dim: int, numbers: int, whole: bool = F
 
 @dataclass(eq=False)
 class Stacked:
-    """A net over rows of parameters W (users, d). `fixed` are the parameters that are not trained."""
+    """A net over rows of parameters W (users, d). `fixed` are the parameters that are not trained.
+
+    `columns`: whether convolutions go by columns, rather than by loops of our own.
+    """
 
     net: Net
     layout: Layout
@@ -78,6 +83,7 @@ class Stacked:
     mean: MeanLoss | None
     loss: Callable[..., Any]
     compute: torch.dtype | None = None
+    columns: bool = True
     _desks: SimpleQueue[Desk] = field(default_factory=SimpleQueue)
 
     def slopes(self, W: Tensor, given: Given, slope: bool = True) -> tuple[Tensor, Tensor | None]:
@@ -127,14 +133,14 @@ class Stacked:
         """Numbers of one image in the largest value."""
         shapes = self.net.shapes(features)
         width = max(map(prod, shapes))
-        for step in self.net.steps:
+        for step in self.net.steps if self.columns else ():
             conv = step.layer.wide if isinstance(step.layer, ConvPool) else step.layer
             if isinstance(conv, Conv):
                 width = max(width, conv.columns(shapes[step.inputs[0]]))
         return width
 
     def _plan(self, device: torch.device, x: Tensor, whole: bool = False) -> list[Piece]:
-        numbers = NUMBERS
+        numbers = NUMBERS * COLUMNS if self.columns else NUMBERS
         if device.type == "cuda":
             numbers = min(ROOM, torch.cuda.get_device_properties(device).total_memory // SHARE)
         return plan(len(x), x.shape[1], self._width(tuple(x.shape[2:])), self.layout.dim, numbers, whole)

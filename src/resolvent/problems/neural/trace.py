@@ -17,13 +17,13 @@ from resolvent.problems.neural.pointwise import ACTIVATIONS
 from resolvent.problems.neural.pools import AvgPool, MaxPool
 
 
-def trace(model: nn.Module) -> Net:
-    """The module as stacked layers, or Unstackable with what stands in the way."""
+def trace(model: nn.Module, join: bool = True) -> Net:
+    """The module as stacked layers, or Unstackable with what stands in the way; `join` is for `improved`."""
     try:
         graph = fx.symbolic_trace(deepcopy(model))
     except Exception as error:  # whatever a module's own code raises when it is traced
         raise Unstackable(f"torch.fx cannot trace it ({type(error).__name__})") from error
-    return improved(_Reader(graph).read())
+    return improved(_Reader(graph).read(), join)
 
 
 class _Reader:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.errors import refuse
+from resolvent.problems.neural.desk import loops_for
 from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.layers import Unstackable
 from resolvent.problems.neural.losses import known
@@ -74,9 +75,10 @@ class Ways:
 
     def _try_stacked(self, loss: Callable[..., Any], autocast: torch.dtype | None, must: bool) -> None:
         try:
-            net = trace(self.model)
+            columns = loops_for(self.device, self.dtype, autocast) is None
+            net = trace(self.model, join=columns)
             fixed = {name: p.detach() for name, p in self.model.named_parameters() if not p.requires_grad}
-            self._stacked = Stacked(net, self.layout, fixed, known(loss), loss, autocast)
+            self._stacked = Stacked(net, self.layout, fixed, known(loss), loss, autocast, columns)
             self.way, self.reason = "stacked", "every layer has a stacked form"
         except Unstackable as obstacle:
             self.reason = str(obstacle)
