@@ -52,6 +52,20 @@ class Forked(nn.Module):
         return self.c(x) + F.relu(self.c(x))
 
 
+class Line(nn.Module):
+    """Layers over one axis, the result of one of them looked at twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.end = nn.Conv1d(2, 4, 3), nn.Conv1d(4, 4, 3, padding=1), nn.Linear(4 * 5, 3)
+        self.pool = nn.MaxPool1d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.a(x))
+        x = x + F.relu(self.b(x))
+        return self.end(self.pool(F.relu(self.b(x))).flatten(1))
+
+
 def conv(*tail: nn.Module, shape: tuple[int, ...] = (2, 9, 8)) -> tuple[nn.Module, tuple[int, ...]]:
     """The layers, flattened into ten outputs."""
     net = nn.Sequential(*tail, nn.Flatten())
@@ -72,6 +86,10 @@ NETS = {
         nn.AvgPool1d(2),
         nn.Conv1d(5, 3, 2),
         shape=(2, 19),
+    ),
+    "line and sum": lambda: (Line(), (2, 12)),
+    "line to its end": lambda: conv(
+        nn.Conv1d(2, 5, 3), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(5, 4, 3), nn.ReLU(), nn.MaxPool1d(2), shape=(2, 19)
     ),
     "padded pool of a sum": lambda: conv(nn.Conv2d(2, 5, 3), nn.MaxPool2d(3, 3, 1), nn.Conv2d(5, 4, 1), nn.Sigmoid()),
     "stride": lambda: conv(nn.Conv2d(2, 5, 3, stride=2), nn.ReLU()),

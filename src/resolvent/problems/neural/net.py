@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from resolvent.problems.neural.convolution import Conv, ConvPool
-from resolvent.problems.neural.layers import Bias, Layer, Shape
+from resolvent.problems.neural.layers import Bias, Layer, Lift, Shape
 from resolvent.problems.neural.pointwise import ReLU
 from resolvent.problems.neural.pools import MaxPool
 
@@ -36,7 +36,7 @@ class Net:
 
 def improved(steps: list[Step], join: bool) -> Net:
     """The net of these steps, as fast as it can be put; `join`: convolutions by columns, and the first one pooled."""
-    steps = _pool_early(steps)
+    steps = _early(_level(_early(steps)))
     return Net(_own(_join(steps) if join else steps))
 
 
@@ -48,19 +48,42 @@ def _consumers(steps: list[Step]) -> list[int]:
     return count
 
 
-def _pool_early(steps: list[Step]) -> list[Step]:
-    """Maxima before biases and ReLUs rather than after: the same numbers and gradients, on a quarter of the entries."""
+def _early(steps: list[Step]) -> list[Step]:
+    """Maxima before biases and ReLUs rather than after: the same numbers and gradients, on a quarter of the entries.
+
+    And a height put in before them, so that what is over one axis can be treated alike.
+    """
     steps, count = list(steps), _consumers(steps)
     moved = True
     while moved:
         moved = False
         for k in range(len(steps) - 1):
-            late, pool = steps[k], steps[k + 1]
-            follows = pool.inputs == (k + 1,) and count[k + 1] == 1 and isinstance(pool.layer, MaxPool)
-            if follows and isinstance(late.layer, Bias | ReLU):
-                steps[k], steps[k + 1] = replace(pool, inputs=late.inputs), replace(late, inputs=(k + 1,))
+            late, mover = steps[k], steps[k + 1]
+            moves = isinstance(mover.layer, MaxPool) or mover.layer == Lift(put=True)
+            follows = mover.inputs == (k + 1,) and count[k + 1] == 1
+            if moves and follows and isinstance(late.layer, Bias | ReLU):
+                steps[k], steps[k + 1] = replace(mover, inputs=late.inputs), replace(late, inputs=(k + 1,))
                 moved = True
     return steps
+
+
+def _level(steps: list[Step]) -> list[Step]:
+    """Without heights that are taken out only to be put in again."""
+    source = list(range(len(steps) + 1))  # which value stands for each
+    for k, step in enumerate(steps):
+        if step.layer == Lift(put=True) and step.inputs[0] and steps[step.inputs[0] - 1].layer == Lift(put=False):
+            source[k + 1] = source[steps[step.inputs[0] - 1].inputs[0]]
+    steps = [replace(step, inputs=tuple(source[i] for i in step.inputs)) for step in steps]
+    count = _consumers(steps)
+    for k in reversed(range(len(steps) - 1)):
+        if isinstance(steps[k].layer, Lift) and not count[k + 1]:
+            count[steps[k].inputs[0]] -= 1
+    number, kept = {0: 0}, list[Step]()
+    for k, step in enumerate(steps):
+        if count[k + 1] or k == len(steps) - 1 or not isinstance(step.layer, Lift):
+            kept.append(replace(step, inputs=tuple(number[i] for i in step.inputs)))
+            number[k + 1] = len(kept)
+    return kept
 
 
 def _join(steps: list[Step]) -> list[Step]:
