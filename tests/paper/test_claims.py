@@ -2,19 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from resolvent.data.images import Images
 from resolvent.experiment import tasks
 from resolvent.paper import conduct
 from resolvent.paper.contents import FIGURES
 from resolvent.paper.drawing import picture
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, Figure, Panel
-from shrunken import small, tampered
+from shrunken import images, small, tampered
 
 PANELS = [(figure, panel) for figure in FIGURES for panel in figure.panels]
 CONVEX = [pytest.param(f, p, id=f"{f.name}-{p.key}") for f, p in PANELS if not p.networks]
@@ -68,16 +66,6 @@ def test_convex_panels_small(figure: Figure, panel: Panel, tmp_path: Path) -> No
     made = check(figure, panel, tmp_path)
     for beginning, wanted in EXPECTED.get((figure.name, panel.key), {}).items():
         assert said(made, beginning) == wanted, made.verdicts
-
-
-def images(folder: Any = None, shape: tuple[int, ...] = (1, 28, 28)) -> Images:
-    """Noise with a bright corner whose place is the class."""
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(400) % 10
-    x = torch.randint(0, 60, (400, *shape), dtype=torch.uint8, generator=generator)
-    for image, k in zip(x, y.tolist(), strict=True):
-        image[:, 2 * k : 2 * k + 4, 2 * k : 2 * k + 4] = 250
-    return Images(x, y, x[:50], y[:50], tuple("0123456789"), "made")
 
 
 @pytest.mark.parametrize(("figure", "panel"), NETWORKS)

@@ -14,6 +14,7 @@ from resolvent.cli import output
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import CODES, Form, Quiet
 from resolvent.errors import refuse
+from resolvent.paper import archive as archives
 from resolvent.paper import conduct
 from resolvent.paper.conduct import Made, Store
 from resolvent.paper.contents import FIGURES
@@ -35,9 +36,13 @@ def reproduce(
     scale: Annotated[str, typer.Option(metavar="quick|paper", help="How large networks' panels are.")] = conduct.QUICK,
     only: Annotated[str, typer.Option(metavar="convex|networks", help="Leave the other panels out.")] = ALL,
     device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where networks are trained.")] = "cpu",
+    seeds: Annotated[int | None, typer.Option(min=1, help="Run so many seeds at most.")] = None,
     kept: Annotated[bool, typer.Option("--kept", help="Run nothing: draw and judge what is there.")] = False,
     verdicts: Annotated[Path | None, typer.Option("--verdicts", metavar="FILE.md",
                                                   help="Write the verdicts, with pictures beside them, too.")] = None,
+    archive: Annotated[Path | None, typer.Option("--archive", metavar="DIR",
+                                                 help="Keep curves of networks at --scale paper there, as small "
+                                                 "files.")] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of runs, pictures and the page.")] = OUT,
     form: Form = Format.table,
     quiet: Quiet = False,
@@ -50,9 +55,15 @@ def reproduce(
         refuse("--scale", repr(scale), "quick or paper is needed")
     if only not in KINDS:
         refuse("--only", repr(only), "convex or networks is needed")
+    if archive is not None and scale != conduct.PAPER:
+        refuse("--archive", archive, "it is for --scale paper: quick runs are made again soon enough")
     report.needed("matplotlib")
     chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]
-    return _make(chosen, Store(out, scale, device), kept, verdicts, form, quiet)
+    store = Store(out, scale, device, seeds)
+    code = _make(chosen, store, kept, verdicts, form, quiet)
+    if archive is not None and code == 0:
+        say(f"{archives.add(chosen, store, archive)}: the curves")
+    return code
 
 
 def _make(

@@ -77,7 +77,7 @@ def _run_away(results: Results) -> Verdict:
 
 
 LARGE = tuple(
-    replace(networks.prox(title, networks.ETA), label=f"{title}, eta = 100", hidden=True)
+    replace(networks.prox(title, networks.ETA), label=f"{title}, eta = 100", hidden=True, ours=True)
     for title in ("FedSplit", "FedPi")
 )
 RUNAWAY = Claim("FedSplit and FedPi run away at eta = 100, the step of the others.", _run_away, ours=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ class Store:
     out: Path
     scale: str = QUICK
     device: str = "cpu"
+    most: int | None = None
+    """How many seeds are run at most; None: as many as there are."""
     found: dict[str, Folder] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -56,23 +59,11 @@ class Store:
 
     def plan(self, panel: Panel, line: Line) -> Iterator[Config]:
         """The configurations of a line, one a seed."""
-        settings: Settings = {"store.checkpoint": 10.0} | panel.base
-        if self.scale == QUICK:
-            settings |= panel.quick
-        settings |= line.settings | (line.quick if self.scale == QUICK else {})
-        if panel.networks:
-            settings["problem.device"] = self.device
-        for seed in range(self.seeds(panel, line)):
-            yield configs.read(configs.with_values({}, [*settings.items(), ("run.seed", seed)]))
-
-    def seeds(self, panel: Panel, line: Line) -> int:
-        """How many runs a line has."""
-        large = panel.paper_seeds if self.scale == PAPER else None
-        return line.seeds or large or panel.seeds
+        return itertools.islice(plan(panel, line, self.scale, self.device), self.most)
 
     def steps(self, chosen: Iterable[tuple[Figure, Panel]]) -> int:
         """How many runs there are in all, those shared by several panels counted each time."""
-        return sum(self.seeds(panel, line) for _, panel in chosen for line in panel.lines)
+        return sum(len(list(self.plan(panel, line))) for _, panel in chosen for line in panel.lines)
 
     def run(self, config: Config) -> pd.DataFrame:
         """The history of a configuration: read, gone on with, or run."""
@@ -87,12 +78,13 @@ class Store:
 
     def kept(self, config: Config) -> pd.DataFrame | None:
         """The history of a configuration if its run has ended, on any device; nothing is built and nothing run."""
-        folder = self._ended.get(_asked(config))
+        folder = self.ended.get(asked(config))
         return None if folder is None else self.read(folder)
 
     @functools.cached_property
-    def _ended(self) -> dict[str, Folder]:
-        return {_asked(configs.read(run.config)): run for run in self.found.values() if run.status in runs.ENDED}
+    def ended(self) -> dict[str, Folder]:
+        """Runs that have ended, by what was asked of them."""
+        return {asked(configs.read(run.config)): run for run in self.found.values() if run.status in runs.ENDED}
 
     def read(self, folder: Folder) -> pd.DataFrame:
         frame = folder.history()
@@ -100,7 +92,24 @@ class Store:
         return frame
 
 
-def _asked(config: Config) -> str:
+def plan(panel: Panel, line: Line, scale: str, device: str = "cpu") -> Iterator[Config]:
+    """The configurations of a line at a scale, one a seed."""
+    settings: Settings = {"store.checkpoint": 10.0} | panel.base
+    if scale == QUICK:
+        settings |= panel.quick
+    settings |= line.settings | (line.quick if scale == QUICK else {})
+    if panel.networks:
+        settings["problem.device"] = device
+    for seed in range(seeds(panel, line, scale)):
+        yield configs.read(configs.with_values({}, [*settings.items(), ("run.seed", seed)]))
+
+
+def seeds(panel: Panel, line: Line, scale: str) -> int:
+    """How many runs a line has at a scale."""
+    return line.seeds or (panel.large_seeds if scale == PAPER else panel.seeds)
+
+
+def asked(config: Config) -> str:
     """What tells configurations apart before their problem is built: not what building fills in, nor the device."""
     tree = configs.plain(config)
     tree["run"].pop("threads", None)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from resolvent.paper import archive as archives
+from resolvent.paper.archive import Archive
 from resolvent.paper.conduct import PAPER, Made, Store, across
 from resolvent.paper.drawing import picture
-from resolvent.paper.figure import Figure, Verdict
-from resolvent.paper.page import LEAD, counted, unique
+from resolvent.paper.figure import Across, Figure, Verdict
+from resolvent.paper.page import LEAD, counted, tally, unique
+from resolvent.paper.results import short
 from resolvent.runs.durable import storing
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 DPI = 85
+LARGE, SIZE = "scale-paper", "at the paper's size"
+"""The folder of networks' runs at the paper's size, beside the pictures."""
 HEAD = "| claim | verdict | measured |\n|---|---|---|"
 MADE = """This file is generated: `resolvent reproduce all --verdicts docs/paper.md` runs what is missing
 and writes it again; with `--kept` it is written from the runs that are there. "Ours" marks claims and lines that
-this library adds."""
+this library adds. What networks did at the paper's size is read from small files, so that no GPU is needed for it."""
 
 CHOSEN = """Read the verdicts with this in mind. The paper states no thresholds and leaves settings open; both were
 chosen here, and some after a first look at runs, where the first choice had said otherwise:
@@ -29,53 +38,144 @@ chosen here, and some after a first look at runs, where the first choice had sai
 - `fig:fixed_pr_stationary`: a proper range is eta (k-1) L <= 0.35 (first 0.25). In the middle panel products
   below 2e-3 were left out: acceleration did not find their fixed points.
 - Networks: FedSplit and FedPi have eta = 0.1, since they run away at 100, 10 and 1 (quick runs); the others
-  keep 100.
+  keep 100. At the paper's size eta = 100 was tried for 5 rounds of FedSplit and 4 of FedPi: losses of 1.65 and
+  1.03, less than with 0.1 by then (2.07 and 2.23). Whether they run away later is not known there.
 - `theorems:fedprox` fp: on a first problem, with 30 users in 4 dimensions, averages under 1/t^0.6 were still
   above those of the constant step after 2000 rounds; the problem shown is smaller.
 - `sec:acc` gamma and `law` fedavg: "the same end" is within 5 % (first 0.1 %), "close" within 10 % (first 5 %).
 - `tab:FL`: FedAvg's vanishing steps are taken with k = 5; with k = 1 and a smaller first step it was still at a
   gap of 51.
 
-One seed stands behind every convex panel and every network but those of `fig:extrap` and
-`fig:extrap_error`. Reasons that begin with "Likely" were not tested."""
+One seed stands behind every convex panel, every network but those of `fig:extrap` and `fig:extrap_error`, and
+everything at the paper's size. Reasons that begin with "Likely" were not tested."""
+
+Large = dict[tuple[str, str], Made]
+"""Networks' panels at the paper's size, by figure and panel."""
 
 
 def write(made: Sequence[Made], path: Path, store: Store) -> Path:
-    """Write the file and its pictures."""
+    """Write the file and its pictures; at scale quick, networks' panels at the paper's size from the archive too."""
     folder = path.with_suffix("")
+    archive = {} if store.scale == PAPER else archives.read(folder / LARGE)
+    networks = [one for one in made if one.panel.networks and store.scale != PAPER]
+    large = {_place(one): archives.panel_of(one.figure, one.panel, archive) for one in networks}
     parts = ["# The paper, reproduced", LEAD, MADE, CHOSEN, counted(made, store.scale)]
+    parts += [_compared(made, large, archive, folder)] if large else []
     for figure in unique(one.figure for one in made):
-        parts += _figure(figure, [one for one in made if one.figure.label == figure.label], folder, store)
+        panels = [one for one in made if one.figure.label == figure.label]
+        parts += _figure(figure, panels, large, archive, folder, store.scale)
     with storing(path, "name another file with --verdicts"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return path
 
 
-def _figure(figure: Figure, made: Sequence[Made], folder: Path, store: Store) -> list[str]:
+def _compared(made: Sequence[Made], large: Large, archive: Archive, folder: Path) -> str:
+    """How much was run at the paper's size, what became of the claims there, and where the two sizes disagree."""
+    if not archive:
+        return "No network was run at the paper's size."
+    done = [one for one in large.values() if one.verdicts]
+    devices = ", ".join(sorted({frame.attrs["device"] for frame in archive.values()}))
+    ended = sum(frame.attrs["status"] != archives.UNFINISHED for frame in archive.values())
+    told = (
+        f"At the paper's size {len(done)} of {len(large)} network panels were run and judged, by {ended} runs on one "
+        f"{devices}; [{folder.name}/{LARGE}]({folder.name}/{LARGE}/README.md) says how. Claims there: "
+        f"{tally(_verdicts(large))}. A panel that was not run at that size, or only in part, says so."
+    )
+    apart = []
+    for one in made:
+        quick = {claim.words: verdict for claim, verdict in one.verdicts}
+        for claim, verdict in large[_place(one)].verdicts if _place(one) in large else ():
+            if claim.words in quick and quick[claim.words].said != verdict.said:
+                apart.append(
+                    f'- `{one.figure.label}` {one.panel.key}: "{claim.words}" *{quick[claim.words].said}* in quick '
+                    f"runs, *{verdict.said}* at the paper's size."
+                )
+    return "\n".join([f"{told} The two sizes disagree here:", "", *apart]) if apart else told
+
+
+def _place(one: Made) -> tuple[str, str]:
+    return one.figure.label, one.panel.key
+
+
+def _verdicts(large: Large) -> list[Verdict]:
+    """All verdicts on the paper's claims at the paper's size."""
+    found = [verdict for one in large.values() for claim, verdict in one.verdicts if not claim.ours]
+    for figure in unique(one.figure for one in large.values()):
+        found += [verdict for _, verdict in _across(figure, large)]
+    return found
+
+
+def _across(figure: Figure, large: Large) -> list[tuple[Across, Verdict]]:
+    """Claims about several panels at the paper's size, which are about seeds too: judged where none is missing."""
+    return across(figure, [one for one in large.values() if not one.missing])
+
+
+def _figure(
+    figure: Figure, made: Sequence[Made], large: Large, archive: Archive, folder: Path, scale: str
+) -> list[str]:
     parts = [f"## {figure.title} (`{figure.label}`)", figure.caption]
     parts += [figure.settings] if figure.settings else []
     for one in made:
-        parts += _panel(one, folder, store)
-    several = across(figure, made)
-    if several:
-        parts.append("**Across panels.**")
-        parts.append("\n".join([HEAD, *(_row(claim.words, verdict) for claim, verdict in several)]))
+        parts += _panel(one, folder, scale)
+        parts += _large(large[_place(one)], one, archive, folder) if _place(one) in large else []
+    parts += _several(across(figure, made), "**Across panels.**")
+    several = _across(figure, large)
+    parts += _several(several, f"**Across panels, {SIZE}.**")
+    asked = [claim for claim in figure.claims if all((figure.label, key) in large for key in claim.panels)]
+    if len(several) < len(asked):
+        parts.append(f"**Across panels, {SIZE}: not judged**, since seeds are missing.")
     return parts
 
 
-def _panel(one: Made, folder: Path, store: Store) -> list[str]:
-    size = "" if not one.panel.networks else ", at the paper's size" if store.scale == PAPER else ", quick"
+def _several(verdicts: Sequence[tuple[Across, Verdict]], heading: str) -> list[str]:
+    if not verdicts:
+        return []
+    return [heading, "\n".join([HEAD, *(_row(claim.words, verdict) for claim, verdict in verdicts)])]
+
+
+def _panel(one: Made, folder: Path, scale: str) -> list[str]:
+    size = "" if not one.panel.networks else f", {SIZE}" if scale == PAPER else ", quick"
     if one.results is None:
         return [f"**{one.panel.key}: {one.panel.title}.** Not run: runs missing, {one.missing}."]
-    parts = [f"**{one.panel.key}: {one.panel.title}{size}.**"]
-    if one.panel.table is not None:
+    return [f"**{one.panel.key}: {one.panel.title}{size}.**", *_shown(one, folder, folder.name)]
+
+
+def _large(one: Made, quick: Made, archive: Archive, folder: Path) -> list[str]:
+    """A network's panel at the paper's size, or that it was not run there."""
+    heading = f"**{one.panel.key}: {one.panel.title}, {SIZE}"
+    if one.results is None:
+        return [f"{heading}: not run.**"]
+    counts = {len(frames) for frames in one.results.values()}
+    behind = f"{' to '.join(map(str, sorted({min(counts), max(counts)})))} of {quick.panel.large_seeds} seeds"
+    left = archives.begun(quick.panel, archive)
+    names = {line.name for line in one.panel.lines}
+    absent = [line for line in quick.panel.lines if line.label not in one.results and line.label not in left]
+    missing = dict.fromkeys(line.label if line.name in names else line.name for line in absent)
+    notes = [f"Not run: {'; '.join(missing)}."] if missing else []
+    notes += [f"Left unfinished, and not judged: {'; '.join(map(_left, left, left.values()))}."] if left else []
+    if one.verdicts:
+        shown = _shown(one, folder / LARGE, f"{folder.name}/{LARGE}", SIZE)
+        return [" ".join([f"{heading}, {behind}.**", *notes]), *shown]
+    ends = [f"{label} (final loss {short(one.results.final(label))})" for label in one.results]
+    return [" ".join([f"{heading}: in part only, so not judged.**", f"Run: {'; '.join(ends)}, {behind}.", *notes])]
+
+
+def _left(label: str, frame: pd.DataFrame) -> str:
+    rounds, value = frame.attrs["rounds"], float(frame["value"].iloc[-1])
+    return f"{label} after {rounds} rounds, at a loss of {short(value)}"
+
+
+def _shown(one: Made, folder: Path, link: str, note: str = "") -> list[str]:
+    """A table or a picture, and the verdicts."""
+    parts = []
+    if one.panel.table is not None and one.results is not None:
         headings, rows = one.panel.table(one.results)
         lines = [headings, ["---"] * len(headings), *rows]
         parts.append("\n".join("| " + " | ".join(_plain(cell) for cell in line) + " |" for line in lines))
-    drawn = picture(one, folder, DPI)
+    drawn = picture(one, folder, DPI, note)
     if drawn is not None:
-        parts.append(f"![{one.panel.title}]({folder.name}/{drawn.name})")
+        parts.append(f"![{one.panel.title}{note and ', '}{note}]({link}/{drawn.name})")
     if one.verdicts:
         rows_ = [_row(claim.words + (" (ours)" if claim.ours else ""), verdict) for claim, verdict in one.verdicts]
         parts.append("\n".join([HEAD, *rows_]))

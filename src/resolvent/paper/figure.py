@@ -117,6 +117,11 @@ class Panel:
     """The least y shown."""
 
     @property
+    def large_seeds(self) -> int:
+        """Seeds of most lines at the paper's size."""
+        return self.paper_seeds or self.seeds
+
+    @property
     def networks(self) -> bool:
         """Whether a network is trained."""
         return self.base.get("problem.name") in NETWORKS

@@ -11,13 +11,13 @@ QUICK = 10
 QUICK_MNIST: Settings = {"problem.images": 600, "run.rounds": 20}
 """24 training images a user instead of 2,400."""
 STEPS, RATE, ETA, SMALL_ETA = 100, 0.01, 100.0, 0.1
-"""FedSplit and FedPi take the small one: at 100 they run away, since duals of size eta |grad f_i| build up."""
+"""FedSplit and FedPi take the small one: at 100 quick runs run away, since duals of size eta |grad f_i| build up."""
 ONE, MANY = "FedAvg, one step", "FedAvg, many steps"
 QUICK_LOCAL: Settings = {"local.steps": STEPS // QUICK, "local.lr": RATE * QUICK}
 QUICK_WORDS = (
     "Quick: 20 users with 24 training images each (the paper: 2,400), 10 local steps of size 0.1 (100 of 0.01), "
-    "20 rounds. Many steps are 100, quick 10. FedSplit and FedPi have eta = 0.1 (and quick steps of 0.05): at 100 they "
-    "run away."
+    "20 rounds. Many steps are 100, quick 10. FedSplit and FedPi have eta = 0.1 (and quick steps of 0.05): at 100 "
+    "quick runs of them run away."
 )
 
 

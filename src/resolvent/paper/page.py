@@ -47,10 +47,16 @@ def unique(figures: Iterable[Figure]) -> list[Figure]:
 
 def counted(made: Sequence[Made], scale: str) -> str:
     """How many claims hold."""
-    said = Counter(verdict.said for verdict in judged(made))
-    words = ", ".join(f"{said[kind]} {kind.replace('holds', 'hold').replace('does not', 'do not')}" for kind in CLASSES)
     absent = sum(one.results is None for one in made)
-    return f"Claims: {words}. Networks at scale {scale}." + (f" {absent} panels were not run." if absent else "")
+    return f"Claims: {tally(judged(made))}. Networks at scale {scale}." + (
+        f" {absent} panels were not run." if absent else ""
+    )
+
+
+def tally(verdicts: Iterable[Verdict]) -> str:
+    """How many there are of each kind."""
+    said = Counter(verdict.said for verdict in verdicts)
+    return ", ".join(f"{said[kind]} {kind.replace('holds', 'hold').replace('does not', 'do not')}" for kind in CLASSES)
 
 
 def judged(made: Sequence[Made]) -> list[Verdict]:
