@@ -78,7 +78,11 @@ def _make(
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where it was left")
         return CODES["interrupted"]
-    output.rows(_told(made), form, "Verdicts")
+    told = _told(made)
+    if form is Format.table and len({one.figure.label for one in made}) > 1:  # too much for a terminal
+        told = [{name: row[name] for name in ("panel", "claim", "verdict")} for row in told]
+    output.rows(told, form, "Verdicts")
+    say(page.counted(made, store.scale))
     say(f"{page.write(made, store.out, store.scale)}: the page")
     if verdicts is not None:
         say(f"{document.write(made, verdicts, store)}: the verdicts")
@@ -108,7 +112,7 @@ def _told(made: Sequence[Made]) -> list[dict[str, Any]]:
     for figure in dict.fromkeys(one.figure.label for one in made):
         this = next(one.figure for one in made if one.figure.label == figure)
         for several, verdict in conduct.across(this, made):
-            where = f"{this.name} {', '.join(several.panels)}"
+            where = f"{this.name} ({len(several.panels)} panels)"
             rows.append({"panel": where, "claim": several.words, "verdict": verdict.said, "measured": verdict.numbers})
     return rows
 
