@@ -45,7 +45,7 @@ chosen here, and some after a first look at runs, where the first choice had sai
 - `sec:acc` gamma and `law` fedavg: "the same end" is within 5 % (first 0.1 %), "close" within 10 % (first 5 %).
 - `tab:FL`: FedAvg's vanishing steps are taken with k = 5; with k = 1 and a smaller first step it was still at a
   gap of 51. That hold works is said of gaps below 1e-9 of the first one, not of round-off, where FedPi is not yet.
-- `thm:rp`: the cones are halfspaces; of the first ones tried not all were obtuse.
+- `thm:rp`: the obtuse cones are halfspaces; with narrower ones, tried first, there was little to see.
 - Networks' losses within 5 % of each other count as equal; a suffix average keeps up within a factor of three.
 
 One seed stands behind every convex panel, every network but those of `fig:extrap` and `fig:extrap_error`, and

@@ -124,13 +124,14 @@ def _draw(axis: Any, results: Results) -> None:
     products = sorted({c for c, _ in gaps})
     for c in products:
         axis.plot([c / (k - 1) for k in KS], [gaps[c, k] for k in KS], color="#999999", ls="--", lw=0.9)
-        axis.annotate(f"{c:.0e}".replace("e-0", "e-"), (c / (KS[0] - 1), gaps[c, KS[0]]), xytext=(5, -3),
-                      textcoords="offset points", fontsize=7, color="#777777")  # fmt: skip
+        label, end = f"{c:.1e}".replace(".0e", "e").replace("e-0", "e-"), (c / (KS[0] - 1), gaps[c, KS[0]])
+        axis.annotate(label, end, (5, -3), textcoords="offset points", fontsize=7, color="#777777")
     for k, colour in zip(KS, RAMP, strict=True):
         xs = [c / (k - 1) for c in products]
         axis.plot(xs, [gaps[c, k] for c in products], "o-", color=colour, ms=3.5, lw=1.5, label=f"k = {k}")
     axis.plot([], [], color="#999999", ls="--", lw=0.9, label="equal eta (k-1)")
     axis.set(xscale="log", yscale="log", xlabel="eta", ylabel="f(w) - f* at the fixed point")
+    axis.set_xlim(right=3 * products[-1] / (KS[0] - 1))  # room for the last label
     axis.grid(alpha=0.25)
 
 

@@ -73,8 +73,9 @@ def _converse(results: Results) -> Verdict:
 def _draw_reflectors(axis: Any, results: Results) -> None:
     axis.plot(MUS, results.facts["predicted"], color=BLACK, lw=1.2, label="predicted, L = 1")
     axis.plot(MUS, results.facts["measured"], "o", color=GREEN, ms=5, label="measured")
-    for (label, value), colour in zip(results.facts["flat"].items(), (RED, ORANGE, PINK, VIOLET), strict=True):
-        axis.plot([1e-3], [value], "s", ms=5, color=colour, label=f"{label}, mu = 0", alpha=0.8)
+    flat = zip(results.facts["flat"].items(), (RED, ORANGE, PINK, VIOLET), strict=True)
+    for place, ((label, value), colour) in enumerate(flat, 1):  # side by side: a logarithmic axis has no 0
+        axis.plot([place * 3e-4], [value], "s", ms=5, color=colour, label=f"{label}, mu = 0", alpha=0.8)
     axis.axhline(1, color="#999999", lw=0.8, ls="--")
     axis.set(xscale="log", xlabel="mu", ylabel="Lipschitz constant of the reflector, eta = 1", ylim=(0, 1.06))
     axis.grid(alpha=0.25)
