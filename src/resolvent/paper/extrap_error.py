@@ -5,7 +5,7 @@ from __future__ import annotations
 from resolvent.paper import networks
 from resolvent.paper.extrap import BETTER, RAW, STYLES, UNSTABLE, accelerated, gain
 from resolvent.paper.figure import Across, Claim, Figure, Line, Panel, Verdict
-from resolvent.paper.networks import MNIST, QUICK_MNIST, QUICK_WORDS
+from resolvent.paper.networks import FINE, FINE_WORDS, MNIST, QUICK_MNIST, QUICK_WORDS
 from resolvent.paper.results import Results, short
 
 
@@ -45,8 +45,8 @@ FIGURE = Figure(
     "Anderson acceleration of the network, by algorithm",
     "Medians over four seeds with bands from least to most; dashed accelerated as the paper prints it, dotted with "
     "safeguards.",
-    tuple(_panel(line) for line in networks.algorithms(alone=True)),
+    tuple(_panel(line) for line in networks.algorithms(alone=True, fold=FINE)),
     (Across("FedRP and FedSplit are less stable than FedProx and FedPi.", ("fedprox", "fedsplit", "fedpi", "fedrp"),
             _stability),),
-    settings=QUICK_WORDS,
+    settings=f"{QUICK_WORDS} {FINE_WORDS}",
 )  # fmt: skip

@@ -241,5 +241,5 @@ FIGURE = Figure(
     ),
     settings="Least squares by the closed form, logistic regression with Anderson acceleration (memory 4) to the "
     "fixed point; one configuration of each is run plainly, for the stated rounds, and agrees. "
-    "Quick: the network with 24 training images a user (the paper: 2,400) and 20 rounds (200).",
+    "Quick: the network with at most 24 training images a user (the paper: 2,400) and 20 rounds (200).",
 )  # fmt: skip
