@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resolvent.paper import networks
-from resolvent.paper.extrap import BETTER, RAW, STYLES, UNSTABLE, accelerated, gain
+from resolvent.paper.extrap import BETTER, EXACT, RAW, ROWS, STYLES, UNSTABLE, accelerated, gain
 from resolvent.paper.figure import Across, Claim, Figure, Line, Panel, Verdict
 from resolvent.paper.networks import FINE, FINE_WORDS, MNIST, QUICK_MNIST, QUICK_WORDS
 from resolvent.paper.results import Results, short
@@ -23,7 +23,8 @@ def _says(line: Line) -> Claim:
             words += f"; the seeds end {plain} apart, accelerated {fast}"
         return Verdict.of(ratio > 1 if unstable else ratio < BETTER, words)
 
-    return Claim(f"Acceleration makes {name} worse." if unstable else f"{name} converges much faster with it.", check)
+    words = f"Acceleration makes {name} worse." if unstable else f"{name} converges much faster with it."
+    return Claim(words, check, why=ROWS if line.settings["scheme.algorithm"] in EXACT else "")
 
 
 def _stability(panels: dict[str, Results]) -> Verdict:
