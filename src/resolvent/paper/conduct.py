@@ -17,6 +17,7 @@ from resolvent.errors import InputError
 from resolvent.experiment.tasks import task
 from resolvent.paper.figure import HOLDS, Across, Claim, Figure, Line, Panel, Settings, Verdict
 from resolvent.paper.results import Results
+from resolvent.problems.neural.crew import one_thread
 from resolvent.runs import Folder
 
 if TYPE_CHECKING:
@@ -118,7 +119,16 @@ def asked(config: Config) -> str:
 
 
 def make(figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool = False) -> Made:
-    """Run one panel and judge what the text claims of it; with `only_kept`, from what is there, or not at all."""
+    """Run one panel and judge what the text claims of it; with `only_kept`, from what is there, or not at all.
+
+    On one thread, but for networks, whose runs take as many as there are: short products gain little from a second
+    one, and wait for it whenever something else holds a core.
+    """
+    with one_thread():
+        return _make(figure, panel, store, step, only_kept)
+
+
+def _make(figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool) -> Made:
     frames: dict[str, list[pd.DataFrame]] = {}
     missing = 0
     for line in panel.lines:
