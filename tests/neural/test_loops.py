@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from resolvent.problems import neural
+from resolvent.problems.neural import desk
 from resolvent.problems.neural.layers import windows
 
 pytest.importorskip("numba")
@@ -152,6 +155,17 @@ def test_nan_in_the_output_is_nan_in_the_loss() -> None:
             o, torch.zeros(1, 1, dtype=torch.int64), torch.ones_like(o[:, 0]), torch.empty_like(o)
         )
         assert bool(loss.isnan())
+
+
+def test_a_numba_that_cannot_be_imported_is_no_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba refuses a NumPy that is newer than itself."""
+    kind = (torch.device("cpu"), torch.float32, None)
+    assert desk.loops_for(*kind) is loops
+    monkeypatch.delattr(neural, "loops")
+    monkeypatch.delitem(sys.modules, loops.__name__)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr(desk, "find_spec", lambda name: name)
+    assert desk.loops_for(*kind) is None
 
 
 def test_without_a_place_on_disk_code_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

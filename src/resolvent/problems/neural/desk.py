@@ -39,8 +39,10 @@ def loops_for(device: torch.device, dtype: torch.dtype, compute: torch.dtype | N
     real = dtype in (torch.float32, torch.float64)
     if device.type != "cpu" or not real or compute is not None or find_spec("numba") is None:
         return None
-    from resolvent.problems.neural import loops
-
+    try:
+        from resolvent.problems.neural import loops
+    except ImportError:  # a Numba that does not take the NumPy that is there
+        return None
     return loops
 
 
