@@ -117,7 +117,8 @@ class Trained:
             p, now = self.captured[1](u).clone(), {}
         else:
             part = (self.problem if who is None else self.problem.take(who)).remembering(past)
-            p = self.answer(part, ask.among(self.problem.users), u)
+            with part.working():
+                p = self.answer(part, ask.among(self.problem.users), u)
             now = part.memory()
         _finite(p, ask)
         return p, self._kept(now, who, memory)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import resolvent as rs
 from neural_reference import Federation, federation
 from resolvent.models import cifar10_cnn, mnist_cnn
 from resolvent.problems.neural import Slopes, Ways, stacked
+from resolvent.problems.neural.crew import one_thread
 
 pytestmark = pytest.mark.usefixtures("convolutions")
 SMALL = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 9), nn.Sigmoid(), nn.Linear(9, 1 + 2))
@@ -71,6 +74,36 @@ def test_threads_and_pieces_do_not_change_a_bit(name: str, monkeypatch: pytest.M
         assert torch.equal(one.grad, three.grad)
         assert torch.equal(one.loss, three.loss)
         assert torch.equal(one.grad[2:3], alone.grad)
+
+
+def test_one_thread_nests_and_gives_back_what_it_found() -> None:
+    with threads(3):
+        with one_thread() as outer, one_thread() as inner:
+            assert (outer, inner, torch.get_num_threads()) == (3, 3, 1)
+        assert torch.get_num_threads() == 3
+    with threads(1), one_thread() as alone:
+        assert alone == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("way", "there"), [("stacked", 1), ("loop", 2)])
+def test_local_steps_leave_one_thread_to_kernels(way: str, there: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where users are shared out among threads; a module that goes user by user keeps torch's own threads."""
+    fed = federation(SMALL, (7,), users=2, n=5, dtype=torch.float32)
+    normed = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    problem = rs.Neural(fed.model if way == "stacked" else normed, list(zip(fed.x, fed.y, strict=True)))
+    assert problem.way.startswith(way)
+    seen, gradient = set(), Ways.value_and_grad
+
+    def watched(*args: Any) -> Slopes:
+        seen.add(torch.get_num_threads())
+        return gradient(*args)
+
+    monkeypatch.setattr(Ways, "value_and_grad", watched)
+    with threads(2):
+        rs.solve(problem, rs.fedprox(0.1, rs.GradientProx(2, 0.1)), rounds=1, every=5)
+        assert torch.get_num_threads() == 2
+    assert seen == {there}
 
 
 def test_where_the_data_lie_does_not_change_a_bit() -> None:

@@ -16,18 +16,25 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 
+_found = 1
+"""How many threads `one_thread` found: within it, so many may work side by side."""
+
+
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """Kernels on one thread meanwhile; gives how many threads there were."""
-    threads = torch.get_num_threads()
+    """Kernels on one thread meanwhile; gives how many threads there were, before the outer one if they nest."""
+    global _found
+    threads, outer = torch.get_num_threads(), _found
     if threads == 1:
-        yield 1
+        yield outer
         return
     torch.set_num_threads(1)
+    _found = threads
     try:
         yield threads
     finally:
         torch.set_num_threads(threads)
+        _found = outer
 
 
 @lru_cache(maxsize=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from resolvent.errors import InputError, refuse
 from resolvent.problems.inputs import as_rows, as_weights
+from resolvent.problems.neural.crew import one_thread
 from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.judge import judges, losses
 from resolvent.problems.neural.silos import Batch, Resident, Silos, as_silos
@@ -99,6 +101,12 @@ class Neural:
     def way(self) -> str:
         """How gradients are computed here, and why."""
         return f"{self.ways.way}: {self.ways.reason}"
+
+    def working(self) -> AbstractContextManager[object]:
+        """To be held over many gradients: where users are shared out among threads, kernels' own threads would wait
+        beside them between one gradient and the next, at full speed."""
+        shared_out = self.ways.way == "stacked" and self.ways.device.type == "cpu"
+        return one_thread() if shared_out else nullcontext()
 
     def value(self, W: Tensor) -> Tensor:
         """Each user's mean loss as it is used, not as it is trained: no dropout, running means."""
