@@ -12,6 +12,7 @@ from matplotlib.colors import to_hex
 
 from resolvent import config as configs
 from resolvent import experiment, report
+from resolvent.errors import StorageError
 from resolvent.report import tables
 from resolvent.report.curves import COLOURS, lighter
 from resolvent.runs import Folder, folders
@@ -238,3 +239,10 @@ def test_the_limit_is_where_a_sibling_came_to_rest(run: Run) -> None:
     rows.to_csv(plain.metrics, index=False)
     summary = report.summary(report.curves([plain, fast]))
     assert [row["rounds_to_limit"] is None for row in summary] == [True, False]
+
+
+def test_a_picture_that_cannot_be_written_leaves_no_figure_open(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="cannot be written"):
+        report.draw(report.curves([run()]), tmp_path / "file" / "picture.png", "One")
+    assert plt.get_fignums() == []

@@ -39,10 +39,12 @@ def picture(made: Made, folder: Path, dpi: int = 110, note: str = "") -> Path | 
     if handles:
         figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside right upper")
     path = folder / f"{made.figure.name}-{panel.key}.png"
-    with storing(path, "name another folder with --out"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=dpi)
-    plt.close(figure)
+    try:
+        with storing(path, "name another folder with --out"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=dpi)
+    finally:
+        plt.close(figure)
     return path
 
 

@@ -99,8 +99,10 @@ def _figure(panels: int) -> tuple[Figure, Any]:
 def _save(figure: Figure, path: Path) -> Path:
     from matplotlib import pyplot as plt
 
-    with storing(path, "name another place for it"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-    plt.close(figure)
+    try:
+        with storing(path, "name another place for it"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=130)
+    finally:
+        plt.close(figure)
     return path
