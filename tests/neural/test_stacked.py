@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from neural_reference import federation, plain_loop
 from resolvent.models import cifar10_cnn, mnist_cnn
 from resolvent.problems.neural import Captured, Ways, convolution, stacked
+from resolvent.problems.neural.trace import trace
 
 pytestmark = pytest.mark.usefixtures("convolutions")
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -130,6 +131,13 @@ def test_gradients_are_those_of_plain_autograd(name: str, device: str) -> None:
     torch.testing.assert_close(ways.values(W, x, y).cpu(), want_loss, rtol=1e-12, atol=1e-12)
     out = Ways(fed.model, dtype=torch.float64, way="loop").outputs(fed.W, fed.x)
     torch.testing.assert_close(ways.outputs(W, x).cpu(), out, rtol=1e-12, atol=1e-12)
+
+
+def test_layers_over_one_axis_are_put_as_those_over_two() -> None:
+    """One height put in, one taken out, and maxima before biases and ReLUs."""
+    names = [type(step.layer).__name__ for step in trace(NETS["line to its end"]()[0], join=False).steps]
+    middle = ["Conv", "MaxPool", "Bias", "ReLU"]
+    assert names == ["Lift", *middle, *middle, "Lift", "Reshape", "Linear", "Bias"]
 
 
 @pytest.mark.parametrize("device", DEVICES)

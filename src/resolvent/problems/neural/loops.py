@@ -5,8 +5,9 @@ Values are (users, channels, height, width, n) with the images innermost, each u
 convolution's outputs is then a sum of rows of inputs, each shifted, and times a number: nothing is copied before it is
 multiplied. The innermost loops take two rows on one side and five on the other, ten products for seven numbers read.
 
-Compiled by Numba, for which those who import this module have looked; compiled code is kept on disk. Functions that end
-up on a tape come as `Loop`s, bound to their buffers once.
+Compiled by Numba, for which those who import this module have looked; compiled code is kept on disk. It is
+made anew when this file changes, and only then: functions that call each other have to stay together here. Those that
+end up on a tape come as `Loop`s, bound to their buffers once.
 """
 
 from __future__ import annotations
