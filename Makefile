@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow check bench clean
+.PHONY: help setup demo test slow hunt check bench clean
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -39,6 +39,9 @@ test: $(STAMP) ## the tests, without the slow ones, on all cores
 
 slow: $(STAMP) ## the slow tests
 	$(PY) -m pytest -m slow -n auto
+
+hunt: $(STAMP) ## random cases of every family against independent code, for some minutes
+	PYTHONPATH=tests $(PY) -m hunt
 
 check: $(STAMP) ## formatting, lint, types
 	$(PY) -m ruff format --check .

@@ -1,0 +1,1 @@
+"""One module for each part of the package that is hunted through."""
