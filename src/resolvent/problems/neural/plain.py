@@ -58,9 +58,18 @@ def exact(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
     """torch's own randomness as a function of the seed, and left as it was."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(0 if seed is None else seed)
+    seed = 0 if seed is None else seed
+    if device.type != "cpu":
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
+        return
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would note it down for every accelerator, each time
+    try:
         yield
+    finally:
+        torch.default_generator.set_state(state)
 
 
 def _own(rows: Tensor, real: slice | Tensor) -> Tensor:

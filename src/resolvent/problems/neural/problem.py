@@ -33,7 +33,7 @@ BUFFER = "buffer."
 class Neural:
     """Any nn.Module over users' own data.
 
-    users: (x, y) tensors, map-style data sets or DataLoaders, one a user. loss: of (output, target), a mean over rows.
+    users: (x, y) arrays, data sets or DataLoaders, one per user. loss: of (output, target), a mean over rows.
     validation, test: as users, or one (x, y) that all are judged by. autocast: torch.bfloat16, say.
 
     Parameters that require a gradient are the vector, in the order of `model.parameters()`; the module itself is left

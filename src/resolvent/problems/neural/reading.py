@@ -66,6 +66,11 @@ class Reader(Protocol):
     """A user's rows. `chunks` goes through all of them, some at a time; `pick` reads chosen ones."""
 
     @property
+    def count(self) -> int | None:
+        """How many there are, if that is known before they are read."""
+        ...
+
+    @property
     def indexed(self) -> bool: ...
     def chunks(self, seed: int) -> Iterator[Pair]: ...
     def pick(self, rows: Sequence[int], seed: int) -> Pair: ...
@@ -81,6 +86,10 @@ class Indexed:
     collate: Callable[[list[Any]], Any]
     loader: DataLoader[Any]
     indexed = True
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
 
     def chunks(self, seed: int) -> Iterator[Pair]:
         return _chunks(self.loader, self.name, seed)
@@ -101,6 +110,7 @@ class Flowing:
 
     name: str
     loader: DataLoader[Any]
+    count = None
     indexed = False
 
     def chunks(self, seed: int) -> Iterator[Pair]:

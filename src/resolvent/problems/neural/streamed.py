@@ -89,6 +89,8 @@ def survey(reader: Reader, put: Put, name: str) -> Survey:
             targets = torch.cat([targets, y.cpu().flatten().to(torch.int64)]).unique()
     if not size:
         refuse(name, "empty", "every user needs at least one row")
+    if reader.count is not None and size != reader.count:
+        refuse(name, f"read as {size} rows where it has {reader.count}", "collate_fn must give one for each")
     _repeats(reader, name)
     return Survey(size, kinds[0], targets)
 
