@@ -24,6 +24,7 @@ from torch.utils.data import (
 )
 
 import resolvent as rs
+from resolvent.problems.neural import Ways
 
 DOUBLE = torch.float64
 pytestmark = [
@@ -90,6 +91,25 @@ def test_a_module_that_writes_to_its_input_leaves_the_data(sizes: tuple[int, ...
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert all(torch.equal(stack.x, b) for stack, b in zip(problem.silos.stacks, before, strict=True))
     assert all(torch.equal(x, y) for (x, _), (y, _) in zip(users, people(*sizes), strict=True))
+
+
+@pytest.mark.parametrize("way", ["vmap", "loop"])
+def test_no_way_writes_to_its_data(way: str) -> None:
+    class Plain(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            x.mul_(2)
+            return super().forward(x)
+
+    (x, y), (X, Y) = people(6, 6)
+    x, y = torch.stack([x, X]), torch.stack([y, Y])
+    ways = Ways(Plain(5, 3), dtype=DOUBLE, way=way)
+    W = torch.ones(2, ways.dim, dtype=DOUBLE)
+    before = x.clone()
+    for _ in range(2):
+        ways.value_and_grad(W, x, y)
+        ways.values(W, x, y)
+        ways.outputs(W, x)
+    assert torch.equal(x, before)
 
 
 @pytest.mark.parametrize("make", [net, normed])
@@ -446,6 +466,7 @@ NAN[2, 1] = torch.nan
         (lambda: rs.Neural(net(), [Rows(X[:0], Y[:0])]), r"users\[0\] is empty"),
         (lambda: rs.Neural(net(), [DataLoader(Rows(X, Y), sampler=SubsetRandomSampler([]))]), r"users\[0\] is empty"),
         (lambda: rs.Neural(net(), [DataLoader(Rows(X, Y), sampler=SubsetRandomSampler([9]))]), "IndexError"),
+        (lambda: rs.Neural(net(), [Subset(TensorDataset(X, Y), [0, 7])]), r"users\[0\] cannot be read: index 7"),
         (lambda: rs.Neural(net(), [Once(X, Y)]), "can be gone through only once"),
         (lambda: rs.Neural(net(), [DataLoader(Flow(X, Y), 3, drop_last=True)]), "pass drop_last=False"),
         (lambda: rs.Neural(net(), [DataLoader(Rows(X, Y), 3, drop_last=True)]), "pass drop_last=False"),

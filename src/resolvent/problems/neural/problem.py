@@ -133,7 +133,8 @@ class Neural:
         if not bool(chosen.any()):
             return W.new_zeros((self.users, self.dim))
         batch = self.silos.pick(rows, chosen, self._seeds)
-        return batch.added(W.new_zeros((self.users, self.dim)), self._slope(W, batch))
+        slope = self._slope(W, batch)
+        return slope if batch.who is None else batch.added(W.new_zeros((self.users, self.dim)), slope)
 
     def _slope(self, W: Tensor, batch: Batch) -> Tensor:
         seeds, buffers = batch.seeds(self._seeds), self._of(batch)

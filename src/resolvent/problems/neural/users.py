@@ -44,7 +44,10 @@ def is_pair(given: Any) -> bool:
 
 def _arrays(user: Any, name: str) -> Pair | None:
     """A user's x and y as they came; None where the user is a stream."""
-    tensors = _tensors(user)
+    try:
+        tensors = _tensors(user)
+    except IndexError as error:
+        raise InputError(f"{name} cannot be read: {error}") from error
     if tensors is not None:
         if len(tensors) != 2:
             refuse(name, f"a TensorDataset of {len(tensors)} tensors", "two are needed, x and y")
