@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -157,6 +158,22 @@ def test_a_sampler_says_which_rows_are_the_users() -> None:
     scheme = rs.fedavg(0.1, local=rs.GradientSteps(1, batch=2))
     one, two = (rs.solve(p, scheme, rounds=2).model for p in (problem, plain))
     assert torch.allclose(one, two, rtol=1e-12)
+
+
+class Doubled(TensorDataset):
+    def __getitem__(self, k: int) -> Any:
+        x, y = super().__getitem__(k)
+        return 2 * x, y
+
+
+def test_rows_are_what_reading_gives() -> None:
+    """Not the tensors of a data set that changes them, nor all rows where a batch sampler gives some."""
+    x, y = people(9)[0]
+    some = BatchSampler(SubsetRandomSampler([1, 5, 6]), 2, drop_last=False)
+    problem = rs.Neural(net(), [Doubled(x, y), DataLoader(Rows(x, y), batch_sampler=some)])
+    plain = rs.Neural(net(), [(2 * x, y), (x[[1, 5, 6]], y[[1, 5, 6]])])
+    assert problem.sizes.tolist() == [9, 3]
+    assert torch.allclose(problem.grad(problem.start), plain.grad(plain.start), rtol=1e-12)
 
 
 def test_parts_of_a_tensor_data_set_stay_on_the_device() -> None:

@@ -208,7 +208,7 @@ def hidden(x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Dataset, lis
     return Rows(X, Y), where
 
 
-def reversed_twice(rows: list[Any]) -> Any:
+def copying(rows: list[Any]) -> Any:
     """A collate function of one's own."""
     x, y = default_collate(rows)
     return [x.clone(), y.clone()]
@@ -242,7 +242,7 @@ def container(x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Any, bool
     if kind == 10:
         return DataLoader(Rows(x, y), size, shuffle=True, generator=shuffled), True
     if kind == 11:
-        return DataLoader(Rows(x, y), size, collate_fn=reversed_twice), True
+        return DataLoader(Rows(x, y), size, collate_fn=copying), True
     if kind == 12:
         return DataLoader(TensorDataset(x, y), len(y), drop_last=True), True
     if kind == 13:
@@ -472,8 +472,8 @@ def figures(seed: int) -> str:
 
 
 FAMILIES = [
-    Family("users' own rows", own_rows, few=30, many=200),
+    Family("users' own rows", own_rows, few=12, many=200),
     Family("loaders that draw rows", drawing_loaders, few=20, many=300),
-    Family("users' own buffers", buffers_of_a_loop, few=10, many=120),
-    Family("users' own figures", figures, few=15, many=200),
+    Family("users' own buffers", buffers_of_a_loop, few=6, many=120),
+    Family("users' own figures", figures, few=10, many=200),
 ]
