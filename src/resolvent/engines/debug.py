@@ -32,9 +32,14 @@ class Debug:
             answers.append(p)
             for key, tensor in mine.items():
                 if key not in memory:
-                    memory = {**memory, key: tensor.new_full((self.users, *tensor.shape[1:]), torch.nan)}
+                    memory = {**memory, key: self._begun(key, tensor)}
                 memory = {**memory, key: memory[key].index_copy(0, torch.tensor([i], device=tensor.device), tensor)}
         return torch.cat(answers), memory
+
+    def _begun(self, key: str, like: Tensor) -> Tensor:
+        """What users begin with: a network's own buffers, else NaN for what nobody has yet."""
+        begun: Memory = self.problem.remembering({}).memory() if "training" in self.problem.offers else {}  # type: ignore[attr-defined]
+        return begun[key] if key in begun else like.new_full((self.users, *like.shape[1:]), torch.nan)
 
     def _answer(self, i: int, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         where = f"user {i} in round {ask.t + 1} (eta = {ask.eta:g})"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from resolvent.errors import InputError
 from resolvent.problems.neural.flat import Layout
 
 Buffers = dict[str, Tensor]
@@ -57,9 +58,23 @@ def exact(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
     """torch's own randomness as a function of the seed, and left as it was."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(0 if seed is None else seed)
+    seed = 0 if seed is None else seed
+    if device.type != "cpu":
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
+        return
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would note it down for every accelerator, each time
+    try:
         yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
+def _own(rows: Tensor, real: slice | Tensor) -> Tensor:
+    """A copy of the real rows: a module may write to what it gets, and the user's data must stay."""
+    return rows.clone() if isinstance(real, slice) else rows[real]
 
 
 @dataclass(eq=False)
@@ -92,19 +107,33 @@ class Loop:
         for i in range(users):
             leaves = {name: part[i % len(W)].detach().requires_grad_(slope) for name, part in parts.items()}
             mine = self._buffers(buffers, i)
-            xi, yi = (x[i], y[i]) if mask is None else (x[i][mask[i].bool()], y[i][mask[i].bool()])
+            real = slice(None) if mask is None else mask[i].bool()
+            xi, yi = _own(x[i], real), _own(y[i], real)
+            left.append(mine)
+            if not len(yi):  # a small user's turn to wait: nothing is shown to the module, and its buffers stay
+                loss[i] = 0
+                if grad is not None:
+                    grad[i] = 0
+                continue
             value = self._value(leaves, mine, xi, yi, None if seeds is None else int(seeds[i]), slope)
             if grad is not None:
                 slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
                 torch.cat([s.reshape(-1) for s in slopes], out=grad[i])
             loss[i] = value.detach()
-            left.append(mine)
         return loss, grad, {name: torch.stack([mine[name] for mine in left]) for name in left[0]}
 
     def _value(self, leaves: Buffers, mine: Buffers, x: Tensor, y: Tensor, seed: int | None, slope: bool) -> Tensor:
         model = self._still if seed is None else self.model
-        with torch.set_grad_enabled(slope), exact(x.device, self.autocast), seeded(seed, x.device):
-            value: Tensor = self.loss(functional_call(model, {**leaves, **mine}, (x,)), y)
+        try:
+            with torch.set_grad_enabled(slope), exact(x.device, self.autocast), seeded(seed, x.device):
+                value: Tensor = self.loss(functional_call(model, {**leaves, **mine}, (x,)), y)
+        except ValueError as error:
+            if len(x) > 1 or isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"a batch has one row, which the model cannot be trained on ({error}): "
+                "take a batch size that leaves no single row, or none"
+            ) from error
         return value
 
     def _buffers(self, buffers: Buffers | None, i: int) -> Buffers:
@@ -121,7 +150,7 @@ class Loop:
                     functional_call(
                         self._resting,
                         {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i),
-                        (x[i],),
+                        (x[i].clone(),),
                     )
                     for i in range(len(x))
                 ]
@@ -137,7 +166,7 @@ class Vmap(Loop):
     ) -> tuple[Tensor, Tensor | None, Buffers]:
         if given.mask is not None or given.seeds is not None or buffers or dict(self.model.named_buffers()):
             return super().slopes(W, given, buffers, slope)
-        x, y = given.x, given.y
+        x, y = given.x.clone(), given.y.clone()
 
         def value(leaves: Buffers, x: Tensor, y: Tensor) -> Tensor:
             out: Tensor = self.loss(functional_call(self._still, leaves, (x,)), y)

@@ -15,9 +15,13 @@ from torch.nn import functional as F
 from resolvent.errors import InputError, refuse
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.neural.crew import one_thread
+from resolvent.problems.neural.fitting import cuts, fits, trains
 from resolvent.problems.neural.flat import Layout
-from resolvent.problems.neural.judge import judges, losses
-from resolvent.problems.neural.silos import Batch, Resident, Silos, as_silos
+from resolvent.problems.neural.judge import Means, judges, measure
+from resolvent.problems.neural.silos import Batch, Resident
+from resolvent.problems.neural.streamed import Put
+from resolvent.problems.neural.targets import known
+from resolvent.problems.neural.users import as_silos
 from resolvent.problems.neural.ways import Ways
 from resolvent.problems.problem import select
 
@@ -29,7 +33,7 @@ BUFFER = "buffer."
 class Neural:
     """Any nn.Module over users' own data.
 
-    users: (x, y) tensors, map-style data sets or DataLoaders, one a user. loss: of (output, target), a mean over rows.
+    users: (x, y) arrays, data sets or DataLoaders, one per user. loss: of (output, target), a mean over rows.
     validation, test: as users, or one (x, y) that all are judged by. autocast: torch.bfloat16, say.
 
     Parameters that require a gradient are the vector, in the order of `model.parameters()`; the module itself is left
@@ -61,14 +65,18 @@ class Neural:
         where = _device(first.device if device is None else device)
         kind = first.dtype if dtype is None else dtype
         self.start = self.layout.flatten(model).to(where, kind)
-        self.silos = as_silos(users, "users", where, kind)
+        self.mean = known(loss)
+        self.put = Put(where, kind, self.mean is not None and self.mean.classes, self.mean is not None)
+        self.silos = as_silos(users, "users", self.put)
         self.weights = as_weights(weights, len(self.silos.sizes), self.start)
         self.ways = Ways(model, loss, where, kind, autocast)
         self.loss = loss
-        self._begun = {name: b.to(where) for name, b in model.named_buffers()}
+        self._begun = {name: b.clone() for name, b in self.ways.model.named_buffers()}
         self._buffers: Memory | None = None
         self._seeds: Tensor | None = None
-        _fits(self.ways, self.start, self.silos, loss)
+        fits(self.ways, self.start, self.silos, loss, self.mean, "users")
+        trains(self.ways, self.start, self.silos)
+        self.cuts = cuts(self.ways, self.start, self.silos, self.mean)
         judged = {"validation": validation, "test": test}
         self._judges = [judge for name, sets in judged.items() for judge in judges(name, sets, self)]
 
@@ -110,28 +118,26 @@ class Neural:
 
     def value(self, W: Tensor) -> Tensor:
         """Each user's mean loss as it is used, not as it is trained: no dropout, running means."""
-        W = as_rows(W, self)
-        out = W.new_zeros(self.users)
-        for batch in self.silos.batches():
-            given = self.ways.outputs(batch.of(W), batch.x, self._of(batch))
-            out = batch.added(out, losses(self.loss, given, batch))
-        return out
+        return measure(self, self.silos, self.cuts.resting, as_rows(W, self), self._buffers, accuracy=False)[0]
 
     def grad(self, W: Tensor) -> Tensor:
         W = as_rows(W, self)
-        out = W.new_zeros((self.users, self.dim))
-        for batch in self.silos.batches():
-            out = batch.added(out, self._slope(W, batch))
-        return out
+        slopes = Means(W.new_zeros((self.users, self.dim)))
+        for batch in self.silos.batches(self.cuts.training, self._seeds):
+            slopes.add(batch, self._slope(W, batch), self.mean)
+        return slopes.result()
 
     def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
-        """The gradient of the mean loss over chosen rows (users, k) of each user."""
-        W = as_rows(W, self)
-        return self._slope(W, self.silos.pick(rows, mask.bool()))
+        """The gradient of the mean loss over chosen rows (users, k) of each user; 0 where none is chosen."""
+        W, chosen = as_rows(W, self), mask.bool()
+        if not bool(chosen.any()):
+            return W.new_zeros((self.users, self.dim))
+        batch = self.silos.pick(rows, chosen, self._seeds)
+        slope = self._slope(W, batch)
+        return slope if batch.who is None else batch.added(W.new_zeros((self.users, self.dim)), slope)
 
     def _slope(self, W: Tensor, batch: Batch) -> Tensor:
-        seeds = None if self._seeds is None else self._seeds if batch.who is None else self._seeds[batch.who]
-        buffers = self._of(batch)
+        seeds, buffers = batch.seeds(self._seeds), self._of(batch)
         _, slope, buffers = self.ways.value_and_grad(batch.of(W), batch.x, batch.y, batch.mask, seeds, buffers)
         if self._buffers is not None and buffers:
             for name, rows in buffers.items():
@@ -185,9 +191,11 @@ class Neural:
 
     def _mean(self, rows: Tensor) -> Tensor:
         """Users' buffers as one, (1, ...)."""
+        if bool((rows == rows[:1]).all()):
+            return rows[:1]
         lam = self.weights.view(-1, *(1,) * (rows.ndim - 1))
-        mean = (lam * rows).sum(0, keepdim=True)
-        return mean.to(rows.dtype) if rows.is_floating_point() else rows[:1]
+        mean = (lam.to(torch.float64) * rows).sum(0, keepdim=True)
+        return (mean if rows.is_floating_point() else mean.round()).to(rows.dtype)
 
     def module(self, w: Tensor, memory: Memory, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
@@ -214,38 +222,3 @@ def _device(device: torch.device | str) -> torch.device:
         first = str(error).splitlines()[0]
         raise InputError(f'device is {device}, which is not there ({first}); take device="cpu"') from None
     return where
-
-
-def _fits(ways: Ways, w: Tensor, silos: Silos, loss: Any) -> None:
-    """Refuse a model whose output does not fit the loss, and labels that it has no output for."""
-    batch = next(iter(silos.batches()))
-    x, y = batch.x[:1, :2], batch.y[:1, :2]
-    try:
-        out = ways.outputs(w.unsqueeze(0), x)
-    except Exception as error:
-        raise InputError(f"the model cannot take rows of shape {tuple(x.shape[2:])}: {_line(error)}") from error
-    if loss in (F.cross_entropy, F.nll_loss) and not y.is_floating_point() and out.ndim == 3:
-        _labels(silos, out.shape[-1])
-    try:
-        value = loss(out[0], y[0])
-    except Exception as error:
-        shapes = f"{tuple(out.shape[2:])} and targets of shape {tuple(y.shape[2:])}"
-        raise InputError(f"the loss cannot take outputs of shape {shapes}: {_line(error)}") from error
-    if not isinstance(value, Tensor) or value.ndim:
-        refuse("loss", f"a function that gives {_kind(value)}", "one number, the mean over rows, is needed")
-
-
-def _labels(silos: Silos, classes: int) -> None:
-    for batch in silos.batches() if isinstance(silos, Resident) else ():  # a stream is not read to the end for this
-        y = batch.y if batch.mask is None else batch.y[batch.mask]
-        if len(y.flatten()) and not (int(y.min()) >= 0 and int(y.max()) < classes):
-            bad = int(y.max()) if int(y.max()) >= classes else int(y.min())
-            refuse("a label", bad, f"the model has {classes} outputs, so labels from 0 to {classes - 1} are needed")
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _kind(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

@@ -199,7 +199,8 @@ class Stacked:
         with torch.enable_grad():
             o = out.movedim(-1, 1).detach().clone().requires_grad_(G is not None)
             rows: list[Any] = [slice(None)] * len(o) if mask is None else list(mask.bool())
-            loss = torch.stack([self.loss(o[i][real], y[i][real]) for i, real in enumerate(rows)])
+            # Copies: a loss may write to what it gets.
+            loss = torch.stack([self.loss(o[i][real].clone(), y[i][real].clone()) for i, real in enumerate(rows)])
             if G is not None:
                 G.copy_(torch.autograd.grad(loss.sum(), o)[0].movedim(1, -1))
         return loss.detach()

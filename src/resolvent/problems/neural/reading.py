@@ -1,0 +1,249 @@
+"""Which rows of a data set or DataLoader are a user's, and how they are read.
+
+A user's function is the mean loss over its rows, each of them once. A loader therefore says which rows there are (its
+data set and sampler), how they become tensors (its collate_fn) and how they are read (its workers and batch size). Its
+order does not matter, and what draws other rows in every pass is refused.
+
+Rows may be drawn at random on the way (augmentation). While rows are read, the global generators of torch, NumPy and
+`random` follow a seed, so that a pass is a pure function of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+)
+
+from resolvent.errors import InputError, refuse
+
+STREAM = 256
+"""Rows of a data set that are read at a time, unless a loader says how many."""
+STRIDE = 0x9E3779B97F4A7C15
+_END = object()
+
+Pair = tuple[Tensor, Tensor]
+
+
+def later(seed: int, part: int) -> int:
+    """The seed of a later part of the same pass; that of part 0 is the seed itself."""
+    return (seed + part * STRIDE) % 2**63
+
+
+@contextmanager
+def repeatable(seed: int) -> Iterator[None]:
+    """The global generators of torch, NumPy and `random` as functions of the seed, and left as they were."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which seeds accelerators too
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+class Reader(Protocol):
+    """A user's rows. `chunks` goes through all of them, some at a time; `pick` reads chosen ones."""
+
+    @property
+    def count(self) -> int | None:
+        """How many there are, if that is known before they are read."""
+        ...
+
+    @property
+    def indexed(self) -> bool: ...
+    def chunks(self, seed: int) -> Iterator[Pair]: ...
+    def pick(self, rows: Sequence[int], seed: int) -> Pair: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Indexed:
+    """A map-style data set, and the numbers or keys of the user's rows in it."""
+
+    name: str
+    source: Any
+    rows: Sequence[Any]
+    collate: Callable[[list[Any]], Any]
+    loader: DataLoader[Any]
+    indexed = True
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    def chunks(self, seed: int) -> Iterator[Pair]:
+        return _chunks(self.loader, self.name, seed)
+
+    def pick(self, rows: Sequence[int], seed: int) -> Pair:
+        keys = [self.rows[k] for k in rows]
+        with repeatable(seed), _named(self.name):
+            many = getattr(self.source, "__getitems__", None)  # as torch's own loaders read
+            pair = _pair(self.collate(many(keys) if many else [self.source[key] for key in keys]), self.name)
+        if len(pair[1]) != len(keys):
+            refuse(self.name, f"read as {len(pair[1])} rows where {len(keys)} were asked for", "one for each is needed")
+        return pair
+
+
+@dataclass(frozen=True, eq=False)
+class Flowing:
+    """An iterable data set, whose rows cannot be picked."""
+
+    name: str
+    loader: DataLoader[Any]
+    count = None
+    indexed = False
+
+    def chunks(self, seed: int) -> Iterator[Pair]:
+        return _chunks(self.loader, self.name, seed)
+
+    def pick(self, rows: Sequence[int], seed: int) -> Pair:
+        raise InputError(f"{self.name} is an iterable data set, whose rows cannot be picked: leave out batch")
+
+
+def reader(user: Any, name: str) -> Reader:
+    """How a data set or a DataLoader is read; refused where its rows are not the same in every pass."""
+    if isinstance(user, DataLoader):
+        return _loader(user, name)
+    if isinstance(user, IterableDataset):
+        return Flowing(name, DataLoader(user, batch_size=STREAM))
+    rows = range(len(user))
+    return Indexed(name, user, rows, default_collate, DataLoader(user, STREAM, sampler=rows))
+
+
+def _loader(loader: DataLoader[Any], name: str) -> Reader:
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        refuse(name, f"a {type(loader).__name__}, which reads in its own way", "its data set is needed instead")
+    if isinstance(loader.dataset, IterableDataset):
+        if loader.drop_last:
+            refuse(name, "a DataLoader with drop_last=True", "f_i is a mean over all rows: pass drop_last=False")
+        return Flowing(name, _again(loader, {"batch_size": loader.batch_size}))
+    batches = loader.batch_sampler
+    if batches is None:
+        refuse(name, "a DataLoader with batch_size=None", "a batch_size is needed, and a data set of single rows")
+    if type(batches) is not BatchSampler:
+        refuse(
+            name,
+            f"a DataLoader with a batch_sampler of type {type(batches).__name__}, which may draw any rows",
+            "a user's rows are needed: pass torch.utils.data.Subset(data_set, rows)",
+        )
+    rows = _rows(batches.sampler, len(loader.dataset), name)  # type: ignore[arg-type]
+    if batches.drop_last and len(rows) % batches.batch_size:
+        refuse(name, "a DataLoader with drop_last=True", "f_i is a mean over all rows: pass drop_last=False")
+    options = {"batch_size": batches.batch_size, "sampler": rows}
+    return Indexed(name, loader.dataset, rows, loader.collate_fn, _again(loader, options))
+
+
+def _again(loader: DataLoader[Any], options: dict[str, Any]) -> DataLoader[Any]:
+    """A loader that reads alike, without the generator that the given one shuffles by."""
+    return DataLoader(
+        loader.dataset,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory and torch.cuda.is_available(),
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        **options,
+    )
+
+
+def _rows(sampler: Any, available: int, name: str) -> Sequence[Any]:
+    """The rows that a sampler gives once each in every pass."""
+    kind, instead = type(sampler), "pass torch.utils.data.Subset(data_set, rows)"
+    if kind is SequentialSampler:
+        return range(len(sampler.data_source))
+    if kind is RandomSampler:
+        if sampler.replacement or sampler.num_samples != len(sampler.data_source):
+            refuse(name, "a DataLoader that draws other rows in every pass", f"f_i has fixed rows: {instead}")
+        return range(len(sampler.data_source))
+    if kind is SubsetRandomSampler:
+        return list(sampler.indices)
+    if isinstance(sampler, WeightedRandomSampler):
+        refuse(name, "a DataLoader that draws rows by weights", f"f_i has fixed rows: {instead}, and weigh in the loss")
+    if hasattr(sampler, "set_epoch"):
+        refuse(
+            name,
+            f"a DataLoader with a {kind.__name__}, whose rows change with the epoch",
+            f"f_i has its own: {instead}",
+        )
+    return _once_each(sampler, available, name, instead)
+
+
+def _once_each(sampler: Any, available: int, name: str, instead: str) -> Sequence[Any]:
+    """The rows of a sampler that nothing is known of, if two passes give the same ones and none of them twice."""
+    passes = []
+    for seed in (0, 1):
+        with repeatable(seed):
+            passes.append(list(islice(iter(sampler), available + 1)))
+    first, second = Counter(map(_key, passes[0])), Counter(map(_key, passes[1]))
+    if first != second or any(count > 1 for count in first.values()):
+        refuse(
+            name,
+            f"a DataLoader with a {type(sampler).__name__}, which does not give the same rows once each in every pass",
+            instead,
+        )
+    whole = all(isinstance(key, int) for key in first)
+    return sorted(first) if whole else passes[0]
+
+
+def _key(row: Any) -> Any:
+    return int(row) if isinstance(row, Tensor | np.integer) else row
+
+
+def _chunks(loader: DataLoader[Any], name: str, seed: int) -> Iterator[Pair]:
+    with repeatable(seed), _named(name):
+        given = iter(loader)
+    part = 0
+    while True:
+        with repeatable(later(seed, part)), _named(name):
+            batch = next(given, _END)
+        if batch is _END:
+            return
+        yield _pair(batch, name)
+        part += 1
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """What a data set raises, with the user's name."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        line = (str(error).splitlines() or [""])[0]
+        raise InputError(f"{name} cannot be read: {type(error).__name__}: {line}") from error
+
+
+def _pair(batch: Any, name: str) -> Pair:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
+        kind = type(batch).__name__
+        if isinstance(batch, (tuple, list)):
+            kind += " of " + ", ".join(type(t).__name__ for t in batch[:4])
+        refuse(name, f"read as a {kind}", "pairs (x, y) that collate to two tensors are needed")
+    x, y = batch
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        refuse(name, f"read as x {tuple(x.shape)} and y {tuple(y.shape)}", "as many rows of each are needed")
+    return x, y
