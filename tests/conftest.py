@@ -9,7 +9,7 @@ import pytest
 # Some machines announce matrix tiles (AMX) that their sandbox does not let a process use: bfloat16 products would die.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
-import torch  # noqa: E402 (oneDNN reads the variable when torch first needs it)
+import torch
 
 torch.set_num_threads(1)
 
