@@ -32,7 +32,7 @@ def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if state.tuning is not None:
         tuning = state.tuning
         tensors |= {f"tuning.{name}": t for name, t in (("p", tuning.p), ("g", tuning.g)) if t is not None}
-        numbers["tuning"] = {"eta": tuning.eta, "changes": tuning.changes}
+        numbers["tuning"] = {key: getattr(tuning, key) for key in ("eta", "looks", "since", "due", "gain")}
     return tensors, numbers
 
 

@@ -42,8 +42,9 @@ class History:
         columns["round"].append(state.round)
         columns["eta"].append(happened.eta)
         columns["participants"].append(users)
-        columns["bytes_up"].append(users * self._bytes)
-        columns["bytes_down"].append(users * self._bytes)
+        # Where curvature was asked for at a model, a gradient and half of a symmetric Hessian come back.
+        columns["bytes_up"].append((users + happened.curvature * (self._engine.dim + 3) // 2) * self._bytes)
+        columns["bytes_down"].append((users + happened.curvature) * self._bytes)
         columns["seconds"].append(seconds)
         average = state.w if state.average is None else state.average.model
         more = self._engine.inspect(state.w, personal(state), state.memory)

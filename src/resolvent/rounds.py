@@ -17,7 +17,7 @@ from resolvent.participation import Participation
 from resolvent.scheme import Scheme
 from resolvent.signs import Signs, no_spread, read
 from resolvent.state import State, mix
-from resolvent.tuning import tune
+from resolvent.tuning import Tuning, balanced, travelled
 
 
 class Engine(Protocol):
@@ -56,6 +56,11 @@ class Engine(Protocol):
         """Inner products sum_i lambda_i <a_i, b_i> of k stacks of rows (k, users, d), (k, k)."""
         ...
 
+    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The weighted mean of the users' gradients (d,) and Hessians (d, d) at a model w (1, d); None where users do
+        not know them, or would have to send too much."""
+        ...
+
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         """Metrics of models w (k, d), (k,) each. Asked at a cadence: over a network it is another message."""
         ...
@@ -75,6 +80,8 @@ class Round(NamedTuple):
     """u and T u."""
     spread: Spread | None
     engine: Engine
+    curvature: int = 0
+    """How many users were asked for their gradient and Hessian at the model."""
 
     @property
     def number(self) -> int:
@@ -157,7 +164,8 @@ def rounds(
             yield Round(state, state.eta, who, None, None, engine)
             continue
 
-        eta = scheme.eta_at(t) if state.tuning is None else state.tuning.eta
+        tuning, curvature = _tuned(engine, state)
+        eta = scheme.eta_at(t) if tuning is None else tuning.eta
         if t > 0 and eta != state.eta:
             state = _changed(engine, scheme, state, eta)
         alpha, beta, gamma = scheme.mixing(t)
@@ -196,10 +204,10 @@ def rounds(
             memory=memory,
             past=past,
             average=averaging.include(average, state.average, t, eta, model),
-            tuning=state.tuning and tune(state.tuning, eta, u, p, engine.gram, ready=state.complete),
+            tuning=tuning,
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
         )
-        yield Round(state, eta, who, (u, Tu), spread, engine)
+        yield Round(state, eta, who, (u, Tu), spread, engine, curvature)
 
 
 def _move(state: State, who: Tensor | None) -> Tensor:
@@ -222,6 +230,20 @@ def _changed(engine: Engine, scheme: Scheme, state: State, eta: float) -> State:
     z = mix(u, state.p, alpha)
     met = engine.mean(z, _those(state.seen))
     return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
+
+
+def _tuned(engine: Engine, state: State) -> tuple[Tuning | None, int]:
+    """The automatic eta of the round to come, and how many users were asked for their curvature.
+
+    An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta changes.
+    """
+    tuning, begun = state.tuning, state.next is not None
+    if tuning is None or not tuning.wanted(state.round) or engine.certifies != "p" or (begun and not state.complete):
+        return tuning, 0
+    curved = engine.curvature(engine.mean(state.p))
+    if curved is not None:
+        return balanced(tuning, state.round, *curved), engine.users
+    return travelled(tuning, state.round, state.u, state.p, engine.mean, engine.gram) if begun else tuning, 0
 
 
 def _those(seen: Tensor | None) -> Tensor | None:

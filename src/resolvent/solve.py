@@ -113,6 +113,11 @@ def check(
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
         )
+    if scheme.auto and operator.certifies is None and problem.lipschitz is None:
+        raise InputError(
+            f'eta is "auto", but {operator} computes the prox only roughly and nothing is known of the curvature; '
+            "give eta a number"
+        )
     whole(rounds, "rounds")
     whole(every, "every")
     averaging.check(average)
@@ -169,6 +174,8 @@ def _begin(
 
 
 def _eta0(problem: Problem) -> float:
-    """Where an automatic eta starts: 1/L where L is known."""
+    """Where an automatic eta starts: 1/L where L is known, else what the problem itself suggests."""
     _, L = theory.curvatures(problem)
-    return 1 / L if 0 < L < float("inf") else 1.0
+    if 0 < L < float("inf"):
+        return 1 / L
+    return float(getattr(problem, "typical_eta", 1.0))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.bound import Ask, Bound, Memory, Spread
-from resolvent.engines.inprocess import inspect, measure
+from resolvent.engines.inprocess import curvature, inspect, measure
 from resolvent.errors import BadAnswer
 from resolvent.local import Operator
 from resolvent.problems.problem import Problem, select
@@ -85,6 +85,9 @@ class Debug:
     def gram(self, rows: Tensor) -> Tensor:
         lam = self.problem.weights if rows.shape[1] > 1 else rows.new_ones(1)
         return sum((weight * x @ x.T for weight, x in zip(lam, rows.unbind(1), strict=True)), rows.new_zeros(()))
+
+    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        return curvature(self.problem, w)
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)

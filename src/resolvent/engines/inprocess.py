@@ -11,6 +11,11 @@ from resolvent.bound import Ask, Memory, Spread
 from resolvent.local import Operator
 from resolvent.problems.problem import Problem, objective, select
 
+WIDE = 1000
+"""The longest model whose mean Hessian is asked for: it has d^2 numbers, and its eigenvalues take d^3 operations."""
+NUMBERS = 1 << 24
+"""In the Hessians that are held at a time."""
+
 
 class InProcess:
     """The default engine: every verb is a few tensor calls over all users."""
@@ -41,11 +46,34 @@ class InProcess:
         flat = rows.flatten(1)
         return flat @ flat.T
 
+    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        return curvature(self.problem, w)
+
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
 
     def inspect(self, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
         return inspect(self.problem, w, personal, memory)
+
+
+def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The gradient (d,) and the Hessian (d, d) of f at w (1, d)."""
+    if not (problem.convex and {"grad", "hessian"} <= problem.offers and problem.dim <= WIDE):
+        return None
+    return problem.weights @ problem.grad(w), _mean_hessian(problem, w)
+
+
+def _mean_hessian(problem: Any, w: Tensor) -> Tensor:
+    """Some users at a time, so that memory does not grow with their number."""
+    if "spectrum" in problem.offers:
+        weighted: Tensor = problem.spectrum.weighted(problem.spectrum.s, problem.weights)
+        return weighted
+    together = max(1, NUMBERS // problem.dim**2)
+    total = w.new_zeros((problem.dim, problem.dim))
+    for who in torch.arange(problem.users, device=w.device).split(together):
+        part = problem if len(who) == problem.users else problem.take(who)
+        total += torch.tensordot(problem.weights[who], part.hessian(w), 1)
+    return total
 
 
 def inspect(problem: Any, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:

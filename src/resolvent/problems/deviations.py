@@ -68,6 +68,12 @@ class AbsoluteDeviations:
         return torch.zeros_like(self.weights)
 
     @cached_property
+    def typical_eta(self) -> float:
+        """How far users are from their kinks at the origin, over the length of their gradients: where to start."""
+        far = (self.b.abs() / self._size)[(self.b != 0) & (self.weights > 0)]
+        return float(far.median()) if len(far) else 1.0
+
+    @cached_property
     def _star(self) -> Tensor | None:
         """The minimiser in float64, whatever the data are in: f* should not be rounded twice."""
         A, b, lam = (x.detach().cpu().double().numpy() for x in (self.A, self.b, self.weights))
