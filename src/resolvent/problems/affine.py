@@ -1,10 +1,11 @@
 """Operators on quadratics. With f_i(w) = 1/2 sum_r s_r (v_r . w - y_r)^2 + const, a prox, k gradient steps or k
-gradient steps on a prox all filter the eigenvalues: they send u to
+gradient steps on a prox are all functions of the eigenvalues: they send u to
 
-    p = u - V^T diag(1 - psi(s)) (V u - y),        V (r, d) the eigenvectors as rows, psi(0) = 1.
+    p = u - V^T diag(c(s)) (V u - y),        V (r, d) the eigenvectors as rows, c(0) = 0.
 
-So k steps cost no more than one, and where users share one u their mean answer is one affine map. The minimiser x of f_i
-is stored as y = V x: along a direction of small s it may be far away, and V (u - x) would round all others at its size.
+c is the share of the way to the minimiser. So k steps cost no more than one, and where users share one u their mean
+answer is one affine map. The minimiser x of f_i is stored as y = V x: along a direction of small s it may be far away,
+and V (u - x) would round all others at its size.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from resolvent.problems.products import rows_times, times_rows
 
 CHUNK = 1 << 15
 """Users whose products are held in memory at a time while they are summed."""
-CANCELLED = 1e-7
+Quadratic = tuple[Tensor, Tensor, Tensor]
+"""S (d, d), g (d,) and h."""
+CANCELLED = 1e-8
 """A difference below this much of its terms has lost half of its digits, and is computed another way."""
 
 
@@ -59,7 +62,7 @@ class Spectrum:
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """The map above for all users, with c = 1 - psi(s). `steady` maps are used often enough to multiply out.
+    """The map above for all users. `steady` maps are used often enough to multiply out.
 
     Maps are made in float64; answers are of the type of u.
     """
@@ -106,17 +109,16 @@ class Affine:
         return self.lam @ self.spectrum.back(self.spectrum.y)
 
     @cached_property
-    def _spread(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def _spread(self) -> tuple[Quadratic, Quadratic]:
         """sum_i lambda_i |p_i - mean(p)|^2 = e S e + 2 g e + h with e = u - centre: the spread of p_i - u.
 
-        Both S = P - K K and h = k' - k k are differences, so P and k' come along: where the spread is much smaller than
-        e P e + k' it has cancelled.
+        Each of S, g and h is a difference. The second quadratic has the sizes of what is subtracted.
         """
         cc, o = self.c * self.c, -self.spectrum.coordinates(self._centre.unsqueeze(0))
         K, k = self._pull, self.lam @ self.spectrum.back(self.c * o)
-        P, squares = self.spectrum.weighted(cc, self.lam), self.lam @ (cc * o * o).sum(1)
-        g = k @ K - self.lam @ self.spectrum.back(cc * o)
-        return P - K @ K, g, squares - k @ k, P, squares
+        S, g = self.spectrum.weighted(cc, self.lam), self.lam @ self.spectrum.back(cc * o)
+        KK, kK, h, kk = K @ K, k @ K, self.lam @ (cc * o * o).sum(1), k @ k
+        return (S - KK, kK - g, h - kk), (S.abs() + KK.abs(), kK.abs() + g.abs(), h + kk)
 
     def mean(self, u: Tensor) -> Tensor:
         """sum_i lambda_i p_i, (1, d), for users who share u (1, d): one small product, however many users."""
@@ -125,18 +127,34 @@ class Affine:
 
     def spread(self, u: Tensor) -> Tensor:
         """sum_i lambda_i |p_i - mean(p)|^2 for each row of u (k, d) that users might share, (k,)."""
-        S, g, h, P, squares = self._spread
+        difference, size = self._spread
         e = u - self._centre
-        short = ((each_row(S, e) + 2 * g) * e).sum(1) + h
-        cancelled = ~(short > CANCELLED * ((each_row(P, e) * e).sum(1) + squares))
+        spread = _at(difference, e)
+        cancelled = ~(spread > CANCELLED * _at(size, e.abs()))
         for k in cancelled.nonzero().flatten().tolist():
-            short[k] = self._spread_by_user(u[k : k + 1])
-        return short
+            spread[k] = self._spread_by_user(u[k : k + 1])
+        return spread
 
     def _spread_by_user(self, u: Tensor) -> Tensor:
         """The spread at u (1, d) as a sum of squares, in which nothing cancels."""
         moves = self.spectrum.back(self.c * self.spectrum.coordinates(u))
         return self.lam @ (moves - self.lam @ moves).square().sum(1)
+
+
+def _at(q: Quadratic, e: Tensor) -> Tensor:
+    """e S e + 2 g e + h for each row of e."""
+    S, g, h = q
+    return ((each_row(S, e) + 2 * g) * e).sum(1) + h
+
+
+def prox_share(x: Tensor) -> Tensor:
+    """x / (1 + x), the share of a prox at x = eta s. Not 1 - 1 / (1 + x): small shares of long ways matter."""
+    return 1 / (1 + 1 / x)
+
+
+def steps_share(x: Tensor, k: int) -> Tensor:
+    """1 - (1 - x)^k, the share of k gradient steps at x = eta s, without cancellation for small x."""
+    return torch.where(x < 0.5, -torch.expm1(k * torch.log1p(-x.clamp_max(0.5))), 1 - (1 - x) ** k)
 
 
 def each_row(M: Tensor, rows: Tensor) -> Tensor:

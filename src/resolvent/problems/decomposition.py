@@ -52,7 +52,7 @@ def _by_gram(A: Tensor, b: Tensor, names: Sequence[int]) -> tuple[Tensor, Tensor
     diagonal = gram.diagonal(dim1=1, dim2=2)
     moment, most = rows_times(b, A), diagonal.amax(1)
     _check_finite(torch.isfinite(moment).all(1) & torch.isfinite(most), A, b, names)
-    # A column of zeros (a row, if there are fewer) is a direction of its own: marked by an eigenvalue that none can have.
+    # A column of zeros (a row, if these are fewer) is a direction of its own, marked by an impossible eigenvalue.
     mark = torch.where(most > 0, most, 1).unsqueeze(1)
     diagonal.copy_(torch.where(diagonal > 0, diagonal, -mark))
     s, Q = torch.linalg.eigh(gram)
@@ -92,4 +92,3 @@ def _by_rows(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     along = z @ U
     floor = 0.5 * (rest**2 + along[~real].square().sum())
     return V, torch.where(real, sigma * sigma, 0), torch.where(real, along / sigma, 0), floor
-

@@ -1,8 +1,8 @@
 """Decompositions that lose no direction which the data has, whatever the scales of its columns and rows.
 
 A product A^T A in float64 loses what lies below 1e-8 of the largest singular value, and an ordinary SVD what lies below
-1e-16 of it, even if only the unit of a column makes it small. Jacobi's method, on the rows, computes every singular value
-of A = B D, D diagonal, with an error that depends on the condition of B alone.
+1e-16 of it, even if only the unit of a column makes it small. Jacobi's method, on the rows, computes every singular
+value of A = B D, D diagonal, with an error that depends on the condition of B alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 EPS = float(np.finfo(np.float64).eps)
 EASY = 1e-6
 """A Gram matrix whose eigenvalues span less than this is decomposed as it is: the smallest is right to ten digits."""
-DECADES = 1e3
-"""Rows whose lengths are within this factor are factorised together."""
+ALIKE = 1e3
+"""Users whose sizes are within this factor are factorised together."""
 BLOCK = 1 << 20
 """Numbers factorised at a time, about."""
 
@@ -46,21 +46,20 @@ def jacobi(M: Any) -> tuple[Any, Any, Any]:
     return (sigma, left, right.T) if tall else (sigma, right, left.T)
 
 
-def stacked_root(rows: Any, z: Any) -> tuple[Any, Any]:
-    """(R, t), R of full row rank, with |R w - t|^2 = |rows w - z|^2 + const for every w, from rows (k, d) and z (k,).
+def stacked_root(rows: Any, z: Any, sizes: Any) -> tuple[Any, Any]:
+    """(R, t), R of full row rank, with |R w - t|^2 = |rows w - z|^2 + const for every w.
 
-    Rows come in any scales: a direction that only short rows see is as real as one that long rows see. So rows are
-    factorised from the longest to the shortest, by Householder reflections with column pivoting, which keep each row to
-    the rounding error of that row; and what the rows of one length leave behind at their own rounding error is dropped
-    before shorter rows join, for which it would pass as data.
+    rows (k, d) and z (k,) come from users, `sizes` (k,) has the largest column norm of the user whose row it is: the
+    rounding error of any of its rows is a fixed part of that. A direction that only small users see is as real as one
+    that large users see. So users are factorised from the largest to the smallest, by Householder reflections with
+    pivoting, which keep each row to its own rounding error; and what users of one size leave behind at theirs is
+    dropped before smaller users join, beside whose rows it would pass as data.
     """
     d = rows.shape[1]
-    lengths = np.linalg.norm(rows, axis=1)
-    order = np.argsort(-lengths, kind="stable")
-    order = order[: int(np.count_nonzero(lengths))]
+    order = np.argsort(-sizes, kind="stable")
     R, t = np.zeros((0, d)), np.zeros(0)
     while len(order):
-        alike = int(np.count_nonzero(lengths[order] * DECADES >= lengths[order[0]]))
+        alike = int(np.count_nonzero(sizes[order] * ALIKE >= sizes[order[0]]))
         group, order = order[:alike], order[alike:]
         floor = noise(d) * float(np.sqrt(np.max(np.einsum("kd,kd->d", rows[group], rows[group]))))
         step = max(BLOCK // d, d)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.problems.affine import Affine
+from resolvent.problems.affine import Affine, prox_share
 from resolvent.problems.decomposition import decompose
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
 from resolvent.problems.pooled import Pooled, balanced, pooled
@@ -66,11 +66,11 @@ class LeastSquares:
 
     def prox(self, U: Tensor, eta: float) -> Tensor:
         """(I + eta A^T A)^-1 (u + eta A^T b)."""
-        return self.filtered(lambda s: 1 / (1 + eta * s), steady=False)(as_rows(U, self), None)
+        return self.filtered(lambda s: prox_share(eta * s), steady=False)(as_rows(U, self), None)
 
-    def filtered(self, psi: Callable[[Tensor], Tensor], steady: bool) -> Affine:
-        """The operator that multiplies the component of u - x_i along each eigenvector by psi(eigenvalue)."""
-        return Affine(self.spectrum, 1 - psi(self.spectrum.s), self._lam, steady, self.weights.dtype)
+    def filtered(self, share: Callable[[Tensor], Tensor], steady: bool) -> Affine:
+        """The operator that goes the share c(s) of the way from u to x_i along each eigenvector."""
+        return Affine(self.spectrum, share(self.spectrum.s), self._lam, steady, self.weights.dtype)
 
     def balanced(self, c: Tensor) -> Tensor:
         """w with sum_i lambda_i V_i^T diag(c_i) V_i (w - x_i) = 0, of least norm."""

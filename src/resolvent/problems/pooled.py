@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,12 +53,12 @@ def _from_hessian(spectrum: Spectrum, c: Tensor, lam: Tensor) -> Pooled | None:
 
 def _from_rows(spectrum: Spectrum, c: Tensor, lam: Tensor) -> Pooled:
     weight = (lam.unsqueeze(1) * c).sqrt()
-    used = weight > 0
-    rows = (weight[used].unsqueeze(1) * spectrum.V[used]).cpu().numpy()
-    z = (weight * spectrum.y)[used].cpu().numpy()
-    scale = (rows * rows).sum(0) ** 0.5
-    scale[scale == 0] = 1.0
-    R, t = stacked_root(rows / scale, z)
+    W = (weight.unsqueeze(2) * spectrum.V).cpu().numpy()
+    scale = (W * W).sum((0, 1)) ** 0.5
+    W /= np.where(scale > 0, scale, 1)
+    sizes = np.broadcast_to((W * W).sum(1).max(1)[:, None] ** 0.5, weight.shape)
+    used = (weight > 0).cpu().numpy()
+    R, t = stacked_root(W[used], (weight * spectrum.y).cpu().numpy()[used], sizes[used])
     R = R * scale
     sigma, U, V = jacobi(R)
     like = spectrum.V
