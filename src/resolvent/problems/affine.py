@@ -20,10 +20,8 @@ from resolvent.problems.products import rows_times, times_rows
 
 CHUNK = 1 << 15
 """Users whose products are held in memory at a time while they are summed."""
-Quadratic = tuple[Tensor, Tensor, Tensor]
-"""S (d, d), g (d,) and h."""
-CANCELLED = 1e-8
-"""A difference below this much of its terms has lost half of its digits, and is computed another way."""
+CANCELLED = 1e-9
+"""A difference below this much of its terms has lost half of its digits, and is computed in another way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,16 +107,18 @@ class Affine:
         return self.lam @ self.spectrum.back(self.spectrum.y)
 
     @cached_property
-    def _spread(self) -> tuple[Quadratic, Quadratic]:
+    def _spread(self) -> tuple[Tensor, ...]:
         """sum_i lambda_i |p_i - mean(p)|^2 = e S e + 2 g e + h with e = u - centre: the spread of p_i - u.
 
-        Each of S, g and h is a difference. The second quadratic has the sizes of what is subtracted.
+        Each of S, g and h is a difference. Then come the sizes of what is subtracted: root, with
+        |e| (P + K K) |e| <= (root . |e|)^2 for S = P - K K, and those for g and h.
         """
         cc, o = self.c * self.c, -self.spectrum.coordinates(self._centre.unsqueeze(0))
         K, k = self._pull, self.lam @ self.spectrum.back(self.c * o)
-        S, g = self.spectrum.weighted(cc, self.lam), self.lam @ self.spectrum.back(cc * o)
+        P, g = self.spectrum.weighted(cc, self.lam), self.lam @ self.spectrum.back(cc * o)
         KK, kK, h, kk = K @ K, k @ K, self.lam @ (cc * o * o).sum(1), k @ k
-        return (S - KK, kK - g, h - kk), (S.abs() + KK.abs(), kK.abs() + g.abs(), h + kk)
+        root = (P.diagonal() + KK.diagonal()).clamp_min(0).sqrt()
+        return P - KK, kK - g, h - kk, root, kK.abs() + g.abs(), h + kk
 
     def mean(self, u: Tensor) -> Tensor:
         """sum_i lambda_i p_i, (1, d), for users who share u (1, d): one small product, however many users."""
@@ -127,10 +127,12 @@ class Affine:
 
     def spread(self, u: Tensor) -> Tensor:
         """sum_i lambda_i |p_i - mean(p)|^2 for each row of u (k, d) that users might share, (k,)."""
-        difference, size = self._spread
+        S, g, h, root, linear, constant = self._spread
         e = u - self._centre
-        spread = _at(difference, e)
-        cancelled = ~(spread > CANCELLED * _at(size, e.abs()))
+        spread = ((each_row(S, e) + 2 * g) * e).sum(1) + h
+        away = e.abs()
+        size = (away * root).sum(1).square() + 2 * (away * linear).sum(1) + constant
+        cancelled = ~(spread > CANCELLED * size)
         for k in cancelled.nonzero().flatten().tolist():
             spread[k] = self._spread_by_user(u[k : k + 1])
         return spread
@@ -139,12 +141,6 @@ class Affine:
         """The spread at u (1, d) as a sum of squares, in which nothing cancels."""
         moves = self.spectrum.back(self.c * self.spectrum.coordinates(u))
         return self.lam @ (moves - self.lam @ moves).square().sum(1)
-
-
-def _at(q: Quadratic, e: Tensor) -> Tensor:
-    """e S e + 2 g e + h for each row of e."""
-    S, g, h = q
-    return ((each_row(S, e) + 2 * g) * e).sum(1) + h
 
 
 def prox_share(x: Tensor) -> Tensor:
