@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 import torch
 
 import resolvent as rs
+from resolvent.bound import Ask
 from resolvent.problems import decomposition
+from resolvent.problems.affine import prox_share, steps_share
 from textbook import Array
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
@@ -161,3 +164,24 @@ def test_a_gap_in_single_precision_is_that_of_the_model() -> None:
 def test_numbers_whose_squares_overflow_are_refused() -> None:
     with pytest.raises(rs.InputError, match="so large that squares overflow for user 1"):
         rs.LeastSquares(np.array([[[1.0]], [[1e200]]]), np.ones((2, 1)))
+
+
+def test_a_far_minimiser_along_a_weak_direction_does_not_blur_the_strong_one() -> None:
+    """x lies 1e12 away where the curvature is 1e-18; along (1, 1) the prox is right to all digits."""
+    A = np.array([[[1.0, 1.0], [1e-9, -1e-9]]])
+    problem = rs.LeastSquares(A, np.array([[1.0, 1e3]]))
+    u = torch.tensor([[0.3, -0.4]], dtype=torch.float64)
+    strong = (-0.1 + 2 * 1.0) / 3  # (1, 1) . p, since s = 2 and x there is 1
+    for steady in (False, True):
+        p = rs.ExactProx().bind(problem, steady).rows(Ask(0, 1.0), u, {})[0]
+        assert float(p.sum()) == pytest.approx(strong, rel=1e-13)
+        assert float(p[0, 0] - p[0, 1]) == pytest.approx(0.7 + 2e-6, rel=1e-12)
+
+
+@pytest.mark.parametrize("x", [1e-30, 1e-12, 1e-3, 0.4, 0.6, 1.0, 1.7, 1e300])
+def test_shares_of_the_way_keep_their_digits(x: float) -> None:
+    """x / (1 + x) for a prox and 1 - (1 - x)^k for k steps, however small x is."""
+    at, exact = torch.tensor([0.0, x], dtype=torch.float64), Fraction(x)
+    assert prox_share(at).tolist() == pytest.approx([0.0, float(exact / (1 + exact))], rel=1e-15, abs=0)
+    if x < 2:
+        assert steps_share(at, 3).tolist() == pytest.approx([0.0, float(1 - (1 - exact) ** 3)], rel=1e-14, abs=0)
