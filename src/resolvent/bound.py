@@ -61,16 +61,16 @@ class Bound(Protocol):
 
 @dataclass(eq=False)
 class Filter:
-    """Any operator on quadratics: a filter psi(eta, s) of the eigenvalues, its maps kept while eta stays."""
+    """Any operator on quadratics: a share c(eta, s) along each eigenvector, its maps kept while eta stays."""
 
     problem: Any
-    psi: Callable[[float, Tensor], Tensor]
+    share: Callable[[float, Tensor], Tensor]
     steady: bool
     kept: tuple[float, Affine] | None = None
 
     def maps(self, eta: float) -> Affine:
         if self.kept is None or self.kept[0] != eta:
-            self.kept = (eta, self.problem.filtered(lambda s: self.psi(eta, s), self.steady))
+            self.kept = (eta, self.problem.filtered(lambda s: self.share(eta, s), self.steady))
         return self.kept[1]
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from resolvent.bound import Ask, Bound, Filter, Newton, Plain, Trained
 from resolvent.descent import accelerated, descend, gradients, optimise
 from resolvent.errors import InputError, refuse, whole
+from resolvent.problems.affine import prox_share, steps_share
 from resolvent.problems.problem import Problem
 
 
@@ -68,7 +69,7 @@ class ExactProx:
 
     def bind(self, problem: Any, steady: bool) -> Bound:
         if "spectrum" in problem.offers:
-            return Filter(problem, lambda eta, s: 1 / (1 + eta * s), steady)
+            return Filter(problem, lambda eta, s: prox_share(eta * s), steady)
         return Plain(problem, lambda part, ask, u: part.prox(u, ask.eta))  # type: ignore[attr-defined]
 
 
@@ -132,13 +133,12 @@ class GradientProx:
     def bind(self, problem: Any, steady: bool) -> Bound:
         plain = self.batch is None and not self.momentum and not self.anderson and self.optimiser is None
         if "spectrum" in problem.offers and plain:
-            return Filter(problem, lambda eta, s: self._psi(problem, eta, s), steady)
+            return Filter(problem, lambda eta, s: self._share(problem, eta, s), steady)
         return _stepping(problem, self._descend, steady and self.batch is None and self.optimiser is None)
 
-    def _psi(self, problem: Problem, eta: float, s: Tensor) -> Tensor:
-        """On a quadratic the distance to the prox shrinks by 1 - lr (s + 1/eta) a step."""
-        prox = 1 / (1 + eta * s)
-        return prox + (1 - self.rate(problem, eta) * (s + 1 / eta)) ** self.steps * (1 - prox)
+    def _share(self, problem: Problem, eta: float, s: Tensor) -> Tensor:
+        """On a quadratic the distance to the prox shrinks by 1 - lr (s + 1/eta) per step."""
+        return prox_share(eta * s) * steps_share(self.rate(problem, eta) * (s + 1 / eta), self.steps)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
         lr = self.rate(part, ask.eta)
@@ -173,7 +173,7 @@ class GradientSteps:
 
     def bind(self, problem: Any, steady: bool) -> Bound:
         if "spectrum" in problem.offers and self.batch is None and not self.momentum:
-            return Filter(problem, lambda eta, s: (1 - eta * s) ** self.steps, steady)
+            return Filter(problem, lambda eta, s: steps_share(eta * s, self.steps), steady)
         return _stepping(problem, self._descend, steady and self.batch is None)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, refuse
@@ -65,11 +64,4 @@ def _balance(problem: Any, pull: Any) -> Tensor:
     """w with sum_i lambda_i V_i^T pull(s_i) V_i (w - x_i) = 0, where pull is (u - p) / eta along each eigenvector."""
     if "spectrum" not in problem.offers:
         raise InputError(f"a closed form needs quadratics, but {type(problem).__name__} is none; take rs.LeastSquares")
-    spectrum, lam = problem.spectrum, problem.weights
-    c = pull(spectrum.s)
-    inverse = torch.linalg.pinv(spectrum.weighted(c, lam), hermitian=True)
-    w: Tensor = lam @ spectrum.x
-    for _ in range(3):  # the first solves, the others refine against round-off
-        g = lam @ spectrum.back(c * spectrum.coordinates(w.unsqueeze(0)))
-        w = w - inverse @ g
-    return w
+    return problem.balanced(pull(problem.spectrum.s))  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ class Problem(Protocol):
     "prox"      `prox(U, eta)`, (users, d): argmin_x f_i(x) + |x - u_i|^2 / (2 eta), to round-off
     "hessian"   `hessian(W)`, (users, d, d)
     "batches"   `sizes` and `batch_grad(W, rows, mask)`: unbiased gradients from some of each user's rows
-    "spectrum"  `filtered(psi)`: every f_i is quadratic, so operators are filters of its eigenvalues
+    "spectrum"  `filtered(share)`: every f_i is quadratic, so operators are functions of its eigenvalues
     "training"  `remembering(memory)`, a copy to train with, its `memory()` afterwards, and `draw(seeds)` before a step,
                 in the context `working()`
     "inspect"   `inspect(w, personal, memory)`: more metrics of a round's models

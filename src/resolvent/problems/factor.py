@@ -1,0 +1,82 @@
+"""Decompositions that lose no direction which the data has, whatever the scales of its columns and rows.
+
+A product A^T A in float64 loses what lies below 1e-8 of the largest singular value, and an ordinary SVD what lies below
+1e-16 of it, even if only the unit of a column makes it small. Jacobi's method, on the rows, computes every singular
+value of A = B D, D diagonal, with an error that depends on the condition of B alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+EPS = float(np.finfo(np.float64).eps)
+EASY = 1e-6
+"""A Gram matrix whose eigenvalues span less than this is decomposed as it is: the smallest is right to ten digits."""
+ALIKE = 1e3
+"""Users whose sizes are within this factor are factorised together."""
+BLOCK = 1 << 20
+"""Numbers factorised at a time, about."""
+
+
+def noise(d: int) -> float:
+    """The rounding error of a factorisation with d columns, relative to the columns that it adds up.
+
+    Columns that depend on each other leave 1e-16 to 1e-15 behind, whatever the number of rows.
+    """
+    return 8 * math.sqrt(d) * EPS
+
+
+def jacobi(M: Any) -> tuple[Any, Any, Any]:
+    """Singular values (r,), left vectors (k, r) and right vectors (r, d) of M (k, d), r = min(k, d), largest first."""
+    from scipy.linalg.lapack import dgejsv
+
+    tall = M.shape[0] >= M.shape[1]
+    work = M if tall else M.T
+    # joba = 2: rows are pivoted too, for scales on both sides; jobu = jobv = 0: both kinds of vectors.
+    sigma, left, right, scale, _, info = dgejsv(np.asfortranarray(work), joba=2, jobu=0, jobv=0, jobr=0, jobt=0, jobp=0)
+    if info != 0:  # no convergence in thirty sweeps
+        left, sigma, right_rows = np.linalg.svd(work, full_matrices=False)
+        right = right_rows.T
+    else:
+        sigma = sigma * (scale[0] / scale[1])
+        left = left[:, : len(sigma)]
+    return (sigma, left, right.T) if tall else (sigma, right, left.T)
+
+
+def stacked_root(rows: Any, z: Any, sizes: Any) -> tuple[Any, Any]:
+    """(R, t), R of full row rank, with |R w - t|^2 = |rows w - z|^2 + const for every w.
+
+    rows (k, d) and z (k,) come from users, `sizes` (k,) has the largest column norm of the user whose row it is: the
+    rounding error of any of its rows is a fixed part of that. A direction that only small users see is as real as one
+    that large users see. So users are factorised from the largest to the smallest, by Householder reflections with
+    pivoting, which keep each row to its own rounding error; and what users of one size leave behind at theirs is
+    dropped before smaller users join, beside whose rows it would pass as data.
+    """
+    d = rows.shape[1]
+    order = np.argsort(-sizes, kind="stable")
+    R, t = np.zeros((0, d)), np.zeros(0)
+    while len(order):
+        alike = int(np.count_nonzero(sizes[order] * ALIKE >= sizes[order[0]]))
+        group, order = order[:alike], order[alike:]
+        floor = noise(d) * float(np.sqrt(np.max(np.einsum("kd,kd->d", rows[group], rows[group]))))
+        step = max(BLOCK // d, d)
+        for start in range(0, alike, step):
+            some = group[start : start + step]
+            R, t = _merge(np.concatenate([R, rows[some]]), np.concatenate([t, z[some]]))
+        real = np.linalg.norm(R, axis=1) > floor
+        R, t = R[real], t[real]
+    return R, t
+
+
+def _merge(rows: Any, z: Any) -> tuple[Any, Any]:
+    """The triangular factor of rows and its right-hand side, columns in their own order."""
+    from scipy.linalg import qr
+
+    order = np.argsort(-np.abs(rows).max(1), kind="stable")
+    Q, R, columns = qr(rows[order], mode="economic", pivoting=True, check_finite=False)
+    back = np.empty_like(R)
+    back[:, columns] = R
+    return back, Q.T @ z[order]
