@@ -84,16 +84,18 @@ SAID = {
     # one gradient step: exact for any alpha if beta = 1
     "forward (0.5, 1, 1)": Row(forward(0.5, 1, 1), ORIGINAL, 0),
     "forward (1.5, 1, 0.5)": Row(forward(1.5, 1, 0.5), ORIGINAL, 0),
-    "forward (1, 0.5, 1)": Row(forward(1, 0.5, 1), NEITHER, math.nan),
+    # and with beta < 1 the envelopes at eta alpha (1 - beta) / beta
+    "forward (1, 0.5, 1)": Row(forward(1, 0.5, 1), REGULARISED, step()),
+    "forward (0.8, 0.8, 0.9)": Row(forward(0.8, 0.8, 0.9), REGULARISED, step() * 0.2),
     # other operators
     "Newton": Row(rs.fedpi(ETA, local=rs.NewtonProx()), ORIGINAL, 0),
-    "gradient prox": Row(rs.fedpi(ETA, local=rs.GradientProx(2)), ORIGINAL, 0, exactly=False),
-    "gradient FedProx": Row(rs.fedprox(ETA, local=rs.GradientProx(4)), REGULARISED, ETA, exactly=False),
+    "gradient prox": Row(rs.fedpi(ETA, local=rs.GradientProx(2)), ORIGINAL, 0, exactly=False, theorem=False),
+    "gradient FedProx": Row(rs.fedprox(ETA, local=rs.GradientProx(4)), REGULARISED, ETA, exactly=False, theorem=False),
     "FedProx by one step": Row(rs.fedprox(step(), local=rs.GradientSteps(1)), ORIGINAL, 0),
     # nobody moves, nobody meets, or nobody computes
     "(0, 1, 1)": Row(rs.Scheme(0, 1, 1, ETA), NEITHER, math.nan),
     "(1, 0, 1)": Row(rs.Scheme(1, 0, 1, ETA), NEITHER, math.nan),
-    "(1, 1, 0)": Row(rs.Scheme(1, 1, 0, ETA), NEITHER, math.nan),
+    "(1, 1, 0)": Row(rs.Scheme(1, 1, 0, ETA), NEITHER, math.nan, theorem=False),
     # schedules and automatic eta
     "auto": Row(rs.fedpi("auto"), ORIGINAL, 0),
     "harmonic": Row(rs.fedprox(rs.schedules.harmonic(1.0)), ORIGINAL, 0),
@@ -112,8 +114,10 @@ SAID = {
     "FedAvg held": Row(rs.fedavg(step()), ORIGINAL, 0, more=SAMPLED),
     "auto held": Row(rs.fedpi("auto"), ORIGINAL, 0, more=SAMPLED),
     "FedPi on deviations held": Row(rs.fedpi(1.0), ORIGINAL, 0, problem=deviations, more=SAMPLED),
-    "Anderson": Row(rs.fedprox(ETA), REGULARISED, ETA, more={"anderson": 2}),
-    "Anderson on the mean": Row(rs.fedpi(ETA), ORIGINAL, 0, more={"anderson": rs.Anderson(3, on="mean")}),
+    "Anderson": Row(rs.fedprox(ETA), REGULARISED, ETA, theorem=False, more={"anderson": 2}),
+    "Anderson on the mean": Row(
+        rs.fedpi(ETA), ORIGINAL, 0, theorem=False, more={"anderson": rs.Anderson(3, on="mean")}
+    ),
 }
 rows = pytest.mark.parametrize("row", SAID.values(), ids=SAID.keys())
 
