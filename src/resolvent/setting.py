@@ -149,13 +149,13 @@ class Setting:
 
     @cached_property
     def partial(self) -> bool:
-        """Whether some users are absent at times."""
+        """Whether some users are absent at times, while others are present."""
         who, problem = self.participation, self.problem
         if isinstance(who, Trace):
             return not bool(who.masks.all())
         if isinstance(who, FixedSize) and problem is not None:
             return who.n < problem.users
-        return not who.full
+        return not who.full and (problem is None or problem.users > 1)
 
     @property
     def random(self) -> bool:

@@ -17,8 +17,9 @@ from resolvent.schedules import Schedule
 
 CONSTANT, SETTLES, VARIES, VANISHES, UNCLEAR = "constant", "settles", "varies", "vanishes", "unclear"
 
-DENSE, DECADES, RUN = 1000, (3, 4, 5), 8
-"""Every round below DENSE is looked at, then runs of RUN rounds in each decade from 10^d on."""
+DENSE, DECADES, RUN, LONG = 1000, (3, 4, 5), 8, 3000
+"""Every round below DENSE is looked at, then runs of RUN rounds in each decade from 10^d on, and in the last decade a
+LONG one, so that what returns more often than that is seen."""
 STILL = 1e-12
 """Relative spread up to which values count as equal."""
 SLOWEST, FLATTENS = 0.15, 0.9
@@ -91,7 +92,9 @@ def _times() -> list[list[int]]:
     """The rounds looked at: below DENSE by decade, then runs that begin at logarithmically spaced rounds."""
     dense = [list(range(10)), list(range(10, 100)), list(range(100, DENSE))]
     starts = [np.unique(np.geomspace(10**d, 10 ** (d + 1) - RUN, 24).astype(int)).tolist() for d in DECADES]
-    return dense + [[start + k for start in decade for k in range(RUN)] for decade in starts]
+    later = [[start + k for start in decade for k in range(RUN)] for decade in starts]
+    later[-1] += range(5 * 10**5, 5 * 10**5 + LONG)
+    return dense + later
 
 
 def _steady(kind: str, limit: float, low: float, high: float) -> Trend:
