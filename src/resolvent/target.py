@@ -86,8 +86,11 @@ def _vanishing(setting: Setting) -> Target:
 
 
 def _varying(setting: Setting) -> Target:
-    """An eta that never settles. A scheme that is exact at any eta carries every p_i and g_i over to the next one."""
-    one_step = setting.exact and setting.forward and setting.beta.limit == 1
+    """An eta that never settles. A scheme that is exact at any eta carries every p_i and g_i over to the next one.
+
+    One gradient step of everybody is exact at any eta too; answers given at different eta would count differently.
+    """
+    one_step = setting.exact and setting.forward and setting.beta.limit == 1 and not setting.partial
     if setting.scheme.exact or one_step:
         return Target(ORIGINAL, 0.0, setting.exact, 0.0 if setting.exact else math.nan)
     return Target(UNKNOWN, why=f"eta = {setting.scheme.eta} keeps changing, and with it what is solved")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import plain_limits as plain
 import torch
 from scipy.optimize import linprog
 
+import plain_limits as plain
 import resolvent as rs
 from hunt.family import Family
 from resolvent.trends import judge
@@ -216,7 +216,7 @@ def linearly(case: Case) -> float:
 
 def at_limit(case: Case, said: Any, end: plain.End, scale: float) -> None:
     """The limit solves what is said, and users' own models are what is said."""
-    users, eta = case.users, case.numbers(10**6)[3]
+    users, eta = case.users, case.numbers(ROUNDS - 1)[3]
     tol = 1e-5 * scale * max(1.0, 1 / eta)
     if said.solves == ORIGINAL and not users.smooth:
         assert users.value(end.model) - least(users) < tol, "the limit does not minimise f"
