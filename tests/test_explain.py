@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+import textbook
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -501,6 +502,21 @@ def test_a_given_order_is_not_random() -> None:
     everyone = rs.explain(rs.fedpi(ETA), squares(), rs.Trace(np.ones((3, 5), dtype=bool)))
     assert everyone.theorem is not None
     assert "random" not in everyone.theorem
+
+
+def test_answers_at_different_eta_count_differently() -> None:
+    """One user comes when eta is large, the other when it is small: FedAvg then weighs them by their eta."""
+
+    def eta(t: int) -> float:
+        return 0.01 if t % 2 else 0.1
+
+    assert rs.explain(rs.fedavg(eta), rs.plus_minus(1.0)).solves == ORIGINAL
+    assert rs.explain(rs.fedavg(eta), rs.plus_minus(1.0), rs.Trace([[1, 0], [0, 1]])).solves == "unknown"
+    users = [textbook.Squares(np.eye(1), np.array([centre])) for centre in (-1.0, 1.0)]  # the same two
+    lam, scheme = np.array([0.5, 0.5]), textbook.Grand(1, 1, 1, eta, textbook.descend(1))
+    masks = [[t % 2 == 0, t % 2 == 1] for t in range(1000)]
+    *_, (model, _) = textbook.held(users, lam, np.zeros((2, 1)), scheme, masks)
+    assert model.item() < -0.5  # the minimiser is 0
 
 
 def test_participation_of_ones_own_is_asked_who_comes() -> None:
