@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+import textbook
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -84,16 +85,18 @@ SAID = {
     # one gradient step: exact for any alpha if beta = 1
     "forward (0.5, 1, 1)": Row(forward(0.5, 1, 1), ORIGINAL, 0),
     "forward (1.5, 1, 0.5)": Row(forward(1.5, 1, 0.5), ORIGINAL, 0),
-    "forward (1, 0.5, 1)": Row(forward(1, 0.5, 1), NEITHER, math.nan),
+    # and with beta < 1 the envelopes at eta alpha (1 - beta) / beta
+    "forward (1, 0.5, 1)": Row(forward(1, 0.5, 1), REGULARISED, step()),
+    "forward (0.8, 0.8, 0.9)": Row(forward(0.8, 0.8, 0.9), REGULARISED, step() * 0.2),
     # other operators
     "Newton": Row(rs.fedpi(ETA, local=rs.NewtonProx()), ORIGINAL, 0),
-    "gradient prox": Row(rs.fedpi(ETA, local=rs.GradientProx(2)), ORIGINAL, 0, exactly=False),
-    "gradient FedProx": Row(rs.fedprox(ETA, local=rs.GradientProx(4)), REGULARISED, ETA, exactly=False),
+    "gradient prox": Row(rs.fedpi(ETA, local=rs.GradientProx(2)), ORIGINAL, 0, exactly=False, theorem=False),
+    "gradient FedProx": Row(rs.fedprox(ETA, local=rs.GradientProx(4)), REGULARISED, ETA, exactly=False, theorem=False),
     "FedProx by one step": Row(rs.fedprox(step(), local=rs.GradientSteps(1)), ORIGINAL, 0),
     # nobody moves, nobody meets, or nobody computes
     "(0, 1, 1)": Row(rs.Scheme(0, 1, 1, ETA), NEITHER, math.nan),
     "(1, 0, 1)": Row(rs.Scheme(1, 0, 1, ETA), NEITHER, math.nan),
-    "(1, 1, 0)": Row(rs.Scheme(1, 1, 0, ETA), NEITHER, math.nan),
+    "(1, 1, 0)": Row(rs.Scheme(1, 1, 0, ETA), NEITHER, math.nan, theorem=False),
     # schedules and automatic eta
     "auto": Row(rs.fedpi("auto"), ORIGINAL, 0),
     "harmonic": Row(rs.fedprox(rs.schedules.harmonic(1.0)), ORIGINAL, 0),
@@ -112,8 +115,10 @@ SAID = {
     "FedAvg held": Row(rs.fedavg(step()), ORIGINAL, 0, more=SAMPLED),
     "auto held": Row(rs.fedpi("auto"), ORIGINAL, 0, more=SAMPLED),
     "FedPi on deviations held": Row(rs.fedpi(1.0), ORIGINAL, 0, problem=deviations, more=SAMPLED),
-    "Anderson": Row(rs.fedprox(ETA), REGULARISED, ETA, more={"anderson": 2}),
-    "Anderson on the mean": Row(rs.fedpi(ETA), ORIGINAL, 0, more={"anderson": rs.Anderson(3, on="mean")}),
+    "Anderson": Row(rs.fedprox(ETA), REGULARISED, ETA, theorem=False, more={"anderson": 2}),
+    "Anderson on the mean": Row(
+        rs.fedpi(ETA), ORIGINAL, 0, theorem=False, more={"anderson": rs.Anderson(3, on="mean")}
+    ),
 }
 rows = pytest.mark.parametrize("row", SAID.values(), ids=SAID.keys())
 
@@ -315,3 +320,266 @@ def test_what_is_said_of_personal_models() -> None:
     for _ in range(2):
         w = w - step() * squares().grad(w)
     torch.testing.assert_close(run.personal, w, rtol=1e-8, atol=1e-8)
+
+
+def test_personal_models_of_any_alpha_and_beta() -> None:
+    """At a fixed point p_i = prox f_i(model) at eta_eff, which is eta for beta = 1 alone."""
+    for alpha, beta in ((1, 2), (1.5, 1.5), (1.2, 0.8), (0.5, 2), (2, 1)):
+        run = rs.solve(squares(), rs.Scheme(alpha, beta, 0.7, ETA), rounds=1500, every=1500)
+        said = run.explanation
+        assert f"at eta = {said.eta_eff:g}" in said.personal or beta == 1
+        torch.testing.assert_close(run.personal, squares().prox(run.model, said.eta_eff), rtol=1e-8, atol=1e-8)
+    run = rs.solve(squares(), forward(1, 0.5, 1), rounds=1500, every=1500)
+    assert "after its local steps" in run.explanation.personal
+    near = squares().prox(run.model, run.explanation.eta_eff)
+    torch.testing.assert_close(run.personal, near - step() * squares().grad(near), rtol=1e-8, atol=1e-8)
+
+
+# --- gradient steps with momentum ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("steps", "momentum"), [(2, 0.5), (5, 0.0), (20, 0.9), (40, 0.95), (7, 0.3)])
+def test_the_effective_eta_counts_momentum(steps: int, momentum: float) -> None:
+    """Measured at two small eta, where what is left of the law is of the order of eta."""
+    users = users_of(squares())
+    off = []
+    for eta in (2e-6, 1e-6):
+        said = rs.explain(rs.fedavg(eta, local=rs.GradientSteps(steps, momentum=momentum)), squares())
+        assert said.solves == REGULARISED
+        off.append(abs(said.eta_eff - measured_eta(*users, eta, steps, momentum)) / said.eta_eff)
+    assert off[1] < 0.02
+    assert off[1] < 0.6 * off[0] + 1e-4
+    assert said.eta_eff == pytest.approx(1e-6 * rs.theory.step_sums(steps, momentum)[1])
+
+
+def users_of(problem: rs.LeastSquares) -> tuple[Any, Any]:
+    """Hessians and gradients at 0 of all users, by asking the problem."""
+    basis = torch.eye(problem.dim, dtype=torch.float64)
+    h = problem.grad(torch.zeros(1, problem.dim, dtype=torch.float64))
+    H = torch.stack([problem.grad(row.unsqueeze(0)) - h for row in basis], 2)
+    return H.numpy(), h.numpy()
+
+
+def measured_eta(H: Any, h: Any, eta: float, steps: int, momentum: float) -> float:
+    """The eta whose envelopes' minimiser is nearest to the fixed point of these steps, both by plain solves."""
+    m, d = h.shape
+    x = -np.linalg.solve(H, h[..., None])[..., 0]
+    left, v = np.tile(np.eye(d), (m, 1, 1)), np.zeros((m, d, d))
+    for _ in range(steps):
+        v = momentum * v + H @ left
+        left = left - eta * v
+    pull = np.eye(d) - left
+    w = np.linalg.solve(pull.sum(0), (pull @ x[..., None]).sum(0)[:, 0])
+
+    def minimiser(e: float) -> Any:
+        inner = np.linalg.solve(np.eye(d) + e * H, H)
+        return np.linalg.solve(inner.sum(0), (inner @ x[..., None]).sum(0)[:, 0])
+
+    origin, unit = minimiser(0.0), 1e-5
+    along = (minimiser(unit) - origin) / unit
+    return float((w - origin) @ along / (along @ along))
+
+
+def test_too_long_steps_are_not_said_to_solve_anything() -> None:
+    far = rs.explain(rs.fedavg(0.9 * 2 / float(squares().lipschitz.max()), steps=7), squares())
+    assert far.solves == NEITHER
+    assert "local steps" in str(far)
+
+
+# --- an inexact prox -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("eta", "operator", "solves"),
+    [
+        (10.0, rs.GradientProx(1), NEITHER),
+        (10.0, rs.GradientProx(5), NEITHER),
+        (ETA, rs.GradientProx(20, lr=1.0), NEITHER),  # diverges
+        (ETA, rs.GradientProx(5), ORIGINAL),
+        (ETA, rs.GradientProx(5, momentum=0.2), ORIGINAL),
+        (ETA, rs.NewtonProx(tol=0.1), ORIGINAL),
+    ],
+)
+def test_of_an_inexact_prox_no_theorem_is_claimed(eta: float, operator: Any, solves: str) -> None:
+    said = rs.explain(rs.fedpi(eta, local=operator), squares())
+    assert said.solves == solves
+    assert said.theorem is None
+    assert solves == NEITHER or not said.exactly
+    assert "inexact prox" in str(said)
+
+
+def test_the_error_of_an_inexact_prox_bounds_the_slope_at_the_limit() -> None:
+    for k in (3, 4, 6, 10):
+        run = rs.solve(squares(), rs.fedpi(ETA, local=rs.GradientProx(k)), rounds=1500, every=1500)
+        error = run.explanation.error
+        g = squares().grad(run.model.unsqueeze(0))
+        assert 0 < float(g.mean(0).norm()) <= error * float(g.norm(dim=1).mean())
+
+
+# --- functions of the round ------------------------------------------------------------------------------------------
+
+
+def test_an_eta_that_oscillates_has_no_theorem() -> None:
+    """FedSplit at two eta in turn diverges, although it contracts at each."""
+    scheme = rs.fedsplit(lambda t: 0.01 if t % 2 else 1.0)
+    assert rs.solve(squares(), scheme, rounds=300).status == "diverged"
+    for made in (rs.fedsplit, rs.fedpi):
+        said = rs.explain(made(lambda t: 0.01 if t % 2 else 1.0), squares())
+        assert said.theorem is None
+        assert any(f.about is rs.MayNotConverge for f in said.findings)
+        assert str(said).startswith("Where it converges")
+
+
+FUNCTIONS: dict[str, tuple[Callable[[int], float], str, float, bool]] = {
+    "constant": (lambda t: 0.1, REGULARISED, 0.1, True),
+    "settles": (lambda t: 0.3 if t < 100 else 0.1, REGULARISED, 0.1, True),
+    "harmonic": (lambda t: 1 / (t + 1), ORIGINAL, 0, True),
+    "a root": (lambda t: (t + 1) ** -0.5, ORIGINAL, 0, False),
+    "too fast": (lambda t: 1 / (t + 1) ** 2, NEITHER, math.nan, False),
+    "a power": (lambda t: 0.9**t, NEITHER, math.nan, False),
+    "oscillates": (lambda t: 0.1 + 0.05 * (t % 2), "unknown", math.nan, False),
+    "grows": (lambda t: 0.1 * (t + 1), "unknown", math.nan, False),
+    "a list that ends": (lambda t: ([0.1] * 50 + [0.2])[t], "unknown", math.nan, False),
+    "stops above zero": (lambda t: 0.1 + (t + 1) ** -0.3, "unknown", math.nan, False),
+}
+
+
+@pytest.mark.parametrize(("eta", "solves", "eta_eff", "theorem"), FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_functions_of_the_round_are_judged_by_their_values(
+    eta: Callable[[int], float], solves: str, eta_eff: float, theorem: bool
+) -> None:
+    said = rs.explain(rs.fedprox(eta), squares())
+    assert said.solves == solves
+    assert said.eta_eff == pytest.approx(eta_eff, nan_ok=True)
+    assert (said.theorem is not None) is theorem
+
+
+@pytest.mark.parametrize(
+    ("numbers", "solves"),
+    [
+        ((2, 2, lambda t: 0.5), ORIGINAL),
+        ((2, 2, lambda t: 0.5**t), NEITHER),  # u stops short
+        ((2, 2, lambda t: 1 / (t + 1) ** 0.7), ORIGINAL),
+        ((lambda t: 2.0, 2, 0.5), ORIGINAL),
+        ((lambda t: 1.0 if t < 50 else 2.0, 2, 0.5), ORIGINAL),
+        ((lambda t: 1.0 + t % 2, 2, 0.5), "unknown"),
+        ((2, lambda t: 1 + 1 / (t + 1), 0.5), "unknown"),
+    ],
+)
+def test_so_are_alpha_beta_and_gamma(numbers: Any, solves: str) -> None:
+    said = rs.explain(rs.Scheme(*numbers, ETA), squares())
+    assert said.solves == solves
+    run = rs.solve(squares(), rs.Scheme(*numbers, ETA), rounds=2000, every=2000)
+    if solves == ORIGINAL:
+        assert float(squares().gap(run.model.unsqueeze(0))) < 1e-9
+    else:
+        assert float(squares().gap(run.model.unsqueeze(0))) > 1e-6
+
+
+# --- who comes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_user_who_never_comes_has_no_say() -> None:
+    masks = np.array([[1, 1, 0, 1, 1], [0, 1, 0, 1, 1]], dtype=bool)
+    said = rs.explain(rs.fedpi(ETA), squares(), rs.Trace(masks))
+    assert said.solves == NEITHER
+    assert said.theorem is None
+    assert "user 2 never comes" in str(said)
+    run = rs.solve(squares(), rs.fedpi(ETA), rounds=1000, participation=rs.Trace(masks))
+    others = squares().take(torch.tensor([0, 1, 3, 4]))
+    assert float(others.gap(run.model.unsqueeze(0))) < 1e-9 < float(squares().gap(run.model.unsqueeze(0)))
+    weights = [0.2, 0.2, 0.0, 0.2, 0.4]
+    A, b = np.ones((5, 2, 1)), np.arange(10.0).reshape(5, 2)
+    without = rs.LeastSquares(A, b, weights=weights)  # a user without weight has no say anyway
+    assert rs.explain(rs.fedpi(ETA), without, rs.Trace(masks)).solves == ORIGINAL
+
+
+def test_a_given_order_is_not_random() -> None:
+    masks = np.array([[1, 1, 1, 1, 0], [0, 1, 0, 1, 1]], dtype=bool)
+    said = rs.explain(rs.fedpi(ETA), squares(), rs.Trace(masks))
+    assert (said.solves, said.theorem) == (ORIGINAL, None)
+    assert "given order" in str(said)
+    everyone = rs.explain(rs.fedpi(ETA), squares(), rs.Trace(np.ones((3, 5), dtype=bool)))
+    assert everyone.theorem is not None
+    assert "random" not in everyone.theorem
+
+
+def test_answers_at_different_eta_count_differently() -> None:
+    """One user comes when eta is large, the other when it is small: FedAvg then weighs them by their eta."""
+
+    def eta(t: int) -> float:
+        return 0.01 if t % 2 else 0.1
+
+    assert rs.explain(rs.fedavg(eta), rs.plus_minus(1.0)).solves == ORIGINAL
+    assert rs.explain(rs.fedavg(eta), rs.plus_minus(1.0), rs.Trace([[1, 0], [0, 1]])).solves == "unknown"
+    users = [textbook.Squares(np.eye(1), np.array([centre])) for centre in (-1.0, 1.0)]  # the same two
+    lam, scheme = np.array([0.5, 0.5]), textbook.Grand(1, 1, 1, eta, textbook.descend(1))
+    masks = [[t % 2 == 0, t % 2 == 1] for t in range(1000)]
+    *_, (model, _) = textbook.held(users, lam, np.zeros((2, 1)), scheme, masks)
+    assert model.item() < -0.5  # the minimiser is 0
+
+
+def test_participation_of_ones_own_is_asked_who_comes() -> None:
+    class Weekdays:
+        absent, full = "hold", False
+
+        def present(self, seed: int, t: int, users: int) -> Tensor:
+            return torch.arange(users - 1)
+
+        def check(self, users: int) -> None:
+            pass
+
+    said = rs.explain(rs.fedpi(ETA), squares(), Weekdays())
+    assert said.solves == NEITHER
+    assert "user 4 never comes" in str(said)
+
+
+# --- one user, unequal batches, weights of zero, nobody moves --------------------------------------------------------
+
+
+def test_one_user_solves_its_own_problem_whatever_the_scheme() -> None:
+    alone = rs.LeastSquares(np.eye(3)[None], np.ones((1, 3)))
+    for scheme in (rs.fedprox(0.5), rs.reflect_prox(0.5), rs.fedavg(0.5, steps=4)):
+        run = rs.solve(alone, scheme, rounds=300)
+        assert (run.explanation.solves, run.explanation.eta_eff) == (ORIGINAL, 0)
+        assert float(alone.gap(run.model.unsqueeze(0))) < 1e-12
+
+
+def test_users_with_more_batches_pull_harder() -> None:
+    """FedAvg in batches weighs users by their numbers of steps: nothing is claimed of it."""
+    rng = np.random.default_rng(0)
+    A = [rng.standard_normal((n, 2)) for n in (4, 40)]
+    problem = rs.LeastSquares(A, [a @ [1.0, k] for k, a in enumerate(A)])
+    said = rs.explain(rs.fedavg(1e-4, local=rs.GradientSteps(1, batch=4)), problem)
+    assert said.solves == NEITHER
+    assert "between 1 and 10 steps" in str(said)
+    assert rs.explain(rs.fedavg(1e-3, local=rs.GradientSteps(1, batch=40)), problem).exactly  # one batch of all rows
+
+
+def test_where_users_only_reflect_nothing_converges() -> None:
+    """alpha = 0, beta = 2: u_i and its mirror image in turn, however convex the f_i are."""
+    scheme = rs.Scheme(0, 2, 1, ETA)
+    assert rs.explain(scheme, squares()).theorem is None
+    start = torch.from_numpy(np.random.default_rng(0).standard_normal((5, 3)))
+    assert rs.solve(squares(), scheme, rounds=100, start=start).history.residual.iloc[-1] > 0.1
+
+
+def test_steps_above_two_over_l_have_no_theorem() -> None:
+    top = 2 / float(squares().lipschitz.mean())
+    assert rs.explain(rs.fedavg(0.99 * top), squares()).theorem is not None
+    assert rs.explain(rs.fedavg(1.01 * top), squares()).theorem is None
+    assert rs.explain(rs.fedavg(0.99 * top), squares(), 0.5).theorem is None  # there the steepest user counts
+    assert "eta < 2/L" in (rs.explain(rs.fedavg(1.0)).theorem or "")
+    assert rs.explain(rs.Scheme(-1, 1, 0.5, ETA, beyond=True), squares()).theorem is None
+
+
+def test_effective_steps_below_zero_are_no_envelopes() -> None:
+    said = rs.explain(rs.Scheme(2.5, 2.5, 0.1, ETA, beyond=True), squares())
+    assert (said.solves, said.theorem) == (NEITHER, None)
+
+
+def test_acceleration_has_no_theorem_of_its_own() -> None:
+    said = rs.explain(rs.fedpi(ETA), squares(), anderson=2)
+    assert said.theorem is None
+    assert "without it: Douglas-Rachford" in str(said)
+    assert said.findings == ()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from resolvent import theory
 from resolvent.anderson import Anderson, as_anderson
+from resolvent.convergence import averaged, contracts, largest_step, promise
 from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProblem
-from resolvent.local import GradientProx, GradientSteps, Operator, best
+from resolvent.local import GradientProx
 from resolvent.participation import Participation, as_participation
 from resolvent.problems.problem import Problem
 from resolvent.scheme import Scheme, as_scheme
+from resolvent.setting import Setting, never_moves, operator_of
+from resolvent.target import NEITHER, ORIGINAL, REGULARISED, UNKNOWN, Target, target
 
-ORIGINAL, REGULARISED, NEITHER = "original", "regularised", "neither"
+__all__ = ["Explanation", "Finding", "explain", "operator_of"]
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,22 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`solves` is "original", "regularised" (Moreau envelopes at eta_eff) or "neither"."""
+    """`solves` is "original", "regularised" (Moreau envelopes at eta_eff), "neither" or "unknown".
+
+    It tells the limit where the iteration converges; `theorem` tells whether it does.
+    """
 
     scheme: str
     solves: str
     eta_eff: float
     exactly: bool
     """False where local steps are too few or too noisy for the fixed points to be exactly those."""
+    error: float
+    """The relative error of users' pulls on the model where `exactly` is False; NaN where it is not known."""
     theorem: str | None
     """What promises convergence; None where nothing does."""
+    why: str
+    """Why no theorem does, or why it is not known what is solved."""
     personal: str
     findings: tuple[Finding, ...]
 
@@ -53,22 +61,18 @@ class Explanation:
         if self.solves == REGULARISED:
             envelopes = f"min sum_i lambda_i env_eta f_i (Moreau envelopes) at eta = {self.eta_eff:g}"
             return f"{about}the regularised problem, {envelopes}"
-        return "neither the original nor a regularised problem"
+        return (
+            "something that is not known"
+            if self.solves == UNKNOWN
+            else "neither the original nor a regularised problem"
+        )
 
     def __str__(self) -> str:
-        lines = [f"{self.scheme} solves {self.problem}."]
-        lines.append(f"Convergence: {self.theorem}." if self.theorem else "Convergence: no theorem covers this.")
+        sure = self.theorem is not None or self.solves in (NEITHER, UNKNOWN)
+        lines = [f"{'' if sure else 'Where it converges, '}{self.scheme} solves {self.problem}."]
+        lines.append(f"Convergence: {self.theorem or self.why}.")
         lines.append(f"Personal models: {self.personal}.")
         return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
-
-
-def operator_of(scheme: Scheme, problem: Problem | None) -> Operator:
-    """The scheme's local operator, or the one it takes by itself."""
-    if scheme.local is not None:
-        return scheme.local  # type: ignore[no-any-return]
-    if scheme.forward:
-        return GradientSteps(scheme.steps)
-    return GradientProx() if problem is None else best(problem)
 
 
 def explain(
@@ -78,164 +82,138 @@ def explain(
     anderson: Anderson | int | None = None,
 ) -> Explanation:
     """Say what this configuration solves. Without a problem, what holds for convex f_i with an exact prox is said."""
-    scheme, participation, anderson = as_scheme(scheme), as_participation(participation), as_anderson(anderson)
-    operator = operator_of(scheme, problem) if problem is not None or scheme.local or scheme.forward else None
-    solves, eta_eff, exactly = _target(scheme, problem, participation, operator)
-    theorem = _theorem(scheme, problem, participation, exactly)
+    setting = Setting(as_scheme(scheme), problem, as_participation(participation), as_anderson(anderson))
+    if problem is not None:
+        setting.participation.check(problem.users)
+    aim, promised = target(setting), promise(setting)
     findings = (
-        *_wrong_problem(scheme, participation, solves, eta_eff, exactly),
-        *_convergence(scheme, problem),
-        *_step_sizes(scheme, problem, participation, operator),
-        *_acceleration(scheme, participation, anderson),
+        *_left_behind(setting),
+        *_wrong_problem(setting, aim),
+        *_convergence(setting),
+        *_step_sizes(setting),
+        *_acceleration(setting),
     )
-    return Explanation(str(scheme), solves, eta_eff, exactly, theorem, _personal(scheme), findings)
+    return Explanation(
+        scheme=str(setting.scheme),
+        solves=aim.solves,
+        eta_eff=aim.eta_eff,
+        exactly=aim.exactly,
+        error=aim.error,
+        theorem=promised.theorem,
+        why=promised.why,
+        personal=_personal(setting, aim),
+        findings=findings,
+    )
 
 
-# --- what is solved --------------------------------------------------------------------------------------------------
-
-
-def _target(
-    scheme: Scheme, problem: Problem | None, participation: Participation, operator: Operator | None
-) -> tuple[str, float, bool]:
-    """(what, eta_eff, exactly), with the eta of round 0 where eta changes."""
-    nothing = NEITHER, math.nan, True
-    pair = scheme.relaxation
-    if pair is None or 0 in pair or scheme.gamma(0) == 0 or _stale(participation):
-        return nothing
-    alpha, beta = pair
-    inexact = isinstance(operator, GradientProx) or getattr(operator, "batch", None) is not None
-    if scheme.exact or scheme.vanishing:
-        return ORIGINAL, 0.0, not inexact
-    if _stops_short(scheme):
-        return nothing
-    eta = scheme.eta_at(0)
-    if not scheme.forward:
-        return REGULARISED, theory.effective_eta(alpha, beta, eta), not inexact
-    if beta != 1:
-        return nothing
-    steps = _steps(scheme, problem, operator)
-    return (ORIGINAL, 0.0, not inexact) if steps == 1 else (REGULARISED, eta * (steps - 1) / 2, False)
-
-
-def _stale(participation: Participation) -> bool:
-    """Whether Algorithm 1 leaves absent users behind."""
-    return not participation.full and participation.absent == "paper"
-
-
-def _stops_short(scheme: Scheme) -> bool:
-    """Whether the sum of eta_t is finite, so that the iteration may stop anywhere."""
-    return scheme.eta is not None and scheme.eta.sum_diverges is False
-
-
-def _steps(scheme: Scheme, problem: Problem | None, operator: Operator | None) -> float:
-    """Gradient steps a round: with batches, as many an epoch as a user of mean size has."""
-    steps, batch = getattr(operator, "steps", scheme.steps), getattr(operator, "batch", None)
-    sizes = getattr(problem, "sizes", None)
-    return steps if batch is None or sizes is None else steps * float((sizes / batch).ceil().mean())
-
-
-def _personal(scheme: Scheme) -> str:
-    if scheme.exact:
-        return "every user's own answer agrees with the model at convergence"
-    if scheme.forward:
+def _personal(setting: Setting, aim: Target) -> str:
+    """What user i's latest answer p_i is at a fixed point."""
+    arrives = not (setting.missing or setting.stale or setting.stops)
+    if setting.forward and setting.beta.limit == 1 and arrives:
         return "each user's own is the model after its local steps"
-    return "each user's own is prox_eta f_i of the model, which is what pFedMe trains"
+    if aim.solves in (NEITHER, UNKNOWN):
+        return "each user's own is its local answer to its own u_i, and nothing more is known of it"
+    if aim.solves == ORIGINAL:
+        return "every user's own answer agrees with the model at convergence"
+    about = "" if aim.exactly else "about "
+    at = "" if setting.beta.limit == 1 else f" at eta = {aim.eta_eff:g}"
+    more = ", after its local steps" if setting.forward else ", which is what pFedMe trains"
+    return f"each user's own is {about}prox_eta f_i of the model{at}{more}"
 
 
-# --- whether it gets there -------------------------------------------------------------------------------------------
+# --- what speaks against it ------------------------------------------------------------------------------------------
 
 
-def _averaged(scheme: Scheme) -> bool:
-    """Whether T is an averaged map for convex f_i: two under-relaxed halves, or under-relaxed as a whole.
-
-    One gradient step below 2/L is under-relaxed, whatever alpha, as long as alpha eta is below 2/L too.
-    """
-    mixing = scheme.fixed_mixing
-    return mixing is not None and (mixing[2] < 1 or ((scheme.forward or mixing[0] < 2) and mixing[1] < 2))
-
-
-def _contracts(problem: Problem | None) -> bool:
-    mu, L = (0.0, math.inf) if problem is None else theory.curvatures(problem)
-    return mu > 0 and math.isfinite(L)
+def _left_behind(setting: Setting) -> Iterator[Finding]:
+    if setting.missing:
+        some = ", ".join(map(str, setting.missing[:5])) + (", ..." if len(setting.missing) > 5 else "")
+        one = len(setting.missing) == 1
+        words = f"user{'' if one else 's'} {some} never come{'s' if one else ''}, so that {'its' if one else 'their'} "
+        words += "f_i has no say: what is solved is the problem of the others"
+        yield Finding(SolvesAnotherProblem, words, "let everybody come at some time, or leave them out of the problem")
+    if setting.stale:
+        words = "under Algorithm 1's sampling absent users' z grow stale, so that the right solution is not reached"
+        yield Finding(SolvesAnotherProblem, words, 'take absent="hold"')
 
 
-def _theorem(scheme: Scheme, problem: Problem | None, participation: Participation, exactly: bool) -> str | None:
-    if (problem is not None and not problem.convex) or scheme.beyond or scheme.fixed_mixing is None:
-        return None
-    if _stale(participation) or _stops_short(scheme):
-        return None
-    if scheme.vanishing and not scheme.exact:
-        if not scheme.forward and scheme.projects and scheme.eta and scheme.eta.squares_converge:
-            return "sum eta_t diverges and sum eta_t^2 converges, so the averaged iterates converge (Theorem thm:fp)"
-        return None
-    if scheme.changes != "never" and not scheme.exact:
-        return None
-    blocks = "" if participation.full else ", almost surely under sampling that holds absent users (random blocks)"
-    if scheme.forward and not exactly:
-        return None
-    if _averaged(scheme):
-        if scheme.forward:
-            return f"forward-backward splitting converges for convex smooth f_i and eta < 2/L{blocks}"
-        name = "Douglas-Rachford splitting, Spingarn's partial inverse" if scheme.exact else "T is averaged"
-        return f"{name}: converges for convex f_i if a solution exists{blocks}"
-    if _contracts(problem):
-        return f"every f_i is strongly convex and smooth, so T contracts: linear convergence{blocks}"
-    return None
-
-
-def _wrong_problem(
-    scheme: Scheme, participation: Participation, solves: str, eta_eff: float, exactly: bool
-) -> Iterator[Finding]:
-    if _stale(participation):
-        words = "under Algorithm 1's sampling absent users' z grow stale and no algorithm reaches the right solution"
-        yield Finding(SolvesAnotherProblem, words, 'take absent="hold", which converges')
-    elif solves == REGULARISED:
+def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
+    scheme = setting.scheme
+    if setting.missing or setting.stale or (setting.stops and not never_moves(setting.gamma)):
+        return
+    if aim.solves == REGULARISED:
         what = f"{scheme.name} at eta = {scheme.eta} does not solve the original problem but"
-        if exactly:
-            words = f"{what} its Moreau envelopes at eta_eff = {eta_eff:g}"
-        elif scheme.forward:
-            words = f"{what} about its Moreau envelopes at eta (k-1)/2 = {eta_eff:g}, since users take k > 1 steps"
-        else:
-            words = f"{what} about its Moreau envelopes at eta_eff = {eta_eff:g}, since the prox is inexact"
         advice = "take rs.fedpi for the original problem, or eta = rs.schedules.harmonic(...)"
-        yield Finding(SolvesAnotherProblem, words, advice)
-    elif solves == NEITHER and not _stops_short(scheme):
+        yield Finding(SolvesAnotherProblem, f"{what} {_regularised(setting, aim)}", advice)
+    elif aim.solves == NEITHER:
         words = f"the fixed points of {scheme} solve neither the original nor a regularised problem"
-        yield Finding(SolvesAnotherProblem, words, "take beta = 1, or a prox with alpha = beta = 2 (rs.fedpi)")
-    elif solves == ORIGINAL and not exactly:
+        words += f": {aim.why}" if aim.why else ""
+        advice = "take beta = 1, or a prox with alpha = beta = 2 (rs.fedpi)"
+        yield Finding(SolvesAnotherProblem, words, _advice(setting, aim) or advice)
+    elif aim.solves == UNKNOWN:
+        words = f"it is not known what {scheme} solves: {aim.why}"
+        yield Finding(SolvesAnotherProblem, words, "take numbers, or one of rs.schedules")
+    elif not aim.exactly:
         words = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
-        advice = "take more local steps, all rows a step, or rs.ExactProx or rs.NewtonProx"
+        words += f" ({_off(aim)})" if _off(aim) else ""
+        advice = "take more local steps, all rows per step, or rs.ExactProx or rs.NewtonProx"
         yield Finding(SolvesAnotherProblem, words, advice)
 
 
-def _convergence(scheme: Scheme, problem: Problem | None) -> Iterator[Finding]:
+def _regularised(setting: Setting, aim: Target) -> str:
+    """Which envelopes are minimised, and how well."""
+    off = f" ({_off(aim)})" if _off(aim) else ""
+    if aim.exactly:
+        return f"its Moreau envelopes at eta_eff = {aim.eta_eff:g}"
+    if not setting.forward:
+        return f"about its Moreau envelopes at eta_eff = {aim.eta_eff:g}{off}, since the prox is inexact"
+    plain = setting.beta.limit == 1 and not setting.momentum
+    law = "eta (k-1)/2" if plain else "eta_eff"
+    if math.isnan(aim.error):
+        off = ", if its local steps are small against 1/L"
+    return f"about its Moreau envelopes at {law} = {aim.eta_eff:g}{off}, since users take k > 1 steps"
+
+
+def _off(aim: Target) -> str:
+    return "" if math.isnan(aim.error) else f"each user's pull is right to {max(aim.error, 0.001):.1%}"
+
+
+def _advice(setting: Setting, aim: Target) -> str | None:
+    """What to do where local steps are to blame; None where they are not."""
+    if math.isfinite(aim.error) and aim.error == 0:
+        return "take batches of all rows, or a prox" if len(setting.steps) > 1 else None
+    return "take smaller local steps" if setting.forward else "take more local steps, another lr, or rs.NewtonProx"
+
+
+def _convergence(setting: Setting) -> Iterator[Finding]:
+    scheme, problem = setting.scheme, setting.problem
+    steady = setting.alpha.steady and setting.beta.steady and setting.gamma.steady
     if problem is not None and not problem.convex:
-        yield Finding(
-            MayNotConverge, "the f_i are not convex, so no theorem promises convergence", "watch the residual"
-        )
-    elif scheme.exact and not _averaged(scheme) and not _contracts(problem):
+        words = "the f_i are not convex, so no theorem promises convergence, and any stationary point may be reached"
+        yield Finding(MayNotConverge, words, "watch the residual")
+    elif steady and scheme.exact and not averaged(setting) and not contracts(setting):
         words = f"{scheme.name} needs strongly convex and smooth f_i, and these are not known to be"
         yield Finding(MayNotConverge, words, "take rs.fedpi, which needs convexity only")
-    elif scheme.beyond:
+    elif setting.outside:
         words = "alpha or beta outside [0, 2], or gamma outside [0, 1], leaves the theory"
         yield Finding(MayNotConverge, words, "watch the residual")
-    if _stops_short(scheme):
-        words = f"eta = {scheme.eta} vanishes so fast that the iteration stops before it arrives"
-        yield Finding(MayNotConverge, words, "take rs.schedules.harmonic, whose sum diverges")
+    for name, trend, given in (("eta", setting.eta, scheme.eta), ("gamma", setting.gamma, scheme.gamma)):
+        if trend.stops and not never_moves(trend):
+            words = f"{name} = {given} vanishes so fast that the iteration stops before it arrives"
+            yield Finding(MayNotConverge, words, "take rs.schedules.harmonic, whose sum diverges")
+    if scheme.exact and not setting.eta.steady and not setting.eta.stops:
+        words = f"{scheme.name} converges for an eta that stays or settles, and eta = {scheme.eta} is not known to"
+        yield Finding(MayNotConverge, words, 'take a constant or eta="auto"')
 
 
-def _step_sizes(
-    scheme: Scheme, problem: Problem | None, participation: Participation, operator: Operator | None
-) -> Iterator[Finding]:
-    """Gradient steps are stable below 2/L: of f where users share u and take one, else of the steepest f_i."""
-    L = None if problem is None or not (scheme.forward or isinstance(operator, GradientProx)) else problem.lipschitz
-    if L is None or problem is None or scheme.auto:
+def _step_sizes(setting: Setting) -> Iterator[Finding]:
+    """Gradient steps are stable below 2/L."""
+    problem, operator, scheme = setting.problem, setting.operator, setting.scheme
+    if problem is None or problem.lipschitz is None or scheme.auto:
         return
-    eta = scheme.eta_at(0)
-    if scheme.forward:
-        one = _steps(scheme, problem, operator) == 1
-        top = 2 / float(problem.weights @ L if one and scheme.projects and participation.full else L.max())
-        step = eta * (scheme.alpha(0) if one else 1)
+    eta = setting.eta.high if math.isfinite(setting.eta.high) else scheme.eta_at(0)
+    top = largest_step(setting)
+    if scheme.forward and top is not None:
+        step = eta * (setting.alpha.high if setting.steps == (1,) else 1)
         if step > top:
             name = "eta" if step == eta else "alpha eta"
             words = f"{name} = {step:g} is above 2/L = {top:.3g}, where gradient steps may diverge"
@@ -243,18 +221,19 @@ def _step_sizes(
                 MayNotConverge, words, f"stay below {top:.3g} (a global bound: the curvature met may be less)"
             )
     elif isinstance(operator, GradientProx) and operator.lr is not None:
-        top = 2 / (float(L.max()) + 1 / eta)
+        top = 2 / (float(problem.lipschitz.max()) + 1 / eta)
         if operator.lr > top:
             words = f"lr = {operator.lr:g} is above 2/(L + 1/eta) = {top:.3g}, where the prox's steps may diverge"
             yield Finding(MayNotConverge, words, f"take lr < {top:.3g}, or rs.NewtonProx")
 
 
-def _acceleration(scheme: Scheme, participation: Participation, anderson: Any) -> Iterator[Finding]:
-    if anderson.memory == 0:
+def _acceleration(setting: Setting) -> Iterator[Finding]:
+    if setting.anderson.memory == 0:
         return
-    if scheme.changes == "always":
+    scheme = setting.scheme
+    if scheme.changes == "always" and not setting.eta.steady:
         words = f"eta = {scheme.eta} changes every round, which makes Anderson acceleration start anew: it does nothing"
         yield Finding(ResolventWarning, words, "take a constant eta or rs.schedules.halving")
-    if not participation.full:
+    if setting.partial:
         words = "Anderson acceleration assumes one map, and with sampling each round has another: it can hurt"
         yield Finding(ResolventWarning, words, "leave it out, or compare both")
