@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,24 +11,60 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from resolvent.problems.neural.flat import Layout
+from resolvent.problems.neural.flat import Layout, copied
 
 Buffers = dict[str, Tensor]
 
 
+DROPOUTS = nn.modules.dropout._DropoutNd
+FUNCTIONS = {
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    torch.dropout,
+    torch.dropout_,
+    torch.alpha_dropout,
+    torch.feature_dropout,
+}
+"""Dropout as a function of the tensor, the rate, and whether it is on."""
+
+
 def drops_out(model: nn.Module) -> bool:
     """Whether a layer of the module drops out at random."""
-    return any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 and m.training for m in model.modules())
+    return any(isinstance(m, DROPOUTS) and m.p > 0 and m.training for m in model.modules())
 
 
 def without_dropout(model: nn.Module) -> nn.Module:
     """A copy whose dropout layers do nothing; all else as it is."""
-    copy = deepcopy(model)
+    copy = copied(model)
     for m in copy.modules():
-        if isinstance(m, nn.modules.dropout._DropoutNd):
+        if isinstance(m, DROPOUTS):
             m.eval()
     return copy
+
+
+class Undropped(TorchFunctionMode):
+    """Dropout by functions does nothing meanwhile; `met`: there was one that would have done something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in FUNCTIONS:
+            return func(*args, **kwargs)
+        x, p, on = (*args, *(None,) * 3)[:3]
+        x = kwargs.get("input", x)
+        on = kwargs.get("training", kwargs.get("train", on))
+        self.met |= on is not False and kwargs.get("p", p) != 0
+        return x
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +99,16 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Loop:
-    """One user after the other. Rows that the mask leaves out are not even shown to the module."""
+    """One user after the other. Rows that the mask leaves out are not even shown to the module.
+
+    `drops`: the module calls a dropout that is a function, not a layer, which has to be kept from it without seeds.
+    """
 
     model: nn.Module
     layout: Layout
     loss: Callable[..., Any]
     autocast: torch.dtype | None = None
+    drops: bool = False
 
     @cached_property
     def _still(self) -> nn.Module:
@@ -77,7 +116,7 @@ class Loop:
 
     @cached_property
     def _resting(self) -> nn.Module:
-        return deepcopy(self.model).eval()
+        return copied(self.model).eval()
 
     def slopes(
         self, W: Tensor, given: Given, buffers: Buffers | None = None, slope: bool = True
@@ -92,18 +131,24 @@ class Loop:
         for i in range(users):
             leaves = {name: part[i % len(W)].detach().requires_grad_(slope) for name, part in parts.items()}
             mine = self._buffers(buffers, i)
+            left.append(mine)
             xi, yi = (x[i], y[i]) if mask is None else (x[i][mask[i].bool()], y[i][mask[i].bool()])
+            if not len(yi):  # many modules refuse to be shown nothing
+                loss[i] = 0
+                if grad is not None:
+                    grad[i] = 0
+                continue
             value = self._value(leaves, mine, xi, yi, None if seeds is None else int(seeds[i]), slope)
             if grad is not None:
                 slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
                 torch.cat([s.reshape(-1) for s in slopes], out=grad[i])
             loss[i] = value.detach()
-            left.append(mine)
         return loss, grad, {name: torch.stack([mine[name] for mine in left]) for name in left[0]}
 
     def _value(self, leaves: Buffers, mine: Buffers, x: Tensor, y: Tensor, seed: int | None, slope: bool) -> Tensor:
         model = self._still if seed is None else self.model
-        with torch.set_grad_enabled(slope), exact(x.device, self.autocast), seeded(seed, x.device):
+        still = Undropped() if seed is None and self.drops else nullcontext()
+        with torch.set_grad_enabled(slope), exact(x.device, self.autocast), seeded(seed, x.device), still:
             value: Tensor = self.loss(functional_call(model, {**leaves, **mine}, (x,)), y)
         return value
 
@@ -118,14 +163,17 @@ class Loop:
         with torch.no_grad(), exact(x.device, self.autocast):
             return torch.stack(
                 [
-                    functional_call(
-                        self._resting,
-                        {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i),
-                        (x[i],),
+                    self._output(
+                        {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i), x[i]
                     )
                     for i in range(len(x))
                 ]
             )
+
+    def _output(self, state: Buffers, x: Tensor) -> Tensor:
+        with seeded(None, x.device):
+            out: Tensor = functional_call(self._resting, state, (x,))
+        return out
 
 
 @dataclass(eq=False)

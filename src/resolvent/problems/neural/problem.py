@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,13 +16,16 @@ from torch.nn import functional as F
 from resolvent.errors import InputError, refuse
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.neural.crew import one_thread
-from resolvent.problems.neural.flat import Layout
+from resolvent.problems.neural.flat import Layout, copied
 from resolvent.problems.neural.judge import judges, losses
+from resolvent.problems.neural.losses import IGNORED
 from resolvent.problems.neural.silos import Batch, Resident, Silos, as_silos
 from resolvent.problems.neural.ways import Ways
 from resolvent.problems.problem import select
 
 Memory = dict[str, Tensor]
+BROADCASTS = "Using a target size"
+"""How torch's warning begins where targets have another shape than outputs."""
 BUFFER = "buffer."
 """How the names of buffers begin in memory."""
 
@@ -55,7 +59,7 @@ class Neural:
     ) -> None:
         if not isinstance(model, nn.Module):
             refuse("model", f"of type {type(model).__name__}", "a torch.nn.Module is needed")
-        self._module = copy.deepcopy(model)
+        self._module = copied(model)
         self.layout = Layout.of(model)
         first = next(model.parameters())
         where = _device(first.device if device is None else device)
@@ -191,7 +195,7 @@ class Neural:
 
     def module(self, w: Tensor, memory: Memory, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
-        made = copy.deepcopy(self._module)
+        made = copied(self._module)
         self.layout.load(made, w.detach())
         for name, buffer in made.named_buffers():
             if BUFFER + name in memory:
@@ -217,27 +221,46 @@ def _device(device: torch.device | str) -> torch.device:
 
 
 def _fits(ways: Ways, w: Tensor, silos: Silos, loss: Any) -> None:
-    """Refuse a model whose output does not fit the loss, and labels that it has no output for."""
+    """Refuse a model whose output does not fit the loss, and labels that it has no output for; settle the method."""
     batch = next(iter(silos.batches()))
     x, y = batch.x[:1, :2], batch.y[:1, :2]
     try:
         out = ways.outputs(w.unsqueeze(0), x)
     except Exception as error:
         raise InputError(f"the model cannot take rows of shape {tuple(x.shape[2:])}: {_line(error)}") from error
-    if loss in (F.cross_entropy, F.nll_loss) and not y.is_floating_point() and out.ndim == 3:
-        _labels(silos, out.shape[-1])
+    classes = _classes(loss)
+    if classes is not None and not y.is_floating_point() and out.ndim >= 3:
+        _labels(silos, out.shape[2], classes)
+    shapes = f"{tuple(out.shape[2:])} and targets of shape {tuple(y.shape[2:])}"
     try:
-        value = loss(out[0], y[0])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", BROADCASTS)
+            value = loss(out[0], y[0])
+    except UserWarning:
+        raise InputError(
+            f"the loss cannot take outputs of shape {shapes} for each row: torch would repeat one to fit the other, "
+            "across rows too; give both the same shape"
+        ) from None
     except Exception as error:
-        shapes = f"{tuple(out.shape[2:])} and targets of shape {tuple(y.shape[2:])}"
         raise InputError(f"the loss cannot take outputs of shape {shapes}: {_line(error)}") from error
     if not isinstance(value, Tensor) or value.ndim:
         refuse("loss", f"a function that gives {_kind(value)}", "one number, the mean over rows, is needed")
+    ways.check(w.unsqueeze(0), batch.x, batch.y, batch.mask)
+    for stack in silos.batches() if isinstance(silos, Resident) else ():
+        ways.settle(stack.x, stack.y)
 
 
-def _labels(silos: Silos, classes: int) -> None:
+def _classes(loss: Any) -> int | None:
+    """The label that the loss leaves out, if it is one of classes."""
+    if loss in (F.cross_entropy, F.nll_loss):
+        return IGNORED
+    return int(loss.ignore_index) if type(loss) in (nn.CrossEntropyLoss, nn.NLLLoss) else None
+
+
+def _labels(silos: Silos, classes: int, ignored: int) -> None:
     for batch in silos.batches() if isinstance(silos, Resident) else ():  # a stream is not read to the end for this
         y = batch.y if batch.mask is None else batch.y[batch.mask]
+        y = y[y != ignored]
         if len(y.flatten()) and not (int(y.min()) >= 0 and int(y.max()) < classes):
             bad = int(y.max()) if int(y.max()) >= classes else int(y.min())
             refuse("a label", bad, f"the model has {classes} outputs, so labels from 0 to {classes - 1} are needed")
