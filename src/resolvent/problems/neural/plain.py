@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
@@ -95,6 +97,23 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0 if seed is None else seed)
         yield
+
+
+@contextmanager
+def undisturbed(device: torch.device) -> Iterator[Callable[[], bool]]:
+    """Nobody's randomness is moved; gives what says whether torch's was used."""
+
+    def states() -> list[Tensor]:
+        return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with seeded(None, device):
+            before = states()
+            yield lambda: any(not torch.equal(a, b) for a, b in zip(before, states(), strict=True))
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 @dataclass(eq=False)

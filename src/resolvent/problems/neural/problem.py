@@ -19,6 +19,7 @@ from resolvent.problems.neural.crew import one_thread
 from resolvent.problems.neural.flat import Layout, copied
 from resolvent.problems.neural.judge import judges, losses
 from resolvent.problems.neural.losses import IGNORED
+from resolvent.problems.neural.plain import undisturbed
 from resolvent.problems.neural.silos import Batch, Resident, Silos, as_silos
 from resolvent.problems.neural.ways import Ways
 from resolvent.problems.problem import select
@@ -72,7 +73,8 @@ class Neural:
         self._begun = {name: b.to(where) for name, b in model.named_buffers()}
         self._buffers: Memory | None = None
         self._seeds: Tensor | None = None
-        _fits(self.ways, self.start, self.silos, loss)
+        with undisturbed(where):
+            _fits(self.ways, self.start, self.silos, loss)
         judged = {"validation": validation, "test": test}
         self._judges = [judge for name, sets in judged.items() for judge in judges(name, sets, self)]
 

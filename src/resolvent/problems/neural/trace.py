@@ -18,6 +18,7 @@ from resolvent.problems.neural.flat import copied
 from resolvent.problems.neural.forms import FUNCTIONS, METHODS, MODULES, writes
 from resolvent.problems.neural.layers import Layer, Unstackable
 from resolvent.problems.neural.net import Net, Step, improved
+from resolvent.problems.neural.plain import undisturbed
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -28,7 +29,7 @@ def trace(model: nn.Module, join: bool = True) -> Net:
         raise Unstackable(found)
     root = copied(model)
     try:
-        with torch.random.fork_rng(), torch.enable_grad():
+        with undisturbed(torch.device("cpu")), torch.enable_grad():
             graph = _Tracer().trace(root)
         steps = _Reader(graph, root).read()
     except Unstackable:

@@ -24,7 +24,7 @@ from resolvent.problems.neural.desk import loops_for
 from resolvent.problems.neural.flat import Layout, copied
 from resolvent.problems.neural.layers import Unstackable
 from resolvent.problems.neural.losses import known
-from resolvent.problems.neural.plain import Buffers, Given, Loop, Vmap, drops_out
+from resolvent.problems.neural.plain import Buffers, Given, Loop, Vmap, drops_out, undisturbed
 from resolvent.problems.neural.pointwise import Dropout
 from resolvent.problems.neural.stacked import Stacked
 from resolvent.problems.neural.trace import peculiar, trace
@@ -115,7 +115,7 @@ class Ways:
         self._outputs_compared = True
         state = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         reference = Reference(self._original, state, self.layout, self._plain.loss, self.device)
-        with torch.inference_mode(False), warnings.catch_warnings():
+        with torch.inference_mode(False), undisturbed(self.device), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._compare(reference, _usable(W), _usable(x), y, mask)
         if y is not None:
