@@ -281,20 +281,24 @@ def test_targets_of_every_kind(name: str) -> None:
     right(nn.Sequential(layer), shape, "every layer has a stacked form", loss, targets())
 
 
-@pytest.mark.filterwarnings("ignore:Using a target size")
-def test_targets_without_the_outputs_axis_are_refused() -> None:
-    """Where a method is asked for all the same, it does what torch does: each output with each target of the user."""
-    model, x = nn.Sequential(nn.Linear(4, 1)).to(DOUBLE), torch.randn(3, 5, 4, dtype=DOUBLE)
-    y, W = torch.randn(3, 5, dtype=DOUBLE), torch.randn(3, 5, dtype=DOUBLE)
-    got = Ways(model, F.mse_loss, dtype=DOUBLE).value_and_grad(W, x, y)
-    fed = federation(nn.Sequential(nn.Linear(4, 1)), (4,), 3, 5)
-    torch.testing.assert_close(got.grad, plain_loop(type(fed)(model, W, x, y, F.mse_loss))[1])
-    for loss in (F.mse_loss, nn.L1Loss(), F.smooth_l1_loss, nn.HuberLoss()):
-        with pytest.raises(rs.InputError, match=r"outputs of shape \(1,\) and targets of shape \(\) .* same shape"):
-            rs.Neural(model, list(zip(x, y, strict=True)), loss=loss)
-    with pytest.raises(rs.InputError, match="loss cannot take"):
-        rs.Neural(model, list(zip(x, y, strict=True)), loss=F.binary_cross_entropy_with_logits)
-    assert "stacked" in rs.Neural(model, list(zip(x, y.unsqueeze(-1), strict=True)), loss=F.mse_loss).way
+@pytest.mark.parametrize("loss", [F.mse_loss, nn.L1Loss(), F.smooth_l1_loss, nn.HuberLoss()])
+def test_targets_without_the_outputs_axis_are_refused(loss: Any) -> None:
+    """torch would compare each output with each target of the user, and warn."""
+    model, x, y = nn.Sequential(nn.Linear(4, 1)), torch.randn(3, 5, 4), torch.randn(3, 5)
+    with pytest.raises(rs.InputError, match=r"outputs of shape \(1,\) and targets of shape \(\) .* same shape"):
+        rs.Neural(model, list(zip(x, y, strict=True)), loss=loss)
+    assert "stacked" in rs.Neural(model, list(zip(x, y.unsqueeze(-1), strict=True)), loss=loss).way
+
+
+def test_a_loss_of_ones_own_may_repeat_what_it_gets() -> None:
+    """As torch does for one user: each output with each of that user's targets."""
+    right(
+        nn.Sequential(nn.Linear(4, 1)),
+        (4,),
+        "every layer has a stacked form",
+        lambda o, y: (o - y).square().mean(),
+        torch.randn(3, 5, dtype=DOUBLE),
+    )
 
 
 def test_a_batch_without_rows_is_not_shown_to_the_module() -> None:
@@ -373,9 +377,10 @@ def test_the_comparison_leaves_no_trace() -> None:
     model = Written(forward, **three(), norm=nn.BatchNorm1d(6))
     model.calls = 7  # type: ignore[assignment]
     model.norm.eval()  # type: ignore[operator]
+    x, y, ways = torch.randn(1, 6, 4), torch.zeros(1, 6).long(), Ways(model)
     before, attributes = deepcopy(model.state_dict()), set(vars(model))
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[union-attr]
-    rs.Neural(model, [(torch.randn(6, 4, generator=torch.Generator()), torch.zeros(6).long())])
+    ways.check(torch.randn(1, ways.dim, generator=torch.Generator()), x, y)
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == random.getstate()
     assert (states[2] == np.random.get_state()[1]).all()  # type: ignore[index]
@@ -472,17 +477,3 @@ def test_the_comparison_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rs.solve(problem, rs.fedavg(0.1), rounds=2)
     assert len(asked) == count
     assert count <= 2  # outputs alone, then outputs and gradients
-
-
-def test_figures_of_classes_for_each_place() -> None:
-    """Accuracy is over places, whatever axis the classes are on, rows that fill up and ignored targets left out."""
-    g = torch.Generator().manual_seed(0)
-    users = [(torch.randn(n, 2, 4, 5, generator=g), torch.randint(0, 3, (n, 4, 5), generator=g)) for n in (6, 7)]
-    users[0][1][0, 0] = -100
-    model = nn.Sequential(nn.Conv2d(2, 3, 1))
-    problem = rs.Neural(model, users, test=users)
-    run = rs.solve(problem, rs.fedavg(0.1), rounds=1)
-    got = float(run.history["test_accuracy"].iloc[-1])
-    trained = run.module()
-    shares = [float((trained(x).argmax(1) == y)[y != -100].double().mean()) for x, y in users]
-    assert got == pytest.approx(sum(shares) / 2, abs=1e-6)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.neural.losses import IGNORED
 from resolvent.problems.neural.silos import Batch, Silos, as_silos
 
 Buffers = dict[str, Tensor]
@@ -40,9 +39,8 @@ class Judge:
             mine = {name: batch.of(b).expand(len(batch.x), *b.shape[1:]) for name, b in buffers.items()}
             given = problem.ways.outputs(batch.of(W), batch.x, mine or None)
             loss = batch.added(loss, losses(problem.loss, given, batch))
-            hits = _hits(given, batch)
-            if hits is not None:
-                right = batch.added(torch.zeros_like(loss) if right is None else right, hits)
+            if not batch.y.is_floating_point() and given.ndim == batch.y.ndim + 1:
+                right = batch.added(torch.zeros_like(loss) if right is None else right, _hits(given, batch))
         return loss, right
 
     def _figures(self, whose: str, lam: Tensor, losses: Tensor, right: Tensor | None) -> dict[str, float]:
@@ -64,20 +62,12 @@ def losses(loss: Callable[..., Any], given: Tensor, batch: Batch) -> Tensor:
     return torch.stack([loss(o[real], y[real]) for o, y, real in users])
 
 
-def _hits(given: Tensor, batch: Batch) -> Tensor | None:
-    """The share of targets that each user's model gets right, (users,); None where targets are not classes.
-
-    The classes are the outputs' first axis, as in torch's losses, or else the last.
-    """
-    y = batch.y
-    axes = [axis for axis in (2, given.ndim - 1) if (*given.shape[:axis], *given.shape[axis + 1 :]) == y.shape]
-    if y.is_floating_point() or given.ndim < 3 or not axes:
-        return None
-    counted = y != IGNORED
-    if batch.mask is not None:
-        counted &= batch.mask.view(*batch.mask.shape, *(1,) * (y.ndim - 2))
-    right = ((given.argmax(axes[0]) == y) & counted).flatten(1).sum(1)
-    return right.to(given.dtype) / counted.flatten(1).sum(1)
+def _hits(given: Tensor, batch: Batch) -> Tensor:
+    """The share of rows that each user's model gets right, (users,)."""
+    right = (given.argmax(-1) == batch.y).to(given.dtype)
+    if batch.mask is None:
+        return right.flatten(1).mean(1)
+    return (right * batch.mask).sum(1) / batch.mask.sum(1)
 
 
 def judges(name: str, sets: Any, problem: Any) -> Iterator[Judge]:

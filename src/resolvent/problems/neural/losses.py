@@ -41,7 +41,7 @@ def _shares(real: Tensor | None, y: Tensor, like: Tensor) -> Tensor:
     if real is None:
         return like.new_full(y.shape[:2], 1 / y.shape[1])
     real = real.to(like)  # type and device
-    return real / real.sum(1, keepdim=True).clamp_min(1)  # a user may have no row in a batch
+    return real / real.sum(1, keepdim=True).clamp_min(1)  # where none is real the gradient is 0, as torch has it
 
 
 @dataclass(frozen=True)

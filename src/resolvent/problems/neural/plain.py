@@ -42,12 +42,20 @@ def drops_out(model: nn.Module) -> bool:
     return any(isinstance(m, DROPOUTS) and m.p > 0 and m.training for m in model.modules())
 
 
-def without_dropout(model: nn.Module) -> nn.Module:
-    """A copy whose dropout layers do nothing; all else as it is."""
+def without_dropout(model: nn.Module, functions: bool = False) -> nn.Module:
+    """A copy whose dropout layers do nothing, nor `functions` that it calls; all else as it is."""
     copy = copied(model)
     for m in copy.modules():
         if isinstance(m, DROPOUTS):
             m.eval()
+    if functions:
+        forward = copy.forward
+
+        def undropped(*args: Any) -> Any:
+            with Undropped():
+                return forward(*args)
+
+        copy.forward = undropped
     return copy
 
 
@@ -99,6 +107,11 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
         yield
 
 
+def _own(rows: Tensor, real: slice | Tensor) -> Tensor:
+    """A copy of the real rows: a module may write to what it gets, and the user's data must stay."""
+    return rows.clone() if isinstance(real, slice) else rows[real]
+
+
 @contextmanager
 def undisturbed(device: torch.device) -> Iterator[Callable[[], bool]]:
     """Nobody's randomness is moved; gives what says whether torch's was used."""
@@ -131,7 +144,7 @@ class Loop:
 
     @cached_property
     def _still(self) -> nn.Module:
-        return without_dropout(self.model)
+        return without_dropout(self.model, self.drops)
 
     @cached_property
     def _resting(self) -> nn.Module:
@@ -150,9 +163,10 @@ class Loop:
         for i in range(users):
             leaves = {name: part[i % len(W)].detach().requires_grad_(slope) for name, part in parts.items()}
             mine = self._buffers(buffers, i)
+            real = slice(None) if mask is None else mask[i].bool()
+            xi, yi = _own(x[i], real), _own(y[i], real)
             left.append(mine)
-            xi, yi = (x[i], y[i]) if mask is None else (x[i][mask[i].bool()], y[i][mask[i].bool()])
-            if not len(yi):  # many modules refuse to be shown nothing
+            if not len(yi):  # a small user's turn to wait: nothing is shown to the module, and its buffers stay
                 loss[i] = 0
                 if grad is not None:
                     grad[i] = 0
@@ -166,8 +180,7 @@ class Loop:
 
     def _value(self, leaves: Buffers, mine: Buffers, x: Tensor, y: Tensor, seed: int | None, slope: bool) -> Tensor:
         model = self._still if seed is None else self.model
-        still = Undropped() if seed is None and self.drops else nullcontext()
-        with torch.set_grad_enabled(slope), exact(x.device, self.autocast), seeded(seed, x.device), still:
+        with torch.set_grad_enabled(slope), exact(x.device, self.autocast), seeded(seed, x.device):
             value: Tensor = self.loss(functional_call(model, {**leaves, **mine}, (x,)), y)
         return value
 
@@ -182,17 +195,14 @@ class Loop:
         with torch.no_grad(), exact(x.device, self.autocast):
             return torch.stack(
                 [
-                    self._output(
-                        {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i), x[i]
+                    functional_call(
+                        self._resting,
+                        {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i),
+                        (x[i].clone(),),
                     )
                     for i in range(len(x))
                 ]
             )
-
-    def _output(self, state: Buffers, x: Tensor) -> Tensor:
-        with seeded(None, x.device):
-            out: Tensor = functional_call(self._resting, state, (x,))
-        return out
 
 
 @dataclass(eq=False)
@@ -204,7 +214,7 @@ class Vmap(Loop):
     ) -> tuple[Tensor, Tensor | None, Buffers]:
         if given.mask is not None or given.seeds is not None or buffers or dict(self.model.named_buffers()):
             return super().slopes(W, given, buffers, slope)
-        x, y = given.x, given.y
+        x, y = given.x.clone(), given.y.clone()
 
         def value(leaves: Buffers, x: Tensor, y: Tensor) -> Tensor:
             out: Tensor = self.loss(functional_call(self._still, leaves, (x,)), y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -18,15 +17,11 @@ from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.neural.crew import one_thread
 from resolvent.problems.neural.flat import Layout, copied
 from resolvent.problems.neural.judge import judges, losses
-from resolvent.problems.neural.losses import IGNORED
-from resolvent.problems.neural.plain import undisturbed
 from resolvent.problems.neural.silos import Batch, Resident, Silos, as_silos
 from resolvent.problems.neural.ways import Ways
 from resolvent.problems.problem import select
 
 Memory = dict[str, Tensor]
-BROADCASTS = "Using a target size"
-"""How torch's warning begins where targets have another shape than outputs."""
 BUFFER = "buffer."
 """How the names of buffers begin in memory."""
 
@@ -73,10 +68,10 @@ class Neural:
         self._begun = {name: b.to(where) for name, b in model.named_buffers()}
         self._buffers: Memory | None = None
         self._seeds: Tensor | None = None
-        with undisturbed(where):
-            _fits(self.ways, self.start, self.silos, loss)
+        _fits(self.ways, self.start, self.silos, loss)
         judged = {"validation": validation, "test": test}
         self._judges = [judge for name, sets in judged.items() for judge in judges(name, sets, self)]
+        _settle(self.ways, self.start, self.silos)
 
     @property
     def users(self) -> int:
@@ -212,6 +207,15 @@ class Neural:
         return f"Neural({type(self._module).__name__}, {self.users} users, d = {self.dim}, {self.way})"
 
 
+def _settle(ways: Ways, w: Tensor, silos: Silos) -> None:
+    """Choose how gradients are computed, for good: what is fast has to be right, and to take every user."""
+    for batch in silos.batches():
+        ways.check(w.unsqueeze(0), batch.x, batch.y, batch.mask)
+        if not isinstance(silos, Resident):  # of a stream the first rows have to do
+            return
+        ways.settle(batch.x, batch.y)
+
+
 def _device(device: torch.device | str) -> torch.device:
     try:
         where = torch.device(device)
@@ -223,46 +227,27 @@ def _device(device: torch.device | str) -> torch.device:
 
 
 def _fits(ways: Ways, w: Tensor, silos: Silos, loss: Any) -> None:
-    """Refuse a model whose output does not fit the loss, and labels that it has no output for; settle the method."""
+    """Refuse a model whose output does not fit the loss, and labels that it has no output for."""
     batch = next(iter(silos.batches()))
     x, y = batch.x[:1, :2], batch.y[:1, :2]
     try:
         out = ways.outputs(w.unsqueeze(0), x)
     except Exception as error:
         raise InputError(f"the model cannot take rows of shape {tuple(x.shape[2:])}: {_line(error)}") from error
-    classes = _classes(loss)
-    if classes is not None and not y.is_floating_point() and out.ndim >= 3:
-        _labels(silos, out.shape[2], classes)
-    shapes = f"{tuple(out.shape[2:])} and targets of shape {tuple(y.shape[2:])}"
+    if loss in (F.cross_entropy, F.nll_loss) and not y.is_floating_point() and out.ndim == 3:
+        _labels(silos, out.shape[-1])
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", BROADCASTS)
-            value = loss(out[0], y[0])
-    except UserWarning:
-        raise InputError(
-            f"the loss cannot take outputs of shape {shapes} for each row: torch would repeat one to fit the other, "
-            "across rows too; give both the same shape"
-        ) from None
+        value = loss(out[0], y[0])
     except Exception as error:
+        shapes = f"{tuple(out.shape[2:])} and targets of shape {tuple(y.shape[2:])}"
         raise InputError(f"the loss cannot take outputs of shape {shapes}: {_line(error)}") from error
     if not isinstance(value, Tensor) or value.ndim:
         refuse("loss", f"a function that gives {_kind(value)}", "one number, the mean over rows, is needed")
-    ways.check(w.unsqueeze(0), batch.x, batch.y, batch.mask)
-    for stack in silos.batches() if isinstance(silos, Resident) else ():
-        ways.settle(stack.x, stack.y)
 
 
-def _classes(loss: Any) -> int | None:
-    """The label that the loss leaves out, if it is one of classes."""
-    if loss in (F.cross_entropy, F.nll_loss):
-        return IGNORED
-    return int(loss.ignore_index) if type(loss) in (nn.CrossEntropyLoss, nn.NLLLoss) else None
-
-
-def _labels(silos: Silos, classes: int, ignored: int) -> None:
+def _labels(silos: Silos, classes: int) -> None:
     for batch in silos.batches() if isinstance(silos, Resident) else ():  # a stream is not read to the end for this
         y = batch.y if batch.mask is None else batch.y[batch.mask]
-        y = y[y != ignored]
         if len(y.flatten()) and not (int(y.min()) >= 0 and int(y.max()) < classes):
             bad = int(y.max()) if int(y.max()) >= classes else int(y.min())
             refuse("a label", bad, f"the model has {classes} outputs, so labels from 0 to {classes - 1} are needed")

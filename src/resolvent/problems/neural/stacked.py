@@ -207,8 +207,13 @@ class Stacked:
         with torch.enable_grad():
             o = out.movedim(-1, 1).detach().clone().requires_grad_(G is not None)
             rows: list[Any] = [slice(None)] * len(o) if mask is None else list(mask.bool())
-            shown = [(o[i][real], y[i][real]) for i, real in enumerate(rows)]
-            loss = torch.stack([self.loss(*pair) if len(pair[1]) else pair[0].sum() for pair in shown])
+            # Copies: a loss may write to what it gets.
+            loss = torch.stack([self._of_one(o[i][real].clone(), y[i][real].clone()) for i, real in enumerate(rows)])
             if G is not None:
                 G.copy_(torch.autograd.grad(loss.sum(), o)[0].movedim(1, -1))
         return loss.detach()
+
+    def _of_one(self, o: Tensor, y: Tensor) -> Tensor:
+        """The loss of a user's outputs (n, ...); 0 of none, which a loss may refuse."""
+        loss: Tensor = self.loss(o, y) if len(y) else o.sum()
+        return loss

@@ -8,6 +8,8 @@ is computed is there in all of them.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from resolvent.errors import InputError
 from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.plain import DROPOUTS, Buffers, Given, Undropped, exact, undisturbed
 
@@ -28,6 +31,8 @@ COARSE = 0.05
 """The tolerance of any other type of numbers, and of products in TF32."""
 
 
+BROADCASTS = "Using a target size"
+"""How torch's warning begins where a loss gets targets of another shape than outputs."""
 UNDECIDED = "gradients are zero or not finite"
 
 
@@ -129,6 +134,8 @@ class Reference:
     def __call__(self, question: Question) -> Answer:
         try:
             answer = self._answer(question)
+        except InputError:
+            raise
         except Exception as error:  # whatever a module's own code raises
             line = (str(error).splitlines() or [""])[0]
             raise Unanswered(f"plain autograd gave {type(error).__name__} ({line})") from error
@@ -161,7 +168,7 @@ class Reference:
                 with torch.enable_grad(), exact(self.device, None):
                     assert y is not None
                     out = self._called(leaves, x[i][mask[i]])
-                    value = self.loss(out, y[i][mask[i]])
+                    value = self._loss(out, y[i][mask[i]])
                     slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
                 found.append((value.detach(), torch.cat([s.reshape(-1) for s in slopes])))
             self.model.eval()
@@ -170,6 +177,21 @@ class Reference:
         if not found:
             return Answer(torch.stack(outputs))
         return Answer(torch.stack(outputs), *(torch.stack(parts) for parts in zip(*found, strict=True)))
+
+    def _loss(self, out: Any, y: Tensor) -> Tensor:
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", BROADCASTS)
+                value: Tensor = self.loss(out, y.clone())
+        except UserWarning as warning:
+            if not re.match(BROADCASTS, str(warning)):
+                raise
+            raise InputError(
+                f"the loss cannot take outputs of shape {tuple(out.shape[1:])} and targets of shape "
+                f"{tuple(y.shape[1:])} for each row: torch would repeat one to fit the other, across rows too; "
+                "give both the same shape"
+            ) from None
+        return value
 
     def _called(self, leaves: Buffers, x: Tensor) -> Any:
         rest = {name: t.detach().clone() for name, t in self.state.items() if name not in leaves}

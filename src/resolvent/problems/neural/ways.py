@@ -24,7 +24,7 @@ from resolvent.problems.neural.desk import loops_for
 from resolvent.problems.neural.flat import Layout, copied
 from resolvent.problems.neural.layers import Unstackable
 from resolvent.problems.neural.losses import known
-from resolvent.problems.neural.plain import Buffers, Given, Loop, Vmap, drops_out, undisturbed
+from resolvent.problems.neural.plain import Buffers, Given, Loop, Vmap, drops_out, seeded, undisturbed
 from resolvent.problems.neural.pointwise import Dropout
 from resolvent.problems.neural.stacked import Stacked
 from resolvent.problems.neural.trace import peculiar, trace
@@ -112,12 +112,12 @@ class Ways:
         """
         if self._original is None or (y is None and self._outputs_compared):
             return
-        self._outputs_compared = True
         state = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         reference = Reference(self._original, state, self.layout, self._plain.loss, self.device)
         with torch.inference_mode(False), undisturbed(self.device), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._compare(reference, _usable(W), _usable(x), y, mask)
+        self._outputs_compared = True
         if y is not None:
             self._original = None
 
@@ -151,11 +151,16 @@ class Ways:
     def _plainly(self, kind: type[Loop], question: Question, drops: bool) -> Answer:
         plain = kind(self.model, self.layout, self._plain.loss, drops=drops)
         W, x, y, _ = question
-        outputs = plain.outputs(W, x.clone())
+        outputs = torch.cat([self._drawn(plain, W[i : i + 1], x[i : i + 1]) for i in range(len(W))])
         if y is None:
             return Answer(outputs)
         given = question.given if kind is Loop else replace(question.given, mask=None)
         return Answer(outputs, *plain.slopes(W, given)[:2])
+
+    def _drawn(self, plain: Loop, w: Tensor, x: Tensor) -> Tensor:
+        """One user's outputs, with the random numbers that the reference draws."""
+        with seeded(None, self.device):
+            return plain.outputs(w, x)
 
     def _fall_back(self, reason: str) -> None:
         if self._forced and self.way != "loop":
