@@ -281,6 +281,7 @@ def test_targets_of_every_kind(name: str) -> None:
     right(nn.Sequential(layer), shape, "every layer has a stacked form", loss, targets())
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("loss", [F.mse_loss, nn.L1Loss(), F.smooth_l1_loss, nn.HuberLoss()])
 def test_targets_without_the_outputs_axis_are_refused(loss: Any) -> None:
     """torch would compare each output with each target of the user, and warn."""
@@ -311,6 +312,17 @@ def test_a_batch_without_rows_is_not_shown_to_the_module() -> None:
             got = Ways(model, loss, dtype=DOUBLE).value_and_grad(fed.W, fed.x, fed.y, mask)
             assert bool(got.grad[0].any())
             assert torch.equal(got.grad[1], torch.zeros_like(got.grad[1]))
+
+
+def test_rows_that_fill_up_are_kept_from_a_module_that_looks_at_all_rows() -> None:
+    """At rest as in training: batch norm without running means."""
+    model = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)).to(DOUBLE)
+    users = [(torch.randn(n, 4, dtype=DOUBLE), torch.randint(0, 3, (n,))) for n in (9, 10, 11)]
+    problem = rs.Neural(model, users, test=users)
+    want = torch.stack([F.cross_entropy(model.eval()(x), y) for x, y in users]).detach()
+    torch.testing.assert_close(problem.value(problem.start), want)
+    found = problem.inspect(problem.start.unsqueeze(0), problem.start.expand(3, -1), {})
+    assert found["test_loss"] == pytest.approx(float(problem.weights @ want))
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------

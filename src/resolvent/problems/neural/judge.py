@@ -37,7 +37,7 @@ class Judge:
         right: Tensor | None = None
         for batch in self.silos.batches():
             mine = {name: batch.of(b).expand(len(batch.x), *b.shape[1:]) for name, b in buffers.items()}
-            given = problem.ways.outputs(batch.of(W), batch.x, mine or None)
+            given = problem.ways.outputs(batch.of(W), batch.x, mine or None, batch.mask)
             loss = batch.added(loss, losses(problem.loss, given, batch))
             if not batch.y.is_floating_point() and given.ndim == batch.y.ndim + 1:
                 right = batch.added(torch.zeros_like(loss) if right is None else right, _hits(given, batch))

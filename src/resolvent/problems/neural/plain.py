@@ -189,20 +189,19 @@ class Loop:
             return {name: stacked[i].clone() for name, stacked in buffers.items()}
         return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
 
-    def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None) -> Tensor:
-        """What the module gives at rest (`eval`), (users, n, ...)."""
+    def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
+        """What the module gives at rest (`eval`), (users, n, ...); rows that the mask leaves out are 0."""
         parts = self.layout.split(W)
         with torch.no_grad(), exact(x.device, self.autocast):
-            return torch.stack(
-                [
-                    functional_call(
-                        self._resting,
-                        {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i),
-                        (x[i].clone(),),
-                    )
-                    for i in range(len(x))
-                ]
-            )
+            outs = []
+            for i in range(len(x)):
+                state = {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i)
+                real = slice(None) if mask is None else mask[i].bool()
+                out = functional_call(self._resting, state, (_own(x[i], real),))
+                if mask is not None:
+                    out = out.new_zeros(x.shape[1], *out.shape[1:]).index_put((real,), out)
+                outs.append(out)
+            return torch.stack(outs)
 
 
 @dataclass(eq=False)

@@ -114,7 +114,7 @@ class Neural:
         W = as_rows(W, self)
         out = W.new_zeros(self.users)
         for batch in self.silos.batches():
-            given = self.ways.outputs(batch.of(W), batch.x, self._of(batch))
+            given = self.ways.outputs(batch.of(W), batch.x, self._of(batch), batch.mask)
             out = batch.added(out, losses(self.loss, given, batch))
         return out
 

@@ -240,13 +240,16 @@ class Ways:
                 return stacked.slopes(W, given, slope=False)[0]
             return self._plain.slopes(W, given, buffers, slope=False)[0]
 
-    def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None) -> Tensor:
-        """What the module gives at rest (`eval`, without dropout), (users, n, ...)."""
+    def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
+        """What the module gives at rest (`eval`, without dropout), (users, n, ...), where the mask is not 0.
+
+        A module may look at several rows at once: those that only fill up a user's share are kept from it.
+        """
         self._check(W, x, None)
-        self.check(W, x)
+        self.check(W, x, mask=mask)
         stacked = self._stacks(x, None)
         with torch.inference_mode(False):
-            return self._plain.outputs(W, x, buffers) if stacked is None else stacked.outputs(W, x)
+            return self._plain.outputs(W, x, buffers, mask) if stacked is None else stacked.outputs(W, x)
 
     def settle(self, x: Tensor, y: Tensor) -> None:
         """Note in `way` whether users with so many rows of this shape go another way than the rest."""
