@@ -19,6 +19,7 @@ import resolvent as rs
 from neural_reference import federation, plain_loop
 from resolvent.problems.neural import Ways, verify
 from resolvent.problems.neural.flat import copied
+from resolvent.problems.neural.losses import known
 from resolvent.problems.neural.stacked import Stacked
 
 pytestmark = [
@@ -163,6 +164,7 @@ def test_flattening_begins_with_the_rows(flatten: Any) -> None:
     W = torch.randn(3, 37, dtype=DOUBLE)
     ways = Ways(model.to(DOUBLE), F.mse_loss, dtype=DOUBLE)
     got = ways.value_and_grad(W, fed.x, y)
+    assert "flattening of other axes" in ways.reason
     want_loss, want = plain_loop(type(fed)(model, W, fed.x, y, F.mse_loss))
     torch.testing.assert_close(got.loss, want_loss)
     torch.testing.assert_close(got.grad, want, rtol=1e-9, atol=1e-12)
@@ -289,6 +291,24 @@ def test_targets_without_the_outputs_axis_are_refused(loss: Any) -> None:
     with pytest.raises(rs.InputError, match=r"outputs of shape \(1,\) and targets of shape \(\) .* same shape"):
         rs.Neural(model, list(zip(x, y, strict=True)), loss=loss)
     assert "stacked" in rs.Neural(model, list(zip(x, y.unsqueeze(-1), strict=True)), loss=loss).way
+
+
+def test_stacked_losses_take_what_they_know() -> None:
+    """All else is asked of torch's own loss, user by user."""
+    entropy, square = known(F.cross_entropy), known(F.mse_loss)
+    assert entropy is not None
+    assert square is not None
+    labels, numbers = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 5)
+    assert entropy.takes((3,), labels)
+    assert not entropy.takes((3,), numbers.unsqueeze(-1).expand(2, 5, 3))
+    assert not entropy.takes((3, 4), labels)
+    assert not entropy.takes((3,), labels.int())
+    assert square.takes((1,), numbers.unsqueeze(-1))
+    assert not square.takes((1,), numbers)
+    assert not square.takes((), labels)
+    loss = nn.MSELoss()
+    loss.register_forward_hook(lambda module, inputs, out: 2 * out)
+    assert known(loss) is None
 
 
 def test_a_loss_of_ones_own_may_repeat_what_it_gets() -> None:

@@ -1,9 +1,9 @@
 """All users' losses and gradients of one network at once, in the fastest way that its layers allow.
 
-The way follows from the device and from what the module is made of, never from a measurement, so that results are the
-same bits in every process:
+The way follows from the device and from what the module is made of, never from a timing, so that results are the same
+bits in every process. Before the first gradient it is compared with plain autograd (`verify.py`):
 
-stacked   every layer has a stacked form (`layers.py`)
+stacked   every layer has a stacked form (`forms.py`)
 vmap      on an accelerator, where all layers are products and pointwise: many small users in few launches
 loop      everything else, one user after the other
 """
