@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from resolvent.problems.neural.flat import copied
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -44,7 +46,7 @@ def federation(
 ) -> Federation:
     """Random users, around random parameters: nothing depends on how the model was initialised."""
     generator = torch.Generator().manual_seed(seed)
-    model = deepcopy(model).to(dtype)
+    model = copied(model).to(dtype)
     with torch.no_grad():
         for p in dict.fromkeys(model.parameters()):
             p.copy_(torch.randn(p.shape, generator=generator, dtype=dtype) / p[0].numel() ** 0.5 / 2)
@@ -52,7 +54,7 @@ def federation(
     W = w + 0.1 * torch.randn(users, len(w), generator=generator, dtype=dtype)
     x = torch.randn(users, n, *shape, generator=generator, dtype=dtype)
     with torch.no_grad():
-        outputs = deepcopy(model).eval()(x[0]).shape[1]
+        outputs = copied(model).eval()(x[0]).shape[1]
     return Federation(model, W, x, torch.randint(0, outputs, (users, n), generator=generator), loss)
 
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
-from resolvent.errors import refuse
+from resolvent.errors import InputError, refuse
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy that shares nothing. What a module has computed and keeps as an attribute is copied without its history,
+    which torch would refuse to copy: the weights that weight_norm and pruning make, results that forward puts away."""
+    computed = [t for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf]
+    try:
+        return deepcopy(model, {id(t): t.detach().clone() for t in computed})
+    except Exception as error:  # whatever a module's own attributes raise
+        line = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"model is a module that cannot be copied ({type(error).__name__}: {line}), but a copy is trained; "
+            "take from it what cannot be copied"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def _outputs(problem: Any, batches: Iterator[Batch], W: Tensor, buffers: Buffers
             yield _joined(parts, last)
             parts = []
         mine = {name: batch.of(b).expand(len(batch.x), *b.shape[1:]) for name, b in buffers.items()}
-        given = problem.ways.outputs(batch.of(W), batch.x, mine or None)
+        given = problem.ways.outputs(batch.of(W), batch.x, mine or None, batch.mask)
         mean: Mean | None = problem.mean
         if batch.part is None or (mean is not None and mean.splits(given, batch.y)):
             yield given, batch

@@ -194,7 +194,9 @@ class Reshape:
     def shape(self, *shapes: Shape) -> Shape:
         (old,) = shapes
         if self.to is None:
-            return (*old[: self.start], prod(old[self.start :])) if len(old) > self.start else old
+            if len(old) <= self.start:
+                raise Unstackable(f"a flattening of {old} from axis {self.start + 1} on")
+            return (*old[: self.start], prod(old[self.start :]))
         rest = prod(size for size in self.to if size != -1)
         new = tuple(prod(old) // max(rest, 1) if size == -1 else size for size in self.to)
         if prod(new) != prod(old):

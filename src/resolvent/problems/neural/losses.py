@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resolvent.problems.neural.layers import Shape
 from resolvent.problems.neural.pointwise import log_softmax
 
 IGNORED = -100
@@ -23,11 +24,13 @@ IGNORED = -100
 
 
 class MeanLoss(Protocol):
-    """`weigh` gives each image's weight, (users, n), 0 where masked; `sums` a block's loss, and in G its gradient.
+    """`takes` says whether outputs with features of this shape and targets y (users, n, ...) are of the kind it knows.
 
+    `weigh` gives each image's weight, (users, n), 0 where masked; `sums` a block's loss, and in G its gradient.
     `loops` is the module of that name where it serves.
     """
 
+    def takes(self, features: Shape, y: Tensor) -> bool: ...
     def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor: ...
     def sums(
         self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None, loops: ModuleType | None = None
@@ -46,6 +49,10 @@ class CrossEntropy:
     """The mean of -log softmax(o)[y], or of -o[y] where o is a log softmax already."""
 
     logits: bool
+
+    def takes(self, features: Shape, y: Tensor) -> bool:
+        """One class per image: neither probabilities, nor a class for each place of an image."""
+        return len(features) == 1 and y.ndim == 2 and y.dtype == torch.long
 
     def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
         if y.device.type == "cpu" and int(y.min()) != IGNORED:
@@ -75,6 +82,10 @@ class CrossEntropy:
 class SquaredError:
     """The mean of (o - y)^2 over images and outputs."""
 
+    def takes(self, features: Shape, y: Tensor) -> bool:
+        """A target for each output: torch would repeat one that is smaller."""
+        return y.is_floating_point() and tuple(y.shape[2:]) == features
+
     def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
         return _shares(mask, y, like)
 
@@ -89,6 +100,8 @@ class SquaredError:
 
 def known(loss: Callable[..., Any]) -> MeanLoss | None:
     """The stacked form of a loss, if it has one."""
+    if isinstance(loss, nn.Module) and (loss._forward_hooks or loss._forward_pre_hooks or "forward" in vars(loss)):
+        return None
     if loss is F.cross_entropy or _plain(loss, nn.CrossEntropyLoss, label_smoothing=0.0):
         return CrossEntropy(logits=True)
     if loss is F.nll_loss or _plain(loss, nn.NLLLoss):

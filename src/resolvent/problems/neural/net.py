@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from resolvent.problems.neural.convolution import Conv, ConvPool
@@ -87,13 +88,16 @@ def _level(steps: list[Step]) -> list[Step]:
 
 
 def _join(steps: list[Step]) -> list[Step]:
-    """A first convolution and its maxima as one step, where that is better."""
-    count = _consumers(steps)
+    """A first convolution and its maxima as one step, where that is better.
+
+    Its kernels' gradient is gathered apart and written at the end, so nobody else may have a share in it.
+    """
+    count, uses = _consumers(steps), Counter(step.parameter for step in steps)
     number = {0: 0}
     joined: list[Step] = []
     for k, step in enumerate(steps):
         last = steps[k - 1] if k else step
-        if step.inputs == (k,) and k and count[k] == 1 and last.inputs == (0,):
+        if step.inputs == (k,) and k and count[k] == 1 and last.inputs == (0,) and uses[last.parameter] == 1:
             conv, pool = last.layer, step.layer
             if isinstance(conv, Conv) and isinstance(pool, MaxPool) and ConvPool.fits(conv, pool):
                 joined[-1] = replace(last, layer=ConvPool(conv, pool.kernel))

@@ -2,35 +2,80 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from resolvent.errors import InputError
-from resolvent.problems.neural.flat import Layout
+from resolvent.problems.neural.flat import Layout, copied
 
 Buffers = dict[str, Tensor]
 
 
+DROPOUTS = nn.modules.dropout._DropoutNd
+FUNCTIONS = {
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    torch.dropout,
+    torch.dropout_,
+    torch.alpha_dropout,
+    torch.feature_dropout,
+}
+"""Dropout as a function of the tensor, the rate, and whether it is on."""
+
+
 def drops_out(model: nn.Module) -> bool:
     """Whether a layer of the module drops out at random."""
-    return any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 and m.training for m in model.modules())
+    return any(isinstance(m, DROPOUTS) and m.p > 0 and m.training for m in model.modules())
 
 
-def without_dropout(model: nn.Module) -> nn.Module:
-    """A copy whose dropout layers do nothing; all else as it is."""
-    copy = deepcopy(model)
+def without_dropout(model: nn.Module, functions: bool = False) -> nn.Module:
+    """A copy whose dropout layers do nothing, nor `functions` that it calls; all else as it is."""
+    copy = copied(model)
     for m in copy.modules():
-        if isinstance(m, nn.modules.dropout._DropoutNd):
+        if isinstance(m, DROPOUTS):
             m.eval()
+    if functions:
+        forward = copy.forward
+
+        def undropped(*args: Any) -> Any:
+            with Undropped():
+                return forward(*args)
+
+        copy.forward = undropped
     return copy
+
+
+class Undropped(TorchFunctionMode):
+    """Dropout by functions does nothing meanwhile; `met`: there was one that would have done something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in FUNCTIONS:
+            return func(*args, **kwargs)
+        x, p, on = (*args, *(None,) * 3)[:3]
+        x = kwargs.get("input", x)
+        on = kwargs.get("training", kwargs.get("train", on))
+        self.met |= on is not False and kwargs.get("p", p) != 0
+        return x
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,22 +122,43 @@ def _own(rows: Tensor, real: slice | Tensor) -> Tensor:
     return rows.clone() if isinstance(real, slice) else rows[real]
 
 
+@contextmanager
+def undisturbed(device: torch.device) -> Iterator[Callable[[], bool]]:
+    """Nobody's randomness is moved; gives what says whether torch's was used."""
+
+    def states() -> list[Tensor]:
+        return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with seeded(None, device):
+            before = states()
+            yield lambda: any(not torch.equal(a, b) for a, b in zip(before, states(), strict=True))
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
 @dataclass(eq=False)
 class Loop:
-    """One user after the other. Rows that the mask leaves out are not even shown to the module."""
+    """One user after the other. Rows that the mask leaves out are not even shown to the module.
+
+    `drops`: the module calls a dropout that is a function, not a layer, which has to be kept from it without seeds.
+    """
 
     model: nn.Module
     layout: Layout
     loss: Callable[..., Any]
     autocast: torch.dtype | None = None
+    drops: bool = False
 
     @cached_property
     def _still(self) -> nn.Module:
-        return without_dropout(self.model)
+        return without_dropout(self.model, self.drops)
 
     @cached_property
     def _resting(self) -> nn.Module:
-        return deepcopy(self.model).eval()
+        return copied(self.model).eval()
 
     def slopes(
         self, W: Tensor, given: Given, buffers: Buffers | None = None, slope: bool = True
@@ -141,20 +207,19 @@ class Loop:
             return {name: stacked[i].clone() for name, stacked in buffers.items()}
         return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
 
-    def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None) -> Tensor:
-        """What the module gives at rest (`eval`), (users, n, ...)."""
+    def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
+        """What the module gives at rest (`eval`), (users, n, ...); rows that the mask leaves out are 0."""
         parts = self.layout.split(W)
         with torch.no_grad(), exact(x.device, self.autocast):
-            return torch.stack(
-                [
-                    functional_call(
-                        self._resting,
-                        {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i),
-                        (x[i].clone(),),
-                    )
-                    for i in range(len(x))
-                ]
-            )
+            outs = []
+            for i in range(len(x)):
+                state = {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i)
+                real = slice(None) if mask is None else mask[i].bool()
+                out = functional_call(self._resting, state, (_own(x[i], real),))
+                if mask is not None:
+                    out = out.new_zeros(x.shape[1], *out.shape[1:]).index_put((real,), out)
+                outs.append(out)
+            return torch.stack(outs)
 
 
 @dataclass(eq=False)

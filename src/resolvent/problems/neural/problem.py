@@ -16,9 +16,9 @@ from resolvent.errors import InputError, refuse
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.neural.crew import one_thread
 from resolvent.problems.neural.fitting import cuts, fits, trains
-from resolvent.problems.neural.flat import Layout
+from resolvent.problems.neural.flat import Layout, copied
 from resolvent.problems.neural.judge import Means, judges, measure
-from resolvent.problems.neural.silos import Batch, Resident
+from resolvent.problems.neural.silos import Batch, Resident, Silos
 from resolvent.problems.neural.streamed import Put
 from resolvent.problems.neural.targets import known
 from resolvent.problems.neural.users import as_silos
@@ -59,7 +59,7 @@ class Neural:
     ) -> None:
         if not isinstance(model, nn.Module):
             refuse("model", f"of type {type(model).__name__}", "a torch.nn.Module is needed")
-        self._module = copy.deepcopy(model)
+        self._module = copied(model)
         self.layout = Layout.of(model)
         first = next(model.parameters())
         where = _device(first.device if device is None else device)
@@ -79,6 +79,7 @@ class Neural:
         self.cuts = cuts(self.ways, self.start, self.silos, self.mean)
         judged = {"validation": validation, "test": test}
         self._judges = [judge for name, sets in judged.items() for judge in judges(name, sets, self)]
+        _settle(self.ways, self.start, self.silos)
 
     @property
     def users(self) -> int:
@@ -199,7 +200,7 @@ class Neural:
 
     def module(self, w: Tensor, memory: Memory, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
-        made = copy.deepcopy(self._module)
+        made = copied(self._module)
         self.layout.load(made, w.detach())
         for name, buffer in made.named_buffers():
             if BUFFER + name in memory:
@@ -212,6 +213,15 @@ class Neural:
 
     def __repr__(self) -> str:
         return f"Neural({type(self._module).__name__}, {self.users} users, d = {self.dim}, {self.way})"
+
+
+def _settle(ways: Ways, w: Tensor, silos: Silos) -> None:
+    """Choose how gradients are computed, for good: what is fast has to be right, and to take every user."""
+    for batch in silos.batches(cut=True):
+        ways.check(w.unsqueeze(0), batch.x, batch.y, batch.mask)
+        if not isinstance(silos, Resident):  # of a stream the first rows have to do
+            return
+        ways.settle(batch.x, batch.y)
 
 
 def _device(device: torch.device | str) -> torch.device:

@@ -88,8 +88,9 @@ class Stacked:
 
     def slopes(self, W: Tensor, given: Given, slope: bool = True) -> tuple[Tensor, Tensor | None]:
         """Each user's loss (users,), and gradient (users, d) if asked for."""
-        pieces = self._plan(W.device, given.x, whole=self.mean is None)
-        weight = None if self.mean is None else self.mean.weigh(given.y, given.mask, W)
+        mean = self._mean(given.x, given.y)
+        pieces = self._plan(W.device, given.x, whole=mean is None)
+        weight = None if mean is None else mean.weigh(given.y, given.mask, W)
 
         loss = W.new_zeros(len(given.x))
         grad = W.new_empty(len(given.x), self.layout.dim) if slope else None
@@ -125,9 +126,16 @@ class Stacked:
             parts.setdefault(piece.first, []).extend(blocks)
         return torch.cat([torch.cat(blocks, 1) for blocks in parts.values()])
 
-    def fits(self, features: Shape, n: int) -> bool:
-        """Whether users' n images of this shape can go this way; raises Unstackable where a layer cannot take them."""
-        return self._width(features) * n <= LARGEST or self.mean is not None
+    def fits(self, x: Tensor, y: Tensor | None) -> bool:
+        """Whether users' images can go this way; raises Unstackable where a layer cannot take them."""
+        width = self._width(tuple(x.shape[2:]))
+        return y is None or width * x.shape[1] <= LARGEST or self._mean(x, y) is not None
+
+    def _mean(self, x: Tensor, y: Tensor) -> MeanLoss | None:
+        """The loss in its stacked form, where it is asked for the mean over images that it knows."""
+        if self.mean is None:
+            return None
+        return self.mean if self.mean.takes(self.net.shapes(tuple(x.shape[2:]))[-1], y) else None
 
     def _width(self, features: Shape) -> int:
         """Numbers of one image in the largest value."""
@@ -200,7 +208,12 @@ class Stacked:
             o = out.movedim(-1, 1).detach().clone().requires_grad_(G is not None)
             rows: list[Any] = [slice(None)] * len(o) if mask is None else list(mask.bool())
             # Copies: a loss may write to what it gets.
-            loss = torch.stack([self.loss(o[i][real].clone(), y[i][real].clone()) for i, real in enumerate(rows)])
+            loss = torch.stack([self._of_one(o[i][real].clone(), y[i][real].clone()) for i, real in enumerate(rows)])
             if G is not None:
                 G.copy_(torch.autograd.grad(loss.sum(), o)[0].movedim(1, -1))
         return loss.detach()
+
+    def _of_one(self, o: Tensor, y: Tensor) -> Tensor:
+        """The loss of a user's outputs (n, ...); 0 of none, which a loss may refuse."""
+        loss: Tensor = self.loss(o, y) if len(y) else o.sum()
+        return loss
