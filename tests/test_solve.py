@@ -305,7 +305,7 @@ def test_under_hold_only_those_present_move_and_nobody_at_the_first_visit() -> N
 def test_going_on_as_the_paper_samples_is_sampled_as_in_the_paper() -> None:
     """Absent users keep their z from the first round after the change on: it is kept in the State."""
     begun = rs.solve(squares(), rs.fedpi(0.05), rounds=3)
-    with pytest.warns(rs.SolvesAnotherProblem):
+    with pytest.warns(rs.SolvesAnotherProblem), pytest.warns(rs.DoubtfulResult, match="the value rose from"):
         run = rs.solve(
             squares(), rs.fedpi(0.05), rounds=3, participation=rs.Bernoulli(0.4, absent="paper"), start=begun.state
         )
@@ -533,12 +533,12 @@ def test_an_interrupt_before_the_first_round_ends_gives_the_start() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::resolvent.errors.SolvesAnotherProblem")
-def test_divergence_is_noticed_named_and_the_last_good_state_kept(scheme: rs.Scheme, more: dict[str, Any]) -> None:
+def test_divergence_is_noticed_named_and_the_best_state_handed_back(scheme: rs.Scheme, more: dict[str, Any]) -> None:
     with pytest.warns(rs.DivergenceWarning, match=f"{scheme.name} diverged by round") as caught:
         run = rs.solve(squares(), scheme, rounds=1000, **more)
     named = [str(w.message) for w in caught if w.category is rs.DivergenceWarning]
     assert (run.status, [run.reason]) == ("diverged", named)
-    assert int(run.reason.split("by round ")[1].split(":")[0]) <= 15
+    assert int(run.reason.split("by round ")[1].split(":")[0]) <= 20
     assert run.state.round < 15
     tensors, _ = checkpoint.pack(run.state)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
