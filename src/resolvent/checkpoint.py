@@ -13,6 +13,7 @@ from resolvent.state import State
 from resolvent.tuning import Tuning
 from resolvent.yardstick import Yardstick
 
+YARDSTICK = ("size", "step", "pull", "eta", "came", "judged")
 OWN = ("u", "p", "w", "met", "next", "z", "seen")
 
 
@@ -36,7 +37,7 @@ def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         numbers["tuning"] = {"eta": tuning.eta, "changes": tuning.changes}
     if state.yardstick is not None:
         tensors["yardstick"] = state.yardstick.origin
-        numbers["yardstick"] = {key: getattr(state.yardstick, key) for key in ("size", "step", "pull", "eta", "came")}
+        numbers["yardstick"] = {key: getattr(state.yardstick, key) for key in YARDSTICK}
     return tensors, numbers
 
 

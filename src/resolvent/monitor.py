@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,7 +20,9 @@ from resolvent.state import State
 from resolvent.yardstick import Yardstick
 
 BLOWN_UP = 1e8
-"""Times the first value, or one, that count as blown up."""
+"""Times the first value, or one, that count as blown up; the square of it where u is not that far out."""
+GROWN = 2.0
+"""Times the size at the last look at f that call for another: what does not grow does not cost anything."""
 RISEN = 1e-6
 """The part of itself by which a value must have risen for it to be said."""
 
@@ -85,8 +88,8 @@ class Monitor:
         self._open = self._open and self.yardstick.opening(self._engine.users, state.complete)
         return self._open
 
-    def look(self, happened: Round) -> str | None:
-        """In what way this round shows that the run has diverged, if it does."""
+    def look(self, happened: Round, came: int) -> str | None:
+        """In what way this round shows that the run has diverged, if it does. Came: users not counted before."""
         assert happened.step is not None
         (u, Tu), state = happened.step, happened.state
         squares = self._engine.gram(torch.stack([Tu - u, u])).diagonal().tolist()
@@ -95,24 +98,23 @@ class Monitor:
         if not (math.isfinite(self.residual) and math.isfinite(size) and math.isfinite(model)):
             return "its numbers are no longer finite"
         opening = self.opening(state)
-        self.yardstick = self.yardstick.after(self.residual, size, happened.eta, happened.participants, opening)
+        self.yardstick = self.yardstick.after(self.residual, size, happened.eta, came, opening)
         return self._thrown_out(state, max(size, model))
 
     def _thrown_out(self, state: State, size: float) -> str | None:
-        near, far = self.yardstick.reach(state.round)
-        if size <= near:
+        """Far out, and f no smaller than it was: the farther out, the less f must have risen."""
+        out, near, far = self.yardstick.reach(state.round)
+        if size <= out or size <= GROWN * self.yardstick.judged:
             return None
+        self.yardstick = replace(self.yardstick, judged=size)
         first, value = self.first, self._value(state.w)
-        if math.isfinite(first):
-            blown_up = not value - first <= BLOWN_UP * (1 + abs(first))
-            if value <= first or not (blown_up or size > far):
-                return None
-            rose = f" and the value rose from {first:.3g} to {value:.3g}"
-        elif value < math.inf or size <= far:
-            return None
+        rise = (value - first) / (1 + abs(first))
+        if not math.isfinite(first):
+            gone, rose = not value < math.inf and size > far, ""
         else:
-            rose = ""
-        return f"u has the norm {size:.3g} after beginning at {self.yardstick.size:.3g}{rose}"
+            least = 0.0 if size > far else BLOWN_UP if size > near else BLOWN_UP**2
+            gone, rose = not rise <= least, f" and the value rose from {first:.3g} to {value:.3g}"
+        return f"u has the norm {size:.3g} after beginning at {self.yardstick.size:.3g}{rose}" if gone else None
 
     def words(self, number: int, how: str) -> str:
         """What is said of a run that diverged."""
@@ -137,7 +139,7 @@ class Monitor:
                 yield f"the value rose from {first:.6g} to {value:.6g}"
             elif first - value > BLOWN_UP**2 * (1 + abs(first)):
                 yield f"the value fell from {first:.3g} to {value:.3g}, as if it were not bounded below"
-        yield from getattr(getattr(self._engine, "problem", None), "remarks", lambda u: ())(state.u)
+        yield from getattr(getattr(self._engine, "problem", None), "remarks", lambda *_: ())(state.u, y.origin)
 
 
 def answer(state: State) -> Tensor:

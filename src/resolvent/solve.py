@@ -80,7 +80,7 @@ def solve(
             now = time.perf_counter()
             verdict = watch.look(happened, now - began, last=k == rounds - 1)
             if callback is not None:
-                callback(happened._replace(state=watch.state))
+                callback(watch.marked(happened))
             bar.advance(now, watch.words)
             if verdict is not None:
                 status, reason = verdict

@@ -108,6 +108,7 @@ class Watch:
         self._every, self._stop, self._keep = every, stop, keep
         self._seconds, self._last = pulse.seconds, begun
         self._earlier = 0 if keep is not None else begun.round
+        self._moved: Round | None = None
         self._waiting: list[State] = []
         self._room = 0
         self.remarks: tuple[str, ...] = ()
@@ -117,6 +118,10 @@ class Watch:
     def state(self) -> State:
         """The last state, or the best one of a run that diverged, with what the run is judged against."""
         return replace(self._last, yardstick=self._monitor.yardstick)
+
+    def marked(self, happened: Round) -> Round:
+        """A round whose state says what the run is judged against."""
+        return happened._replace(state=replace(happened.state, yardstick=self._monitor.yardstick))
 
     def words(self) -> str:
         """What a progress bar says."""
@@ -132,7 +137,7 @@ class Watch:
             self._record(happened)
         elif number & (number - 1) == 0:  # seldom recorded: some states must be known, should the run diverge
             self._monitor.measure(happened)
-        how = self._monitor.look(happened) if self._due(happened, last) else None
+        how = self._diverges(happened, last)
         verdict = self._ends(happened, last) if how is None else None
         ended = how is not None or verdict is not None
         if ended and not noted:
@@ -174,10 +179,15 @@ class Watch:
             self._monitor.consider(state, value, residual)
         self._waiting.clear()
 
-    def _due(self, happened: Round, last: bool) -> bool:
-        """Whether to look for divergence. Nothing is seen in a round in which nobody came."""
-        often = self._keep is not None or last or happened.number % CHECK == 0
-        return happened.step is not None and (often or self._monitor.opening(happened.state))
+    def _diverges(self, happened: Round, last: bool) -> str | None:
+        """In what way the run has diverged, if it has. Where nobody came, the last round that moved is looked at."""
+        came = happened.step is not None
+        if came:
+            self._moved = happened
+        often = last or happened.number % CHECK == 0 or self._keep is not None
+        if self._moved is None or not (often or (came and self._monitor.opening(happened.state))):
+            return None
+        return self._monitor.look(self._moved, happened.participants)
 
     def _ends(self, happened: Round, last: bool) -> Verdict | None:
         reason = None
@@ -206,12 +216,12 @@ class Watch:
         return Pulse(self._seconds, *self._monitor.score)
 
     def _tell(self, keep: Keeper, happened: Round, row: dict[str, Any] | None, verdict: Verdict | None) -> None:
-        best, pulse, yardstick = self._monitor.best, self._pulse, self._monitor.yardstick
+        best, pulse = self._monitor.best, self._pulse
         if verdict is not None and verdict.status == "diverged":
             keep.give_up(row, self.state, pulse, verdict)
             return
         other = None if best is happened.state else best
-        keep(happened._replace(state=replace(happened.state, yardstick=yardstick)), row, pulse, verdict, other)
+        keep(self.marked(happened), row, pulse, verdict, other)
 
 
 def _bytes(state: State) -> int:

@@ -34,6 +34,8 @@ class Yardstick:
     """The largest eta so far."""
     came: int = 0
     """Visits of users in the opening."""
+    judged: float = 0.0
+    """The size of u when f was last looked at because of it."""
 
     def opening(self, users: int, complete: bool) -> bool:
         """Whether the opening lasts."""
@@ -51,9 +53,11 @@ class Yardstick:
             max(self.pull, residual / eta),
             max(self.eta, eta),
             self.came + came,
+            self.judged,
         )
 
-    def reach(self, rounds: int) -> tuple[float, float]:
-        """How far out u may be after so many rounds: with steps as in the opening, and as eta has grown since."""
-        begun = 1 + self.size
-        return FAR * (begun + rounds * self.step), FAR * (begun + rounds * self.pull * self.eta)
+    def reach(self, rounds: int) -> tuple[float, float, float]:
+        """How far out u may be: without a step, with so many as long as in the opening, and as eta has grown since."""
+        steps = 0.0, rounds * self.step, rounds * self.pull * self.eta
+        out, near, far = (FAR * (1 + self.size + length) for length in steps)
+        return out, near, far
