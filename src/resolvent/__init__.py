@@ -10,6 +10,7 @@ from resolvent import data, models, schedules, theory
 from resolvent.anderson import Anderson
 from resolvent.errors import (
     DivergenceWarning,
+    DoubtfulResult,
     InputError,
     MayNotConverge,
     ResolventWarning,
@@ -56,6 +57,7 @@ __all__ = [
     "Box",
     "Custom",
     "DivergenceWarning",
+    "DoubtfulResult",
     "Everyone",
     "ExactProx",
     "Explanation",

@@ -66,6 +66,8 @@ class Past:
     """Plain steps still to take after a failure."""
     accepted: bool = True
     """Whether the last point was kept."""
+    on: str = "u"
+    """What the points are: "u", or "mean" of z; "" where an old checkpoint does not say."""
 
     def failed(self, residual: float) -> bool:
         """Whether the current point was reached by acceleration and is worse than where it was launched from."""
@@ -125,6 +127,7 @@ class Anderson:
                 failures=past.failures + 1,
                 rest=2 ** min(past.failures + 1, LONGEST),
                 accepted=False,
+                on=self.on,
             )
         first = r if math.isnan(past.first) else past.first
         now = replace(
@@ -135,6 +138,7 @@ class Anderson:
             launched=math.nan,
             rest=max(0, past.rest - 1),
             accepted=True,
+            on=self.on,
         )
         summable = SUMMABLE * first * (past.steps / EVERY + 1) ** -DECAY
         if len(points) == 1 or (self.safeguard and (past.rest > 0 or not r <= summable)):

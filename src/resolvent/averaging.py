@@ -28,11 +28,21 @@ def include(kind: str | None, average: Average | None, t: int, eta: float, w: Te
     """The average after the model w of round t = 0, 1, ... came in."""
     if kind is None:
         return None
-    restart = kind == "suffix" and (t + 1) & t == 0
-    if average is None or restart:
+    if average is None or _restarts(kind, t):
         return Average(w, eta)
     mass = average.mass + eta
     return Average(torch.lerp(average.model, w, eta / mass), mass)
+
+
+def skip(kind: str | None, average: Average | None, t: int) -> Average | None:
+    """The average after round t, in which nobody came: where it would have started anew, the next model does that."""
+    if average is None or not _restarts(kind, t):
+        return average
+    return Average(average.model, 0.0)
+
+
+def _restarts(kind: str | None, t: int) -> bool:
+    return kind == "suffix" and (t + 1) & t == 0
 
 
 def check(kind: str | None) -> None:

@@ -11,7 +11,9 @@ from resolvent.anderson import Past
 from resolvent.averaging import Average
 from resolvent.state import State
 from resolvent.tuning import Tuning
+from resolvent.yardstick import Yardstick
 
+YARDSTICK = ("size", "step", "pull", "eta", "came", "judged")
 OWN = ("u", "p", "w", "met", "next", "z", "seen")
 
 
@@ -22,9 +24,9 @@ def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     past = state.past
     tensors |= {f"past.points.{k}": tensor for k, tensor in enumerate(past.points)}
     tensors |= {f"past.residuals.{k}": tensor for k, tensor in enumerate(past.residuals)}
-    numbers: dict[str, Any] = {"round": state.round, "eta": state.eta, "aligned": state.aligned}
+    numbers: dict[str, Any] = {name: getattr(state, name) for name in ("round", "eta", "aligned", "together")}
     numbers["past"] = {
-        key: getattr(past, key) for key in ("first", "launched", "steps", "failures", "rest", "accepted")
+        key: getattr(past, key) for key in ("first", "launched", "steps", "failures", "rest", "accepted", "on")
     }
     if state.average is not None:
         tensors["average"] = state.average.model
@@ -33,6 +35,9 @@ def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tuning = state.tuning
         tensors |= {f"tuning.{name}": t for name, t in (("p", tuning.p), ("g", tuning.g)) if t is not None}
         numbers["tuning"] = {key: getattr(tuning, key) for key in ("eta", "looks", "since", "due", "gain")}
+    if state.yardstick is not None:
+        tensors["yardstick"] = state.yardstick.origin
+        numbers["yardstick"] = {key: getattr(state.yardstick, key) for key in YARDSTICK}
     return tensors, numbers
 
 
@@ -55,13 +60,24 @@ def unpack(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> State:
 
     average = Average(tensors["average"], numbers["average"]) if "average" in numbers else None
     tuning = Tuning(**(numbers["tuning"] | under("tuning."))) if "tuning" in numbers else None
+    yardstick = Yardstick(tensors["yardstick"], **numbers["yardstick"]) if "yardstick" in numbers else None
     return State(
         round=numbers["round"],
         eta=numbers["eta"],
         aligned=numbers["aligned"],
+        together=numbers.get("together", _shared(tensors)),
+        yardstick=yardstick,
         **{name: tensors[name] for name in OWN if name in tensors},
         memory=under("memory."),
-        past=Past(in_order("past.points."), in_order("past.residuals."), **numbers["past"]),
+        past=Past(in_order("past.points."), in_order("past.residuals."), **({"on": ""} | numbers["past"])),
         average=average,
         tuning=tuning,
     )
+
+
+def _shared(tensors: dict[str, Tensor]) -> bool:
+    """Whether users share one u in a State that was packed before it said so itself: one row, and nobody is sampled.
+
+    One user alone may be taken for users together. That does no harm: `adapt` tells its row from theirs.
+    """
+    return len(tensors["u"]) == 1 and "seen" not in tensors and "z" not in tensors

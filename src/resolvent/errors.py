@@ -19,7 +19,7 @@ class BadAnswer(RuntimeError):
 
 
 class BlewUp(BadAnswer):
-    """A user's answer is not finite; the run ends at the last good state."""
+    """A user's answer is not finite; the run ends, and the best state so far is handed back."""
 
 
 class ResolventWarning(UserWarning):
@@ -35,7 +35,11 @@ class MayNotConverge(ResolventWarning):
 
 
 class DivergenceWarning(ResolventWarning):
-    """The iteration blew up; the run ends at the last good state."""
+    """The iteration blew up; the run ends, and the best state so far is handed back."""
+
+
+class DoubtfulResult(ResolventWarning):
+    """All rounds were run, but the result deserves a second look: the value rose, say, or the sets do not meet."""
 
 
 def whole(number: object, argument: str, least: int = 1) -> int:

@@ -53,9 +53,15 @@ class History:
         self._inspected = more is not None
         self._waiting.append((state.w, average, happened.signs()))
         if len(self._waiting) >= self._block:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    @property
+    def settled(self) -> bool:
+        """Whether every row is complete."""
+        return not self._waiting
+
+    def flush(self) -> None:
+        """Complete every row."""
         if not self._waiting:
             return
         models, averages, signs = zip(*self._waiting, strict=True)
@@ -71,8 +77,14 @@ class History:
 
     def row(self) -> dict[str, Any]:
         """The last round's row, read now."""
-        self._flush()
+        self.flush()
         return {name: self._columns[name][-1] for name in self._names()}
+
+    def scores(self, rows: int) -> list[tuple[float, float]]:
+        """Value and residual of the last rows; the value is that of the average where one is handed back."""
+        self.flush()
+        values = self._columns["average_value" if self._averaging else "value"]
+        return list(zip(values[len(values) - rows :], self._columns["residual"][len(values) - rows :], strict=True))
 
     def forget(self) -> None:
         """Leave the last row out, once it has been read."""
@@ -83,7 +95,7 @@ class History:
         """All rows, as a DataFrame."""
         import pandas as pd
 
-        self._flush()
+        self.flush()
         return pd.DataFrame({name: self._columns[name] for name in self._names()})
 
     def _names(self) -> list[str]:

@@ -77,7 +77,7 @@ class Round(NamedTuple):
     eta: float
     who: Tensor | None
     step: tuple[Tensor, Tensor] | None
-    """u and T u."""
+    """u and T u, T u from the meeting point as it was, before any extrapolation."""
     spread: Spread | None
     engine: Engine
     curvature: int = 0
@@ -160,7 +160,7 @@ def rounds(
         who = participation.present(seed, t, engine.users)
         who = None if who is None else who.to(engine.device)
         if who is not None and len(who) == 0:  # nobody came: nothing happens
-            state = replace(state, round=t + 1)
+            state = replace(state, round=t + 1, average=averaging.skip(average, state.average, t))
             yield Round(state, state.eta, who, None, None, engine)
             continue
 
@@ -189,6 +189,7 @@ def rounds(
             w = engine.mean(z, who)
         met, past = accelerate.on_mean(state.past, state.met, w, engine.gram)
         Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
+        plain = Tu if met is w else mix(u, mix(z, w, beta), gamma).expand_as(u)  # T itself does not extrapolate
         ahead, past = accelerate.on_u(past, u, Tu, engine.gram)
         model = w if past.accepted else state.w
         state = State(
@@ -206,8 +207,9 @@ def rounds(
             average=averaging.include(average, state.average, t, eta, model),
             tuning=tuning,
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
+            together=state.together,
         )
-        yield Round(state, eta, who, (u, Tu), spread, engine, curvature)
+        yield Round(state, eta, who, (u, plain), spread, engine, curvature)
 
 
 def _move(state: State, who: Tensor | None) -> Tensor:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class Run:
     """A finished, stopped, diverged or interrupted run.
 
-    status: "finished", "stopped" (see `reason`), "diverged" or "interrupted"; `state` is the last good one, and
-    `rs.solve(..., start=run.state)` goes on from it as if the run had never stopped.
+    status: "finished", "stopped" (see `reason`), "diverged" or "interrupted". `state` is the last one, and
+    `rs.solve(..., start=run.state)` goes on from it as if the run had never stopped. Of a run that diverged it is the
+    best one by value, or by residual where values are unknown; the history has all rows, to the one that showed it.
     """
 
     def __init__(
@@ -124,6 +125,10 @@ class Run:
         )
 
     def __repr__(self) -> str:
-        last: Any = self.history.iloc[-1] if len(self.history) else {}
-        figures = ", ".join(f"{name} {last[name]:.3g}" for name in ("value", "gap", "residual") if name in last)
-        return f"Run({self.status} after {self.state.round} rounds ({self.reason}); {figures})"
+        rows = self.history[self.history["round"] == self.state.round] if len(self.history) else self.history
+        own: Any = rows.iloc[-1] if len(rows) else {}
+        figures = ", ".join(f"{name} {own[name]:.3g}" for name in ("value", "gap", "residual") if name in own)
+        ended = f"{self.status} after {self.state.round} rounds ({self.reason})"
+        if self.status == "diverged":
+            ended = f"diverged ({self.reason}); the state after round {self.state.round}"
+        return f"Run({ended}{'; ' if figures else ''}{figures})"

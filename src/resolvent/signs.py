@@ -1,7 +1,9 @@
 """The residual and the certificates: what a round leaves behind, read many rounds at a time.
 
 With g_i = (u_i - p_i) / eta, a subgradient of f_i at p_i (at u_i after one gradient step), a point solves the original
-problem when stationarity |sum_i lambda_i g_i| and consensus, how far the p_i are apart, BOTH vanish.
+problem when stationarity |sum_i lambda_i g_i| and consensus, how far the p_i are apart, BOTH vanish. u - p is known to
+the rounding error of p only, and eta divides that too: stationarity carries its bound, so that it vanishes for no eta
+that is too small to move anything.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class Reading(NamedTuple):
     consensus: float
 
 
+ROUNDING = 2.0
+"""Units in the last place by which an answer is taken to be wrong."""
 NOTHING = Reading(math.nan, math.nan, math.nan)
 
 
@@ -77,7 +81,9 @@ def _read(block: list[Signs]) -> list[Reading]:
     pulls = [s.pull for s in block if s.pull is not None]
     if pulls:
         mean_u, mean_p = (torch.cat(part) for part in zip(*pulls, strict=True))
-        pull = torch.linalg.vector_norm(mean_u - mean_p, dim=1)
+        most = torch.maximum(*(torch.linalg.vector_norm(mean, dim=1) for mean in (mean_u, mean_p)))
+        rounding = ROUNDING * torch.finfo(most.dtype).eps * torch.hypot(most, apart)  # hypot: the norm of all rows
+        pull = torch.linalg.vector_norm(mean_u - mean_p, dim=1) + rounding
     else:
         pull = apart = torch.full_like(residual, torch.nan)
     errors = [s.error for s in block if s.error is not None]

@@ -12,7 +12,7 @@ from torch import Tensor
 from resolvent import averaging, engines, local, theory
 from resolvent.anderson import Anderson, as_anderson
 from resolvent.checkpoint import moved
-from resolvent.errors import BlewUp, DivergenceWarning, InputError, refuse, whole
+from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError, refuse, whole
 from resolvent.explain import Explanation, explain, operator_of
 from resolvent.participation import Participation, as_participation
 from resolvent.problems.inputs import as_tensor
@@ -72,7 +72,7 @@ def solve(
     )
     watch = Watch(where, scheme.name, every, average is not None, stop, keep, state)
     bar = Bar(scheme.name, rounds, wanted(progress))
-    status, reason = "finished", f"{rounds} rounds"
+    status, reason = "finished", f"{rounds} rounds"  # as the watch says of the last round, with its remarks
     try:
         for k in range(rounds):
             began = time.perf_counter()
@@ -80,19 +80,23 @@ def solve(
             now = time.perf_counter()
             verdict = watch.look(happened, now - began, last=k == rounds - 1)
             if callback is not None:
-                callback(happened)
+                callback(watch.marked(happened))
             bar.advance(now, watch.words)
             if verdict is not None:
                 status, reason = verdict
                 break
     except BlewUp as error:
-        status, reason = "diverged", f"{error}; the state after round {watch.state.round} is kept"
+        status, reason = watch.blew_up(error)
     except KeyboardInterrupt:
         status, reason = "interrupted", f"interrupted after {watch.state.round} rounds"
     finally:
         bar.close()
     if status == "diverged":
         warnings.warn(reason, DivergenceWarning, stacklevel=2)
+    for remark in watch.remarks:
+        warnings.warn(
+            f"{scheme.name} {status} after {watch.state.round} rounds: {remark}", DoubtfulResult, stacklevel=2
+        )
     return Run(watch.state, watch.history.frame(), status, reason, explanation, where, seed)
 
 
@@ -148,11 +152,11 @@ def _begin(
 ) -> State:
     eta0 = _eta0(problem) if scheme.auto else 1.0
     if isinstance(start, State):
-        if start.u.shape[1] != engine.dim or start.u.shape[0] not in (1, engine.users):
+        if start.u.shape[1] != engine.dim or start.u.shape[0] != (1 if start.together else engine.users):
             came = f"a State of shape {tuple(start.u.shape)}"
             refuse("start", came, f"({engine.users}, {engine.dim}) is what fits here")
         start = moved(start, engine.device)
-        adapted = adapt(start, scheme, participation, accelerate, eta0)
+        adapted = adapt(start, engine.users, scheme, participation, accelerate, eta0)
         if adapted is not None:
             return adapted
         start = start.u if start.next is None else start.next  # users must part: only the point carries over

@@ -14,14 +14,15 @@ from resolvent.bound import PERSONAL, Memory
 from resolvent.participation import Participation
 from resolvent.scheme import Scheme
 from resolvent.tuning import Tuning
+from resolvent.yardstick import Yardstick
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class State:
     """Everything a round needs from the past; going on from it equals never having stopped.
 
-    u and p belong together: p_i is user i's answer to u_i at `eta`. One vector (1, d) each where users agree, p then
-    being the mean of the answers. `next` is where u will move when the next round begins.
+    u and p belong together: p_i is user i's answer to u_i at `eta`. One vector (1, d) each where users are `together`,
+    p then being the mean of the answers. `next` is where u will move when the next round begins.
     """
 
     round: int
@@ -43,16 +44,15 @@ class State:
     tuning: Tuning | None = None
     aligned: bool = True
     """Whether every p_i was given at the same eta; not so under "hold" when eta changes and p_i cannot be kept."""
+    together: bool = False
+    """Whether users share one u. A shape does not tell: one user alone has one row as well."""
+    yardstick: Yardstick | None = None
+    """What the run is judged against. No round needs it; whoever goes on from here is judged by it."""
 
     @property
     def complete(self) -> bool:
         """Whether every user has answered."""
         return self.seen is None or bool(self.seen.all())
-
-    @property
-    def together(self) -> bool:
-        """Whether users share one u."""
-        return self.u.shape[0] == 1
 
 
 def begin(u0: Tensor, w0: Tensor, users: int, scheme: Scheme, participation: Participation, eta0: float = 1.0) -> State:
@@ -74,16 +74,19 @@ def begin(u0: Tensor, w0: Tensor, users: int, scheme: Scheme, participation: Par
         if sampled and participation.absent == "hold"
         else None,
         tuning=Tuning(eta0) if scheme.auto else None,
+        together=together,
     )
 
 
 def adapt(
-    state: State, scheme: Scheme, participation: Participation, accelerate: Anderson, eta0: float
+    state: State, users: int, scheme: Scheme, participation: Participation, accelerate: Anderson, eta0: float
 ) -> State | None:
     """A state as this configuration can go on from it: unchanged if it made it; None if users together must part."""
+    if state.together and not agrees(scheme, participation):
+        if users > 1:
+            return None
+        state = replace(state, together=False)  # one user's vector is its row
     together = state.together
-    if together and not agrees(scheme, participation):
-        return None
     sampled = not participation.full and not together
     seen, z, past, tuning = state.seen, state.z, state.past, state.tuning
     if not (sampled and participation.absent == "hold"):
@@ -94,7 +97,8 @@ def adapt(
         z = None
     elif z is None:
         z = mix(state.u, state.p, scheme.mixing(max(state.round - 1, 0))[0])
-    if past.points and (past.points[0].shape[0] == 1) != (together or accelerate.on == "mean"):
+    rows = 1 if together or accelerate.on == "mean" else users
+    if past.points and (past.on not in ("", accelerate.on) or past.points[0].shape[0] != rows):
         past = Past()
     if (tuning is None) == scheme.auto:
         tuning = Tuning(eta0 if math.isnan(state.eta) else state.eta) if scheme.auto else None

@@ -1,23 +1,23 @@
-"""Watching a run from outside the loop: what is recorded, when it stops, and when it has diverged."""
+"""Watching a run from outside the loop: what is recorded, when it stops, and what is handed back at its end."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from resolvent.errors import refuse
+from resolvent.checkpoint import moved, pack
+from resolvent.errors import BlewUp, refuse
 from resolvent.history import History
+from resolvent.monitor import Monitor, Score
 from resolvent.rounds import Engine, Round
 from resolvent.state import State
 
 CHECK = 5
 """Rounds between two looks for divergence, where nobody keeps every round."""
-BLOWN_UP = 1e4
-"""Times the first residual that count as divergence."""
-FLUNG = 1e4
-"""Times the length of all steps so far that count as being thrown out, by an acceleration without safeguards, say."""
+ROOM = 1 << 24
+"""Bytes of states that may wait until their values are known."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,15 @@ class Stop:
 
 
 class Pulse(NamedTuple):
-    """What the watch itself remembers: seconds spent, the first pull and size, and the longest step."""
+    """What is remembered of a run beside its states: the seconds spent, and the score of the best state."""
 
     seconds: float = 0.0
-    first: float = math.nan
-    start: float = math.nan
-    most: float = 0.0
+    value: float = math.nan
+    residual: float = math.nan
 
 
 class Verdict(NamedTuple):
-    """Why a run ends: "stopped" or "diverged", and the reason in words."""
+    """Why a run ends: "finished", "stopped" or "diverged", and the reason in words."""
 
     status: str
     reason: str
@@ -69,16 +68,27 @@ class Keeper(Protocol):
 
     @property
     def pulse(self) -> Pulse:
-        """Where the watch stood when the run was left."""
+        """What was remembered when the run was left."""
         ...
 
-    def __call__(self, happened: Round, row: dict[str, Any] | None, pulse: Pulse, verdict: Verdict | None) -> None:
-        """A round, its row of the history where it has one, and the verdict where it is the last."""
+    @property
+    def best(self) -> State | None:
+        """The best state when the run was left."""
+        ...
+
+    def __call__(
+        self, happened: Round, row: dict[str, Any] | None, pulse: Pulse, verdict: Verdict | None, best: State | None
+    ) -> None:
+        """A round, its row where it has one, the verdict where it is the last, and the best state if another is."""
+        ...
+
+    def give_up(self, row: dict[str, Any] | None, best: State, pulse: Pulse, verdict: Verdict) -> None:
+        """The run has diverged: the best state is what remains of it, and this row the last one."""
         ...
 
 
 class Watch:
-    """Looks at every round: records it, notices divergence, and knows the last good `state`."""
+    """Looks at every round: records it, notices divergence, and knows the `state` to hand back."""
 
     def __init__(
         self,
@@ -90,66 +100,130 @@ class Watch:
         keep: Keeper | None,
         begun: State,
     ) -> None:
+        pulse = Pulse() if keep is None else keep.pulse
+        best = None if keep is None or keep.best is None else moved(keep.best, engine.device)
+        score = None if math.isnan(pulse.value) else Score(pulse.value, pulse.residual)
         self.history = History(engine, average)
-        self.state = begun
-        self.pulse = Pulse() if keep is None else keep.pulse
-        self._scheme, self._every, self._stop, self._keep = scheme, every, stop, keep
-        self._good = begun
-        self._residual = math.nan
+        self._monitor = Monitor(engine, scheme, begun, best, score)
+        self._every, self._stop, self._keep = every, stop, keep
+        self._seconds, self._last = pulse.seconds, begun
+        self._earlier = 0 if keep is not None else begun.round
+        self._moved: Round | None = None
+        self._waiting: list[State] = []
+        self._room = 0
+        self.remarks: tuple[str, ...] = ()
+        """What must be said of the end of a run that did not diverge."""
+
+    @property
+    def state(self) -> State:
+        """The last state, or the best one of a run that diverged, with what the run is judged against."""
+        return replace(self._last, yardstick=self._monitor.yardstick)
+
+    def marked(self, happened: Round) -> Round:
+        """A round whose state says what the run is judged against."""
+        return happened._replace(state=replace(happened.state, yardstick=self._monitor.yardstick))
 
     def words(self) -> str:
         """What a progress bar says."""
-        return f"residual {self._residual:.2e}"
+        return f"residual {self._monitor.residual:.2e}"
 
     def look(self, happened: Round, seconds: float, last: bool) -> Verdict | None:
         """What ends the run with this round, if anything does; `seconds` is what it took."""
-        self.pulse = self.pulse._replace(seconds=self.pulse.seconds + seconds)
-        self.state = happened.state
-        recorded = last or happened.number % self._every == 0
-        stop, kept = self._stop, self._keep is not None
-        if recorded or isinstance(stop, Stop):
-            self.history.record(happened, self.pulse.seconds)
-        verdict = None
-        if happened.step is not None and (kept or happened.number % CHECK == 0 or math.isnan(self.pulse.first)):
-            verdict = self._diverged(happened)
-        if verdict is not None:
-            if not recorded and not isinstance(stop, Stop):
-                self.history.record(happened, self.pulse.seconds)  # to be seen, whatever the cadence
-            recorded = True
-        elif stop is not None:
-            verdict = self._stopped(happened, stop)
-            recorded = recorded or (verdict is not None and isinstance(stop, Stop))
-        if not recorded and isinstance(stop, Stop):
+        self._seconds += seconds
+        self._last, number = happened.state, happened.number
+        recorded = last or number % self._every == 0
+        noted = recorded or isinstance(self._stop, Stop)
+        if noted:
+            self._record(happened)
+        elif number & (number - 1) == 0:  # seldom recorded: some states must be known, should the run diverge
+            self._monitor.measure(happened)
+        how = self._diverges(happened, last)
+        verdict = self._ends(happened, last) if how is None else None
+        ended = how is not None or verdict is not None
+        if ended and not noted:
+            self._record(happened)  # to be seen, whatever the cadence
+        row = self.history.row() if ended or (recorded and self._keep is not None) else None
+        if self.history.settled:
+            self._consider()
+        if noted and not (recorded or ended):
             self.history.forget()
+        if verdict is not None and row is not None:
+            how, verdict = self._close(happened, row, verdict)
+        if how is not None:
+            verdict = self._diverged(number, how)
         if self._keep is not None:
-            self._keep(happened, self.history.row() if recorded else None, self.pulse, verdict)
+            self._tell(self._keep, happened, row, verdict)
         return verdict
 
-    def _stopped(self, happened: Round, stop: Stop | Callable[[Round], bool]) -> Verdict | None:
-        if isinstance(stop, Stop):
-            reason = stop.reason(self.history.row())
-            return Verdict("stopped", reason) if reason else None
-        return Verdict("stopped", "as the function `stop` said") if stop(happened) else None
+    def blew_up(self, error: BlewUp) -> Verdict:
+        """What is said when a user's answer was not finite."""
+        self._consider()
+        verdict = self._diverged(self._last.round + 1, str(error))
+        if self._keep is not None:
+            self._keep.give_up(None, self.state, self._pulse, verdict)
+        return verdict
 
-    def _diverged(self, happened: Round) -> Verdict | None:
-        """Residuals over eta are gradients in disguise: for a convex problem they never grow, whatever eta does."""
-        self._residual = happened.residual
-        pull, size = self._residual / happened.eta, float(happened.model.norm())
-        _, first, start, most = self.pulse
-        if math.isnan(first) and math.isfinite(pull):
-            first, start = pull, size
-        most = max(most, self._residual)
-        self.pulse = Pulse(self.pulse.seconds, first, start, most)
-        noise = 1e-8 * (1 + size) / happened.eta
-        reach = FLUNG * (1 + start + happened.number * most)  # steps this long cannot have led further
-        if pull <= BLOWN_UP * max(first, noise) and size <= reach:
-            self._good = happened.state
+    # --- what it consists of -----------------------------------------------------------------------------------------
+
+    def _record(self, happened: Round) -> None:
+        """A row of the history; the state waits until its value is known."""
+        self.history.record(happened, self._seconds)
+        self._waiting.append(happened.state)
+        self._room = self._room or max(1, ROOM // _bytes(happened.state))
+        if len(self._waiting) >= self._room:
+            self.history.flush()
+
+    def _consider(self) -> None:
+        """Tell the monitor of all states that wait."""
+        for state, (value, residual) in zip(self._waiting, self.history.scores(len(self._waiting)), strict=True):
+            self._monitor.consider(state, value, residual)
+        self._waiting.clear()
+
+    def _diverges(self, happened: Round, last: bool) -> str | None:
+        """In what way the run has diverged, if it has. Where nobody came, the last round that moved is looked at."""
+        came = happened.step is not None
+        if came:
+            self._moved = happened
+        often = last or happened.number % CHECK == 0 or self._keep is not None
+        if self._moved is None or not (often or (came and self._monitor.opening(happened.state))):
             return None
-        self.state = self._good
-        kept = f"the state after round {self.state.round} is kept" if self.state.round else "nothing was kept"
-        return Verdict(
-            "diverged",
-            f"{self._scheme} diverged by round {happened.number}: |Tu - u| / eta is {pull:.3g}, "
-            f"in the first round it was {first:.3g}, and the model's norm is {size:.3g}; {kept}; "
-            "take a smaller eta, or what rs.explain advises",
-        )
+        return self._monitor.look(self._moved, happened.participants)
+
+    def _ends(self, happened: Round, last: bool) -> Verdict | None:
+        reason = None
+        if isinstance(self._stop, Stop):
+            reason = self._stop.reason(self.history.row())
+        elif self._stop is not None and self._stop(happened):
+            reason = "as the function `stop` said"
+        if reason is not None:
+            return Verdict("stopped", reason)
+        return Verdict("finished", f"{happened.number - self._earlier} rounds") if last else None
+
+    def _close(self, happened: Round, row: dict[str, Any], verdict: Verdict) -> tuple[str | None, Verdict]:
+        """A verdict with what must be said of the end; or how the end shows that the run has diverged after all."""
+        value = row.get("average_value", row["value"])
+        if self._monitor.overflowed(value):
+            return f"the value rose from {self._monitor.first:.3g} to {value}", verdict
+        self.remarks = tuple(self._monitor.remarks(happened.state, value))
+        return None, Verdict(verdict.status, "; ".join([verdict.reason, *self.remarks]))
+
+    def _diverged(self, number: int, how: str) -> Verdict:
+        self._last = self._monitor.best
+        return Verdict("diverged", self._monitor.words(number, how))
+
+    @property
+    def _pulse(self) -> Pulse:
+        return Pulse(self._seconds, *self._monitor.score)
+
+    def _tell(self, keep: Keeper, happened: Round, row: dict[str, Any] | None, verdict: Verdict | None) -> None:
+        best, pulse = self._monitor.best, self._pulse
+        if verdict is not None and verdict.status == "diverged":
+            keep.give_up(row, self.state, pulse, verdict)
+            return
+        other = None if best is happened.state else best
+        keep(self.marked(happened), row, pulse, verdict, other)
+
+
+def _bytes(state: State) -> int:
+    """About how much memory a state takes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in pack(state)[0].values())

@@ -27,7 +27,11 @@ CASES = {
     "Newton": {"problem": {"name": "logistic", "users": 3, "dim": 4, "rows": 20}, "run": {"rounds": 40}},
     "minibatches": SMALL | {"scheme": {"algorithm": "fedavg", "eta": 0.002}, "local": {"steps": 2, "batch": 5}},
     "stops early": SMALL | {"stop": {"gap": 1e-8}, "run": {"rounds": 90, "every": 4}},
-    "diverges": SMALL | {"scheme": {"algorithm": "fedavg", "eta": 0.08}, "run": {"rounds": 40}},
+    "diverges": SMALL | {"scheme": {"algorithm": "fedavg", "eta": 0.4}, "run": {"rounds": 40}},
+    "diverges late": SMALL | {"scheme": {"algorithm": "fedavg", "eta": 0.1}, "run": {"rounds": 400}},
+    "diverges, seldom recorded": SMALL
+    | {"scheme": {"algorithm": "fedavg", "eta": 0.1}, "run": {"rounds": 400, "every": 3}},
+    "ends above its start": SMALL | {"scheme": {"algorithm": "fedavg", "eta": 0.1}, "run": {"rounds": 30}},
 }
 
 
@@ -232,6 +236,26 @@ def test_metrics_that_were_cut_are_noticed(tmp_path: Path) -> None:
 def test_the_last_two_checkpoints_are_kept_and_nothing_else(tmp_path: Path) -> None:
     run = experiment.begin(build(FEDPI), tmp_path, progress=False).run
     assert [path.name[:8] for path in sorted(run.checkpoints.iterdir())] == ["00000039", "00000040"]
+
+
+def test_a_run_that_diverged_leaves_its_best_state(tmp_path: Path) -> None:
+    run = experiment.begin(build(CASES["diverges late"]), tmp_path, progress=False).run
+    history = run.history()
+    best = history.loc[history.value.idxmin()]
+    assert run.status == "diverged"
+    assert run.state().round == best["round"] == run.row()["round"] == run.events[-1]["round"]
+    assert f"the state after round {run.state().round}, of value {best.value:.6g}," in run.events[-1]["reason"]
+    assert history["round"].iloc[-1] > best["round"] + 10
+    start = experiment.begin(build(CASES["diverges"]), tmp_path, progress=False).run
+    assert start.state().round == 0
+    assert not start.model().any()
+    assert start.row() == {}
+
+
+def test_a_run_that_ends_above_its_start_says_so(tmp_path: Path) -> None:
+    outcome = experiment.begin(build(CASES["ends above its start"]), tmp_path, progress=False)
+    assert outcome.status == "finished"
+    assert outcome.reason.startswith("30 rounds; the value rose from ")
 
 
 @pytest.mark.parametrize("name", ["sampled, Anderson", "diverges", "stops early"])

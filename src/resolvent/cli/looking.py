@@ -35,8 +35,7 @@ def show(name: RunName, out: Out = RUNS, form: Form = Format.table) -> None:
     """Show one run: its configuration, how far it came, what it solves, what happened."""
     run = runs.find(name, out)
     if form is not Format.table:
-        last = run.history().iloc[-1:].to_dict("records")
-        about = {"status": run.status, "last": last[0] if last else None, "config": run.config, "events": run.events}
+        about = {"status": run.status, "last": run.row() or None, "config": run.config, "events": run.events}
         output.pairs(run.about | about, form)
         return
     output.pairs(_line(run), form)
@@ -105,8 +104,7 @@ def doctor(out: Out = RUNS, form: Form = Format.table) -> int:
 
 
 def _line(run: Folder) -> dict[str, Any]:
-    history, config = run.history(), run.config
-    last: Any = history.iloc[-1] if len(history) else {}
+    last, config = run.row(), run.config
     return {
         "run": run.id,
         "status": run.status,

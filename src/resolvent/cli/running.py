@@ -92,8 +92,7 @@ def _tensorboard(wanted: bool, settings: Settings) -> Settings:
 
 def _tell(outcome: Outcome, form: Format, quiet: bool) -> int:
     """Print how a run ended."""
-    last = outcome.run.history().iloc[-1:].to_dict("records")
-    figures = {str(key): value for key, value in (last[0] if last else {}).items()}
+    figures = outcome.run.row()
     about: dict[str, Any] = {"run": outcome.run.id, "status": outcome.status, "reason": outcome.reason}
     about |= {"solves": outcome.run.about["explanation"]["solves"]} | figures | {"folder": str(outcome.run.path)}
     say(*outcome.messages)

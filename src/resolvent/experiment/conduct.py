@@ -92,7 +92,7 @@ def _drive(folder: Folder, experiment: Experiment, progress: bool | None) -> Out
 
 def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -> tuple[str, str]:
     config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
-    if recorder.verdict is not None:
+    if recorder.verdict is not None and (left <= 0 or recorder.verdict.status != "finished"):
         return recorder.verdict
     if left <= 0:
         return "finished", f"{config.rounds} rounds"
@@ -114,7 +114,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             keep=recorder,
         )
     recorder.flush()
-    return run.status, run.reason if run.status != "finished" else f"{config.rounds} rounds"
+    return run.status, run.reason
 
 
 def _sink(folder: Folder, config: Config) -> Any:

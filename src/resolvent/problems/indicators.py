@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, NoReturn
 
@@ -13,6 +13,12 @@ from resolvent.errors import refuse
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
 from resolvent.problems.problem import select
 from resolvent.problems.sets import TOL, ConvexSet
+
+SEEN, BEYOND = 1e3, 10.0
+"""Sets are said not to meet where their points are more than SEEN tolerances apart, and a common point would have to be
+more than BEYOND times as far away as they are from each other and from where the run began."""
+ROUNDING = 16.0
+"""Units in the last place of u by which sums of normals may be wrong."""
 
 
 class Indicators:
@@ -74,6 +80,25 @@ class Indicators:
         for each, who in self._groups:
             out[who] = each.project(U[who])
         return out
+
+    def remarks(self, U: Tensor, origin: Tensor) -> Iterator[str]:
+        """That the sets do not meet, where u, (users, d) or (1, d), shows it to a run that began at `origin` (1, d).
+
+        n_i = u_i - p_i is normal to set i at its point p_i, so a common point x has sum_i lambda_i <n_i, x - p_i> <= 0.
+        With c = -sum_i lambda_i <n_i, p_i - mean(p)> > 0 it is at least c / |sum_i lambda_i n_i| from mean(p).
+        """
+        lam, U = self.weights.unsqueeze(1), as_rows(U, self).expand(self.users, -1)
+        p = self.prox(U, 1.0)
+        normals, mean = U - p, (lam * p).sum(0)
+        apart = float((lam * (p - mean).square()).sum().sqrt())
+        pushing = -float((lam * normals * (p - mean)).sum())
+        rounding = ROUNDING * torch.finfo(U.dtype).eps * float((lam * U.square()).sum().sqrt())
+        least = pushing / (float((lam * normals).sum(0).norm()) + rounding) if apart > SEEN * self.tol else 0.0
+        if least > BEYOND * (apart + float((mean - origin).norm())):
+            yield (
+                f"the sets do not meet, or only far away: the users' points stay {apart:.3g} apart (root mean square), "
+                f"and a point common to all sets would be at least {least:.2g} away from them"
+            )
 
     def take(self, who: Tensor) -> Indicators:
         chosen = torch.arange(self.users, device=who.device)[who].tolist()

@@ -23,14 +23,16 @@ class Checkpoint(NamedTuple):
     numbers: dict[str, Any]
 
 
-def write(folder: Path, checkpoint: Checkpoint) -> None:
-    """Add a checkpoint; the last two are kept."""
+def write(folder: Path, checkpoint: Checkpoint, alone: bool = False) -> None:
+    """Add a checkpoint; the last two are kept, or this one `alone`."""
     from safetensors.torch import save
 
     own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in checkpoint.tensors.items()}
     content = save(own, metadata={"numbers": json.dumps(checkpoint.numbers)})
-    durable.write(folder / f"{checkpoint.round:08d}-{_checksum(content)}{SUFFIX}", content)
-    for old in (*_files(folder)[KEPT:], *folder.glob(".*.part")):
+    path = folder / f"{checkpoint.round:08d}-{_checksum(content)}{SUFFIX}"
+    durable.write(path, content)
+    old_ones = [old for old in _files(folder) if old != path] if alone else _files(folder)[KEPT:]
+    for old in (*old_ones, *folder.glob(".*.part")):
         old.unlink(missing_ok=True)
 
 

@@ -74,6 +74,13 @@ class Folder:
         """A row a recorded round."""
         return metrics.read(self.metrics)
 
+    def row(self) -> dict[str, Any]:
+        """The last row; of a run that diverged, that of the state handed back. Empty where there is none."""
+        history, ended = self.history(), [event for event in self.events if event["kind"] == "diverged"][-1:]
+        if ended and self.status == "diverged":
+            history = history[history["round"] == ended[0].get("round")]
+        return {str(name): value for name, value in next(iter(history.iloc[-1:].to_dict("records")), {}).items()}
+
     def state(self) -> State | None:
         """The State after the last round kept; None before the first."""
         found, _ = checkpoints.newest(self.checkpoints)

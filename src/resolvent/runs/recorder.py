@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from resolvent import checkpoint
@@ -18,6 +19,10 @@ from resolvent.watch import Pulse, Verdict
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes a row of the history elsewhere, TensorBoard say."""
+
+
+BEST = "best."
+"""Before the names of the best state's tensors, where that is not the state of the checkpoint itself."""
 
 
 class Recorder:
@@ -34,6 +39,7 @@ class Recorder:
         numbers: dict[str, Any] = {} if found is None else found.numbers
         self.state: State | None = found and checkpoint.unpack(found.tensors, numbers["state"])
         self.pulse = Pulse(*numbers["pulse"]) if numbers else Pulse()
+        self.best = _best(found) or self.state
         self.verdict = Verdict(*numbers["verdict"]) if numbers.get("verdict") else None
         self._metrics = Metrics(folder.metrics, numbers.get("metrics", 0))
         self._folder, self._rounds, self._seconds, self._sink = folder, rounds, seconds, sink
@@ -41,30 +47,52 @@ class Recorder:
         self._waiting: Checkpoint | None = None
         self._last = time.monotonic()
 
-    def __call__(self, happened: Round, row: dict[str, Any] | None, pulse: Pulse, verdict: Verdict | None) -> None:
-        if row is not None:
-            self._metrics.append(row)
-            if self._sink is not None:
-                self._sink(row)
-        if verdict is not None and verdict.status == "diverged":
-            self.flush()
-            return  # the last checkpoint is the last good state
-        tensors, state = checkpoint.pack(happened.state)
-        numbers = {"state": state, "pulse": pulse, "verdict": verdict, "metrics": self._metrics.length}
-        self._waiting = Checkpoint(happened.number, tensors, numbers)
+    def __call__(
+        self, happened: Round, row: dict[str, Any] | None, pulse: Pulse, verdict: Verdict | None, best: State | None
+    ) -> None:
+        self._append(row)
+        self._waiting = self._checkpoint(happened.state, pulse, verdict, best)
         due = time.monotonic() - self._last >= self._seconds
         if due or verdict is not None or happened.number == self._rounds:
             self.flush()
 
-    def flush(self) -> None:
-        """Write the checkpoint that waits, if one does."""
+    def give_up(self, row: dict[str, Any] | None, best: State, pulse: Pulse, verdict: Verdict) -> None:
+        """The best state becomes the only checkpoint."""
+        self._append(row)
+        self._waiting = self._checkpoint(best, pulse, verdict, None)
+        self.flush(alone=True)
+
+    def _append(self, row: dict[str, Any] | None) -> None:
+        if row is not None:
+            self._metrics.append(row)
+            if self._sink is not None:
+                self._sink(row)
+
+    def _checkpoint(self, state: State, pulse: Pulse, verdict: Verdict | None, best: State | None) -> Checkpoint:
+        tensors, packed = checkpoint.pack(state)
+        numbers = {"state": packed, "pulse": pulse, "verdict": verdict, "metrics": self._metrics.length}
+        if best is not None:
+            others, numbers["best"] = checkpoint.pack(replace(best, yardstick=None))
+            tensors |= {BEST + name: tensor for name, tensor in others.items()}
+        return Checkpoint(state.round, tensors, numbers)
+
+    def flush(self, alone: bool = False) -> None:
+        """Write the checkpoint that waits, if one does; `alone`: and remove all others."""
         if self._waiting is None:
             return
         self._metrics.sync()
-        checkpoints.write(self._folder.checkpoints, self._waiting)
+        checkpoints.write(self._folder.checkpoints, self._waiting, alone)
         self.done, self._waiting, self._last = self._waiting.round, None, time.monotonic()
 
     def close(self) -> None:
         """Leave the run as it is."""
         with suppress(OSError):
             self._metrics.close()
+
+
+def _best(found: Checkpoint | None) -> State | None:
+    """The best state, where a checkpoint holds one beside its own."""
+    if found is None or "best" not in found.numbers:
+        return None
+    tensors = {name.removeprefix(BEST): tensor for name, tensor in found.tensors.items() if name.startswith(BEST)}
+    return checkpoint.unpack(tensors, found.numbers["best"])

@@ -1,0 +1,63 @@
+"""What a run is judged against: where it began, and how long its steps were in its opening rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+FAR = 1e4
+"""Times the length of all steps that the opening rounds foretell: whoever is farther out has been thrown there."""
+VISITS, PATIENCE = 2, 20
+"""The opening ends when users came VISITS times on average and everybody once, but after PATIENCE times at the latest.
+Somebody's first visit may be the first that moves anything at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Yardstick:
+    """It travels in the State, so that a run which goes on is judged as if it had never stopped.
+
+    A nonexpansive T never moves u farther than t |T u_0 - u_0| in t rounds. So the opening bounds the whole run
+    wherever the theory holds, and a u far beyond that bound is not on its way to anywhere.
+    """
+
+    origin: Tensor
+    """The model before the first round, (1, d)."""
+    size: float = math.nan
+    """|u| in the lambda norm, in the first round."""
+    step: float = 0.0
+    """The largest |T u - u| of the opening."""
+    pull: float = 0.0
+    """The largest |T u - u| / eta of the opening: a gradient in disguise, which a new eta leaves alone."""
+    eta: float = 0.0
+    """The largest eta so far."""
+    came: int = 0
+    """Visits of users in the opening."""
+    judged: float = 0.0
+    """The size of u when f was last looked at because of it."""
+
+    def opening(self, users: int, complete: bool) -> bool:
+        """Whether the opening lasts."""
+        return self.came < (VISITS if complete else PATIENCE) * users
+
+    def after(self, residual: float, size: float, eta: float, came: int, opening: bool) -> Yardstick:
+        """With what a round showed."""
+        size = size if math.isnan(self.size) else self.size
+        if not opening:
+            return self if eta <= self.eta else replace(self, eta=eta)
+        return Yardstick(
+            self.origin,
+            size,
+            max(self.step, residual),
+            max(self.pull, residual / eta),
+            max(self.eta, eta),
+            self.came + came,
+            self.judged,
+        )
+
+    def reach(self, rounds: int) -> tuple[float, float, float]:
+        """How far out u may be: without a step, with so many as long as in the opening, and as eta has grown since."""
+        steps = 0.0, rounds * self.step, rounds * self.pull * self.eta
+        out, near, far = (FAR * (1 + self.size + length) for length in steps)
+        return out, near, far
