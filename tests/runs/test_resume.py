@@ -44,7 +44,8 @@ def everything(run: Folder) -> tuple[dict[str, torch.Tensor], dict, str]:
     found, complaints = checkpoints.newest(run.checkpoints)
     assert found is not None
     assert not complaints
-    numbers = found.numbers | {"metrics": None, "pulse": Pulse(*found.numbers["pulse"])._replace(seconds=0.0)}
+    timed = dict.fromkeys(("run", "metrics", "metrics_sha256"))  # rows hold seconds
+    numbers = found.numbers | timed | {"pulse": Pulse(*found.numbers["pulse"])._replace(seconds=0.0)}
     return found.tensors, numbers, run.history().drop(columns="seconds").to_csv()
 
 
@@ -239,7 +240,7 @@ def test_what_has_ended_is_left_alone(name: str, tmp_path: Path) -> None:
     run = experiment.begin(build(CASES[name]), tmp_path, progress=False).run
     files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     outcome = experiment.go_on(run, progress=False)
-    assert outcome.messages == (f"run {run.id} has {run.status} already",)
+    assert outcome.messages == (f"run {run.id} has {run.status} already, verified by its checksums",)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files
 
 

@@ -92,9 +92,25 @@ def literal(text: str) -> Any:
 
 
 def fingerprint(config: Config) -> str:
-    """The same for two configurations that compute the same."""
-    told = {name: section for name, section in plain(config).items() if name != "store"}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    """The same for two configurations that compute the same. A data file counts by its content, not its place."""
+    return _digest(_computed(plain(config)))
+
+
+def fingerprints(tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fingerprint of a configuration as it was written, and the one by which earlier versions knew it."""
+    return _digest(_computed(tree)), _digest({name: section for name, section in tree.items() if name != "store"})
+
+
+def _computed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    told = {name: section for name, section in tree.items() if name != "store"}
+    problem = told.get("problem")
+    if isinstance(problem, Mapping) and "sha256" in problem:
+        told["problem"] = {key: value for key, value in problem.items() if key != "data"}
+    return told
+
+
+def _digest(told: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def plain(config: Config) -> dict[str, dict[str, Any]]:
