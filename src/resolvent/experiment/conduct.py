@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from resolvent import checkpoint, runs
 from resolvent import config as configs
-from resolvent import runs
-from resolvent.config import Config
-from resolvent.errors import BadAnswer, InputError, ResolventWarning, RoundFailed, StorageError
+from resolvent.config import Config, sections
+from resolvent.errors import BadAnswer, InputError, ResolventWarning, RoundFailed, StorageError, refuse
 from resolvent.experiment.build import Experiment, build
-from resolvent.runs import durable, lock
+from resolvent.runs import durable, lock, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.recorder import Recorder
 from resolvent.solve import solve
+from resolvent.state import State, adapt
+from resolvent.state import begin as begin_state
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,35 @@ def begin(
         return _drive(folder, experiment, recorder, progress)
 
 
-def go_on(folder: Folder, progress: bool | None = None) -> Outcome:
-    """Take a run up where it was left. One that has ended is verified and left alone."""
+def go_on(folder: Folder, progress: bool | None = None, trusted: bool = False) -> Outcome:
+    """Take a run up where it was left. One that has ended is verified and left alone.
+
+    Code that a configuration names is called only if this user made the run, or has `trusted` it.
+    """
     with ExitStack() as stack:
         _lock(folder, stack)
         if folder.end is not None:
             return _ended(folder)
+        _consent(folder, trusted)
         return _taken_up(folder, build(configs.read(folder.config)), stack, progress)
+
+
+def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
+    """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
+    if isinstance(config.problem, sections.Own) and config.problem.name == folder.code:
+        _consent(folder, trusted)
+    if wrong := folder.damage():
+        raise damaged(folder, wrong)
+    held, complaints = folder.newest()
+    if held is None:
+        raise InputError(f"run {folder.id} has no state to go on from; `resolvent run` begins anew")
+    experiment = build(config)
+    if config.run.rounds <= held.round:
+        refuse("run.rounds", config.run.rounds, f"run {folder.id} has done {held.round}: give more with --rounds")
+    tensors, numbers = checkpoint.pack(_fitting(held.state, experiment))
+    start = Checkpoint(held.round, tensors, {"state": numbers, "metrics": 0})
+    outcome = begin(experiment, out, progress, (folder, start))
+    return replace(outcome, messages=(*complaints, *outcome.messages))
 
 
 def take(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
@@ -113,7 +138,8 @@ def _new(
         told["forked"] = {"run": fork[0].about["id"], "round": fork[1].round}
         told["fingerprint"] += f"+{fork[0].about['id']}-{fork[1].round}"  # not what a run from the start computes
     start = None if fork is None else fork[1]
-    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, start)
+    code = isinstance(experiment.config.problem, sections.Own)
+    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, start, code)
     with ExitStack() as inner:
         try:
             inner.enter_context(lock.held(folder.path))
@@ -127,11 +153,33 @@ def _new(
     return folder, recorder
 
 
+def _fitting(state: State, experiment: Experiment) -> State:
+    """A state as this experiment can go on from it, at the same round."""
+    problem, scheme, participation = experiment.task.problem, experiment.scheme, experiment.participation
+    rows, dim = state.u.shape
+    if dim != problem.dim or rows not in (1, problem.users):
+        refuse("the state", f"of shape {(rows, dim)}", f"({problem.users}, {problem.dim}) is what the problem needs")
+    eta = 1.0 if math.isnan(state.eta) else state.eta
+    if adapt(state, scheme, participation, experiment.anderson, eta) is not None:
+        return state
+    u = state.u if state.next is None else state.next  # users must part: only the point carries over
+    return replace(begin_state(u, u, problem.users, scheme, participation, eta), round=state.round)
+
+
 def _lock(folder: Folder, stack: ExitStack) -> None:
     """Hold a sound run's lock."""
     if wrong := folder.damage():
         raise damaged(folder, wrong)
     stack.enter_context(lock.held(folder.path))
+
+
+def _consent(folder: Folder, trusted: bool) -> None:
+    """Refuse to call code that a folder from elsewhere names."""
+    if folder.code and not trusted and not trust.sealed(folder.path):
+        raise InputError(
+            f"run {folder.id} calls code, {folder.code}, and was not made by this user on this machine; "
+            f"read that file first, then say so with --trust"
+        )
 
 
 def _ended(folder: Folder) -> Outcome:

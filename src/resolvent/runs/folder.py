@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from resolvent.errors import DamagedRun, InputError
-from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, sums
+from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, sums, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.state import State
 
@@ -109,6 +109,12 @@ class Folder:
         kinds = [event["kind"] for event in self.events if event["kind"] in (*ENDED, *LEFT)]
         return kinds[-1] if kinds and kinds[-1] != "resumed" else "killed"
 
+    @property
+    def code(self) -> str | None:
+        """The file.py:function that the run calls, if it calls one."""
+        name = self.config.get("problem", {}).get("name", "")
+        return name if ".py:" in str(name) else None
+
     def damage(self) -> list[str]:
         """What is not as it was written, a few words each; checkpoints are not looked at."""
         return inspection.damage(self)
@@ -176,8 +182,10 @@ def model_of(state: State) -> Tensor:
     return (state.w if state.average is None else state.average.model)[0]
 
 
-def create(out: Path, name: str, config: str, about: dict[str, Any], start: Checkpoint | None = None) -> Folder:
-    """A new run under `out`: it appears whole, and durably, or not at all."""
+def create(
+    out: Path, name: str, config: str, about: dict[str, Any], start: Checkpoint | None = None, code: bool = False
+) -> Folder:
+    """A new run under `out`: it appears whole, and durably, or not at all. One that calls a user's `code` is sealed."""
     when = datetime.now()
     run_id = f"{_plain(name)}-{when:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     part = out / f".{run_id}.part"
@@ -192,8 +200,11 @@ def create(out: Path, name: str, config: str, about: dict[str, Any], start: Chec
             _tidy(out)
             part.mkdir()
             (part / "checkpoints").mkdir()
-            listing = {sums.FILE: sums.listing(contents), events.FILE: events.line("started") + b"\n"}
-            for file, content in (contents | listing).items():
+            listing = sums.listing(contents)
+            more = {sums.FILE: listing, events.FILE: events.line("started") + b"\n"}
+            if code and (seal := trust.seal(listing)) is not None:
+                more[trust.FILE] = seal
+            for file, content in (contents | more).items():
                 durable.put(part / file, content)
             durable.sync(part)
             part.rename(out / run_id)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.errors import InputError
+from resolvent.installed import install
 from resolvent.runs.recorder import Sink
 
 
@@ -16,9 +17,7 @@ def needed() -> None:
     try:
         import_module("torch.utils.tensorboard.writer")
     except ImportError:
-        raise InputError(
-            "TensorBoard is not installed; pip install 'resolvent[tensorboard]', or leave it out"
-        ) from None
+        raise InputError(f"TensorBoard is not installed; {install('tensorboard')}, or leave it out") from None
 
 
 def sink(folder: Path) -> Sink:
