@@ -188,6 +188,20 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     assert same(experiment.begin(build(FEDPI), tmp_path / "whole", progress=False).run, run)
 
 
+def test_a_long_memory_keeps_its_order(tmp_path: Path) -> None:
+    """With more than ten past points their numbers have two digits, and text would sort 10 before 2."""
+    problem = {"name": "least-squares", "users": 4, "dim": 40, "rows": 60}
+    tree = {"problem": problem, "scheme": {"eta": 1e-3}, "run": {"rounds": 30}, "anderson": {"memory": 12}}
+    run = interrupted(tree, tmp_path / "torn", at=20)
+    past = run.state().past
+    assert len(past.points) > 10
+    tensors, numbers = checkpoint.pack(run.state())
+    again = checkpoint.unpack(dict(sorted(tensors.items())), numbers).past
+    assert all(torch.equal(a, b) for a, b in zip(past.points, again.points, strict=True))
+    assert experiment.go_on(run, progress=False).status == "finished"
+    assert same(experiment.begin(build(tree), tmp_path / "whole", progress=False).run, run)
+
+
 def test_a_waiting_checkpoint_is_written_on_ctrl_c(tmp_path: Path) -> None:
     run = interrupted(FEDPI | {"store": {"checkpoint": 3600.0}}, tmp_path)
     assert run.state().round == 10

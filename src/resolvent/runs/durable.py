@@ -29,9 +29,9 @@ def write(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-def put(path: Path, content: bytes) -> None:
+def put(path: Path, content: bytes, durably: bool = True) -> None:
     """Write a file and fsync it. Its name is durable once its folder is synced."""
-    _write(path, os.O_TRUNC, content)
+    _write(path, os.O_TRUNC, content, durably)
 
 
 def append(path: Path, line: bytes) -> None:
@@ -69,12 +69,13 @@ def storing(where: Path, then: str) -> Iterator[None]:
         raise StorageError(f"{where} cannot be written ({what}); {then}") from error
 
 
-def _write(path: Path, how: int, content: bytes) -> None:
+def _write(path: Path, how: int, content: bytes, durably: bool = True) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | how, 0o644)
     try:
         while content:  # a disk that is nearly full takes a part
             content = content[os.write(handle, content) :]
-        os.fsync(handle)
+        if durably:
+            os.fsync(handle)
     finally:
         os.close(handle)
 
