@@ -97,6 +97,8 @@ def take(experiment: Experiment, out: Path, progress: bool | None = None) -> Out
                 _lock(left, stack)
         if left is None:
             return _drive(folder, experiment, recorder, progress)
+        if left.end is not None:  # it was ended between the look and the lock
+            return _ended(left)
         return _taken_up(left, experiment, stack, progress)
 
 
