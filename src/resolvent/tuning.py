@@ -37,7 +37,7 @@ def tune(tuning: Tuning, eta: float, u: Tensor, p: Tensor, gram: Gram, ready: bo
     if tuning.p is None or tuning.g is None or not ready:
         return Tuning(eta, p, g)
     G = gram(torch.stack([p - tuning.p, g - tuning.g])).diagonal().tolist()
-    if not (G[0] > 0 and G[1] > 0 and math.isfinite(G[0]) and math.isfinite(G[1])):
+    if not (G[0] > 0 and G[1] > 0 and 0 < G[0] / G[1] < math.inf):  # values of 1e100 over- or underflow here
         return Tuning(eta, p, g, tuning.changes)
     aim = 0.5 * math.log(G[0] / G[1]) - math.log(eta)
     slowly = min(1.0, (PATIENCE / (tuning.changes + 1)) ** 2)

@@ -35,7 +35,7 @@ def check(size: int, name: str) -> None:
     """Refuse what unpacks to more than the limit."""
     if size > most():
         raise TooLarge(
-            f"{name} unpacks to more than {most() / GIB:g} GiB, which may exhaust the memory; "
+            f"{name} unpacks to more than {most() / GIB:.3g} GiB, which may exhaust the memory; "
             f"set {VARIABLE} to the GiB that it may take"
         )
 

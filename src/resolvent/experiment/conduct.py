@@ -87,14 +87,15 @@ def take(experiment: Experiment, out: Path, progress: bool | None = None) -> Out
     with ExitStack() as stack:
         with lock.claiming(out):
             left = find(experiment.fingerprint, out)
-            if left is None:
-                folder, recorder = _new(experiment, out, stack)
-            elif left.end is not None:
+            if left is not None and left.end is not None:
                 return _ended(left)
-            elif left.status == "running":
+            try:
+                if left is None:
+                    folder, recorder = _new(experiment, out, stack)
+                else:
+                    _lock(left, stack)
+            except lock.Held:
                 return None
-            else:
-                _lock(left, stack)
         if left is None:
             return _drive(folder, experiment, recorder, progress)
         if left.end is not None:  # it was ended between the look and the lock
@@ -147,6 +148,8 @@ def _new(
             inner.enter_context(lock.held(folder.path))
             with durable.storing(folder.path, "name another folder with --out, or make room there"):
                 recorder = inner.enter_context(closing(_recorder(folder, experiment.config, sink)))
+        except lock.Held:  # somebody was quicker to go on with it
+            raise
         except BaseException:
             inner.close()
             shutil.rmtree(folder.path, ignore_errors=True)

@@ -61,17 +61,31 @@ def task(section: sections.Problem, seed: int, threads: int | None = None) -> Ta
     with within("problem"):
         try:
             return made(section, seed)
-        except (MemoryError, OverflowError, RuntimeError) as error:  # torch has one name for all of these
+        except InputError:
+            raise
+        except (MemoryError, OverflowError, RuntimeError, ValueError) as error:  # by NumPy or torch
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise InputError(f"the problem cannot be made ({why}); take fewer users, rows or features") from error
 
 
 def _least_squares(s: sections.LeastSquares, seed: int) -> Task:
     seed = seed if s.seed is None else s.seed
+    _fits(s.users, s.rows, s.dim)
     return Task(make_least_squares(s.users, s.dim, s.rows, s.noise, s.shift, seed), s, eta=1e-5)
 
 
+def _fits(users: int, rows: int, dim: int) -> None:
+    """Refuse data that the machine cannot hold before any of it is made."""
+    if not hasattr(os, "sysconf"):
+        return
+    needed, there = 8 * users * rows * dim, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        came = f"of {users} users with {rows} rows of {dim} numbers, {needed / 2**30:.3g} GiB"
+        refuse("the problem", came, f"this machine has {there / 2**30:.3g} GiB: take fewer")
+
+
 def _logistic(s: sections.Logistic, seed: int) -> Task:
+    _fits(s.users, s.rows, s.dim)
     return Task(make_logistic(s.users, s.dim, s.rows, seed if s.seed is None else s.seed), s, eta=1e-2)
 
 

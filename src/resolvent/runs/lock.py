@@ -26,6 +26,10 @@ CLAIM = 60.0
 """Seconds that others may take to look for a run and begin one."""
 
 
+class Held(InputError):
+    """Another process holds the lock of a run."""
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Hold a run's lock; whoever finds it taken is told by whom."""
@@ -35,9 +39,7 @@ def held(folder: Path) -> Iterator[None]:
     try:
         _acquire(lock, folder)
     except Timeout:
-        raise InputError(
-            f"run {folder.name} is being written by {_holder(folder)}; wait for it, or stop it first"
-        ) from None
+        raise Held(f"run {folder.name} is being written by {_holder(folder)}; wait for it, or stop it first") from None
     try:
         with _named(folder):
             yield
