@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow hunt check bench clean
+.PHONY: help setup demo test slow hunt siege check bench clean
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -42,6 +42,9 @@ slow: $(STAMP) ## the slow tests
 
 hunt: $(STAMP) ## random cases of every family against independent code, for some minutes
 	PYTHONPATH=tests $(PY) -m hunt
+
+siege: $(STAMP) ## damaged run folders, hostile files, kills and full disks, for some minutes
+	PYTHONPATH=tests $(PY) -m siege
 
 check: $(STAMP) ## formatting, lint, types
 	$(PY) -m ruff format --check .

@@ -14,6 +14,12 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_key(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The key that seals runs is made for the tests, not in the user's own folder."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Callable[[str], Path]:
     """A real file by its path below the folder of data sets; the test is skipped where it is missing."""

@@ -14,6 +14,17 @@ class StorageError(InputError):
     """A run cannot be written or read; what was written before is intact."""
 
 
+class DamagedRun(StorageError):
+    """A file of a run is not what was written; the message names it and says what can be done."""
+
+    words = ""
+    """What is wrong, in short."""
+
+
+class RoundFailed(RuntimeError):
+    """Code that a round called raised; the cause is what it raised. What was done before is on disk."""
+
+
 class BadAnswer(RuntimeError):
     """A user's answer is not what it must be, or computing it failed; the message names the user and the round."""
 

@@ -98,6 +98,17 @@ class History:
         self.flush()
         return pd.DataFrame({name: self._columns[name] for name in self._names()})
 
+    def so_far(self) -> pd.DataFrame:
+        """All rows, or where measuring the last ones fails, those that were measured."""
+        import pandas as pd
+
+        try:
+            return self.frame()
+        except Exception:
+            names = self._names()
+            rows = min(len(self._columns[name]) for name in names)
+            return pd.DataFrame({name: self._columns[name][:rows] for name in names})
+
     def _names(self) -> list[str]:
         """The columns in the order that people read."""
         more = [name for name in self._columns if name not in FIRST + LAST]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable
@@ -52,7 +53,8 @@ def solve(
     keep: takes every round before the next begins; `resolvent.runs` keeps them on disk.
 
     Warns when the configuration does not solve the original problem or may not converge, in the words of rs.explain.
-    Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so.
+    Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so. What code of yours raises
+    in a round comes through, with the Run so far as its attribute `run`.
     """
     if not hasattr(problem, "offers"):
         refuse(
@@ -89,6 +91,9 @@ def solve(
         status, reason = watch.blew_up(error)
     except KeyboardInterrupt:
         status, reason = "interrupted", f"interrupted after {watch.state.round} rounds"
+    except (Exception, SystemExit) as error:
+        _attach(error, Run(watch.state, watch.history.so_far(), "failed", repr(error), explanation, where, seed))
+        raise
     finally:
         bar.close()
     if status == "diverged":
@@ -98,6 +103,12 @@ def solve(
             f"{scheme.name} {status} after {watch.state.round} rounds: {remark}", DoubtfulResult, stacklevel=2
         )
     return Run(watch.state, watch.history.frame(), status, reason, explanation, where, seed)
+
+
+def _attach(error: BaseException, run: Run) -> None:
+    """Put the run so far on what ended it."""
+    with contextlib.suppress(AttributeError):  # some exceptions take no attributes
+        error.run = run  # type: ignore[attr-defined]
 
 
 def check(

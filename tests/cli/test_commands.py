@@ -27,6 +27,7 @@ from resolvent import experiment
 from resolvent.cli import looking, many, running
 from resolvent.config import Config
 from resolvent.experiment.tasks import task
+from resolvent.installed import install
 from resolvent.runs import Folder, folders, lock
 
 RUNS = Path("runs")
@@ -421,7 +422,7 @@ def test_without_the_packages_that_draw_nothing_is_run(monkeypatch: pytest.Monke
     monkeypatch.setattr("resolvent.report.packages.find_spec", lambda name: None)
     said = resolvent("compare", "least-squares", *SMALL, "--rounds", "2")
     assert said.code == 2
-    assert "pip install 'resolvent[plot]'" in said.err
+    assert f"not installed; {install('plot')}" in said.err
     assert not RUNS.exists()
     Path("data.csv").write_text("a,y\n" + "\n".join(f"{k},{k % 2}" for k in range(12)))
     said = resolvent("run", "logistic", "--data", "data.csv", "--users", "3", "--rounds", "3")
@@ -645,21 +646,33 @@ def test_examples_are_valid(example: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(experiment, "build", build)
     small = task(replace(Config().problem, users=2, dim=2, rows=2), 0)
-    monkeypatch.setattr(many, "task", lambda section, seed: small)
+    monkeypatch.setattr(many, "task", lambda section, seed, threads: small)
     command, *rest = shlex.split(example)[1:]
     try:
         said = resolvent(command, *rest)
     except Reached:
-        assert command in ("run", "compare", "sweep", "explain")
+        assert command in ("run", "compare", "sweep", "explain", "fork")
         assert reached
     else:
-        assert command in ("resume", "ls", "show", "report", "export", "doctor")
+        assert command in ("resume", "fork", "ls", "show", "report", "export", "doctor")
         assert said.code == 0, said.err
 
 
 def test_there_is_an_example_for_every_command() -> None:
     assert {shlex.split(example)[1] for example in EXAMPLES} == set(EPILOGS)
-    assert set(EPILOGS) == {"run", "compare", "sweep", "explain", "resume", "ls", "show", "report", "export", "doctor"}
+    assert set(EPILOGS) == {
+        "run",
+        "compare",
+        "sweep",
+        "explain",
+        "resume",
+        "fork",
+        "ls",
+        "show",
+        "report",
+        "export",
+        "doctor",
+    }
 
 
 def complete(words: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -48,7 +48,8 @@ def everything(run: Folder) -> tuple[dict[str, torch.Tensor], dict, str]:
     found, complaints = checkpoints.newest(run.checkpoints)
     assert found is not None
     assert not complaints
-    numbers = found.numbers | {"metrics": None, "pulse": Pulse(*found.numbers["pulse"])._replace(seconds=0.0)}
+    timed = dict.fromkeys(("run", "metrics", "metrics_sha256"))  # rows hold seconds
+    numbers = found.numbers | timed | {"pulse": Pulse(*found.numbers["pulse"])._replace(seconds=0.0)}
     return found.tensors, numbers, run.history().drop(columns="seconds").to_csv()
 
 
@@ -191,6 +192,20 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     assert same(experiment.begin(build(FEDPI), tmp_path / "whole", progress=False).run, run)
 
 
+def test_a_long_memory_keeps_its_order(tmp_path: Path) -> None:
+    """With more than ten past points their numbers have two digits, and text would sort 10 before 2."""
+    problem = {"name": "least-squares", "users": 4, "dim": 40, "rows": 60}
+    tree = {"problem": problem, "scheme": {"eta": 1e-3}, "run": {"rounds": 30}, "anderson": {"memory": 12}}
+    run = interrupted(tree, tmp_path / "torn", at=20)
+    past = run.state().past
+    assert len(past.points) > 10
+    tensors, numbers = checkpoint.pack(run.state())
+    again = checkpoint.unpack(dict(sorted(tensors.items())), numbers).past
+    assert all(torch.equal(a, b) for a, b in zip(past.points, again.points, strict=True))
+    assert experiment.go_on(run, progress=False).status == "finished"
+    assert same(experiment.begin(build(tree), tmp_path / "whole", progress=False).run, run)
+
+
 def test_a_waiting_checkpoint_is_written_on_ctrl_c(tmp_path: Path) -> None:
     run = interrupted(FEDPI | {"store": {"checkpoint": 3600.0}}, tmp_path)
     assert run.state().round == 10
@@ -263,7 +278,7 @@ def test_what_has_ended_is_left_alone(name: str, tmp_path: Path) -> None:
     run = experiment.begin(build(CASES[name]), tmp_path, progress=False).run
     files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     outcome = experiment.go_on(run, progress=False)
-    assert outcome.messages == (f"run {run.id} has {run.status} already",)
+    assert outcome.messages == (f"run {run.id} has {run.status} already, verified by its checksums",)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files
 
 

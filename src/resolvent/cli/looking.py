@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +13,12 @@ from resolvent import report as reports
 from resolvent import runs
 from resolvent.cli import output
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import RUNS, Form, Out, RunName, run_names
+from resolvent.cli.running import RUNS, Form, Out, RunName, run_names, sound
 from resolvent.errors import InputError, StorageError
-from resolvent.runs import Folder
+from resolvent.installed import install
+from resolvent.runs import Folder, checkpoints
 from resolvent.runs.environment import environment
+from resolvent.runs.folder import model_of
 
 RunNames = Annotated[
     list[str] | None,
@@ -24,23 +27,30 @@ RunNames = Annotated[
 
 
 def ls(out: Out = RUNS, form: Form = Format.table) -> None:
-    """List the runs."""
-    there = runs.folders(out)
+    """List the runs; those whose files were damaged or changed are listed as damaged."""
+    there = [line for run in runs.folders(out) if (line := _listed(run)) is not None]
     if not there and form is Format.table:
         say(f"there are no runs in {out}/; begin one with `resolvent run least-squares`")
-    output.rows([_line(run) for run in there], form)
+    columns = {key: key for key in (there[0] if there else {}) if key not in ("verified", "damage")}
+    output.rows(there, form, columns=columns)
+    if form is Format.table:
+        say(*(line["damage"] for line in there if line["damage"]))
+        old = sum(not line["verified"] for line in there)
+        if old:
+            say(f"unverified, since made before runs had checksums: {old} of {len(there)}")
 
 
 def show(name: RunName, out: Out = RUNS, form: Form = Format.table) -> None:
     """Show one run: its configuration, how far it came, what it solves, what happened."""
-    run = runs.find(name, out)
+    run = sound(runs.find(name, out))
+    say(*run.log[1])
     if form is not Format.table:
         about = {"status": run.status, "last": run.row() or None, "config": run.config, "events": run.events}
         output.pairs(run.about | about, form)
         return
     output.pairs(_line(run), form)
-    output.write("\n" + run.about["explanation"]["words"] + "\n")
-    output.write((run.path / "config.toml").read_text(encoding="utf-8"))
+    output.write("\n" + output.escaped(run.about["explanation"]["words"]) + "\n")
+    output.write(output.escaped((run.path / "config.toml").read_text(encoding="utf-8")))
     output.rows(
         [{"time": e["time"], "event": e["kind"], "about": e.get("reason", e.get("words"))} for e in run.events], form
     )
@@ -74,14 +84,18 @@ def export(
 ) -> None:  # fmt: skip
     """Write the metrics of runs, or a run's model, into one file."""
     chosen = _chosen(names, out)
+    part = to.with_name(f".{to.name}.part{to.suffix}")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        if to.suffix in (".npz", ".safetensors"):
-            _export_model(chosen, to)
-        else:
-            _export_metrics(chosen, to)
+        model = to.suffix in (".npz", ".safetensors")
+        content = _model(chosen, to) if model else _metrics(chosen, to)
+        part.write_bytes(content)
+        part.replace(to)
     except OSError as error:
         raise StorageError(f"{to} cannot be written ({error.strerror or error}); name another file with --to") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
     if form is Format.table:
         say(f"{to}: {len(chosen)} {'run' if len(chosen) == 1 else 'runs'}")
     else:
@@ -103,6 +117,21 @@ def doctor(out: Out = RUNS, form: Form = Format.table) -> int:
 # --- what they are made of -------------------------------------------------------------------------------------------
 
 
+def _listed(run: Folder) -> dict[str, Any] | None:
+    """A run's line, damaged or not; None if another process has deleted it just now."""
+    wrong = run.damage()
+    if not wrong:
+        try:
+            return _line(run)
+        except InputError as error:
+            wrong = [str(error)]
+    if not run.path.is_dir():
+        return None
+    line: dict[str, Any] = dict.fromkeys(("run", "status", "round", "eta", "anderson", "gap", "value", "created"))
+    told = {"run": run.id, "status": "damaged", "verified": True, "damage": str(runs.damaged(run, wrong))}
+    return line | told
+
+
 def _line(run: Folder) -> dict[str, Any]:
     last, config = run.row(), run.config
     return {
@@ -114,11 +143,17 @@ def _line(run: Folder) -> dict[str, Any]:
         "gap": float(last.get("gap", float("nan"))),
         "value": float(last.get("value", float("nan"))),
         "created": run.about["created"][:19].replace("T", " "),
+        "verified": run.verified,
+        "damage": None,
     }
 
 
 def _chosen(names: list[str] | None, out: Path) -> list[Folder]:
-    chosen = [runs.find(name, out) for name in names] if names else runs.folders(out)
+    """The runs that were named, each of which must be sound, or all sound ones."""
+    if names:
+        return [sound(runs.find(name, out)) for name in names]
+    chosen, complaints = runs.sound(out)
+    say(*(f"left out: {words}" for words in complaints))
     if not chosen:
         raise InputError(
             f"there are no runs in {out}/; begin one with `resolvent run`, or name their folder with --out"
@@ -126,43 +161,55 @@ def _chosen(names: list[str] | None, out: Path) -> list[Folder]:
     return chosen
 
 
-def _export_metrics(chosen: list[Folder], to: Path) -> None:
+def _metrics(chosen: list[Folder], to: Path) -> bytes:
+    """The rows of runs, as a file of this suffix."""
     import pandas as pd
 
     frames = [run.history().assign(run=run.id) for run in chosen]
     frame = pd.concat(frames, ignore_index=True)
     frame = frame[["run", *(name for name in frame if name != "run")]]
     if to.suffix == ".csv":
-        frame.to_csv(to, index=False)
-    elif to.suffix == ".tsv":
-        frame.to_csv(to, index=False, sep="\t")
-    elif to.suffix == ".json":
-        to.write_text(output.as_json(frame.to_dict("records")))
-    elif to.suffix == ".parquet":
+        return frame.to_csv(index=False).encode()
+    if to.suffix == ".tsv":
+        return frame.to_csv(index=False, sep="\t").encode()
+    if to.suffix == ".json":
+        return output.as_json(frame.to_dict("records")).encode()
+    if to.suffix == ".parquet":
         try:
-            frame.to_parquet(to, index=False)
+            return frame.to_parquet(index=False)
         except ImportError:
-            raise InputError(
-                "Parquet needs pyarrow, which is not installed; pip install 'resolvent[parquet]'"
-            ) from None
-    else:
-        raise InputError(f"--to is {to}, but .csv, .tsv, .json, .parquet, .npz or .safetensors is needed")
+            raise InputError(f"Parquet needs pyarrow, which is not installed; {install('parquet')}") from None
+    raise InputError(f"--to is {to}, but .csv, .tsv, .json, .parquet, .npz or .safetensors is needed")
 
 
-def _export_model(chosen: list[Folder], to: Path) -> None:
+def _model(chosen: list[Folder], to: Path) -> bytes:
+    """A run's model, as a file of this suffix; where the last checkpoint is damaged, that is said."""
+    import io
+
     import numpy as np
+    from safetensors.torch import save
 
     if len(chosen) != 1:
         raise InputError(f"--to {to} takes one run's model, but {len(chosen)} runs were named; name one")
-    model = chosen[0].model()
-    if model is None:
-        raise InputError(f"run {chosen[0].id} has no model yet; `resolvent resume {chosen[0].id}` goes on with it")
-    if to.suffix == ".npz":
-        np.savez(to, model=model.numpy())
-        return
-    from safetensors.torch import save_file
-
-    save_file({"model": model.clone()}, to)
+    (run,) = chosen
+    held, complaints = run.newest()
+    if held is None:
+        damaged = f": {complaints[0]}" if complaints else ""
+        raise InputError(f"run {run.id} has no model yet{damaged}; `resolvent resume {run.id}` goes on with it")
+    say(*(f"{words}: the model is that of round {held.round}" for words in complaints))
+    end = run.end
+    if (
+        not complaints
+        and end is not None
+        and end.get("checkpoint") not in (None, checkpoints.newest_name(run.checkpoints))
+    ):
+        say(f"checkpoint {end['checkpoint']} is missing: the model is that of round {held.round}")
+    model = model_of(held.state)
+    if to.suffix == ".safetensors":
+        return save({"model": model.clone()})
+    file = io.BytesIO()
+    np.savez(file, model=model.numpy())
+    return file.getvalue()
 
 
 def _packages() -> list[dict[str, Any]]:
@@ -175,7 +222,7 @@ def _packages() -> list[dict[str, Any]]:
         try:
             found = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found = f"not installed; pip install 'resolvent[{why}]'" if why else "missing"
+            found = f"not installed; {install(why)}" if why else "missing"
         rows.append({"what": name, "found": found, "fine": bool(why) or found != "missing"})
     return rows
 

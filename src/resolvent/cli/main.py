@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
-from resolvent.cli import looking, many, reproducing, running
+import resolvent
+from resolvent.cli import looking, many, output, reproducing, running
 from resolvent.cli.output import ReaderLeft
-from resolvent.errors import InputError
+from resolvent.errors import BadAnswer, InputError, RoundFailed
 
-DONE, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 2, 3, 130
+DONE, BAD_INPUT, DIVERGED, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
 
 app = typer.Typer(
     name="resolvent",
@@ -25,7 +28,7 @@ app = typer.Typer(
 
         resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
 
-    Exit codes: 0 done, 2 bad input, 3 diverged, 130 interrupted.""",
+    Exit codes: 0 done, 2 bad input, 3 diverged, 4 code of yours failed, 130 interrupted.""",
     rich_markup_mode="markdown",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -34,8 +37,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import resolvent
-
         print(resolvent.__version__)
         raise typer.Exit
 
@@ -64,8 +65,17 @@ def _run() -> int:
         return int(code or DONE)
     except InputError as error:
         return _refuse(str(error))
+    except RoundFailed as error:
+        _refuse(str(error))
+        print(output.escaped(_traceback(error.__cause__)), file=sys.stderr, end="")
+        return FAILED
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except OSError as error:  # what no command expects: names that no file can have, say
+        named = f"{str(error.filename)[:100]!r}: " if error.filename else ""
+        return _refuse(f"{named}{error.strerror or error}; name a file or folder that can be used")
+    except MemoryError as error:
+        return _refuse(f"the memory does not suffice ({error}); take fewer users, rows or features")
     except ReaderLeft:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -77,8 +87,21 @@ def _run() -> int:
 
 
 def _refuse(sentence: str) -> int:
-    print(f"resolvent: {' '.join(sentence.split())}", file=sys.stderr)
+    print(output.escaped(f"resolvent: {' '.join(sentence.split())}"), file=sys.stderr)
     return BAD_INPUT
+
+
+def _traceback(error: BaseException | None) -> str:
+    """The traceback of what a user's code raised, from where that code begins."""
+    if error is None:
+        return ""
+    while isinstance(error, BadAnswer) and error.__cause__ is not None:  # the engine's words are in the sentence
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(resolvent.__file__).parent)
+    first = next((k for k, frame in enumerate(frames) if not frame.filename.startswith(ours)), 0)
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames[first:])]
+    return "".join([*lines, *traceback.format_exception_only(error)])
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from resolvent import config as configs
-from resolvent import data, experiment, report, runs
+from resolvent import data, experiment, report
 from resolvent.cli import output
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import CODES, RUNS, Form, Out, ProblemName, Quiet
@@ -25,8 +27,10 @@ from resolvent.experiment.tasks import Task, task
 
 MEMORY = 2
 COMPARED = ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp")
-Make = Callable[[Any, int], Task]
-"""A problem by its section and seed."""
+Make = Callable[[Any, int, int | None], Task]
+"""A problem by its section, seed and threads."""
+PAUSE = 0.5
+"""Seconds between two looks at runs that other processes are at."""
 
 
 @configurable
@@ -93,7 +97,7 @@ def _equal_footing(base: dict[str, Any], make: Make) -> Iterator[tuple[str, Any]
     """One eta for all."""
     if "eta" not in base.get("scheme", {}):
         config = configs.read(base)
-        made = make(config.problem, config.run.seed)
+        made = make(config.problem, config.run.seed, config.run.threads)
         if made.eta is None:
             raise InputError("scheme.eta is missing, and algorithms are compared at the same one; give --eta")
         yield "scheme.eta", made.eta
@@ -133,12 +137,15 @@ def _settled(configurations: Sequence[Config], make: Make) -> dict[Config, str]:
 
     So what cannot be run is said at once. An eta that depends on the problem is settled here too: seeds share it.
     """
-    first = {config.problem: config.run.seed for config in reversed(configurations)}
+    first = {config.problem: (config.run.seed, config.run.threads) for config in reversed(configurations)}
     settled = {}
-    for problem, seed in first.items():  # the first run's problem comes last, and is still there when it begins
+    for problem, (
+        seed,
+        threads,
+    ) in first.items():  # the first run's problem comes last, and is still there when it begins
         for config in configurations:
             if config.problem == problem:
-                built = experiment.build(config, make(problem, seed))
+                built = experiment.build(config, make(problem, seed, threads))
                 settled[config] = (replace(config, scheme=built.config.scheme), built.scheme.name)
     return dict(settled[config] for config in configurations)
 
@@ -163,17 +170,34 @@ def _many(settled: dict[Config, str], make: Make, title: str, path: Path, form: 
 
 
 def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Iterator[Outcome]:
-    """Run what is not done yet, resume what was left."""
+    """Run what is not done yet, resume what was left; what another process is at comes last, once it is done."""
     labels = report.labels(list(settled.values()), [configs.plain(config) for config in settled])
-    for k, (config, label) in enumerate(zip(settled, labels, strict=True), 1):
-        built = experiment.build(config, make(config.problem, config.run.seed))
+    waiting = deque((k, config, label) for k, (config, label) in enumerate(zip(settled, labels, strict=True), 1))
+    busy = 0
+    while waiting:
+        k, config, label = waiting.popleft()
+        built = experiment.build(config, make(config.problem, config.run.seed, config.run.threads))
         left = experiment.find(built.fingerprint, out)
-        done = left is not None and left.status in runs.ENDED
-        if not quiet:
-            say(f"[{k}/{len(settled)}] {label}" + (": done already" if done else ": going on" if left else ""))
-        progress = False if quiet else None
-        outcome = experiment.begin(built, out, progress) if left is None else experiment.go_on(left, progress)
-        say(*(() if done else outcome.messages))
+        how = (
+            ""
+            if left is None
+            else "done already"
+            if left.end
+            else "being run"
+            if left.status == "running"
+            else "going on"
+        )
+        if not quiet and not busy > len(waiting):
+            say(f"[{k}/{len(settled)}] {label}" + (how and f": {how}"))
+        outcome = None if how == "being run" else experiment.take(built, out, False if quiet else None)
+        if outcome is None:
+            waiting.append((k, config, label))
+            busy += 1
+            if busy >= len(waiting):
+                time.sleep(PAUSE)  # nothing is left but what others are at
+            continue
+        busy = 0
+        say(*(() if how == "done already" else outcome.messages))
         yield outcome
 
 

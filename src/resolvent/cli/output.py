@@ -72,7 +72,22 @@ def as_json(value: Any) -> str:
 def say(*lines: str) -> None:
     """What a person should know, beside the result."""
     for line in lines:
-        print(line, file=sys.stderr)
+        print(escaped(line), file=sys.stderr)
+
+
+def escaped(text: str) -> str:
+    """Text with control characters spelled out, but for tabs and ends of lines.
+
+    Names and values come from files that others may have written: they must not move the cursor, recolour the screen or
+    reverse what is read.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" or c == "\xa0" else _spelled(c) for c in text)
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def _table(cells: Sequence[Sequence[str]], headings: Sequence[str], title: str, note: str = "") -> None:
@@ -81,7 +96,7 @@ def _table(cells: Sequence[Sequence[str]], headings: Sequence[str], title: str, 
     from rich.table import Table
 
     show = any(headings)
-    table = Table(title=title, box=box.SIMPLE_HEAD if show else None, show_header=show, title_justify="left",
+    table = Table(title=escaped(title), box=box.SIMPLE_HEAD if show else None, show_header=show, title_justify="left",
                   title_style="bold", caption=note, caption_justify="left")  # fmt: skip
     for k, heading in enumerate(headings):
         numbers = all(_is_number(line[k]) for line in cells)
@@ -107,12 +122,12 @@ def _person(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.3g}"
-    return ", ".join(map(_person, value)) if isinstance(value, (list, tuple)) else str(value)
+    return ", ".join(map(_person, value)) if isinstance(value, (list, tuple)) else escaped(str(value))
 
 
 def _machine(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(_strict(value))
-    return text.replace("\t", " ").replace("\n", " ")
+    return escaped(text.replace("\t", " ").replace("\n", " "))
 
 
 def _strict(value: Any) -> Any:

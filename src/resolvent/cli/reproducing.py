@@ -60,6 +60,7 @@ def reproduce(
     report.needed("matplotlib")
     chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]
     store = Store(out, scale, device, seeds)
+    say(*(f"left out: {words}" for words in store.complaints))
     code = _make(chosen, store, kept, verdicts, form, quiet)
     if archive is not None and code == 0:
         say(f"{archives.add(chosen, store, archive)}: the curves")

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from resolvent import config as configs
 from resolvent import experiment, report, runs
 from resolvent.cli import output
 from resolvent.cli.output import Format, say
-from resolvent.cli.settings import Settings, configurable, configure, problem_of
+from resolvent.cli.settings import Settings, Trust, assignments, configurable, configure, problem_of
 from resolvent.config.sections import PROBLEMS
-from resolvent.errors import InputError
+from resolvent.errors import InputError, refuse
 from resolvent.experiment.conduct import Outcome
 from resolvent.runs import Folder
 
@@ -43,6 +44,13 @@ RunName = Annotated[
 CODES = {"diverged": 3, "interrupted": 130}
 
 
+def sound(run: Folder) -> Folder:
+    """The run, if its files are what was written."""
+    if wrong := run.damage():
+        raise runs.damaged(run, wrong)
+    return run
+
+
 @configurable
 def run(
     problem: ProblemName,
@@ -64,9 +72,29 @@ def run(
     return told
 
 
-def resume(name: RunName, out: Out = RUNS, form: Form = Format.table, quiet: Quiet = False) -> int:
+def resume(
+    name: RunName, out: Out = RUNS, trust: Trust = False, form: Form = Format.table, quiet: Quiet = False
+) -> int:
     """Go on with a run that was interrupted or killed; it ends with the bits it would have had."""
-    return _tell(experiment.go_on(runs.find(name, out), False if quiet else None), form, quiet)
+    return _tell(experiment.go_on(runs.find(name, out), False if quiet else None, trust), form, quiet)
+
+
+@configurable
+def fork(
+    name: RunName,
+    settings: Settings,
+    out: Out = RUNS,
+    form: Form = Format.table,
+    quiet: Quiet = False,
+) -> int:
+    """Go on from a run's state with other settings, in a new run; the first one is left as it is."""
+    if settings["preset"] is not None:
+        refuse("--preset", settings["preset"], "a fork has the settings of its run: change them with --set")
+    source = runs.find(name, out)
+    base = {section: dict(keys) for section, keys in sound(source).config.items()}
+    base["problem"].pop("sha256", None)  # the file as it is now
+    config = configs.read(configs.with_values(base, assignments(settings)))
+    return _tell(experiment.fork(source, config, out, False if quiet else None, settings["trust"]), form, quiet)
 
 
 @configurable
@@ -129,6 +157,9 @@ COMMANDS: dict[Callable[..., Any], str] = {
         resolvent resume fedpi-least-squares-20260101-120000-1f2e
 
         resolvent resume 1f2e""",
+    fork: """Examples:
+
+        resolvent fork 1f2e --set scheme.eta=1e-3 --rounds 400""",
     explain: """Examples:
 
         resolvent explain least-squares --algorithm fedprox --eta 1e-5

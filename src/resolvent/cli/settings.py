@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -11,9 +12,11 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from resolvent import config as configs
+from resolvent.cli.output import say
 from resolvent.config import Config
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError
+from resolvent.runs import trust
 from resolvent.scheme import TABLE
 
 
@@ -62,6 +65,7 @@ FLAGS = (
          True),
 )  # fmt: skip
 
+Trust = Annotated[bool, typer.Option("--trust", help="Call the file.py:function that a folder of others names.")]
 Settings = dict[str, Any]
 """Values by option, as they came; None where an option was not given."""
 
@@ -90,6 +94,7 @@ def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
         added.append(inspect.Parameter(_name(flag), keyword, default=None, annotation=Annotated[str | None, option]))
     any_key = typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; repeatable.")
     added.append(inspect.Parameter("set_", keyword, default=None, annotation=Annotated[list[str] | None, any_key]))
+    added.append(inspect.Parameter("trust", keyword, default=False, annotation=Trust))
     preset = typer.Option("--preset", metavar="quick|paper", help="Settings of an image problem to begin with.")
     added.append(inspect.Parameter("preset", keyword, default=None, annotation=Annotated[str | None, preset]))
     mine = [p.replace(kind=keyword) for name, p in own.parameters.items() if name != "settings"]
@@ -110,10 +115,32 @@ def tree(problem: str, settings: Settings) -> dict[str, Any]:
     base: dict[str, Any] = configs.load(problem) if problem.endswith(".toml") else {"problem": {"name": problem}}
     if settings["preset"] is not None:
         base = configs.preset(problem, settings["preset"])
+    asked = configs.with_values(base, assignments(settings))
+    if problem.endswith(".toml"):
+        _consent(Path(problem), asked.get("problem", {}), settings["trust"])
+    return asked
+
+
+def _consent(path: Path, section: Any, trusted: bool) -> None:
+    """Say that a configuration's file calls code; one that another user or run made must be trusted first."""
+    code = section.get("name") if isinstance(section, dict) else None
+    if not isinstance(code, str) or ".py:" not in code:
+        return
+    say(f"note: {path} calls code, {code}")
+    foreign = (path.parent / "about.json").exists() and not trust.sealed(path.parent)
+    mine = getattr(os, "getuid", lambda: 0)()
+    if not trusted and (foreign or path.stat().st_uid not in (mine, 0)):
+        raise InputError(
+            f"{path} calls code, {code}, and was not made by this user on this machine; "
+            "read that file first, then say so with --trust"
+        )
+
+
+def assignments(settings: Settings) -> list[tuple[str, Any]]:
+    """What options and --set ask for, as keys and values."""
     given = [(flag, settings[_name(flag)]) for flag in FLAGS if settings[_name(flag)] is not None]
-    assignments = [(flag.key, value if flag.text else configs.literal(value)) for flag, value in given]
-    assignments += [configs.parse(assignment) for assignment in settings["set_"] or ()]
-    return configs.with_values(base, assignments)
+    flags = [(flag.key, value if flag.text else configs.literal(value)) for flag, value in given]
+    return flags + [configs.parse(assignment) for assignment in settings["set_"] or ()]
 
 
 def configure(problem: str, settings: Settings) -> Config:

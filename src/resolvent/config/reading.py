@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
 import sys
 import tomllib
 import types
@@ -24,6 +25,7 @@ from resolvent.errors import InputError, refuse
 SECTIONS = {f.name: f for f in fields(Config)}
 T = TypeVar("T")
 MOST = sys.float_info.max
+POINTED = re.compile(r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def read(tree: Mapping[str, Any]) -> Config:
@@ -58,6 +60,10 @@ def load(path: str | Path) -> dict[str, Any]:
         raise InputError(f"the configuration {path} cannot be read ({error.strerror}); name a TOML file") from None
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise InputError(f"the configuration {path} is not TOML: {error}") from None
+    except RecursionError:
+        raise InputError(
+            f"the configuration {path} is nested too deeply; sections with plain values are needed"
+        ) from None
 
 
 def with_values(tree: Mapping[str, Any], assignments: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -84,17 +90,33 @@ def parse(assignment: str) -> tuple[str, Any]:
 
 
 def literal(text: str) -> Any:
-    """A number, true, false or text."""
+    """A number, true, false or text. Numbers may begin or end with their point, as TOML's do not: .02 and 5."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except ValueError:
-        return text
+    except (ValueError, RecursionError):
+        return float(text) if POINTED.fullmatch(text) else text
 
 
 def fingerprint(config: Config) -> str:
-    """The same for two configurations that compute the same."""
-    told = {name: section for name, section in plain(config).items() if name != "store"}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    """The same for two configurations that compute the same. A data file counts by its content, not its place."""
+    return _digest(_computed(plain(config)))
+
+
+def fingerprints(tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fingerprint of a configuration as it was written, and the one by which earlier versions knew it."""
+    return _digest(_computed(tree)), _digest({name: section for name, section in tree.items() if name != "store"})
+
+
+def _computed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    told = {name: section for name, section in tree.items() if name != "store"}
+    problem = told.get("problem")
+    if isinstance(problem, Mapping) and "sha256" in problem:
+        told["problem"] = {key: value for key, value in problem.items() if key != "data"}
+    return told
+
+
+def _digest(told: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def plain(config: Config) -> dict[str, dict[str, Any]]:
@@ -162,6 +184,8 @@ def _value(where: str, value: Any, hint: Any) -> Any:
         elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             if abs(value) <= MOST:
                 return float(value)
+        elif isinstance(value, str) and "\0" in value:
+            refuse(where, repr(value), "text without NUL is needed")
         elif isinstance(value, option) and (option is bool or not isinstance(value, bool)):
             return value
     wanted = " or ".join(_words(option) for option in options if option is not type(None))

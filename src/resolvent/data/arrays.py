@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import struct
+import zlib
 from typing import IO, Any
-from zipfile import BadZipFile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.data.libsvm import fits
+from resolvent.data.limits import TooLarge, check
 from resolvent.errors import refuse
 
 X_KEYS = ("x", "X", "A", "data", "features", "x_train", "X_train")
@@ -18,10 +22,41 @@ Y_KEYS = ("y", "b", "labels", "label", "target", "targets", "y_train", "Y_train"
 def load(file: Any, name: str, wanted: tuple[str, ...] | None = None) -> dict[str, NDArray[Any]]:
     """The arrays of an archive by key; with `wanted`, those of them that are there."""
     try:
+        _check(file, name)
         with np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files if wanted is None or key in wanted}
-    except (BadZipFile, ValueError, EOFError, TypeError, AttributeError) as error:  # one bare array has no keys
+    except TooLarge:
+        raise
+    except (ArithmeticError, AttributeError, BadZipFile, EOFError, LookupError, MemoryError, NotImplementedError,
+            RuntimeError, SyntaxError, TypeError, ValueError, struct.error, zlib.error) as error:  # fmt: skip
         refuse("path", name, f"an NPZ file of plain arrays is needed ({type(error).__name__} while reading it)")
+
+
+def _check(file: Any, name: str) -> None:
+    """Refuse an archive that unpacks to too much, or whose arrays promise more than they hold.
+
+    An array is allocated by what its header says.
+    """
+    with ZipFile(file) as archive:
+        packed = [member for member in archive.infolist() if member.compress_type != ZIP_STORED]
+        check(sum(member.file_size for member in packed), name)
+        for member in archive.infolist():
+            if not member.filename.endswith(".npy"):
+                continue
+            with archive.open(member) as content:
+                shape, _, kind = _header(content)
+                promised = math.prod(shape) * kind.itemsize
+                if any(n < 0 for n in shape) or (not kind.hasobject and promised > member.file_size):
+                    raise ValueError("an array promises more than it holds")
+    if hasattr(file, "seek"):
+        file.seek(0)
+
+
+def _header(content: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(content)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(content)
+    return np.lib.format.read_array_header_2_0(content)
 
 
 def npz(

@@ -20,6 +20,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from resolvent.data import limits
 from resolvent.data.originals import Damaged, Layout, Original, Package, members
 
 TIMEOUT = 20.0
@@ -99,6 +100,8 @@ def _unpack(
         for name, content in unpack(archive, layout):
             _keep(name, content, layout, to, bench)
             kept.add(name)
+    except limits.TooLarge as error:
+        raise Unavailable(str(error)) from error
     except (OSError, EOFError, KeyError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise Unavailable(f"{archive.name} is truncated or corrupted ({_brief(error)})") from error
     if missing := [name for name in layout.files if name not in kept]:
@@ -125,7 +128,10 @@ def _download(url: str, path: Path, title: str) -> None:
             with _bar(title, total) as show:
                 while chunk := response.read(CHUNK):
                     done += file.write(chunk)
+                    limits.check(done, path.name)  # as far as nobody knows what it is
                     show(done)
+    except limits.TooLarge as error:
+        raise Unavailable(str(error)) from error
     except (OSError, HTTPException) as error:
         raise Unavailable(_brief(error if isinstance(error, HTTPError) else getattr(error, "reason", error))) from error
     if done < total:

@@ -14,7 +14,9 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from resolvent.data import limits
 from resolvent.errors import refuse
+from resolvent.installed import install
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,15 +45,24 @@ def parquet(file: IO[bytes], name: str, target: Target = None) -> Columns:
     try:
         import_module("pyarrow")
     except ImportError:
-        refuse("path", f"{name}, a Parquet file", "pyarrow is not installed: pip install 'resolvent[parquet]'")
+        refuse("path", f"{name}, a Parquet file", f"pyarrow is not installed: {install('parquet')}")
     try:
+        told = import_module("pyarrow.parquet").ParquetFile(file).metadata
+        limits.check(max(told.num_rows * told.num_columns * 8, _unpacked(told)), name)
+        file.seek(0)
         frame = pd.read_parquet(cast(Any, file), engine="pyarrow")
-    except (ValueError, OSError) as error:
-        refuse("path", name, f"it is no Parquet file ({str(error).splitlines()[0]})")
+    except limits.TooLarge:
+        raise
+    except (ValueError, OSError, ArithmeticError, MemoryError, RuntimeError, TypeError) as error:
+        refuse("path", name, f"it is no Parquet file ({(str(error).splitlines() or [type(error).__name__])[0]})")
     if not len(frame):
         refuse("path", f"{name}, which has no rows", "a file with rows is needed")
     frame.columns = pd.Index([str(column) for column in frame.columns])
     return _columns(frame, name, target)
+
+
+def _unpacked(told: Any) -> int:
+    return sum(told.row_group(k).total_byte_size for k in range(told.num_row_groups))
 
 
 def _columns(frame: pd.DataFrame, name: str, target: Target) -> Columns:

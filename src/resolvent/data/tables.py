@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data import arrays, frames, libsvm
+from resolvent.data import arrays, frames, libsvm, limits
 from resolvent.errors import refuse
 
 Reader = Callable[..., tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]]
@@ -101,7 +101,7 @@ def signs(y: Any, positive: Any = None) -> NDArray[np.float64]:
 
 def _open(path: Path) -> IO[bytes]:
     opener = OPENERS.get(path.suffix.lower())
-    return cast(IO[bytes], opener(path)) if opener else path.open("rb")
+    return limits.bounded(opener(path), path.name) if opener else path.open("rb")
 
 
 def _reader(path: Path, file: IO[bytes]) -> Reader:

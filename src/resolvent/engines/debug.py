@@ -48,7 +48,7 @@ class Debug:
         try:
             p, memory = self._bound[i].rows(Ask(ask.t, ask.eta, None, ask.seed, torch.tensor([i])), u, memory)
         except Exception as error:
-            raise BadAnswer(f"{where} failed: {error}") from error
+            raise BadAnswer(f"{where} failed with {type(error).__name__}: {error}") from error
         if p.shape != u.shape:
             raise BadAnswer(f"{where} answered with shape {tuple(p.shape)}, but {tuple(u.shape)} is needed")
         if not bool(torch.isfinite(p).all()):

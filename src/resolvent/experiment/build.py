@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
+
 import resolvent
 from resolvent import config as configs
 from resolvent import schedules
@@ -54,9 +56,14 @@ class Experiment:
 
 
 def build(config: Config, ready: Task | None = None) -> Experiment:
-    """Build everything, checked; `ready` is the problem where it is at hand already."""
-    made = task(config.problem, config.run.seed) if ready is None else ready
+    """Build everything, checked; `ready` is the problem where it is at hand already.
+
+    From here on torch has the run's threads: what is computed before the first round has the same bits when the run is
+    taken up again.
+    """
+    made = task(config.problem, config.run.seed, config.run.threads) if ready is None else ready
     resolved = _resolved(config, made)
+    torch.set_num_threads(resolved.run.threads or 1)
     a, run, stop = resolved.anderson, resolved.run, resolved.stop
     with within("anderson"):
         anderson = Anderson(a.memory, on=a.on, safeguard=a.safeguard)

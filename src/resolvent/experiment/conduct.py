@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import warnings
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from resolvent import checkpoint, runs
 from resolvent import config as configs
-from resolvent import runs
-from resolvent.config import Config
-from resolvent.errors import ResolventWarning
+from resolvent.config import Config, sections
+from resolvent.errors import BadAnswer, InputError, ResolventWarning, RoundFailed, StorageError, refuse
 from resolvent.experiment.build import Experiment, build
-from resolvent.runs import durable, lock
+from resolvent.runs import durable, lock, trust
+from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.environment import environment
-from resolvent.runs.folder import ENDED, Folder
+from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.recorder import Recorder
 from resolvent.solve import solve
+from resolvent.state import State, adapt
+from resolvent.state import begin as begin_state
 
 
 @dataclass(frozen=True)
@@ -32,30 +38,76 @@ class Outcome:
     messages: tuple[str, ...] = ()
 
 
-def begin(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome:
-    """Run an experiment in a new folder under `out`."""
-    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), about(experiment))
-    with lock.held(folder.path):
-        folder.note("started")
-        return _drive(folder, experiment, progress)
+def begin(
+    experiment: Experiment, out: Path, progress: bool | None = None, fork: tuple[Folder, Checkpoint] | None = None
+) -> Outcome:
+    """Run an experiment in a new folder under `out`; a fork goes on from the state of another run."""
+    with ExitStack() as stack:
+        folder, recorder = _new(experiment, out, stack, fork)
+        return _drive(folder, experiment, recorder, progress)
 
 
-def go_on(folder: Folder, progress: bool | None = None) -> Outcome:
-    """Take a run up where it was left. One that has ended is left alone."""
-    with durable.storing(folder.path, "make it writable to go on"), lock.held(folder.path):
-        last = folder.events[-1] if folder.events else {"kind": "started"}
-        if last["kind"] in ENDED:
-            return Outcome(folder, last["kind"], last["reason"], (f"run {folder.id} has {last['kind']} already",))
-        experiment = build(configs.read(folder.config))
-        folder.note("resumed")
-        return _drive(folder, experiment, progress)
+def go_on(folder: Folder, progress: bool | None = None, trusted: bool = False) -> Outcome:
+    """Take a run up where it was left. One that has ended is verified and left alone.
+
+    Code that a configuration names is called only if this user made the run, or has `trusted` it.
+    """
+    with ExitStack() as stack:
+        _lock(folder, stack)
+        if folder.end is not None:
+            return _ended(folder)
+        _consent(folder, trusted)
+        return _taken_up(folder, build(configs.read(folder.config)), stack, progress)
+
+
+def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
+    """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
+    if isinstance(config.problem, sections.Own) and config.problem.name == folder.code:
+        _consent(folder, trusted)
+    if wrong := folder.damage():
+        raise damaged(folder, wrong)
+    held, complaints = folder.newest()
+    if held is None:
+        raise InputError(f"run {folder.id} has no state to go on from; `resolvent run` begins anew")
+    experiment = build(config)
+    if config.run.rounds <= held.round:
+        refuse("run.rounds", config.run.rounds, f"run {folder.id} has done {held.round}: give more with --rounds")
+    tensors, numbers = checkpoint.pack(_fitting(held.state, experiment))
+    start = Checkpoint(held.round, tensors, {"state": numbers, "metrics": 0})
+    outcome = begin(experiment, out, progress, (folder, start))
+    return replace(outcome, messages=(*complaints, *outcome.messages))
+
+
+def take(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
+    """What is left to do of an experiment under `out`: it is begun, gone on with, or done already.
+
+    None while another process is at it. Processes that share `out` look and begin one at a time, so that no
+    experiment is begun twice.
+    """
+    with ExitStack() as stack:
+        with lock.claiming(out):
+            left = find(experiment.fingerprint, out)
+            if left is not None and left.end is not None:
+                return _ended(left)
+            try:
+                if left is None:
+                    folder, recorder = _new(experiment, out, stack)
+                else:
+                    _lock(left, stack)
+            except lock.Held:
+                return None
+        if left is None:
+            return _drive(folder, experiment, recorder, progress)
+        if left.end is not None:  # it was ended between the look and the lock
+            return _ended(left)
+        return _taken_up(left, experiment, stack, progress)
 
 
 def find(fingerprint: str, out: Path) -> Folder | None:
-    """A run under `out` that computes this: one that has ended, else one that can go on."""
-    alike = [folder for folder in runs.folders(out) if folder.about.get("fingerprint") == fingerprint]
-    ended = [folder for folder in alike if folder.status in ENDED]
-    return next(iter(ended or alike), None)
+    """A sound run under `out` that computes this: one that has ended, else one that runs, else one that can go on."""
+    alike = [run for run in runs.folders(out) if _fingerprint(run) == fingerprint and not run.damage()]
+    ranked = sorted(alike, key=lambda run: (run.end is None, run.status != "running"))
+    return next(iter(ranked), None)
 
 
 def about(experiment: Experiment) -> dict[str, Any]:
@@ -76,18 +128,126 @@ def about(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _drive(folder: Folder, experiment: Experiment, progress: bool | None) -> Outcome:
+# --- where a run begins or is taken up -------------------------------------------------------------------------------
+
+
+def _new(
+    experiment: Experiment, out: Path, stack: ExitStack, fork: tuple[Folder, Checkpoint] | None = None
+) -> tuple[Folder, Recorder]:
+    """A new folder, its lock held, ready for the first round; where that fails, no folder is left behind."""
+    sink = _sink(experiment.config)
+    told = about(experiment)
+    if fork is not None:
+        told["forked"] = {"run": fork[0].about["id"], "round": fork[1].round}
+        told["fingerprint"] += f"+{fork[0].about['id']}-{fork[1].round}"  # not what a run from the start computes
+    start = None if fork is None else fork[1]
+    code = isinstance(experiment.config.problem, sections.Own)
+    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, start, code)
+    with ExitStack() as inner:
+        try:
+            inner.enter_context(lock.held(folder.path))
+            with durable.storing(folder.path, "name another folder with --out, or make room there"):
+                recorder = inner.enter_context(closing(_recorder(folder, experiment.config, sink)))
+        except lock.Held:  # somebody was quicker to go on with it
+            raise
+        except BaseException:
+            inner.close()
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
+        stack.push(inner.pop_all())
+    return folder, recorder
+
+
+def _fitting(state: State, experiment: Experiment) -> State:
+    """A state as this experiment can go on from it, at the same round."""
+    problem, scheme, participation = experiment.task.problem, experiment.scheme, experiment.participation
+    rows, dim = state.u.shape
+    if dim != problem.dim or rows not in (1, problem.users):
+        refuse("the state", f"of shape {(rows, dim)}", f"({problem.users}, {problem.dim}) is what the problem needs")
+    eta = 1.0 if math.isnan(state.eta) else state.eta
+    if adapt(state, scheme, participation, experiment.anderson, eta) is not None:
+        return state
+    u = state.u if state.next is None else state.next  # users must part: only the point carries over
+    return replace(begin_state(u, u, problem.users, scheme, participation, eta), round=state.round)
+
+
+def _lock(folder: Folder, stack: ExitStack) -> None:
+    """Hold a sound run's lock."""
+    if wrong := folder.damage():
+        raise damaged(folder, wrong)
+    stack.enter_context(lock.held(folder.path))
+
+
+def _consent(folder: Folder, trusted: bool) -> None:
+    """Refuse to call code that a folder from elsewhere names."""
+    if folder.code and not trusted and not trust.sealed(folder.path):
+        raise InputError(
+            f"run {folder.id} calls code, {folder.code}, and was not made by this user on this machine; "
+            f"read that file first, then say so with --trust"
+        )
+
+
+def _ended(folder: Folder) -> Outcome:
+    """A run that has ended, once it is seen to be what was written."""
+    end = folder.end or {}
+    if wrong := folder.verify():
+        raise damaged(folder, wrong)
+    how = "verified by its checksums" if folder.verified else "made before there were checksums, unverified"
+    return Outcome(folder, end["kind"], end.get("reason", ""), (f"run {folder.id} has {end['kind']} already, {how}",))
+
+
+def _taken_up(folder: Folder, experiment: Experiment, stack: ExitStack, progress: bool | None) -> Outcome:
+    """Go on with a run whose lock is held."""
+    sink = _sink(experiment.config)
+    with durable.storing(folder.path, "make it writable to go on"):
+        recorder = stack.enter_context(closing(_recorder(folder, experiment.config, sink)))
+        folder.note("resumed")
+        for words in recorder.complaints:
+            folder.note("damage", words=words)
+    return _drive(folder, experiment, recorder, progress)
+
+
+def _recorder(folder: Folder, config: Config, sink: Any) -> Recorder:
+    return Recorder(folder, config.run.rounds, config.store.checkpoint, sink and sink(folder.path / "tensorboard"))
+
+
+def _fingerprint(run: Folder) -> str | None:
+    try:
+        return run.about.get("fingerprint")
+    except InputError:
+        return None
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def _drive(folder: Folder, experiment: Experiment, recorder: Recorder, progress: bool | None) -> Outcome:
     """Run what is left of an experiment. The lock is held."""
-    config = experiment.config
-    torch.set_num_threads(config.run.threads or torch.get_num_threads())
-    with durable.storing(folder.path, f"what was done is kept: make room, then `resolvent resume {folder.id}`"):
-        recorder = Recorder(folder, config.run.rounds, config.store.checkpoint, _sink(folder, config))
-        with closing(recorder):
-            for words in recorder.complaints:
-                folder.note("damage", words=words)
-            status, reason = _rounds(experiment, recorder, progress)
-            folder.note(status, reason=reason, round=recorder.done)
+    torch.set_num_threads(experiment.config.run.threads or torch.get_num_threads())
+    with _failing(folder, recorder):
+        status, reason = _rounds(experiment, recorder, progress)
+    recorder.end(status, reason)
     return Outcome(folder, status, reason, tuple(recorder.complaints))
+
+
+@contextmanager
+def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
+    """What a round raises: noted, everything before it stored, and handed on with what can be done."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (Exception, SystemExit) as error:
+        recorder.flush()
+        what = str(error) if isinstance(error, BadAnswer | InputError) else f"{type(error).__name__}: {error}"
+        with durable.storing(folder.path, f"and round {recorder.done + 1} failed with {what}"):
+            folder.note("failed", reason=what, round=recorder.done)
+        if isinstance(error, InputError):
+            raise
+        raise RoundFailed(
+            f"round {recorder.done + 1} of run {folder.id} failed ({what}); what was done before it is kept: "
+            f"`resolvent resume {folder.id}` tries again, `resolvent fork {folder.id}` goes on with mended code"
+        ) from error
 
 
 def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -> tuple[str, str]:
@@ -117,9 +277,11 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
     return run.status, run.reason
 
 
-def _sink(folder: Folder, config: Config) -> Any:
+def _sink(config: Config) -> Any:
+    """What makes a sink in a folder, where one was asked for; refused before anything is made."""
     if not config.store.tensorboard:
         return None
-    from resolvent.runs.tensorboard import sink
+    from resolvent.runs import tensorboard
 
-    return sink(folder.path / "tensorboard")
+    tensorboard.needed()
+    return tensorboard.sink

@@ -51,19 +51,41 @@ def within(section: str) -> Iterator[None]:
         raise error if section in str(error) else InputError(f"{section}: {error}") from None
 
 
-def task(section: sections.Problem, seed: int) -> Task:
-    """The problem that a section describes."""
+def task(section: sections.Problem, seed: int, threads: int | None = None) -> Task:
+    """The problem that a section describes, made with the threads that its runs will have where these are given.
+
+    A function of the user's is called with one thread, whether its run begins or is taken up again.
+    """
     made = TASKS[type(section)]
+    torch.set_num_threads(1 if isinstance(section, sections.Own) or not threads or threads < 1 else threads)
     with within("problem"):
-        return made(section, seed)
+        try:
+            return made(section, seed)
+        except InputError:
+            raise
+        except (MemoryError, OverflowError, RuntimeError, ValueError) as error:  # by NumPy or torch
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise InputError(f"the problem cannot be made ({why}); take fewer users, rows or features") from error
 
 
 def _least_squares(s: sections.LeastSquares, seed: int) -> Task:
     seed = seed if s.seed is None else s.seed
+    _fits(s.users, s.rows, s.dim)
     return Task(make_least_squares(s.users, s.dim, s.rows, s.noise, s.shift, seed), s, eta=1e-5)
 
 
+def _fits(users: int, rows: int, dim: int) -> None:
+    """Refuse data that the machine cannot hold before any of it is made."""
+    if not hasattr(os, "sysconf"):
+        return
+    needed, there = 8 * users * rows * dim, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        came = f"of {users} users with {rows} rows of {dim} numbers, {needed / 2**30:.3g} GiB"
+        refuse("the problem", came, f"this machine has {there / 2**30:.3g} GiB: take fewer")
+
+
 def _logistic(s: sections.Logistic, seed: int) -> Task:
+    _fits(s.users, s.rows, s.dim)
     return Task(make_logistic(s.users, s.dim, s.rows, seed if s.seed is None else s.seed), s, eta=1e-2)
 
 
@@ -86,7 +108,8 @@ def _table(s: sections.Table, seed: int) -> Task:
     A, b = [x[rows] for rows in parts], [y[rows] for rows in parts]
     problem = LeastSquares(A, b) if s.name == "least-squares" else Logistic(A, b, reg=s.reg)
     L = theory.curvatures(problem)[1]
-    return Task(problem, replace(s, sha256=sha256), eta=1 / L if L > 0 else None, partition=_held(parts, y))
+    section = replace(s, data=str(Path(s.data).absolute()), sha256=sha256)  # so that it is found from any folder
+    return Task(problem, section, eta=1 / L if L > 0 else None, partition=_held(parts, y))
 
 
 def _images(s: sections.Images, seed: int) -> Task:
@@ -108,7 +131,8 @@ def _images(s: sections.Images, seed: int) -> Task:
         model = network()
     cast = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(s.autocast or "")
     problem = Neural(model, training, device=s.device, validation=validation, test=test, autocast=cast)
-    return Task(problem, s, eta=100.0, small=0.1, threads=CORES, partition=_held(parts, y.numpy()))
+    section = replace(s, folder=None if s.folder is None else str(Path(s.folder).absolute()))
+    return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=_held(parts, y.numpy()))
 
 
 def _own(s: sections.Own, seed: int) -> Task:
@@ -133,7 +157,7 @@ def _own(s: sections.Own, seed: int) -> Task:
             "one that returns a problem, rs.LeastSquares say, is needed",
         )
     threads = 1 if problem.convex else CORES
-    return Task(problem, replace(s, sha256=sha256), threads=threads)
+    return Task(problem, replace(s, name=f"{Path(path).absolute()}:{name}", sha256=sha256), threads=threads)
 
 
 NETWORKS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Module]]] = {
@@ -163,7 +187,10 @@ def _same_file(path: Path, known: str | None) -> str:
     """The checksum of a file, which must be the one that is known, if one is."""
     sha256 = checksum(path)
     if known not in (None, sha256):
-        raise InputError(f"{path} is not the file that this run began with (its checksum differs); bring that back")
+        raise InputError(
+            f"{path} is not the file that this run began with (its checksum differs); bring that back, "
+            "or go on with this one by `resolvent fork`"
+        )
     return sha256
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 QUICK, PAPER = "quick", "paper"
+PAUSE = 0.5
+"""Seconds between two looks at a run that another process is at."""
 Step = Callable[[str], None]
 """Called before each run, with what it is."""
 
@@ -50,9 +53,12 @@ class Store:
     most: int | None = None
     """How many seeds are run at most; None: as many as there are."""
     found: dict[str, Folder] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+    """A sentence on each damaged run, none of which is used."""
 
     def __post_init__(self) -> None:
-        for folder in runs.folders(self.out):
+        sound, self.complaints = runs.sound(self.out)
+        for folder in sound:
             known = self.found.get(folder.about["fingerprint"])
             if known is None or known.status not in runs.ENDED:
                 self.found[folder.about["fingerprint"]] = folder
@@ -68,10 +74,11 @@ class Store:
 
     def run(self, config: Config) -> pd.DataFrame:
         """The history of a configuration: read, gone on with, or run."""
-        built = experiment.build(config, self._make(config.problem, config.run.seed))
+        built = experiment.build(config, self._make(config.problem, config.run.seed, config.run.threads))
         left = self.found.get(built.fingerprint)
         if left is None or left.status not in runs.ENDED:
-            outcome = experiment.begin(built, self.out, False) if left is None else experiment.go_on(left, False)
+            while (outcome := experiment.take(built, self.out, False)) is None:
+                time.sleep(PAUSE)  # another process is at it
             if outcome.status == "interrupted":
                 raise KeyboardInterrupt
             left = self.found[built.fingerprint] = Folder(outcome.run.path)

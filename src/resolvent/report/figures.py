@@ -35,18 +35,23 @@ def draw(curves: Sequence[Curve], path: Path, title: str = "", y: str | None = N
         axis.grid(alpha=0.25)
         _ticks(axis)
     axes[0].set_ylabel(NAMES.get(y, y))
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure.suptitle(plain(title), x=0.01, ha="left", fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8)
     return _save(figure, path)
 
 
+def plain(text: str) -> str:
+    """Text as Matplotlib shows it unread: between two dollars it would look for mathematics."""
+    return text.replace("$", r"\$")
+
+
 def _curve(axis: Axes, curve: Curve, x: str, y: str, log: bool) -> None:
     xs, ys = curve.over(x, y)
     shown = ys["median"] > 0 if log else ys["median"].notna()
     style: dict[str, Any] = {"color": curve.colour, "lw": 1.6, "ls": DASHES[curve.dash % len(DASHES)]}
-    axis.plot(xs[shown], ys["median"][shown], label=curve.label, **style)
+    axis.plot(xs[shown], ys["median"][shown], label=plain(curve.label), **style)
     if len(curve.frames) > 1:
         low = ys["least"].clip(lower=1e-300 if log else None)
         axis.fill_between(xs[shown], low[shown], ys["most"][shown], color=curve.colour, alpha=0.2, lw=0)
@@ -71,7 +76,7 @@ def draw_partition(partition: dict[str, Any], path: Path, title: str = "Who hold
         for k, name in enumerate(partition["classes"]):
             rows = [user[k] for user in counts]
             colour = PARTED[k % len(PARTED)]
-            axis.bar(range(len(counts)), rows, bottom=left, label=str(name), width=0.85, color=colour)
+            axis.bar(range(len(counts)), rows, bottom=left, label=plain(str(name)), width=0.85, color=colour)
             left = [a + b for a, b in zip(left, rows, strict=True)]
         if len(partition["classes"]) <= 20:
             figure.legend(loc="outside right upper", frameon=False, fontsize=8, title="class")
@@ -79,7 +84,7 @@ def draw_partition(partition: dict[str, Any], path: Path, title: str = "Who hold
         axis.bar(range(len(partition["users"])), partition["users"], width=0.85, color=PARTED[0])
     axis.set(xlabel="user", ylabel="rows")
     axis.xaxis.get_major_locator().set_params(integer=True)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure.suptitle(plain(title), x=0.01, ha="left", fontsize=11)
     return _save(figure, path)
 
 

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from resolvent import checkpoint
 from resolvent.runs import durable
+from resolvent.runs.metrics import Extent
+from resolvent.state import State
 
 KEPT = 2
 SUFFIX = ".safetensors"
@@ -22,34 +25,77 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
     numbers: dict[str, Any]
 
+    @property
+    def state(self) -> State:
+        return checkpoint.unpack(self.tensors, self.numbers["state"])
 
-def write(folder: Path, checkpoint: Checkpoint, alone: bool = False) -> None:
-    """Add a checkpoint; the last two are kept, or this one `alone`."""
+    @property
+    def extent(self) -> Extent:
+        """The rows of the metrics that belong to this round and those before."""
+        return Extent(self.numbers["metrics"], self.numbers.get("metrics_sha256"))
+
+
+def encode(held: Checkpoint) -> bytes:
+    """The bytes of a checkpoint."""
     from safetensors.torch import save
 
-    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in checkpoint.tensors.items()}
-    content = save(own, metadata={"numbers": json.dumps(checkpoint.numbers)})
-    path = folder / f"{checkpoint.round:08d}-{_checksum(content)}{SUFFIX}"
+    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in held.tensors.items()}
+    return save(own, metadata={"numbers": json.dumps(held.numbers)})
+
+
+def decode(content: bytes) -> Checkpoint:
+    """A checkpoint from its bytes; raises ValueError where they are none, whatever they are."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        numbers = json.loads(header["__metadata__"]["numbers"])
+        found = Checkpoint(numbers["state"]["round"], load(content), numbers)
+        _ = found.state, found.extent
+    except (SafetensorError, ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError,
+            ValueError) as error:  # fmt: skip
+        raise ValueError(f"{type(error).__name__} while reading it") from error
+    return found
+
+
+def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
+    """Add a checkpoint; the last two are kept, or this one `alone`."""
+    content = encode(held)
+    path = folder / f"{held.round:08d}-{_checksum(content)}{SUFFIX}"
     durable.write(path, content)
     old_ones = [old for old in _files(folder) if old != path] if alone else _files(folder)[KEPT:]
     for old in (*old_ones, *folder.glob(".*.part")):
         old.unlink(missing_ok=True)
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint whose bytes are what was written, and a sentence for each that had to be passed over."""
-    from safetensors.torch import load
+def newest(folder: Path, run: str | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint whose bytes are what was written, and a sentence for each that had to be passed over.
 
+    With `run`, it must be one of this run's: a file that was copied here from another has a right checksum, too.
+    """
     complaints = []
     for path in _files(folder):
-        content = path.read_bytes()
-        if _checksum(content) != path.stem.partition("-")[2]:
-            complaints.append(f"checkpoint {path.name} is damaged and passed over")
+        number, _, checksum = path.stem.partition("-")
+        try:
+            content = path.read_bytes()
+            if _checksum(content) != checksum:
+                complaints.append(f"checkpoint {path.name} is damaged and passed over")
+                continue
+            found = decode(content)
+        except (OSError, ValueError) as error:
+            complaints.append(f"checkpoint {path.name} cannot be read ({error}) and is passed over")
             continue
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        numbers = json.loads(header["__metadata__"]["numbers"])
-        return Checkpoint(int(path.name[:8]), load(content), numbers), complaints
+        if found.round != int(number) or run not in (None, found.numbers.get("run")):
+            complaints.append(f"checkpoint {path.name} is another run's or round's and passed over")
+            continue
+        return found, complaints
     return None, complaints
+
+
+def newest_name(folder: Path) -> str | None:
+    """The name of the newest checkpoint's file, sound or not."""
+    return next((path.name for path in _files(folder)), None)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,28 +1,45 @@
-"""Writing files so that they are there whole or not at all, whenever the process or the machine stops."""
+"""Writing files so that they are there whole or not at all, whenever the process or the machine stops.
+
+A file survives a power cut once its content and the folder that names it are both fsynced. Nothing here writes through
+a symbolic link: a run folder that somebody else made must not redirect what is written.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 from resolvent.errors import StorageError
+
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 def write(path: Path, content: bytes) -> None:
     """To a temporary file, fsynced, renamed; what was there before stays until the new content is safe."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        put(part, content)
         part.replace(path)
     except OSError:
         part.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def put(path: Path, content: bytes, durably: bool = True) -> None:
+    """Write a file and fsync it. Its name is durable once its folder is synced."""
+    _write(path, os.O_TRUNC, content, durably)
+
+
+def append(path: Path, line: bytes) -> None:
+    """Add a line and fsync it; a line before it that was torn is ended first."""
+    new = not path.exists()
+    _write(path, os.O_APPEND, b"\n" * (not new and _torn(path)) + line + b"\n")
+    if new:
+        sync(path.parent)
 
 
 def sync(folder: Path) -> None:
@@ -34,6 +51,14 @@ def sync(folder: Path) -> None:
         os.close(handle)
 
 
+def make(folder: Path) -> None:
+    """Make a folder and those above it that are missing, each durable in the one above."""
+    missing = list(takewhile(lambda path: not path.is_dir(), (folder, *folder.parents)))
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
 @contextmanager
 def storing(where: Path, then: str) -> Iterator[None]:
     """Turn what a disk refuses into one sentence that ends with what to do."""
@@ -42,3 +67,21 @@ def storing(where: Path, then: str) -> Iterator[None]:
     except OSError as error:
         what = error.strerror or str(error)
         raise StorageError(f"{where} cannot be written ({what}); {then}") from error
+
+
+def _write(path: Path, how: int, content: bytes, durably: bool = True) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | how, 0o644)
+    try:
+        while content:  # a disk that is nearly full takes a part
+            content = content[os.write(handle, content) :]
+        if durably:
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _torn(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        return file.read(1) not in (b"", b"\n")

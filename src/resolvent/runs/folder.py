@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
+import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -14,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from resolvent import checkpoint
-from resolvent.errors import InputError
-from resolvent.runs import checkpoints, durable, lock, metrics
+from resolvent.errors import DamagedRun, InputError
+from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, sums, trust
+from resolvent.runs.checkpoints import Checkpoint
 from resolvent.state import State
 
 if TYPE_CHECKING:
@@ -24,11 +27,22 @@ if TYPE_CHECKING:
 
 ENDED = ("finished", "stopped", "diverged")
 """How a run ends for good; every other one can go on."""
+LEFT = ("interrupted", "failed", "resumed")
+"""What else tells where a run stands."""
+START = "start.safetensors"
+"""The State that a fork began with."""
+NAME = 80
+"""Characters of a run's name, without date and number."""
+STALE = 3600.0
+"""Seconds after which a half-made folder is nobody's."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A run on disk, to be read. Only the process that holds its lock writes to it."""
+    """A run on disk, to be read. Only the process that holds its lock writes to it.
+
+    What cannot be read raises DamagedRun, a sentence that names the file; `damage` lists everything that is wrong.
+    """
 
     path: Path
 
@@ -39,13 +53,28 @@ class Folder:
     @cached_property
     def config(self) -> dict[str, Any]:
         """What was asked for, as written: sections of plain values."""
-        return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+        with self._reading("config.toml"):
+            return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
 
     @cached_property
     def about(self) -> dict[str, Any]:
         """The problem, the explanation, the environment."""
-        about: dict[str, Any] = json.loads((self.path / "about.json").read_text())
-        return about
+        with self._reading("about.json"):
+            about = json.loads((self.path / "about.json").read_text(encoding="utf-8"))
+            if not isinstance(about, dict):
+                raise ValueError("it is no object")
+            return about
+
+    @property
+    def format(self) -> int:
+        """How the folder is laid out; 1 is before there were checksums of every file."""
+        known: int = self.about.get("format", 1)
+        return known
+
+    @property
+    def verified(self) -> bool:
+        """Whether its files have checksums; they may be wrong: see `damage`."""
+        return (self.path / sums.FILE).is_file()
 
     @property
     def checkpoints(self) -> Path:
@@ -56,23 +85,59 @@ class Folder:
         return self.path / "metrics.csv"
 
     @property
+    def log(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """What happened, in order, and a few words on what of it was passed over: it tells nothing that is computed."""
+        with self._reading(events.FILE):
+            return events.read(self.path / events.FILE, strict=self.verified)
+
+    @property
     def events(self) -> list[dict[str, Any]]:
-        """What happened, in order; a line that was torn is left out."""
-        path = self.path / "events.jsonl"
-        lines = path.read_text().splitlines() if path.is_file() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        """What happened, in order."""
+        return self.log[0]
+
+    @property
+    def end(self) -> dict[str, Any] | None:
+        """The event that ended the run for good, if one did."""
+        said = [event for event in self.events if event["kind"] in (*ENDED, *LEFT)]
+        return said[-1] if said and said[-1]["kind"] in ENDED else None
 
     @property
     def status(self) -> str:
-        """running, finished, stopped, diverged, interrupted, or killed: begun, but nobody is at it."""
+        """running, finished, stopped, diverged, interrupted, failed, or killed: begun, but nobody is at it."""
         if lock.is_held(self.path):
             return "running"
-        kinds = [event["kind"] for event in self.events if event["kind"] in (*ENDED, "interrupted", "resumed")]
+        kinds = [event["kind"] for event in self.events if event["kind"] in (*ENDED, *LEFT)]
         return kinds[-1] if kinds and kinds[-1] != "resumed" else "killed"
+
+    @property
+    def code(self) -> str | None:
+        """The file.py:function that the run calls, if it calls one."""
+        name = self.config.get("problem", {}).get("name", "")
+        return name if ".py:" in str(name) else None
+
+    def damage(self) -> list[str]:
+        """What is not as it was written, a few words each; checkpoints are not looked at."""
+        return inspection.damage(self)
+
+    def verify(self) -> list[str]:
+        """The same, with the last checkpoint."""
+        return inspection.verify(self)
 
     def history(self) -> pd.DataFrame:
         """A row a recorded round."""
-        return metrics.read(self.metrics)
+        with self._reading("metrics.csv"):
+            return metrics.read(self.metrics)
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest sound checkpoint, and a sentence for each that had to be passed over."""
+        return checkpoints.newest(self.checkpoints, self.about.get("id") if self.format > 1 else None)
+
+    def start(self) -> State | None:
+        """The State that the run began with, where it is a fork."""
+        if not (self.path / START).is_file():
+            return None
+        with self._reading(START):
+            return checkpoints.decode((self.path / START).read_bytes()).state
 
     def row(self) -> dict[str, Any]:
         """The last row; of a run that diverged, that of the state handed back. Empty where there is none."""
@@ -83,53 +148,108 @@ class Folder:
 
     def state(self) -> State | None:
         """The State after the last round kept; None before the first."""
-        found, _ = checkpoints.newest(self.checkpoints)
-        return found and checkpoint.unpack(found.tensors, found.numbers["state"])
+        found, _ = self.newest()
+        return found and found.state
 
     def model(self) -> Tensor | None:
         """The model (d,) after the last round kept."""
         state = self.state()
-        if state is None:
-            return None
-        return (state.w if state.average is None else state.average.model)[0]
+        return None if state is None else model_of(state)
 
     def note(self, kind: str, **about: Any) -> None:
         """Append an event."""
-        now = datetime.now().astimezone().isoformat(timespec="milliseconds")
-        with (self.path / "events.jsonl").open("ab+") as file:
-            file.seek(max(file.tell() - 1, 0))
-            torn = file.read(1) not in (b"", b"\n")
-            file.write(b"\n" * torn + json.dumps({"time": now, "kind": kind} | about).encode() + b"\n")
+        durable.append(self.path / events.FILE, events.line(kind, **about))
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """What goes wrong while a file is read, as a sentence."""
+        try:
+            yield
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            if isinstance(error, InputError):
+                raise
+            path = self.path / name
+            empty = isinstance(error, ValueError) and path.is_file() and path.stat().st_size == 0
+            why = "is empty" if empty else f"cannot be read ({_brief(error)})"
+            raise damaged(self, [f"{name} {why}"]) from error
 
 
-def create(out: Path, name: str, config: str, about: dict[str, Any]) -> Folder:
-    """A new run under `out`: it appears whole or not at all."""
+def damaged(run: Folder, wrong: list[str]) -> DamagedRun:
+    """What is wrong with a run, and what can be done."""
+    what = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+    error = DamagedRun(
+        f"run {run.id} is damaged: {what}; bring that back from a copy, or delete {run.path} and run it again"
+    )
+    error.words = what
+    return error
+
+
+def model_of(state: State) -> Tensor:
+    """The model (d,) of a State: its average where one was asked for."""
+    return (state.w if state.average is None else state.average.model)[0]
+
+
+def create(
+    out: Path, name: str, config: str, about: dict[str, Any], start: Checkpoint | None = None, code: bool = False
+) -> Folder:
+    """A new run under `out`: it appears whole, and durably, or not at all. One that calls a user's `code` is sealed."""
     when = datetime.now()
-    run_id = f"{name}-{when:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run_id = f"{_plain(name)}-{when:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     part = out / f".{run_id}.part"
+    created = when.astimezone().isoformat(timespec="milliseconds")
+    about = {"id": run_id, "format": inspection.FORMAT, "created": created} | about
+    contents = {"config.toml": config.encode(), "about.json": (json.dumps(about, indent=2) + "\n").encode()}
+    if start is not None:
+        contents[START] = checkpoints.encode(start)
     with durable.storing(out, "name another folder with --out, or make room there"):
-        (part / "checkpoints").mkdir(parents=True)
-        (part / "config.toml").write_text(config, encoding="utf-8")
-        about = {"id": run_id, "created": when.astimezone().isoformat(timespec="milliseconds")} | about
-        (part / "about.json").write_text(json.dumps(about, indent=2) + "\n")
-        part.rename(out / run_id)
+        try:
+            durable.make(out)
+            _tidy(out)
+            part.mkdir()
+            (part / "checkpoints").mkdir()
+            listing = sums.listing(contents)
+            more = {sums.FILE: listing, events.FILE: events.line("started") + b"\n"}
+            if code and (seal := trust.seal(listing)) is not None:
+                more[trust.FILE] = seal
+            for file, content in (contents | more).items():
+                durable.put(part / file, content)
+            durable.sync(part)
+            part.rename(out / run_id)
+        except OSError:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+        durable.sync(out)
     return Folder(out / run_id)
 
 
 def folders(out: Path) -> list[Folder]:
-    """The runs under a folder, oldest first."""
-    if not out.is_dir():
-        return []
-    found = [Folder(path.parent) for path in out.glob("[!.]*/about.json")]
-    return sorted(found, key=lambda run: (run.about["created"], run.id))
+    """The runs under a folder, oldest first; damaged ones too."""
+    found = []
+    with suppress(OSError):
+        for path in out.glob("[!.]*/"):
+            if (path / "about.json").is_file() or (path / "checkpoints").is_dir():
+                found.append(Folder(path))
+    return sorted(found, key=lambda run: (_created(run), run.id))
+
+
+def sound(out: Path) -> tuple[list[Folder], list[str]]:
+    """The runs under a folder that are as they were written, and a sentence on each other one."""
+    good, complaints = [], []
+    for run in folders(out):
+        wrong = run.damage()
+        if not wrong:
+            good.append(run)
+        elif run.path.is_dir():  # else it was deleted just now
+            complaints.append(str(damaged(run, wrong)))
+    return good, complaints
 
 
 def find(name: str, out: Path) -> Folder:
     """A run by its path, its id, or the beginning or end of one."""
-    if (Path(name) / "about.json").is_file():
-        return Folder(Path(name))
-    if (out / name / "about.json").is_file() and name:
-        return Folder(out / name)
+    with suppress(OSError):  # a name that no file can have
+        for path in (Path(name), out / name):
+            if name and ((path / "about.json").is_file() or (path / "checkpoints").is_dir()):
+                return Folder(path)
     there = folders(out)
     alike = [run for run in there if name and (run.id.startswith(name) or run.id.endswith(name))]
     if len(alike) == 1:
@@ -137,11 +257,41 @@ def find(name: str, out: Path) -> Folder:
     raise InputError(f"{_which(name, alike)}; {_there(there, out)}")
 
 
+def _created(run: Folder) -> str:
+    """When a run was made; for a damaged one, when its folder was changed."""
+    try:
+        created = run.about["created"]
+        if isinstance(created, str):
+            return created
+    except (InputError, KeyError):
+        pass
+    with suppress(OSError):
+        return datetime.fromtimestamp(run.path.stat().st_mtime).astimezone().isoformat(timespec="milliseconds")
+    return ""
+
+
+def _plain(name: str) -> str:
+    """A name that any file system takes and any terminal shows."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:NAME].strip(".-") or "run"
+
+
+def _tidy(out: Path) -> None:
+    """Remove folders that a killed process had half made."""
+    for part in out.glob(".*.part"):
+        with suppress(OSError):
+            if time.time() - part.lstat().st_mtime > STALE and part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part, ignore_errors=True)
+
+
+def _brief(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+
+
 def _which(name: str, alike: list[Folder]) -> str:
     if alike:
         more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
         return f"{name!r} may be any of {', '.join(run.id for run in alike[:3])}{more}"
-    return f"there is no run {name!r}"
+    return f"there is no run {name[:100]!r}"
 
 
 def _there(there: Iterable[Folder], out: Path) -> str:

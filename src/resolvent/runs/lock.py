@@ -1,4 +1,7 @@
-"""One writer a run. The lock is the operating system's, so it dies with its process."""
+"""One writer per run, and one process at a time that looks for a run and begins it.
+
+The locks are the operating system's, so they die with their process.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +9,118 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from resolvent.errors import InputError
+from resolvent.errors import InputError, StorageError
+from resolvent.runs import durable
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 MOMENT = 0.5
 """Seconds that somebody who only looks may hold it."""
+CLAIM = 60.0
+"""Seconds that others may take to look for a run and begin one."""
+
+
+class Held(InputError):
+    """Another process holds the lock of a run."""
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Hold a run's lock; whoever finds it taken is told by whom."""
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
-    lock = FileLock(folder / "lock", timeout=MOMENT)
+    lock = _lock(folder / "lock", MOMENT)
     try:
-        lock.acquire()
+        _acquire(lock, folder)
     except Timeout:
-        raise InputError(
-            f"run {folder.name} is being written by {_holder(folder)}; wait for it, or stop it first"
-        ) from None
+        raise Held(f"run {folder.name} is being written by {_holder(folder)}; wait for it, or stop it first") from None
     try:
-        about = {"pid": os.getpid(), "machine": platform.node(), "since": datetime.now().isoformat(timespec="seconds")}
-        (folder / "holder.json").write_text(json.dumps(about))
+        with _named(folder):
+            yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Say who holds the lock, for people."""
+    about = {"pid": os.getpid(), "machine": platform.node(), "since": datetime.now().isoformat(timespec="seconds")}
+    try:
+        with durable.storing(folder, "make room there, or make it writable"):
+            durable.put(folder / "holder.json", json.dumps(about).encode(), durably=False)
         yield
     finally:
-        (folder / "holder.json").unlink(missing_ok=True)
+        with suppress(OSError):
+            (folder / "holder.json").unlink(missing_ok=True)
+
+
+@contextmanager
+def claiming(out: Path) -> Iterator[None]:
+    """Hold the lock of a folder of runs while looking for one and beginning it: nobody else begins the same."""
+    from filelock import Timeout
+
+    with durable.storing(out, "name another folder with --out, or make room there"):
+        durable.make(out)
+    lock = _lock(out / ".lock", CLAIM)
+    try:
+        _acquire(lock, out)
+    except Timeout:
+        raise StorageError(f"{out} is locked by another process for over {CLAIM:g} seconds; stop it first") from None
+    try:
+        yield
+    finally:
         lock.release()
 
 
 def is_held(folder: Path) -> bool:
     """Whether a process writes this run now."""
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
-    if not (folder / "holder.json").exists():
+    if not (folder / "holder.json").exists() or (folder / "lock").is_symlink():
         return False
-    lock = FileLock(folder / "lock", timeout=0)
+    lock = _lock(folder / "lock", 0)
     try:
         lock.acquire()
     except Timeout:
         return True
-    except OSError:  # a folder that cannot be written is not being written
+    except (OSError, NotImplementedError):  # a folder that cannot be written is not being written
         return False
     lock.release()
     return False
+
+
+def _lock(path: Path, timeout: float) -> BaseFileLock:
+    from filelock import FileLock
+
+    return FileLock(path, timeout=timeout)
+
+
+def _acquire(lock: BaseFileLock, folder: Path) -> None:
+    """Acquire a lock, never through a symbolic link: a lock file is emptied when it is opened."""
+    if Path(lock.lock_file).is_symlink():
+        raise StorageError(f"{lock.lock_file} is a symbolic link, through which nothing is written; remove it")
+    try:
+        lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        from filelock import Timeout
+
+        if isinstance(error, Timeout):
+            raise
+        what = getattr(error, "strerror", None) or str(error)
+        raise StorageError(
+            f"{folder} cannot be locked ({what}); put runs where files can be written and locked, with --out"
+        ) from error
 
 
 def _holder(folder: Path) -> str:
     try:
         about = json.loads((folder / "holder.json").read_text())
         return f"process {about['pid']} on {about['machine']} since {about['since']}"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "another process"

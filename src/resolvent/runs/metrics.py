@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from resolvent.runs import durable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,13 +15,36 @@ if TYPE_CHECKING:
 COUNTS = ("round", "participants", "bytes_up", "bytes_down")
 
 
+class Extent(NamedTuple):
+    """So many bytes of the file, and their SHA-256; None where an earlier version noted none."""
+
+    bytes: int = 0
+    sha256: str | None = None
+
+    def differs(self, path: Path) -> str | None:
+        """How the file differs from what was written: "shorter", "other" or None."""
+        content = path.read_bytes()[: self.bytes] if path.is_file() else b""
+        if len(content) < self.bytes:
+            return "shorter"
+        return "other" if self.sha256 not in (None, hashlib.sha256(content).hexdigest()) else None
+
+
 class Metrics:
     """Rows to be appended, from a given length of the file on; what lies beyond it belongs to no checkpoint."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        new = not path.exists()
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | durable.NOFOLLOW, 0o644)
+        self._sum = hashlib.sha256(os.pread(self._file, length, 0))
         os.ftruncate(self._file, length)
         self.length = os.lseek(self._file, 0, os.SEEK_END)
+        if new:
+            durable.sync(path.parent)
+
+    @property
+    def extent(self) -> Extent:
+        """What was written so far."""
+        return Extent(self.length, self._sum.hexdigest())
 
     def append(self, row: dict[str, Any]) -> None:
         """One more row, with the names before the first."""
@@ -26,9 +52,10 @@ class Metrics:
         if self.length == 0:
             text = ",".join(row) + "\n" + text
         content = text.encode()
+        self._sum.update(content)
+        self.length += len(content)
         while content:  # a disk that is nearly full takes a part
             content = content[os.write(self._file, content) :]
-        self.length += len(text.encode())
 
     def sync(self) -> None:
         os.fsync(self._file)

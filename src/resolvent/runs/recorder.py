@@ -1,4 +1,4 @@
-"""Keeps a run on disk while it runs: a row of metrics and a checkpoint a round, in that order."""
+"""Stores a run on disk while it runs: a row of metrics and a checkpoint per round, in that order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from resolvent import checkpoint
+from resolvent.errors import InputError
 from resolvent.rounds import Round
-from resolvent.runs import checkpoints
+from resolvent.runs import checkpoints, durable, inspection
 from resolvent.runs.checkpoints import Checkpoint
-from resolvent.runs.folder import Folder
+from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.metrics import Metrics
 from resolvent.state import State
 from resolvent.watch import Pulse, Verdict
@@ -32,17 +33,14 @@ class Recorder:
     """
 
     def __init__(self, folder: Folder, rounds: int, seconds: float = 0.0, sink: Sink | None = None) -> None:
-        found, self.complaints = checkpoints.newest(folder.checkpoints)
-        if found is not None and found.numbers["metrics"] > folder.metrics.stat().st_size:
-            self.complaints.append("metrics.csv is shorter than it was, so the run begins again")
-            found = None
+        found, self.complaints = self._left(folder)
         numbers: dict[str, Any] = {} if found is None else found.numbers
-        self.state: State | None = found and checkpoint.unpack(found.tensors, numbers["state"])
-        self.pulse = Pulse(*numbers["pulse"]) if numbers else Pulse()
+        self.state: State | None = folder.start() if found is None else found.state
+        self.pulse, self.verdict = _watched(folder, numbers)
         self.best = _best(found) or self.state
-        self.verdict = Verdict(*numbers["verdict"]) if numbers.get("verdict") else None
         self._metrics = Metrics(folder.metrics, numbers.get("metrics", 0))
         self._folder, self._rounds, self._seconds, self._sink = folder, rounds, seconds, sink
+        self._run = folder.about.get("id")
         self.done = 0 if self.state is None else self.state.round
         self._waiting: Checkpoint | None = None
         self._last = time.monotonic()
@@ -64,13 +62,16 @@ class Recorder:
 
     def _append(self, row: dict[str, Any] | None) -> None:
         if row is not None:
-            self._metrics.append(row)
+            with self._storing():
+                self._metrics.append(row)
             if self._sink is not None:
                 self._sink(row)
 
     def _checkpoint(self, state: State, pulse: Pulse, verdict: Verdict | None, best: State | None) -> Checkpoint:
         tensors, packed = checkpoint.pack(state)
-        numbers = {"state": packed, "pulse": pulse, "verdict": verdict, "metrics": self._metrics.length}
+        length, sha256 = self._metrics.extent
+        numbers = {"run": self._run, "state": packed, "pulse": pulse, "verdict": verdict}
+        numbers |= {"metrics": length, "metrics_sha256": sha256}
         if best is not None:
             others, numbers["best"] = checkpoint.pack(replace(best, yardstick=None))
             tensors |= {BEST + name: tensor for name, tensor in others.items()}
@@ -80,14 +81,52 @@ class Recorder:
         """Write the checkpoint that waits, if one does; `alone`: and remove all others."""
         if self._waiting is None:
             return
-        self._metrics.sync()
-        checkpoints.write(self._folder.checkpoints, self._waiting, alone)
+        with self._storing():
+            self._metrics.sync()
+            checkpoints.write(self._folder.checkpoints, self._waiting, alone)
         self.done, self._waiting, self._last = self._waiting.round, None, time.monotonic()
+
+    def end(self, status: str, reason: str) -> None:
+        """Note how the run ended, with what its files must be from now on."""
+        with self._storing():
+            self._metrics.sync()
+            held = checkpoints.newest_name(self._folder.checkpoints)
+            self._folder.note(
+                status, reason=reason, round=self.done, metrics=self._metrics.extent._asdict(), checkpoint=held
+            )
 
     def close(self) -> None:
         """Leave the run as it is."""
         with suppress(OSError):
             self._metrics.close()
+
+    def _storing(self) -> Any:
+        then = f"what was done is kept: make room, then `resolvent resume {self._folder.id}`"
+        return durable.storing(self._folder.path, then)
+
+    @staticmethod
+    def _left(folder: Folder) -> tuple[Checkpoint | None, list[str]]:
+        """Where the run was left, and what a person should know of it."""
+        found, complaints = folder.newest()
+        complaints = [*folder.log[1], *complaints]
+        differs = found and found.extent.differs(folder.metrics)
+        if differs == "other":
+            raise damaged(folder, ["metrics.csv was changed since it was written"])
+        if differs == "shorter":
+            return None, [*complaints, "metrics.csv is shorter than it was, so the run begins again"]
+        return found, complaints
+
+
+def _watched(folder: Folder, numbers: dict[str, Any]) -> tuple[Pulse, Verdict | None]:
+    """What the monitor remembered; versions differ in that."""
+    try:
+        verdict = Verdict(*numbers["verdict"]) if numbers.get("verdict") else None
+        return Pulse(*numbers["pulse"]) if numbers else Pulse(), verdict
+    except (TypeError, LookupError):
+        made = inspection.made_by(folder.about)
+        raise InputError(
+            f"run {folder.id} was left by {made}, whose checkpoints this version cannot go on from; take that version"
+        ) from None
 
 
 def _best(found: Checkpoint | None) -> State | None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from resolvent.errors import InputError
+from resolvent.installed import install
 from resolvent.runs.recorder import Sink
+
+
+def needed() -> None:
+    """Refuse, before anything is made, what could not be written afterwards."""
+    try:
+        import_module("torch.utils.tensorboard.writer")
+    except ImportError:
+        raise InputError(f"TensorBoard is not installed; {install('tensorboard')}, or leave it out") from None
 
 
 def sink(folder: Path) -> Sink:
     """Write every number of a row as a scalar at its round. A round done again replaces what stood there."""
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError:
-        raise InputError(
-            "TensorBoard is not installed; pip install 'resolvent[tensorboard]', or leave it out"
-        ) from None
+    from torch.utils.tensorboard.writer import SummaryWriter
+
     writer: list[SummaryWriter] = []
 
     def take(row: dict[str, Any]) -> None:

@@ -1,0 +1,58 @@
+"""What happened to a run: lines of JSON that are only ever added, each with a checksum of its own."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from resolvent.runs import sums
+
+FILE = "events.jsonl"
+MARK = ', "sum": "'
+DIGITS = 16
+
+
+def line(kind: str, **about: Any) -> bytes:
+    """An event, now."""
+    now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    body = json.dumps({"time": now, "kind": kind} | about)
+    return f'{body[:-1]}{MARK}{_sum(body)}"}}'.encode()
+
+
+def read(path: Path, strict: bool) -> tuple[list[dict[str, Any]], list[str]]:
+    """The events, in order, and a few words on each line that was passed over.
+
+    A last line without its end was torn by a kill, and is left out in silence. With `strict` every line needs its
+    checksum; without, those of earlier versions, which had none, are taken as they are.
+    """
+    if not path.is_file():
+        return [], [f"{FILE} is missing"]
+    *lines, torn = path.read_bytes().split(b"\n")
+    if torn and _parsed(torn, strict) is not None:
+        lines.append(torn)
+    parsed = [(number, _parsed(raw, strict)) for number, raw in enumerate(lines, 1) if raw.strip()]
+    complaints = [f"line {number} of {FILE} is damaged and passed over" for number, event in parsed if event is None]
+    events = [event for _, event in parsed if event is not None]
+    if not events and not complaints:
+        complaints = [f"{FILE} is empty"]
+    return events, complaints
+
+
+def _parsed(raw: bytes, strict: bool) -> dict[str, Any] | None:
+    try:
+        text = raw.decode()
+        event = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    body, mark, rest = text.rpartition(MARK)
+    if not isinstance(event, dict) or not all(isinstance(event.get(key), str) for key in ("time", "kind")):
+        return None
+    if not mark:
+        return None if strict else event
+    return event if rest == f'{_sum(body + "}")}"}}' else None
+
+
+def _sum(body: str) -> str:
+    return sums.of(body.encode())[:DIGITS]

@@ -1,0 +1,41 @@
+"""Checksums of a run's own files: `sha256sum -c SHA256SUMS` in its folder checks them too."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+FILE = "SHA256SUMS"
+
+
+def listing(contents: Mapping[str, bytes]) -> bytes:
+    """What the file says of these contents."""
+    return "".join(f"{of(content)}  {name}\n" for name, content in contents.items()).encode()
+
+
+def changed(folder: Path) -> list[str]:
+    """What is wrong with the files that the listing names, a few words each; nothing where there is no listing."""
+    path = folder / FILE
+    if not path.exists():
+        return []
+    pairs = [line.split("  ", 1) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    known = {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and len(pair[0]) == 64}
+    if len(known) != len(pairs) or not {"config.toml", "about.json"} <= known.keys():
+        return [f"{FILE} is damaged"]
+    return [words for name, sha256 in known.items() if (words := _compared(folder, name, sha256))]
+
+
+def of(content: bytes) -> str:
+    """SHA-256 as text."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _compared(folder: Path, name: str, sha256: str) -> str:
+    path = folder / name
+    if Path(name).name != name or not path.is_file():
+        return f"{name} is missing"
+    content = path.read_bytes()
+    if of(content) == sha256:
+        return ""
+    return f"{name} is empty" if not content else f"{name} was changed since it was written"

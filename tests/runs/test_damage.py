@@ -1,0 +1,329 @@
+"""What is read from a run's folder is what was written, or the file that is not is named; the other runs go on."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from command_line import model, resolvent
+from command_line import rows as rows_of
+from resolvent import config, experiment
+from resolvent.errors import DamagedRun, InputError
+from resolvent.runs import Folder, sums
+from resolvent.runs.recorder import Recorder
+
+TREE = {
+    "problem": {"name": "least-squares", "users": 3, "dim": 4, "rows": 8},
+    "scheme": {"eta": 0.02},
+    "participation": {"probability": 0.6},
+    "run": {"rounds": 12},
+}
+
+
+def build(tree: dict = TREE) -> experiment.Experiment:
+    return experiment.build(config.read(tree))
+
+
+def interrupted(out: Path, at: int = 7, tree: dict = TREE) -> Folder:
+    keep = Recorder.__call__
+
+    def press(recorder, happened, *rest):
+        if happened.number == at + 1:
+            raise KeyboardInterrupt
+        return keep(recorder, happened, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "__call__", press)
+        return experiment.begin(build(tree), out, progress=False).run
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Folder]:
+    out = tmp_path_factory.mktemp("originals")
+    whole = experiment.begin(build(), out / "whole", progress=False).run
+    return {"whole": whole, "torn": interrupted(out / "torn")}
+
+
+def copied(run: Folder, to: Path) -> Folder:
+    shutil.copytree(run.path, to / run.id)
+    return Folder(to / run.id)
+
+
+def without_checksums(run: Folder) -> Folder:
+    """The run as an earlier version would have written it."""
+    about = json.loads((run.path / "about.json").read_text())
+    del about["format"]
+    (run.path / "about.json").write_text(json.dumps(about))
+    (run.path / sums.FILE).unlink()
+    events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
+    plain = [{k: v for k, v in event.items() if k not in ("sum", "metrics", "checkpoint")} for event in events]
+    (run.path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in plain))
+    return Folder(run.path)
+
+
+# --- one damaged folder does not take the others down ----------------------------------------------------------------
+
+DAMAGE = {
+    "empty about": ("about.json", lambda content: b""),
+    "empty config": ("config.toml", lambda content: b""),
+    "no about": ("about.json", None),
+    "no config": ("config.toml", None),
+    "no checksums": ("SHA256SUMS", None),
+    "about is a list": ("about.json", lambda content: b"[]"),
+    "about is nested": ("about.json", lambda content: b"[" * 100_000),
+    "config is bytes": ("config.toml", lambda content: b"\xff\xfe" * 50),
+    "config is nested": ("config.toml", lambda content: b"x = " + b"[" * 5000),
+    "metrics are bytes": ("metrics.csv", lambda content: bytes(range(256)) * 4 + b"\n"),
+    "metrics lose a digit": ("metrics.csv", lambda content: content.replace(b"7", b"8", 1)),
+    "metrics lose a row": ("metrics.csv", lambda content: content[: content.rfind(b"\n", 0, -1) + 1]),
+    "metrics gain a row": ("metrics.csv", lambda content: content + content[content.rfind(b"\n", 0, -1) + 1 :]),
+    "checksums are bytes": ("SHA256SUMS", lambda content: b"\0" * 9),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_run_is_listed_and_the_others_go_on(name: str, originals, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    good, bad = copied(originals["whole"], Path("runs")), Path("runs/zzz-bad-0001")
+    shutil.copytree(originals["whole"].path, bad)
+    file, change = DAMAGE[name]
+    if change is None:
+        (bad / file).unlink()
+    else:
+        (bad / file).write_bytes(change((bad / file).read_bytes()))
+    listed = {line["run"]: line for line in resolvent("ls", "--format", "json").json}
+    assert listed[good.id]["status"] == "finished"
+    assert listed[bad.name]["status"] == "damaged"
+    assert file in listed[bad.name]["damage"]
+    assert "delete" in listed[bad.name]["damage"]
+    seen = resolvent("ls")
+    assert seen.code == 0
+    assert f"run {bad.name} is damaged: {file}" in seen.err
+    for command in (("report", "--to", "report.html"), ("export", "--to", "metrics.csv")):
+        said = resolvent(*command)
+        assert said.code == 0
+        assert "left out: run zzz-bad-0001 is damaged" in said.err
+    for command in (("show", "zzz"), ("resume", "0001"), ("report", "zzz"), ("export", bad), ("fork", "zzz")):
+        said = resolvent(*command)
+        assert said.code == 2, (command, said)
+        assert said.err.startswith("resolvent: run zzz-bad-0001 is damaged: ")
+        assert said.err.count("\n") == 1
+    sweep = (
+        "sweep",
+        "least-squares",
+        "--grid",
+        "scheme.eta=0.02",
+        "--users",
+        3,
+        "--dim",
+        4,
+        "--rows",
+        8,
+        "--rounds",
+        3,
+    )
+    assert resolvent(*sweep, "--quiet").code == 0
+    assert resolvent("show", good.id).code == 0
+
+
+def test_runs_that_are_deleted_while_they_are_listed(originals, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for k in range(3):
+        shutil.copytree(originals["whole"].path, f"runs/run-{k}")
+    damage = Folder.damage
+
+    def deleting(run: Folder) -> list[str]:
+        if run.id == "run-1":
+            shutil.rmtree(run.path)
+        return damage(run)
+
+    monkeypatch.setattr(Folder, "damage", deleting)
+    assert [line["run"] for line in resolvent("ls", "--format", "json").json] == ["run-0", "run-2"]
+    assert resolvent("export", "--to", "metrics.csv").err == "metrics.csv: 2 runs\n"
+    history = Folder.history
+
+    def deleting_later(run: Folder):
+        shutil.rmtree(run.path, ignore_errors=True)
+        return history(run)
+
+    monkeypatch.setattr(Folder, "history", deleting_later)
+    assert resolvent("ls").code == 0
+
+
+# --- what is read is trusted only if it is what was written ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ["whole", "torn"])
+@pytest.mark.parametrize("checksums", [True, False], ids=["with checksums", "of an earlier version"])
+def test_an_edited_configuration_is_refused(status: str, checksums: bool, originals, tmp_path) -> None:
+    run = copied(originals[status], tmp_path)
+    run = run if checksums else without_checksums(run)
+    path = run.path / "config.toml"
+    path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
+    with pytest.raises(DamagedRun, match=r"config\.toml .*(changed|not the configuration)"):
+        experiment.go_on(run, progress=False)
+    assert experiment.find(run.about["fingerprint"], tmp_path) is None  # and no sweep is served it
+    assert experiment.take(build(), tmp_path, False).run.id != run.id
+
+
+def test_edited_rows_are_refused(originals, tmp_path) -> None:
+    run = copied(originals["torn"], tmp_path)
+    content = run.metrics.read_bytes()
+    row = content.splitlines(keepends=True)[3]
+    run.metrics.write_bytes(content.replace(row, row.replace(b"0.02", b"0.03")))
+    assert run.metrics.stat().st_size == len(content)
+    with pytest.raises(DamagedRun, match=r"metrics\.csv was changed"):
+        experiment.go_on(run, progress=False)
+
+
+def test_a_finished_run_is_verified(originals, tmp_path) -> None:
+    run = copied(originals["whole"], tmp_path)
+    assert experiment.go_on(run, progress=False).messages[0].endswith("verified by its checksums")
+    last = max(run.checkpoints.iterdir())
+    content = last.read_bytes()
+    last.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DamagedRun, match=f"checkpoint {last.name} is damaged"):
+        experiment.go_on(run, progress=False)
+    last.unlink()
+    with pytest.raises(DamagedRun, match=f"checkpoint {last.name} is missing"):
+        experiment.go_on(run, progress=False)
+
+
+def test_a_checkpoint_of_another_run_is_passed_over(originals, tmp_path) -> None:
+    run = copied(originals["torn"], tmp_path / "torn")
+    other = interrupted(tmp_path / "other", at=9, tree=TREE | {"scheme": {"eta": 0.5}})
+    for path in other.checkpoints.iterdir():
+        shutil.copy(path, run.checkpoints)
+    outcome = experiment.go_on(run, progress=False)
+    assert "another run's" in outcome.messages[0]
+    assert rows_of(run) == rows_of(originals["whole"])
+
+
+def test_a_checkpoint_under_another_round_is_passed_over(originals, tmp_path) -> None:
+    run = copied(originals["torn"], tmp_path)
+    last = max(run.checkpoints.iterdir())
+    last.rename(last.with_name("00000099" + last.name[8:]))
+    assert "another run's or round's" in experiment.go_on(run, progress=False).messages[0]
+    assert rows_of(run) == rows_of(originals["whole"])
+
+
+@pytest.mark.parametrize("line", ['{"time": "now", "kind": "finished", "reason": "12 rounds"}', "[]", "{", "nothing"])
+def test_an_event_that_was_added_ends_nothing(line: str, originals, tmp_path) -> None:
+    run = copied(originals["torn"], tmp_path)
+    with (run.path / "events.jsonl").open("a") as file:
+        file.write(line + "\n")
+    outcome = experiment.go_on(run, progress=False)
+    assert outcome.messages == (f"line {len(originals['torn'].events) + 1} of events.jsonl is damaged and passed over",)
+    assert rows_of(run) == rows_of(originals["whole"])
+
+
+def test_export_says_that_the_last_checkpoint_is_damaged(originals, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = copied(originals["whole"], Path("runs"))
+    before = min(run.checkpoints.iterdir())
+    last = max(run.checkpoints.iterdir())
+    last.write_bytes(last.read_bytes()[:-1])
+    said = resolvent("export", run.id, "--to", "model.npz")
+    assert said.code == 0
+    assert f"checkpoint {last.name} is damaged and passed over: the model is that of round 11" in said.err
+    last.unlink()
+    assert (
+        f"checkpoint {last.name} is missing: the model is that of round 11"
+        in resolvent("export", run.id, "--to", "model.npz").err
+    )
+    before.write_bytes(b"")
+    said = resolvent("export", run.id, "--to", "model.npz")
+    assert said.code == 2
+    assert "is damaged" in said.err
+
+
+# --- runs of earlier versions ----------------------------------------------------------------------------------------
+
+
+def test_runs_without_checksums_open_and_resume(originals, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = without_checksums(copied(originals["whole"], Path("runs")))
+    torn = without_checksums(copied(originals["torn"], Path("runs")))
+    lines = resolvent("ls", "--format", "json").json
+    assert [(line["status"], line["verified"]) for line in lines] == [("finished", False), ("interrupted", False)]
+    assert "unverified, since made before runs had checksums: 2 of 2" in resolvent("ls").err
+    assert "unverified" in resolvent("resume", whole.id).err
+    assert resolvent("resume", torn.id, "--quiet").code == 0
+    assert rows_of(torn) == rows_of(whole)
+    assert model(torn) == model(whole)
+
+
+def test_a_run_of_a_later_version_is_refused_by_name(originals, tmp_path) -> None:
+    run = copied(originals["torn"], tmp_path)
+    about = json.loads((run.path / "about.json").read_text()) | {"format": 99}
+    contents = {"config.toml": (run.path / "config.toml").read_bytes(), "about.json": json.dumps(about).encode()}
+    (run.path / "about.json").write_bytes(contents["about.json"])
+    (run.path / sums.FILE).write_bytes(sums.listing(contents))
+    with pytest.raises(DamagedRun, match="format 99 is that of a later version"):
+        experiment.go_on(run, progress=False)
+
+
+def test_a_monitor_state_of_another_version_is_refused_by_name(originals, tmp_path, monkeypatch) -> None:
+    run = copied(originals["torn"], tmp_path)
+    monkeypatch.setattr("resolvent.runs.recorder.Pulse", lambda: None)  # takes nothing of what was stored
+    with pytest.raises(InputError, match=r"was left by resolvent .* this version cannot go on from"):
+        experiment.go_on(run, progress=False)
+
+
+# --- random damage ---------------------------------------------------------------------------------------------------
+
+
+def mutated(path: Path, rng: random.Random) -> str:
+    """Damage one file of a run; what was done."""
+    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name != "lock")
+    file = rng.choice(files)
+    content = bytearray(file.read_bytes())
+    how = rng.choice(["flip", "cut", "empty", "delete", "garbage", "insert", "swap", "double"])
+    at = rng.randrange(max(len(content), 1))
+    if how == "flip" and content:
+        content[at] ^= 1 << rng.randrange(8)
+    elif how == "cut":
+        del content[at:]
+    elif how == "empty":
+        content.clear()
+    elif how == "garbage":
+        content[at : at + 20] = rng.randbytes(20)
+    elif how == "insert":
+        content[at:at] = rng.choice([b"\n", b"0", b"[" * 3000, b"\0", b"9" * 400, b'"'])
+    elif how == "swap":
+        content = bytearray(rng.choice(files).read_bytes())
+    elif how == "double":
+        content = content * 2
+    if how == "delete":
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    return f"{how} {file.name} at {at}"
+
+
+def outcome_of(run: Folder, whole: Folder) -> str:
+    """How a damaged run is taken up: "the same bits" or "refused"; anything else is wrong."""
+    try:
+        experiment.go_on(run, progress=False)
+    except InputError as error:
+        return "refused" if "\n" not in str(error) else f"refused in many lines: {error}"
+    assert rows_of(run) == rows_of(whole)
+    assert model(run) == model(whole)
+    assert run.config == whole.config
+    assert run.damage() == []
+    return "the same bits"
+
+
+@pytest.mark.parametrize("status", ["whole", "torn"])
+def test_random_damage_is_refused_or_does_not_matter(status: str, originals, tmp_path) -> None:
+    seen = set()
+    for seed in range(40):
+        run = copied(originals[status], tmp_path / str(seed))
+        what = mutated(run.path, random.Random(f"{status} {seed}"))
+        try:
+            seen.add(outcome_of(Folder(run.path), originals["whole"]))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {what}") from error
+    assert seen == {"refused", "the same bits"}

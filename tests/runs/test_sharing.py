@@ -1,0 +1,71 @@
+"""Processes that share a folder of runs share the work: no configuration is run twice, and none is left out."""
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from command_line import SMALL, beside, resolvent
+from resolvent import config, experiment
+from resolvent.runs import folders, lock
+
+SWEEP = ("sweep", "least-squares", *SMALL, "--grid", "scheme.eta=1e-3,2e-3,3e-3,4e-3,5e-3,6e-3", "--rounds", 300)
+
+
+def build(eta: float = 0.02) -> experiment.Experiment:
+    tree = {"problem": {"users": 3, "dim": 3, "rows": 6}, "run": {"rounds": 3}, "scheme": {"eta": eta}}
+    return experiment.build(config.read(tree))
+
+
+def test_parallel_sweeps_run_nothing_twice(tmp_path: Path) -> None:
+    command = beside(*SWEEP, "--quiet", "--format", "json")
+    processes = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    tables = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(folders(tmp_path / "runs")) == 6
+    assert [[row["final"] for row in table] for table in tables] == [[row["final"] for row in tables[0]]] * 2
+    assert [event["kind"] for run in folders(tmp_path / "runs") for event in run.events] == ["started", "finished"] * 6
+
+
+def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+    assert experiment.take(build(), tmp_path, False).status == "finished"
+    (run,) = folders(tmp_path)
+    events = run.path / "events.jsonl"
+    events.write_bytes(events.read_bytes().splitlines(keepends=True)[0])  # killed, as far as anybody knows
+    with lock.held(run.path):
+        assert experiment.take(build(), tmp_path, False) is None
+        assert experiment.take(build(0.5), tmp_path, False).status == "finished"
+    assert experiment.take(build(), tmp_path, False).run.id == run.id
+    assert len(folders(tmp_path)) == 2
+
+
+def test_a_sweep_takes_the_next_one_and_waits_for_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("resolvent.cli.many.PAUSE", 0.05)
+    sweep = ("sweep", "least-squares", *SMALL, "--rounds", 3, "--grid", "scheme.eta=0.01,0.02")
+    assert resolvent(*sweep).code == 0
+    first = folders(Path("runs"))[0]
+    events = first.path / "events.jsonl"
+    events.write_bytes(events.read_bytes().splitlines(keepends=True)[0])
+    said: list = []
+    with lock.held(first.path):
+        thread = threading.Thread(target=lambda: said.append(resolvent(*sweep)))
+        thread.start()
+        time.sleep(1.0)
+        assert not said  # the other one is done: it waits
+    thread.join(30)
+    assert said[0].code == 0
+    assert len(folders(Path("runs"))) == 2
+    lines = [line.partition("] ")[2] for line in said[0].err.splitlines() if line.startswith("[")]
+    assert [line.rpartition(": ")[2] for line in lines][:2] == ["being run", "done already"]
+
+
+def test_a_store_whose_lock_is_held_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "CLAIM", 0.1)
+    from filelock import FileLock
+
+    with FileLock(tmp_path / ".lock"), pytest.raises(experiment.conduct.StorageError, match="is locked by another"):
+        experiment.take(build(), tmp_path, False)

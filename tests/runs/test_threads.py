@@ -1,0 +1,64 @@
+"""The bits of a run, its history included, do not depend on the threads that torch had before it began."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from command_line import model, rows
+from resolvent import config, experiment
+from resolvent.runs import Folder
+from resolvent.runs.recorder import Recorder
+
+LOGISTIC = {"problem": {"name": "logistic", "users": 6, "dim": 60, "rows": 1000}, "run": {"rounds": 8}}
+OWN = "import resolvent as rs\ndef make(): return rs.make_logistic(users=6, dim=60, rows=1000)\n"
+CASES = {
+    "made": LOGISTIC,
+    "two threads asked for": LOGISTIC | {"run": {"rounds": 8, "threads": 2}},
+    "own": {"problem": {"name": "own.py:make"}, "run": {"rounds": 8}, "scheme": {"eta": 0.01}},
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    yield
+    torch.set_num_threads(1)
+
+
+def begun(tree: dict, out: str, until: int | None = None) -> Folder:
+    torch.set_num_threads(2)
+    keep = Recorder.__call__
+
+    def press(recorder, happened, *rest):
+        if happened.number == until:
+            raise KeyboardInterrupt
+        return keep(recorder, happened, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "__call__", press)
+        return experiment.begin(experiment.build(config.read(tree)), Path(out), progress=False).run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_run_has_the_same_history(name: str) -> None:
+    whole, torn = begun(CASES[name], "whole"), begun(CASES[name], "torn", until=3)
+    torch.set_num_threads(2)
+    assert experiment.go_on(torn, progress=False).status == "finished"
+    assert rows(torn) == rows(whole)
+    assert model(torn) == model(whole)
+
+
+def test_runs_of_a_sweep_have_the_bits_of_runs_alone() -> None:
+    """A problem that several runs share is made as each alone would make it."""
+    from resolvent.cli import many
+
+    make = many._making()
+    for threads in (1, 2):
+        tree = LOGISTIC | {"run": {"rounds": 4, "threads": threads}}
+        asked = config.read(tree)
+        built = experiment.build(asked, make(asked.problem, asked.run.seed, asked.run.threads))
+        swept = experiment.take(built, Path("swept"), False).run
+        assert rows(swept) == rows(begun(tree, f"alone-{threads}"))
