@@ -165,7 +165,7 @@ def _fitting(state: State, experiment: Experiment) -> State:
     if dim != problem.dim or rows not in (1, problem.users):
         refuse("the state", f"of shape {(rows, dim)}", f"({problem.users}, {problem.dim}) is what the problem needs")
     eta = 1.0 if math.isnan(state.eta) else state.eta
-    if adapt(state, scheme, participation, experiment.anderson, eta) is not None:
+    if adapt(state, problem.users, scheme, participation, experiment.anderson, eta) is not None:
         return state
     u = state.u if state.next is None else state.next  # users must part: only the point carries over
     return replace(begin_state(u, u, problem.users, scheme, participation, eta), round=state.round)
