@@ -440,6 +440,8 @@ FUNCTIONS: dict[str, tuple[Callable[[int], float], str, float, bool]] = {
     "oscillates": (lambda t: 0.1 + 0.05 * (t % 2), "unknown", math.nan, False),
     "grows": (lambda t: 0.1 * (t + 1), "unknown", math.nan, False),
     "a list that ends": (lambda t: ([0.1] * 50 + [0.2])[t], "unknown", math.nan, False),
+    "returns rarely": (lambda t: 0.1 if t % 1900 else 0.2, "unknown", math.nan, False),
+    "seems to vanish": (lambda t: 0.002 + (t + 1) ** -0.5, "unknown", math.nan, False),
     "stops above zero": (lambda t: 0.1 + (t + 1) ** -0.3, "unknown", math.nan, False),
 }
 

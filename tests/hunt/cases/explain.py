@@ -354,6 +354,6 @@ def trends_of_functions(seed: int) -> str:
 
 FAMILIES = [
     Family("explain against limits", words_against_limits, few=20, many=400),
-    Family("explain against the package's runs", runs_of_the_package, few=6, many=100),
+    Family("explain against the package's runs", runs_of_the_package, few=5, many=60),
     Family("explain functions of the round", trends_of_functions, few=50, many=1500),
 ]
