@@ -219,6 +219,9 @@ def _convergence(scheme: Scheme, problem: Problem | None) -> Iterator[Finding]:
     elif scheme.beyond:
         words = "alpha or beta outside [0, 2], or gamma outside [0, 1], leaves the theory"
         yield Finding(MayNotConverge, words, "watch the residual")
+    if getattr(problem, "without_minimum", None) is not None:
+        words = f"{problem.without_minimum}: values are right, but gaps are not known"  # type: ignore[union-attr]
+        yield Finding(MayNotConverge, words, "give a regulariser, reg > 0, or read `value` alone")
     if _stops_short(scheme):
         words = f"eta = {scheme.eta} vanishes so fast that the iteration stops before it arrives"
         yield Finding(MayNotConverge, words, "take rs.schedules.harmonic, whose sum diverges")
