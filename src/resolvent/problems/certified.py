@@ -48,12 +48,16 @@ BLOCK = 1 << 18
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Rows c_j (n, d), offsets o_j and weights omega_j (n,), and kappa."""
+    """Rows c_j (n, d), offsets o_j and weights omega_j (n,), and kappa.
+
+    `turned` rows are coordinates in another basis: each is known to a unit in the last place of its length only.
+    """
 
     C: Floats
     offset: Floats
     weight: Floats
     ridge: float
+    turned: bool = False
 
     def margins(self, z: Floats) -> Floats:
         m: Floats = self.offset + self.C @ z
@@ -65,6 +69,11 @@ class Losses:
     def gradient(self, z: Floats, s: Floats) -> Floats:
         g: Floats = self.ridge * z - self.C.T @ (self.weight * s)
         return g
+
+    def sizes(self, part: slice) -> Floats:
+        """What rounding errors of these rows are relative to, entry by entry."""
+        size = np.abs(self.C[part])
+        return np.broadcast_to(np.linalg.norm(size, axis=1)[:, None], size.shape) if self.turned else size
 
     def blocks(self) -> Iterator[slice]:
         rows = max(1, BLOCK // max(1, self.C.shape[1]))
@@ -161,7 +170,9 @@ def minimise(losses: Losses, z: Floats) -> Certified:
     """A minimiser of F with its certificate, from z, and from 0 with softened losses where that does not get there."""
     with np.errstate(all="ignore"):
         found = _descend(losses, z, soft=False)
-        return found if np.isfinite(found.error) else _descend(losses, np.zeros_like(z), soft=True)
+        if np.isfinite(found.error) or losses.ridge == 0:  # without a ridge there may be nothing to find
+            return found
+        return _descend(losses, np.zeros_like(z), soft=True)
 
 
 def _descend(losses: Losses, z: Floats, soft: bool) -> Certified:
@@ -170,7 +181,7 @@ def _descend(losses: Losses, z: Floats, soft: bool) -> Certified:
     least, point, T = np.inf, None, _softness(losses, z) if soft else 1.0
     for _ in range(STEPS if soft else PLAIN):
         here = Point.at(losses, z, T)
-        if here is None:
+        if here is None or (losses.ridge == 0 and bool((here.m > 0).all())):  # every row on the right side: no minimum
             break
         near = float(np.abs(here.along).max(initial=0)) <= 0.5 * T
         if near and T == 1:
@@ -251,11 +262,15 @@ def certificate(losses: Losses, point: Point) -> Certified:
     d, far = losses.C.shape[1], float(np.linalg.norm(z))
     size, length, reach = np.abs(losses.offset), np.empty_like(s), np.empty_like(s)
     for part in losses.blocks():
-        size[part] += np.abs(losses.C[part]) @ np.abs(z)
+        size[part] += losses.sizes(part) @ np.abs(z)
         length[part], reach[part] = point.factor.lengths(losses.C[part])
     blur = EPS * (4 * losses.weight * s + curvature * (4 + np.sqrt(d)) * size)  # of omega_j s_j, each
-    decrement = decrement + float(blur @ length) + EPS * np.sqrt(losses.ridge) * far
-    noise = float(blur @ reach) + 2 * EPS * far
+    summed = np.abs(losses.ridge * z)  # the sizes of what adds up to g, coordinate by coordinate
+    for part in losses.blocks():
+        summed += (losses.weight[part] * s[part]) @ losses.sizes(part)
+    axes = point.factor.lengths(np.eye(d))
+    decrement = decrement + float(blur @ length) + 8 * EPS * float(summed @ axes[0])
+    noise = float(blur @ reach) + 8 * EPS * float(summed @ axes[1]) + 2 * EPS * far
     radius = min(_radius(length, curvature * length**2, decrement, least) for least in SHARES)
     if not np.isfinite(radius):
         return Certified(z, noise=noise)

@@ -50,10 +50,15 @@ def thin(rows: int, dim: int) -> bool:
 def factors(problem: Any, like: Tensor) -> Factors:
     """None made yet, of the kind that suits the problem."""
     users, dim = problem.users, problem.dim
-    if hasattr(problem, "thin_inverse") and any(thin(n, dim) for n in problem.sizes.tolist()):
+    if by_rows(problem):
         return Mixed(like.new_full((users, dim + 1), torch.nan), [None] * users, like.new_ones(users))
     check_room(problem)
     return Kept.empty(users, dim, like)
+
+
+def by_rows(problem: Any) -> bool:
+    """Whether some user is factorised in the space of its rows."""
+    return hasattr(problem, "thin_inverse") and any(thin(n, problem.dim) for n in problem.sizes.tolist())
 
 
 def check_room(problem: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +16,13 @@ from resolvent.problems.factors import check_room
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
 from resolvent.problems.minimum import Minimum, minimum
 from resolvent.problems.newton import length, newton_prox
-from resolvent.problems.problem import select
+from resolvent.problems.problem import objective, select, weighted
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import as_data
 from resolvent.problems.safeguard import WORST, Careful
 
+FAR_OFF = 1e-6
+"""A gap relative to f* above which it is a difference of values."""
 FAR = 30.0
 """A margin that falls by more than this is far away."""
 
@@ -111,7 +113,7 @@ class Logistic:
             basis, R = np.linalg.qr(C.T)
         rows = C if basis is None else np.ascontiguousarray(R.T)
         start = x.cpu().numpy().astype(kind) - centre
-        losses = Losses(rows, C @ centre, np.full(len(C), float(eta)), c)
+        losses = Losses(rows, C @ centre, np.full(len(C), float(eta)), c, turned=basis is not None)
         found = minimise(losses, start if basis is None else basis.T @ start)
         z = found.z if basis is None else basis @ found.z
         p = torch.from_numpy(centre + z).to(u)
@@ -119,9 +121,8 @@ class Logistic:
         error = found.error + 4 * torch.finfo(u.dtype).eps * reach
         if error <= max(tol * size, max(WORST, 16 * torch.finfo(u.dtype).eps) * reach):
             return Careful(p, error)
-        return Careful(
-            p, error, f"the margins a . w are too large for {u.dtype}: round-off leaves an error of {error:.1g}"
-        )
+        left = f"an error of {error:.1g}" if np.isfinite(error) else "nothing certain"
+        return Careful(p, error, f"since its margins a . w are too large for {u.dtype}: round-off leaves {left}")
 
     def thin_inverse(self, i: int, at: Tensor, eta: Tensor) -> tuple[Tensor, Tensor]:
         """V and c with (I + eta H)^-1 = (I - V^T V) / c for a user with fewer rows than features."""
@@ -217,11 +218,34 @@ class Logistic:
         for bucket, divergence in zip(self.rows.buckets, self._at_minimiser, strict=True):
             A, b = bucket.A.double(), bucket.b.double()
             mine = lam if bucket.who is None else lam[bucket.who]
-            say = mine > 0
             for k, step in enumerate(e):
-                each = divergence(times_rows(A, step.expand(len(A), -1)) * b).sum(1)
-                total[k] += mine @ each.masked_fill(~say, 0)
-        return total.to(self.weights)
+                total[k] += weighted(mine, divergence(times_rows(A, step.expand(len(A), -1)) * b).sum(1))
+        return self._far(W, total).to(self.weights)
+
+    def _far(self, W: Tensor, gap: Tensor) -> Tensor:
+        """The gradient at the minimiser is round-off, but far away it is multiplied by much: there f(w) - f* itself is
+        taken, which has next to nothing to cancel."""
+        assert self.fstar is not None
+        far = ~(gap <= FAR_OFF * self.fstar)
+        if not bool(far.any()):
+            return gap
+        wide = self if self.weights.dtype == torch.float64 else self._double
+        return gap.index_put((far,), objective(wide, W[far].double()) - self.fstar)
+
+    @property
+    def _double(self) -> Logistic:
+        """The same problem in float64."""
+        buckets = [
+            replace(b, A=b.A.double(), b=b.b.double(), mask=None if b.mask is None else b.mask.double())
+            for b in self.rows.buckets
+        ]
+        part = object.__new__(Logistic)
+        part.rows, part.weights, part.reg = (
+            replace(self.rows, buckets=tuple(buckets)),
+            self.weights.double(),
+            self.reg.double(),
+        )
+        return part
 
 
 def softplus(x: Tensor) -> Tensor:

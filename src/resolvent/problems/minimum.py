@@ -51,7 +51,7 @@ def _with_ridge(losses: Losses) -> Minimum:
     if n >= d:
         return _judged(losses, minimise(losses, np.zeros(d)))
     basis, R = np.linalg.qr(losses.C.T)
-    inside = Losses(np.ascontiguousarray(R.T), losses.offset, losses.weight, losses.ridge)
+    inside = Losses(np.ascontiguousarray(R.T), losses.offset, losses.weight, losses.ridge, turned=True)
     found = minimise(inside, np.zeros(n))
     return _judged(losses, Certified(basis @ found.z, found.error, found.excess, found.noise))
 
@@ -60,7 +60,12 @@ def _without_ridge(losses: Losses) -> Minimum:
     """In coordinates along the singular vectors of the rows, scaled to length one beforehand: scales of rows and of
     features do not decide what is zero."""
     rows = np.linalg.norm(losses.C, axis=1)
-    rows[rows == 0] = 1.0
+    if not rows.all():  # a row of zeros is a constant
+        some = rows > 0
+        part = Losses(losses.C[some], losses.offset[some], losses.weight[some], 0.0)
+        return _plus(_without_ridge(part), float(losses.weight[~some].sum()) * np.log(2))
+    if not len(rows):
+        return Minimum(np.zeros(losses.C.shape[1]), 0.0)
     scaled = losses.C / rows[:, None]
     columns = np.linalg.norm(scaled, axis=0)
     columns[columns == 0] = 1.0
@@ -69,7 +74,7 @@ def _without_ridge(losses: Losses) -> Minimum:
     rank = int(np.count_nonzero(cutoff < S))
     if rank and S[rank - 1] <= UNCLEAR * cutoff:
         return Minimum.unknown("the features are so nearly dependent that a minimiser cannot be told from none")
-    inside = Losses(rows[:, None] * U[:, :rank], losses.offset, losses.weight, 0.0)
+    inside = Losses(rows[:, None] * U[:, :rank], losses.offset, losses.weight, 0.0, turned=True)
     found = minimise(inside, np.zeros(rank))
     w = (Vt[:rank].T @ (found.z / S[:rank])) / columns
     if np.isfinite(found.error):
@@ -79,6 +84,10 @@ def _without_ridge(losses: Losses) -> Minimum:
             "the data are separable and reg is 0, so that f falls for ever along some direction and has no minimiser"
         )
     return Minimum.unknown("no minimiser could be certified: the data are separable, or nearly so, and reg is 0")
+
+
+def _plus(least: Minimum, constant: float) -> Minimum:
+    return Minimum(least.w, None if least.value is None else least.value + constant, least.why)
 
 
 def _judged(losses: Losses, found: Certified) -> Minimum:

@@ -231,7 +231,7 @@ def not_convex(equation: Equation, here: Point, guess: Guess) -> dict[int, str]:
     apart = square.sqrt() > 1e-3 * (length(here.x) + length(guess.x[:, 0]))
     falls = apart & (equation.eta * (s * y).sum(1) < -1e-3 * square)
     words = "its function is not convex: between two points that were visited its gradient falls"
-    return {row: words for row in falls.nonzero().flatten().tolist()} if bool(falls.any()) else {}
+    return dict.fromkeys(falls.nonzero().flatten().tolist(), words) if bool(falls.any()) else {}
 
 
 def _alone(equation: Equation, row: int, x: Tensor, tol: float) -> Careful:
