@@ -15,8 +15,9 @@ from torch import Tensor
 
 from resolvent.errors import BlewUp
 from resolvent.problems.affine import Affine
+from resolvent.problems.factors import Factors, factors
 from resolvent.problems.neural.graphs import Captured
-from resolvent.problems.newton import Guess, Kept, cold, newton_prox, points
+from resolvent.problems.newton import Guess, cold, newton_prox, points
 from resolvent.problems.problem import Problem, select
 
 Memory = dict[str, Tensor]
@@ -157,7 +158,7 @@ class Newton:
 
     problem: Any
     tol: float
-    kept: Kept | None = None
+    kept: Factors | None = None
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         part = self.problem if ask.who is None else self.problem.take(ask.who)
@@ -168,10 +169,12 @@ class Newton:
         if ask.who is not None:
             mine, past = kept.take(ask.who), {key: tensor[ask.who] for key, tensor in memory.items()}
         solved = newton_prox(part, u, ask.eta, self._guess(part, u, ask.eta, past), mine, self.tol)
+        if solved.wrong:
+            solved.demand(ask.eta, f" in round {ask.t + 1}", ask.among(self.problem.users).names)
         now = vars(solved.guess) | {"anchor": mine.anchor, "error": solved.error}
         if ask.who is not None:
             now = {key: memory[key].index_copy(0, ask.who, rows) for key, rows in now.items()}
-            kept.inverse[ask.who] = mine.inverse
+            kept.put(ask.who, mine)
         kept.anchor = now["anchor"]
         return solved.x, now
 
@@ -189,10 +192,10 @@ class Newton:
         new, rows = cold(part, u, eta), fresh[:, None, None]
         return Guess(torch.where(rows, new.x, x), torch.where(rows, new.g, g), torch.where(fresh, new.debt, debt))
 
-    def _kept(self, anchor: Tensor) -> Kept:
+    def _kept(self, anchor: Tensor) -> Factors:
         """The factorisations at these anchors: those at hand, or made anew after a resume, with the same bits."""
         if self.kept is None or self.kept.anchor is not anchor:
-            self.kept = Kept.empty(self.problem.users, self.problem.dim, anchor)
+            self.kept = factors(self.problem, anchor)
             which = ~anchor[:, 0].isnan()
             if bool(which.any()):
                 self.kept.renew(self.problem, which, anchor)

@@ -196,6 +196,13 @@ def _convergence(setting: Setting) -> Iterator[Finding]:
     elif setting.outside:
         words = "alpha or beta outside [0, 2], or gamma outside [0, 1], leaves the theory"
         yield Finding(MayNotConverge, words, "watch the residual")
+    without = getattr(setting.problem, "without_minimum", None)
+    if without is not None:
+        yield Finding(
+            MayNotConverge,
+            f"{without}: values are right, but gaps are not known",
+            "give a regulariser, reg > 0, or read `value` alone",
+        )
     for name, trend, given in (("eta", setting.eta, scheme.eta), ("gamma", setting.gamma, scheme.gamma)):
         if trend.stops and not never_moves(trend):
             words = f"{name} = {given} vanishes so fast that the iteration stops before it arrives"

@@ -17,6 +17,7 @@ from resolvent.bound import Ask, Bound, Filter, Newton, Plain, Trained
 from resolvent.descent import accelerated, descend, gradients, optimise
 from resolvent.errors import InputError, refuse, whole
 from resolvent.problems.affine import prox_share, steps_share
+from resolvent.problems.factors import by_rows, check_room
 from resolvent.problems.problem import Problem
 
 
@@ -75,7 +76,13 @@ class ExactProx:
 
 @dataclass(frozen=True)
 class NewtonProx:
-    """prox_eta f_i(u_i) by Newton's method from the last answer, until |p - prox| <= tol (1 + |u|) or round-off."""
+    """prox_eta f_i(u_i) by Newton's method from the last answer, until |p - prox| <= tol (1 + |u|) or round-off.
+
+    Round-off is that of the gradient: eta times the unit in the last place of its terms. An answer that it may leave
+    with an error above 1e-8 (1 + |u|) is computed again with a line search and a certificate of its error; one that
+    cannot be had to 1e-8 (1 + |u| + |p|) even so raises BadAnswer, as do a hessian that is none and an f that is not
+    convex, where they show. A run's State has the bound on each user's error in memory["error"].
+    """
 
     tol: float = 5e-13
     needs = frozenset({"grad", "hessian"})
@@ -87,6 +94,8 @@ class NewtonProx:
             refuse("tol", self.tol, "a relative tolerance in [0, 1) is needed")
 
     def bind(self, problem: Any, steady: bool) -> Bound:
+        if not by_rows(problem):
+            check_room(problem)
         return Newton(problem, self.tol)
 
 

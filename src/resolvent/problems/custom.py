@@ -13,7 +13,7 @@ from torch import Tensor
 
 from resolvent.errors import refuse, whole
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points, same_length
-from resolvent.problems.problem import objective, select
+from resolvent.problems.problem import objective, select, weighted
 
 Function = Callable[..., Any]
 
@@ -225,7 +225,7 @@ class Custom:
     def fstar(self) -> float | None:
         if self.minimiser is None or "value" not in self._answers:
             return None
-        return float(self.weights @ self.value(self.minimiser))
+        return float(weighted(self.weights, self.value(self.minimiser)))
 
     def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f*; below zero where `minimiser` was none."""

@@ -59,9 +59,13 @@ class Indicators:
         w = finite(as_tensor(minimiser, "minimiser").to(self.weights), "minimiser", of="coordinate")
         if w.shape != (self.dim,):
             refuse("minimiser", f"of shape {tuple(w.shape)}", f"one point of length {self.dim} is needed")
-        outside = self.value(w) > 0
+        outside = (self.value(w) > 0) & (self.weights > 0)
         if bool(outside.any()):
-            refuse("minimiser", f"outside sets[{int(outside.nonzero()[0])}]", "a point common to all sets is needed")
+            refuse(
+                "minimiser",
+                f"outside sets[{int(outside.nonzero()[0])}]",
+                "a point common to all sets of positive weight is needed",
+            )
         return w
 
     def value(self, W: Tensor) -> Tensor:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, refuse
+from resolvent.problems.certified import Losses, minimise
+from resolvent.problems.factors import check_room
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
-from resolvent.problems.newton import newton_prox
-from resolvent.problems.problem import select
+from resolvent.problems.minimum import Minimum, minimum
+from resolvent.problems.newton import length, newton_prox
+from resolvent.problems.problem import objective, select, weighted
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import as_data
+from resolvent.problems.safeguard import WORST, Careful
+
+FAR_OFF = 1e-6
+"""A gap relative to f* above which it is a difference of values."""
+FAR = 30.0
+"""A margin that falls by more than this is far away."""
 
 
 class Logistic:
@@ -77,6 +87,7 @@ class Logistic:
 
     def hessian(self, W: Tensor) -> Tensor:
         """One user at a time, so that a kept factorisation has the same bits whoever was asked beside this user."""
+        check_room(self)
         users = (self.rows.one(i)[0].clone() for i in range(self.users))
         rows = (w.clone() for w in as_rows(W, self).expand(self.users, -1))
         H = torch.stack([(a * curvature(a @ w).unsqueeze(1)).T @ a for a, w in zip(users, rows, strict=True)])
@@ -85,7 +96,53 @@ class Logistic:
 
     def prox(self, U: Tensor, eta: float) -> Tensor:
         """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
-        return newton_prox(self, as_rows(U, self).expand(self.users, -1), eta).x
+        solved = newton_prox(self, as_rows(U, self).expand(self.users, -1), eta)
+        solved.demand(eta)
+        return solved.x
+
+    def careful_prox(self, u: Tensor, eta: float, x: Tensor, tol: float) -> Careful:
+        """The prox of the first user, certified: with c = 1 + eta reg and z = x - u / c it minimises
+        eta sum_j log(1 + exp(-b_j a_j . (u / c + z))) + c/2 |z|^2."""
+        A, b = self.rows.one(0)
+        kind = np.float64
+        C = (b.unsqueeze(1) * A).cpu().numpy().astype(kind)
+        c = 1 + eta * float(self.reg[0])
+        centre = u.cpu().numpy().astype(kind) / c
+        basis = None
+        if C.shape[0] < C.shape[1]:  # z lies in the span of the rows
+            basis, R = np.linalg.qr(C.T)
+        rows = C if basis is None else np.ascontiguousarray(R.T)
+        start = x.cpu().numpy().astype(kind) - centre
+        losses = Losses(rows, C @ centre, np.full(len(C), float(eta)), c, turned=basis is not None)
+        found = minimise(losses, start if basis is None else basis.T @ start)
+        z = found.z if basis is None else basis @ found.z
+        p = torch.from_numpy(centre + z).to(u)
+        size, reach = 1 + float(u.norm()), 1 + float(u.norm()) + float(p.norm())
+        error = found.error + 4 * torch.finfo(u.dtype).eps * reach
+        if error <= max(tol * size, max(WORST, 16 * torch.finfo(u.dtype).eps) * reach):
+            return Careful(p, error)
+        left = f"an error of {error:.1g}" if np.isfinite(error) else "nothing certain"
+        return Careful(p, error, f"since its margins a . w are too large for {u.dtype}: round-off leaves {left}")
+
+    def thin_inverse(self, i: int, at: Tensor, eta: Tensor) -> tuple[Tensor, Tensor]:
+        """V and c with (I + eta H)^-1 = (I - V^T V) / c for a user with fewer rows than features."""
+        A = self.rows.one(i)[0].clone()
+        M = A * (eta * curvature(A @ at.clone())).sqrt().unsqueeze(1)
+        c = 1 + eta * self.reg[i]
+        S = M @ M.T
+        S.diagonal().add_(c)
+        L, info = torch.linalg.cholesky_ex(S)
+        return (torch.linalg.solve_triangular(L, M, upper=False) if int(info) == 0 else torch.zeros_like(M)), c
+
+    @cached_property
+    def _frobenius(self) -> Tensor:
+        """|A_i|^2, the sum of all squares."""
+        return self.rows.gather([bucket.A.square().sum((1, 2)) for bucket in self.rows.buckets])
+
+    def rounding(self, W: Tensor) -> Tensor:
+        """A bound on the rounding error of grad at W, about: units in the last place of every margin and slope."""
+        bend, spread = self._frobenius / 4 + self.reg, self._frobenius.sqrt()
+        return (4 * torch.finfo(W.dtype).eps) * (bend * length(W) + spread)
 
     def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
         """n_i / |batch| times the gradient over the chosen rows (users, k), and the regulariser's: unbiased."""
@@ -97,6 +154,8 @@ class Logistic:
     def take(self, who: Tensor) -> Logistic:
         part = object.__new__(Logistic)
         part.rows, part.weights, part.reg = self.rows.take(who), select(self.weights, who), self.reg[who]
+        if "_frobenius" in self.__dict__:  # it takes a pass over the data, as much as a gradient
+            part.__dict__["_frobenius"] = self._frobenius[who]
         return part
 
     @cached_property
@@ -110,56 +169,83 @@ class Logistic:
         return self.reg
 
     @cached_property
+    def minimum(self) -> Minimum:
+        """The minimiser of f in float64, whatever the data are in, certified; or why there is none."""
+        lam = self.weights.double()
+        say = [i for i in range(self.users) if float(lam[i]) > 0]
+        rows = [self.rows.one(i) for i in say]
+        return minimum(
+            [(b.unsqueeze(1) * A).cpu().numpy() for A, b in rows],
+            [float(lam[i]) for i in say],
+            float(lam @ self.reg.double()),
+        )
+
+    @property
     def minimiser(self) -> Tensor | None:
-        """By Newton's method on f itself; None where there is none (separable data, no regulariser)."""
-        w = self.weights.new_zeros(self.dim)
-        f, best = self._f(w), float("inf")
-        for _ in range(100):
-            g = self.weights @ self.grad(w.unsqueeze(0))
-            size = float(g.norm())
-            if size == 0 or (size >= 0.5 * best and size < 1e-9 * (1 + self._slope)):
-                return w
-            best = min(best, size)
-            H = torch.tensordot(self.weights, self.hessian(w.unsqueeze(0)), 1)
-            step = torch.linalg.pinv(H, hermitian=True) @ g
-            length = 1.0
-            while length > 1e-6 and not float(self._f(w - length * step)) <= float(f) + 1e-12 * abs(float(f)):
-                length /= 2
-            w = w - length * step
-            f = self._f(w)
-            if not bool(torch.isfinite(w).all()) or float(w.norm()) > 1e8:
-                return None
-        return None
+        """Certified. None where there is none (separable data, no regulariser) or none was established; `minimum.why`
+        says which."""
+        return None if self._star is None else self._star.to(self.weights)
 
     @cached_property
-    def _slope(self) -> float:
-        return float((self.weights @ self.grad(self.weights.new_zeros((1, self.dim)))).norm())
+    def _star(self) -> Tensor | None:
+        w = self.minimum.w
+        return None if w is None else torch.from_numpy(w).to(self.weights.device)
 
-    def _f(self, w: Tensor) -> Tensor:
-        return self.weights @ self.value(w.unsqueeze(0))
+    @property
+    def without_minimum(self) -> str | None:
+        """Why there is no minimiser, or why none is known; None where there is one. With a regulariser there is."""
+        return self.minimum.why if float(self.weights @ self.reg) == 0 else None
 
-    @cached_property
+    @property
     def fstar(self) -> float | None:
-        return None if self.minimiser is None else float(self._f(self.minimiser))
+        return self.minimum.value
 
     @cached_property
     def _at_minimiser(self) -> list[Divergence]:
         """Of the losses, from the margins b a . w*, a bucket each."""
-        assert self.minimiser is not None
-        return [Divergence.at(b.b * b.margins(self.minimiser.unsqueeze(0))) for b in self.rows.buckets]
+        assert self._star is not None
+        w = self._star.unsqueeze(0)
+        return [
+            Divergence.at(b.b.double() * times_rows(b.A.double(), w.expand(len(b.A), -1))) for b in self.rows.buckets
+        ]
 
     def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f* as a sum of Bregman divergences from the minimiser, each term >= 0: 1e-20 means something."""
-        if self.minimiser is None:
+        if self._star is None:
             return None
-        return torch.stack([self._gap(w.unsqueeze(0) - self.minimiser) for w in W])
-
-    def _gap(self, e: Tensor) -> Tensor:
-        total = 0.5 * (self.weights @ self.reg) * (e * e).sum()
+        e, lam = W.double() - self._star, self.weights.double()
+        total = 0.5 * (lam @ self.reg.double()) * (e * e).sum(1)
         for bucket, divergence in zip(self.rows.buckets, self._at_minimiser, strict=True):
-            lam = self.weights if bucket.who is None else self.weights[bucket.who]
-            total = total + lam @ divergence(bucket.margins(e) * bucket.b).sum(1)
-        return total
+            A, b = bucket.A.double(), bucket.b.double()
+            mine = lam if bucket.who is None else lam[bucket.who]
+            for k, step in enumerate(e):
+                total[k] += weighted(mine, divergence(times_rows(A, step.expand(len(A), -1)) * b).sum(1))
+        return self._far(W, total).to(self.weights)
+
+    def _far(self, W: Tensor, gap: Tensor) -> Tensor:
+        """The gradient at the minimiser is round-off, but far away it is multiplied by much: there f(w) - f* itself is
+        taken, which has next to nothing to cancel."""
+        assert self.fstar is not None
+        far = ~(gap <= FAR_OFF * self.fstar)
+        if not bool(far.any()):
+            return gap
+        wide = self if self.weights.dtype == torch.float64 else self._double
+        return gap.index_put((far,), objective(wide, W[far].double()) - self.fstar)
+
+    @property
+    def _double(self) -> Logistic:
+        """The same problem in float64."""
+        buckets = [
+            replace(b, A=b.A.double(), b=b.b.double(), mask=None if b.mask is None else b.mask.double())
+            for b in self.rows.buckets
+        ]
+        part = object.__new__(Logistic)
+        part.rows, part.weights, part.reg = (
+            replace(self.rows, buckets=tuple(buckets)),
+            self.weights.double(),
+            self.reg.double(),
+        )
+        return part
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -178,9 +264,11 @@ class Divergence:
     """phi(a + h) - phi(a) - phi'(a) h as a function of h, for phi(x) = log(1 + e^-x): never negative, nothing cancels.
 
     The difference of the first two is log1p(q expm1(-h)) with q = sigmoid(-a); below |h| = 1e-3 what is left after
-    subtracting q h would be rounding, and Taylor's formula to fifth order is good to 1e-12 relative.
+    subtracting q h would be rounding, and Taylor's formula to fifth order is good to 1e-12 relative. Where expm1 would
+    overflow the two terms are far apart.
     """
 
+    a: Tensor
     q: Tensor
     taylor: tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -189,7 +277,7 @@ class Divergence:
         q = torch.sigmoid(-a)
         v = q * (1 - q)
         odd = (2 * q - 1) * v
-        return Divergence(q, (v / 2, odd / 6, (1 - 6 * v) * v / 24, (1 - 12 * v) * odd / 120))
+        return Divergence(a, q, (v / 2, odd / 6, (1 - 6 * v) * v / 24, (1 - 12 * v) * odd / 120))
 
     def __call__(self, h: Tensor) -> Tensor:
         c2, c3, c4, c5 = self.taylor
@@ -197,4 +285,5 @@ class Divergence:
         small = h.abs() < 1e-3
         if bool(small.all()):
             return near
-        return torch.where(small, near, torch.log1p(self.q * torch.expm1(-h)) + self.q * h)
+        far = torch.where(h < -FAR, softplus(-self.a - h) - softplus(-self.a), torch.log1p(self.q * torch.expm1(-h)))
+        return torch.where(small, near, far + self.q * h)

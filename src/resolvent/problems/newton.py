@@ -4,19 +4,26 @@ x = prox(u) solves e(x) = x - u + eta grad f(x) = 0. The map e is strongly monot
 |e(x)|: the error is known. Steps use B = (I + eta H)^-1 made at an earlier point and eta, the `anchor`, corrected by
 the secant pairs (s, y) between points of this or of earlier rounds: where x changed by s, e + u changed by y. One B
 serves over many rounds, until the steps it cost beyond the fewest possible would have paid for a new one.
+
+This is quick and nearly always enough. Whoever is not within the bound afterwards, or whose gradient's own rounding
+error is beyond it, is solved anew, alone, by a method that cannot fail to descend: `careful_prox` of the problem, or
+Newton's method with a line search (safeguard.py). What is still not within the bound is said in `Solved.wrong`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from resolvent.errors import BadAnswer
+from resolvent.problems.factors import Factors, factors
 from resolvent.problems.products import rows_times
+from resolvent.problems.safeguard import WORST, Careful, prox_with_line_search
 
 FEWEST = 2
 """Gradients a round that no new factorisation would save."""
@@ -26,10 +33,13 @@ PATIENCE = 8
 """Steps in one round after which it is made at once."""
 POINTS = 9
 """Answers of earlier rounds that are kept: one more than the secant pairs between them."""
-MOST = 200
+MOST = 64
+"""Steps of the quick way."""
 CLOSE = 1e-6
 """Relative to u, where Newton's method converges quadratically."""
 TOO_SHORT = 1e-10
+COARSE = {torch.float64: WORST, torch.float32: 1e-2}
+"""Rounding errors of e, relative to 1 + |u|, beyond which its size says too little."""
 
 
 class Smooth(Protocol):
@@ -38,36 +48,6 @@ class Smooth(Protocol):
     def grad(self, W: Tensor) -> Tensor: ...
     def hessian(self, W: Tensor) -> Tensor: ...
     def take(self, who: Tensor) -> Smooth: ...
-
-
-@dataclass(eq=False)
-class Kept:
-    """(I + eta H)^-1 for each user at its anchor: the point and, in a last column, eta. Rows of NaN have none yet."""
-
-    anchor: Tensor
-    inverse: Tensor
-
-    @staticmethod
-    def empty(users: int, dim: int, like: Tensor) -> Kept:
-        return Kept(like.new_full((users, dim + 1), torch.nan), like.new_zeros((users, dim, dim)))
-
-    def take(self, who: Tensor) -> Kept:
-        return Kept(self.anchor[who], self.inverse[who])
-
-    def renew(self, problem: Smooth, which: Tensor, anchor: Tensor) -> None:
-        """Factorise at new anchors for the users marked in `which`."""
-        who = which.nonzero().flatten()
-        part = problem if len(who) == len(which) else problem.take(who)
-        at, eta = anchor[who, :-1], anchor[who, -1]
-        H = part.hessian(at) * eta[:, None, None]
-        H.diagonal(dim1=1, dim2=2).add_(1)
-        # One at a time, and each from a tensor of its own: kernels round by where in memory a matrix lies.
-        self.inverse[who] = torch.stack([torch.cholesky_inverse(torch.linalg.cholesky(h.clone())) for h in H])
-        self.anchor = torch.where(which.unsqueeze(1), anchor, self.anchor)
-
-    def apply(self, e: Tensor) -> Tensor:
-        """B e."""
-        return rows_times(e, self.inverse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +62,24 @@ class Guess:
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """Where it ends, and |e(x)|, a bound on the distance to the exact prox."""
+    """Where it ends, a bound on the distance to the exact prox, |e(x)| or a better one, and what is wrong with whom."""
 
     guess: Guess
     error: Tensor
+    wrong: dict[int, str] = field(default_factory=dict)
 
     @property
     def x(self) -> Tensor:
         return self.guess.x[:, 0]
+
+    def demand(self, eta: float, where: str = "", names: Tensor | None = None) -> None:
+        """Refuse answers that are not what they must be, with the first user's name."""
+        for row, words in self.wrong.items():
+            user = row if names is None else int(names[row])
+            raise BadAnswer(
+                f"the prox of user {user}{where} at eta = {eta:g} was not found to the tolerance, {words}; "
+                "look at that user's data and functions, scale the features, or take a smaller eta"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +111,14 @@ class Equation:
     @cached_property
     def size(self) -> Tensor:
         return length(self.u)
+
+    def blur(self, x: Tensor) -> Tensor | None:
+        """A bound on the rounding error of e at x, about, from how much f can bend; None where that is unknown."""
+        if hasattr(self.problem, "rounding"):
+            here: Tensor = self.eta * self.problem.rounding(x)
+            return here
+        L: Tensor | None = getattr(self.problem, "lipschitz", None)
+        return None if L is None else (8 * torch.finfo(x.dtype).eps) * (self.size + (1 + self.eta * L) * length(x))
 
     def enough(self, g: Tensor, tol: float) -> Tensor:
         """An |e| that will do: tol (1 + |u|), or what round-off allows where the gradient is g."""
@@ -166,16 +164,17 @@ def cold(problem: Smooth, u: Tensor, eta: float) -> Guess:
 
 
 def newton_prox(
-    problem: Smooth, u: Tensor, eta: float, guess: Guess | None = None, kept: Kept | None = None, tol: float = 0.0
+    problem: Smooth, u: Tensor, eta: float, guess: Guess | None = None, kept: Factors | None = None, tol: float = 0.0
 ) -> Solved:
     """prox_eta f_i(u_i) for each row, until |e| <= tol (1 + |u|) or round-off."""
-    kept = Kept.empty(u.shape[0], u.shape[1], u) if kept is None else kept
+    kept = factors(problem, u) if kept is None else kept
     guess = cold(problem, u, eta) if guess is None else guess
     equation, debt = Equation(problem, u, eta), guess.debt
     here = equation.at(guess.x[:, 0], guess.g[:, 0])
     enough, seen = equation.enough(here.g, tol), list[Point]()
+    bound = enough
     for k in range(MOST):
-        todo = here.norm > enough
+        todo = ~(here.norm <= enough)
         if not bool(todo.any()):
             break
         exact = todo if k % PATIENCE == PATIENCE - 1 else todo & (_stuck(here, seen[0]) if seen else debt > PRICE)
@@ -197,10 +196,58 @@ def newton_prox(
         here, seen = new.where(better, here), [here, *seen][: u.shape[1]]
         if k >= FEWEST:
             debt = debt + todo
-    return Solved(Guess(_pushed(here.x, guess.x), _pushed(here.g, guess.g), debt), here.norm)
+    here, error, wrong = judged(equation, here, bound, tol)
+    if not hasattr(problem, "careful_prox"):  # functions of a user's own
+        wrong = not_convex(equation, here, guess) | wrong
+    return Solved(Guess(_pushed(here.x, guess.x), _pushed(here.g, guess.g), debt), error, wrong)
 
 
-def corrected(kept: Kept, e: Tensor, s: Tensor, y: Tensor) -> Tensor:
+def judged(equation: Equation, here: Point, bound: Tensor, tol: float) -> tuple[Point, Tensor, dict[int, str]]:
+    """The points with bounds on their errors. Those beyond it and beyond round-off are solved anew, as are those whose
+    round-off may be large."""
+    error, blur, size = here.norm, equation.blur(here.x), 1 + equation.size
+    doubtful = ~(error <= bound)
+    if blur is not None:
+        doubtful = (doubtful & ~(error <= blur)) | ~(blur <= COARSE[error.dtype] * size)
+    if not bool(doubtful.any()):
+        return here, error, {}
+    wrong = dict[int, str]()
+    x, error = here.x.clone(), error.clone()  # a user's answer is its own, whoever else is solved anew
+    for row in doubtful.nonzero().flatten().tolist():
+        found = _alone(equation, row, here.x[row], tol)
+        x[row], error[row] = found.x, found.error
+        if found.wrong is not None:
+            wrong[row] = found.wrong
+    return equation.at(x), error, wrong
+
+
+def not_convex(equation: Equation, here: Point, guess: Guess) -> dict[int, str]:
+    """Users whose gradient fell along the way from their last answer: (g - g') . (x - x') >= 0 where f is convex.
+
+    Points must be well apart and the fall large, so that round-off is not mistaken for one.
+    """
+    s, y = here.x - guess.x[:, 0], here.g - guess.g[:, 0]
+    square = (s * s).sum(1)
+    apart = square.sqrt() > 1e-3 * (length(here.x) + length(guess.x[:, 0]))
+    falls = apart & (equation.eta * (s * y).sum(1) < -1e-3 * square)
+    words = "its function is not convex: between two points that were visited its gradient falls"
+    return dict.fromkeys(falls.nonzero().flatten().tolist(), words) if bool(falls.any()) else {}
+
+
+def _alone(equation: Equation, row: int, x: Tensor, tol: float) -> Careful:
+    """One user's prox, whatever its company. Where u itself is not finite there is none: NaN, as any prox answers."""
+    u, eta = equation.u[row], equation.eta
+    if not bool(torch.isfinite(length(u, 0))):
+        return Careful(torch.full_like(u, torch.nan), torch.nan)
+    one: Any = equation.problem.take(torch.tensor([row], device=u.device))
+    begin = x if bool(torch.isfinite(x).all()) else u
+    if hasattr(one, "careful_prox"):
+        careful: Careful = one.careful_prox(u, eta, begin, tol)
+        return careful
+    return prox_with_line_search(one, u, eta, begin, tol)
+
+
+def corrected(kept: Factors, e: Tensor, s: Tensor, y: Tensor) -> Tensor:
     """s theta + B (e - y theta), with theta such that y theta is as near to e as can be: exact along the pairs seen.
 
     Rounds move in much the same direction, so that pairs differ by little, but that little says most: theta is had from

@@ -85,7 +85,12 @@ class Problem(Protocol):
 
 def objective(problem: Problem, w: Tensor) -> Tensor:
     """f(w) = sum_i lambda_i f_i(w) for each row of w, (rows,)."""
-    return torch.stack([problem.weights @ problem.value(row.unsqueeze(0)) for row in w])
+    return torch.stack([weighted(problem.weights, problem.value(row.unsqueeze(0))) for row in w])
+
+
+def weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """sum_i lambda_i v_i, where users of weight zero have no say: 0 times infinity or NaN is 0."""
+    return weights @ values.masked_fill(weights == 0, 0)
 
 
 def select(weights: Tensor, who: Tensor) -> Tensor:

@@ -1,0 +1,107 @@
+"""The prox of one user's smooth convex function by Newton's method with a line search, where the quick way has failed.
+
+F(x) = eta f(x) + |x - u|^2 / 2 is strongly convex with modulus 1, and e(x) is its gradient. A step h with h . e > 0
+goes down. It is halved until the slope of F along it is not yet positive, which is at least half the way to the lowest
+point: since F is convex, that gains at least half of what the best length would. What contradicts convexity on the way
+is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STEPS = 200
+HALVINGS = 100
+WORST = 1e-8
+"""Relative to 1 + |u| + |x|: a prox that round-off leaves with fewer digits is refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class Careful:
+    """A point x (d,), a bound on its distance to the prox, and what is wrong with it, or None."""
+
+    x: Tensor
+    error: float
+    wrong: str | None = None
+
+
+def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> Careful:
+    """prox_eta f(u) for a problem of one user, u (d,) and x (d,), to tol (1 + |u|) or round-off."""
+    descent = Descent(one, u, eta)
+    e, best = descent.gradient(x), torch.inf
+    for _ in range(STEPS):
+        size = float(e.norm())
+        floor = descent.round_off(x)
+        if not torch.isfinite(e).all():
+            return Careful(x, torch.inf, "its gradient is NaN or infinite")
+        if size <= max(tol * (1 + float(u.norm())), floor / 16):
+            break
+        Q = descent.curvature(x)
+        wrong = definite(Q)
+        if wrong is not None:
+            return Careful(x, size, wrong)
+        h = torch.cholesky_solve(e.unsqueeze(1), torch.linalg.cholesky(Q)).squeeze(1)
+        best = min(best, size)
+        new, wrong = descent.along(x, h, e, best / 2)
+        if wrong is not None:
+            return Careful(x, size, wrong)
+        if torch.equal(new, x):
+            break
+        x, e = new, descent.gradient(new)
+    size, floor = float(e.norm()), descent.round_off(x)
+    reach = 1 + float(u.norm()) + float(x.norm())
+    if size <= max(tol * (1 + float(u.norm())), min(floor, WORST * reach)):
+        return Careful(x, size if floor <= tol * reach else size + floor)
+    return Careful(x, size, "Newton's method does not get nearer: its hessian may not be the derivative of its grad")
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """F of one user."""
+
+    one: Any
+    u: Tensor
+    eta: float
+
+    def gradient(self, x: Tensor) -> Tensor:
+        g: Tensor = self.one.grad(x.unsqueeze(0))[0]
+        return torch.add(x - self.u, g, alpha=self.eta)
+
+    def curvature(self, x: Tensor) -> Tensor:
+        Q: Tensor = self.one.hessian(x.unsqueeze(0))[0] * self.eta
+        Q.diagonal().add_(1)
+        return Q
+
+    def round_off(self, x: Tensor) -> float:
+        """Of e, about: a unit in the last place of x goes through the curvature."""
+        size = float(self.curvature(x).norm()) * float(x.norm()) + 2 * float(self.u.norm())
+        return 16 * torch.finfo(x.dtype).eps * size
+
+    def along(self, x: Tensor, h: Tensor, e: Tensor, halved: float) -> tuple[Tensor, str | None]:
+        """x - t h for a t that goes down, or for t = 1 where |e| falls to `halved`; and what is wrong, if anything."""
+        slope, t, blur = float(e @ h), 1.0, self.round_off(x) * float(h.norm())
+        for _ in range(HALVINGS):
+            new = x - t * h
+            there = self.gradient(new)
+            left = float(there @ h)
+            if left > slope - 0.9 * t * float(h @ h) + blur:
+                return x, "f is not convex: its gradient turns the wrong way along a step"
+            if left >= 0 or (t == 1 and float(there.norm()) <= halved):
+                return new, None
+            t /= 2
+        return x, None
+
+
+def definite(Q: Tensor) -> str | None:
+    """What is wrong with I + eta H, if anything is."""
+    if not bool(torch.isfinite(Q).all()):
+        return "its hessian is NaN or infinite"
+    if float((Q - Q.mT).norm()) > 1e-6 * float(Q.norm()):
+        return "its hessian is not symmetric"
+    if int(torch.linalg.cholesky_ex(Q)[1]) != 0:
+        return "its hessian is not that of a convex function: I + eta H is not positive definite"
+    return None
