@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from resolvent.data.images import Images
-from resolvent.paper.figure import Line, Panel, Settings
+from resolvent.paper.figure import Claim, Line, Panel, Settings
 from resolvent.paper.results import Results
 
 TENTH = 10
@@ -41,6 +41,7 @@ def _scaled(settings: Settings) -> Settings:
 
 def small(panel: Panel) -> Panel:
     """The panel on a problem of seconds: the same curvature times step, so about the same picture."""
+    panel = replace(panel, claims=tuple(_first_small(claim) for claim in panel.claims))
     name = panel.base.get("problem.name")
     if panel.networks:
         lines = [replace(x, quick=x.quick | LOCAL | ({"local.batch": 10} if "local.batch" in x.settings else {}))
@@ -50,6 +51,13 @@ def small(panel: Panel) -> Panel:
         return panel
     base = _scaled(panel.base) | SIZES[name]
     return replace(panel, base=base, lines=tuple(replace(x, settings=_scaled(x.settings)) for x in panel.lines))
+
+
+def _first_small(claim: Claim) -> Claim:
+    """The claim with the panel of its first choice small too."""
+    if claim.first is None or claim.first.panel is None:
+        return claim
+    return replace(claim, first=replace(claim.first, panel=small(claim.first.panel)))
 
 
 def tampered(panel: Panel, facts: dict[str, Any], draws: int = 150) -> Iterator[Results]:

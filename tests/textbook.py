@@ -276,6 +276,12 @@ def rescaled(users: Sequence[User], lam: Array, u: Array, eta: Callable[[int], f
 # --- who takes part --------------------------------------------------------------------------------------------------
 
 
+def among(lam: Array, those: NDArray[np.bool_]) -> Array:
+    """The weights of some users, made to sum to one; equal where all of theirs are zero."""
+    total = lam[those].sum()
+    return lam[those] / total if total > 0 else np.full(those.sum(), 1 / those.sum())
+
+
 def algorithm_1(users: Sequence[User], lam: Array, u: Array, scheme: Grand, masks: Any) -> Rounds:
     """Algorithm 1 as printed, with z_0 = u_0 and a mean over those present; an empty round changes nothing."""
     z, u, model = u.copy(), u.copy(), lam @ u
@@ -284,7 +290,7 @@ def algorithm_1(users: Sequence[User], lam: Array, u: Array, scheme: Grand, mask
             alpha, beta, gamma = scheme.mixing(t)
             for i in np.flatnonzero(present):
                 z[i] = (1 - alpha) * u[i] + alpha * scheme.local(users[i], u[i], at(scheme.eta, t))
-            model = lam[present] @ z[present] / lam[present].sum()
+            model = among(lam, present) @ z[present]
             w = (1 - beta) * z + beta * model
             u = (1 - gamma) * u + gamma * w
         yield model, u.copy()
@@ -307,7 +313,7 @@ def held(users: Sequence[User], lam: Array, u: Array, scheme: Grand, masks: Any)
         seen |= present
         if present.any():
             z = (1 - alpha) * u[seen] + alpha * p[seen]
-            model = lam[seen] @ z / lam[seen].sum()
+            model = among(lam, seen) @ z
         yield model, u.copy()
 
 
@@ -342,8 +348,13 @@ def anderson_weights(residuals: Array, lam: Array) -> Array:
     return pi / pi.sum()
 
 
-def anderson(users: Sequence[User], lam: Array, u: Array, scheme: Grand, memory: int) -> Rounds:
-    """u <- T pi with the last memory + 1 columns. Yields the u at which users were asked."""
+def anderson(
+    users: Sequence[User], lam: Array, u: Array, scheme: Grand, memory: int, seen: list[Array] | None = None
+) -> Rounds:
+    """u <- T pi with the last memory + 1 columns. Yields the u at which users were asked.
+
+    `seen` takes what the weights of every round are found from: residuals (k, users, d), times the roots of lambda.
+    """
     U: list[Array] = []
     T: list[Array] = []
     t = 0
@@ -352,12 +363,20 @@ def anderson(users: Sequence[User], lam: Array, u: Array, scheme: Grand, memory:
         yield model, u
         t += 1
         U, T = [*U, u][-memory - 1 :], [*T, Tu][-memory - 1 :]
-        pi = anderson_weights(np.stack(U) - np.stack(T), lam)
+        residuals = np.stack(U) - np.stack(T)
+        pi = anderson_weights(residuals, lam)
+        if seen is not None:
+            seen.append(residuals * np.sqrt(lam)[:, None])
         u = np.einsum("s,sid->id", pi, np.stack(T))
 
 
-def anderson_on_mean(users: Sequence[User], lam: Array, u: Array, scheme: Grand, memory: int) -> Rounds:
-    """The meeting point mean(z) is extrapolated, w and u formed from it. Yields the u at which users were asked."""
+def anderson_on_mean(
+    users: Sequence[User], lam: Array, u: Array, scheme: Grand, memory: int, seen: list[Array] | None = None
+) -> Rounds:
+    """The meeting point mean(z) is extrapolated, w and u formed from it. Yields the u at which users were asked.
+
+    `seen` takes the residuals (k, 1, d) of every round.
+    """
     came: list[Array] = []
     left: list[Array] = []
     met, t = lam @ u, 0
@@ -368,7 +387,10 @@ def anderson_on_mean(users: Sequence[User], lam: Array, u: Array, scheme: Grand,
         yield model, u
         t += 1
         came, left = [*came, met][-memory - 1 :], [*left, model][-memory - 1 :]
-        pi = anderson_weights((np.stack(came) - np.stack(left))[:, None], np.ones(1))
+        residuals = (np.stack(came) - np.stack(left))[:, None]
+        pi = anderson_weights(residuals, np.ones(1))
+        if seen is not None:
+            seen.append(residuals)
         met = pi @ np.stack(left)
         w = (1 - beta) * z + beta * met
         u = (1 - gamma) * u + gamma * w

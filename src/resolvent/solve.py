@@ -16,8 +16,10 @@ from resolvent.checkpoint import moved
 from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError, refuse, whole
 from resolvent.explain import Explanation, explain, operator_of
 from resolvent.participation import Participation, as_participation
+from resolvent.problems.custom import Custom
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
+from resolvent.problems.verify import verify
 from resolvent.progress import Bar, wanted
 from resolvent.rounds import Engine, Round
 from resolvent.rounds import rounds as the_rounds
@@ -69,6 +71,7 @@ def solve(
     _warn(explanation)
     where = engines.build(engine, problem, operator, scheme.steady)
     state = _begin(where, problem, scheme, taking_part, accelerate, start)
+    _verify(problem, scheme, state)
     loop = the_rounds(
         where, scheme, state, participation=taking_part, accelerate=accelerate, seed=seed, average=average
     )
@@ -139,6 +142,13 @@ def check(
     if whole(seed, "seed", least=0) >= 2**63:
         refuse("seed", seed, "a whole number below 2^63 is needed")
     return operator
+
+
+def _verify(problem: Problem, scheme: Scheme, state: State) -> None:
+    """Before the first round, a user's own functions must not contradict each other."""
+    if isinstance(problem, Custom) and problem.check and state.round == 0:
+        eta = scheme.eta_at(0) if state.tuning is None else state.tuning.eta
+        verify(problem, state.u, eta, changes=scheme.changes != "never")
 
 
 def _check_hooks(stop: object, callback: object) -> None:

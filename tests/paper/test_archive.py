@@ -152,13 +152,13 @@ def test_across_panels_needs_every_seed(tmp_path: Path) -> None:
     store = conduct.Store(tmp_path / "none")
     words = document.write(quick, tmp_path / "paper.md", store).read_text()
     assert "**Across panels, at the paper's size: not judged**" in words
-    assert "Claims there: 0 hold, 0 hold in part, 5 do not hold." in words
+    assert "Claims there: 0 hold, 0 hold in part, 5 do not hold;" in words
     for panel in figure.panels:
         found |= kept(panel, {line.label: 0.1 for line in panel.lines}, seeds=4)
     archive.write(found, tmp_path / "paper" / document.LARGE)
     words = document.write(quick, tmp_path / "paper.md", store).read_text()
     assert "**Across panels, at the paper's size.**" in words
-    assert "Claims there: 0 hold, 0 hold in part, 6 do not hold." in words
+    assert "Claims there: 0 hold, 0 hold in part, 6 do not hold;" in words
 
 
 @pytest.fixture

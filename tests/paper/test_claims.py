@@ -1,6 +1,7 @@
 """Every claim's check: on a small version of its runs, and on results that were tampered with, where it must change."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from resolvent.experiment import tasks
 from resolvent.paper import conduct
 from resolvent.paper.contents import FIGURES
 from resolvent.paper.drawing import picture
-from resolvent.paper.figure import HOLDS, IN_PART, NOT, Figure, Panel
+from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Figure, Panel
 from shrunken import images, small, tampered
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "paper.md"
@@ -60,6 +61,10 @@ def check(figure: Figure, panel: Panel, out: Path) -> conduct.Made:
             if len(found) > 1:
                 break
         assert len(found) > 1, f"{claim.words} is always said to be: {found}"
+    firsts = {claim.words: claim.first for claim in panel.claims if claim.first is not None}
+    assert made.first.keys() == firsts.keys()
+    for words, first in firsts.items():  # judged where it says how
+        assert (made.first[words].said == NOT_JUDGED) == (first.check is None and first.panel is None), words
     return made
 
 
@@ -102,6 +107,14 @@ def test_claims_across_panels_can_fail() -> None:
 
 def written() -> dict[tuple[str, str, str], str]:
     """What docs/paper.md says of each claim, by figure, panel and claim; across panels, the panel is ""."""
+    return {key: re.match(ROW, line)[2] for key, line in rows().items()}  # type: ignore[index]
+
+
+ROW = r"\| (.*?)(?: \(ours\))? \| \*\*(.*?)\*\* \|"
+
+
+def rows() -> dict[tuple[str, str, str], str]:
+    """The line of each claim's verdict in docs/paper.md."""
     found: dict[tuple[str, str, str], str] = {}
     figure = panel = ""
     for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
@@ -111,8 +124,8 @@ def written() -> dict[tuple[str, str, str], str]:
             panel = ""
         elif heading := re.match(r"\*\*([^:*]+): ", line):
             panel = heading[1]
-        elif row := re.match(r"\| (.*?)(?: \(ours\))? \| \*\*(.*?)\*\* \|", line):
-            found.setdefault((figure, panel, row[1].replace("\\|", "|")), row[2])  # quick comes before the paper's size
+        elif row := re.match(ROW, line):
+            found.setdefault((figure, panel, row[1].replace("\\|", "|")), line)  # quick comes before the paper's size
     return found
 
 
@@ -120,6 +133,40 @@ def test_the_document_has_a_verdict_on_every_claim() -> None:
     claims = {(f.name, p.key, claim.words) for f, p in PANELS for claim in p.claims}
     claims |= {(figure.name, "", claim.words) for figure in FIGURES for claim in figure.claims}
     assert set(written()) == claims
+
+
+def test_the_document_has_the_verdict_under_every_first_choice() -> None:
+    """Both verdicts stand in the table, and the counts at the top are those of the tables."""
+    text, said = DOCUMENT.read_text(encoding="utf-8"), written()
+    counts = {(ours, when): Counter[str]() for ours in (False, True) for when in ("now", "first")}
+    claims = [(figure.name, panel.key, claim) for figure, panel in PANELS for claim in panel.claims]
+    claims += [(figure.name, "", claim) for figure in FIGURES for claim in figure.claims]
+    for figure, panel, claim in claims:
+        counts[claim.ours, "now"][said[figure, panel, claim.words]] += 1
+        first = firsts().get((figure, panel, claim.words))
+        assert (first is None) == (claim.first is None), claim.words
+        counts[claim.ours, "first"][first or said[figure, panel, claim.words]] += 1
+    (line,) = re.findall("^Claims of the paper: .*$", text, re.MULTILINE)
+    told = {
+        kind.replace("holds", "hold").replace("does not", "do not"): kind for kind in (HOLDS, IN_PART, NOT, NOT_JUDGED)
+    }
+    stated = [
+        Counter(
+            {told[word]: int(number) for number, word in re.findall(r"(\d+) ([a-z ]+?)(?=,|$)", part) if int(number)}
+        )
+        for sentence in line.split(". ")[:2]
+        for part in re.split(r"; with what was first chosen for \d+ of them: ", sentence.split(": ", 1)[1])
+    ]
+    assert stated == list(counts.values())
+
+
+def firsts() -> dict[tuple[str, str, str], str]:
+    """What docs/paper.md says of each claim under its first choice."""
+    found: dict[tuple[str, str, str], str] = {}
+    for key, line in rows().items():
+        if choice := re.search(r"First choice, .*?: \*([a-z ]+)\* \(", line):
+            found[key] = choice[1]
+    return found
 
 
 @pytest.mark.slow
@@ -133,3 +180,7 @@ def test_the_convex_reproduction_at_full_size(tmp_path: Path) -> None:
     other = {key: verdict for key, verdict in said.items() if verdict.said != wanted[key]}
     assert not other
     assert len(said) > 80
+    before = {(m.figure.name, m.panel.key, words): verdict for m in made for words, verdict in m.first.items()}
+    for figure in FIGURES:
+        before |= {(figure.name, "", words): verdict for words, verdict in conduct.across_first(figure, made).items()}
+    assert {key: verdict.said for key, verdict in before.items()} == {key: firsts()[key] for key in before}

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from resolvent.cli import reproducing
 from resolvent.errors import InputError
 from resolvent.paper import conduct, document, page
 from resolvent.paper.contents import FIGURES
-from resolvent.paper.figure import HOLDS, IN_PART, NOT, Line, Panel, Verdict
+from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Claim, Figure, First, Line, Panel, Verdict
 from resolvent.paper.results import Results, short
 from shrunken import small
 
@@ -141,9 +142,44 @@ def test_the_file_in_docs_names_every_figure_and_its_pictures_are_there() -> Non
     assert sum(path.stat().st_size for path in (DOCS / "paper").iterdir()) < 3e6
 
 
-def test_counts_leave_out_claims_of_ours() -> None:
+def test_claims_of_ours_are_counted_apart_and_marked() -> None:
     figure = next(f for f in FIGURES if f.name == "law")
     made = [conduct.judge(figure, small(figure.panels[1]), {})]
     assert page.judged(made) == []
-    assert "0 hold" in page.counted(made, conduct.QUICK)
+    assert [verdict.said for verdict in page.judged(made, ours=True)] == [HOLDS]
+    counted = page.counted(made, conduct.QUICK)
+    assert "Claims of the paper: 0 hold, 0 hold in part, 0 do not hold." in counted
+    assert "Ours: 1 hold, 0 hold in part, 0 do not hold; with what was first chosen for 1 of them: " in counted
+    assert [row["claim"].endswith("(ours)") for row in reproducing._told(made)] == [True]
     assert document.HEAD.startswith("| claim")
+
+
+def test_first_choices_are_judged_beside_the_present_ones() -> None:
+    """A threshold by its own check, a setting by its own results, and what was not run is not judged."""
+
+    def below(level: float) -> Any:
+        return lambda results: Verdict.of(results.final("a") < level, f"below {level:g}")
+
+    other = Panel("q", "Q", lines=(Line("a", {}),))
+    claims = (
+        Claim("One.", below(2), first=First("below 0.5", below(0.5))),
+        Claim("Two.", below(2), first=First("another start", panel=other)),
+        Claim("Three.", below(2), first=First("lost")),
+        Claim("Four.", below(2)),
+    )
+    panel = Panel("p", "P", lines=(Line("a", {}),), claims=claims)
+    figure = Figure("fig:f", "F", "", (panel,))
+    found = {id(other): Results(other, {"a": [history([9.0, 8.0])]})}
+    made = conduct.judge(figure, panel, {"a": [history([9.0, 1.0])]}, others=found)
+    assert [verdict.said for _, verdict in made.verdicts] == [HOLDS] * 4
+    assert {words: verdict.said for words, verdict in made.first.items()} == {
+        "One.": NOT,
+        "Two.": NOT,
+        "Three.": NOT_JUDGED,
+    }
+    assert page.counted([made], conduct.QUICK).startswith(
+        "Claims of the paper: 4 hold, 0 hold in part, 0 do not hold; with what was first chosen for 3 of them: "
+        "1 hold, 0 hold in part, 2 do not hold, 1 not judged."
+    )
+    row = document.row(claims[0], made.verdicts[0][1], made.first["One."])
+    assert row == "| One. | **holds** | below 2. First choice, below 0.5: *does not hold* (below 0.5) |"

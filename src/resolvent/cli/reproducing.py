@@ -18,7 +18,7 @@ from resolvent.paper import archive as archives
 from resolvent.paper import conduct
 from resolvent.paper.conduct import Made, Store
 from resolvent.paper.contents import FIGURES
-from resolvent.paper.figure import Figure, Panel
+from resolvent.paper.figure import Figure, Panel, Verdict
 
 OUT = Path("runs/paper")
 KINDS = {"all": (True, False), "convex": (False,), "networks": (True,)}
@@ -81,7 +81,7 @@ def _make(
         return CODES["interrupted"]
     told = _told(made)
     if form is Format.table and len({one.figure.label for one in made}) > 1:  # too much for a terminal
-        told = [{name: row[name] for name in ("panel", "claim", "verdict")} for row in told]
+        told = [{name: row[name] for name in ("panel", "claim", "verdict", "first choice")} for row in told]
     output.rows(told, form, "Verdicts")
     say(page.counted(made, store.scale))
     say(f"{page.write(made, store.out, store.scale)}: the page")
@@ -107,15 +107,22 @@ def _told(made: Sequence[Made]) -> list[dict[str, Any]]:
     for one in made:
         where = f"{one.figure.name} {one.panel.key}"
         if one.results is None:
-            rows.append({"panel": where, "claim": "not run", "verdict": "", "measured": f"{one.missing} runs missing"})
+            rows.append(_row(where, "not run", "", f"{one.missing} runs missing"))
         for claim, verdict in one.verdicts:
-            rows.append({"panel": where, "claim": claim.words, "verdict": verdict.said, "measured": verdict.numbers})
+            words = claim.words + (" (ours)" if claim.ours else "")
+            rows.append(_row(where, words, verdict.said, verdict.numbers, one.first.get(claim.words)))
     for figure in dict.fromkeys(one.figure.label for one in made):
         this = next(one.figure for one in made if one.figure.label == figure)
+        first = conduct.across_first(this, made)
         for several, verdict in conduct.across(this, made):
             where = f"{this.name} ({len(several.panels)} panels)"
-            rows.append({"panel": where, "claim": several.words, "verdict": verdict.said, "measured": verdict.numbers})
+            rows.append(_row(where, several.words, verdict.said, verdict.numbers, first.get(several.words)))
     return rows
+
+
+def _row(panel: str, claim: str, verdict: str, measured: str, first: Verdict | None = None) -> dict[str, Any]:
+    said = "" if first is None else first.said
+    return {"panel": panel, "claim": claim, "verdict": verdict, "first choice": said, "measured": measured}
 
 
 @contextlib.contextmanager

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from resolvent.bound import Ask, Bound, Memory, Spread
 from resolvent.engines.inprocess import curvature, inspect, measure
-from resolvent.errors import BadAnswer
+from resolvent.errors import BadAnswer, InputError
 from resolvent.local import Operator
+from resolvent.problems.custom import Custom
 from resolvent.problems.problem import Problem, select
+from resolvent.problems.verify import verify_answer
 
 
 class Debug:
@@ -55,13 +59,24 @@ class Debug:
             raise BadAnswer(f"{where} answered NaN or infinity to a u of norm {float(u.norm()):.3g}")
         if self.certifies == "p" and "value" in self._alone[i].offers:
             self._check_descent(i, ask, u, p, where)
+        self._verify(i, ask, u, p, where)
         return p, memory
 
+    def _verify(self, i: int, ask: Ask, u: Tensor, p: Tensor, where: str) -> None:
+        """A user's own gradient at u, and its prox, against values around them."""
+        alone = self._alone[i]
+        if isinstance(alone, Custom) and alone.check:
+            try:
+                verify_answer(alone, u, p if self.certifies == "p" else None, ask.eta, [ask.t, i])
+            except InputError as error:
+                raise BadAnswer(f"{where} failed: {error}".replace("of user 0 ", "")) from error
+
     def _check_descent(self, i: int, ask: Ask, u: Tensor, p: Tensor, where: str) -> None:
-        """A prox lowers f(x) + |x - u|^2 / (2 eta) below its value at u."""
+        """A prox lowers f(x) + |x - u|^2 / (2 eta) below its value at u, where u is in the domain of f."""
         before = float(self._alone[i].value(u)[0])
         after = float(self._alone[i].value(p)[0]) + float((p - u).square().sum()) / (2 * ask.eta)
-        if not after <= before + 1e-9 * (1 + abs(before)):
+        rounding = 1e-9 if u.dtype == torch.float64 else 1e-4
+        if not (after <= before + rounding * (1 + abs(before)) or math.isnan(before)):
             raise BadAnswer(
                 f"{where} answered a point whose prox objective is {after:.6g}, above {before:.6g} at u itself"
             )

@@ -16,7 +16,7 @@ from resolvent import experiment, runs
 from resolvent.config import Config
 from resolvent.errors import InputError
 from resolvent.experiment.tasks import task
-from resolvent.paper.figure import HOLDS, Across, Claim, Figure, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import HOLDS, NOT_JUDGED, Across, Claim, Figure, Line, Panel, Settings, Verdict
 from resolvent.paper.results import Results
 from resolvent.problems.neural.crew import one_thread
 from resolvent.runs import Folder
@@ -41,6 +41,8 @@ class Made:
     verdicts: tuple[tuple[Claim, Verdict], ...] = ()
     missing: int = 0
     """How many of its runs are not there."""
+    first: dict[str, Verdict] = field(default_factory=dict)
+    """The verdicts under first choices, where another one was made after a look, by the claim's words."""
 
 
 @dataclass
@@ -70,7 +72,8 @@ class Store:
 
     def steps(self, chosen: Iterable[tuple[Figure, Panel]]) -> int:
         """How many runs there are in all, those shared by several panels counted each time."""
-        return sum(len(list(self.plan(panel, line))) for _, panel in chosen for line in panel.lines)
+        panels = (each for _, panel in chosen for each in (panel, *panel.firsts))
+        return sum(len(list(self.plan(panel, line))) for panel in panels for line in panel.lines)
 
     def run(self, config: Config) -> pd.DataFrame:
         """The history of a configuration: read, gone on with, or run."""
@@ -136,6 +139,21 @@ def make(figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool
 
 
 def _make(figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool) -> Made:
+    frames, missing = _histories(figure, panel, store, step, only_kept)
+    if missing:
+        return Made(figure, panel, None, missing=missing)
+    others = {}
+    for first in panel.firsts:
+        found, lost = _histories(figure, first, store, step, only_kept)
+        if not lost:
+            others[id(first)] = _results(first, found, store.scale)
+    return judge(figure, panel, frames, store.scale, others)
+
+
+def _histories(
+    figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool
+) -> tuple[dict[str, list[pd.DataFrame]], int]:
+    """The histories of a panel by line, and how many are missing."""
     frames: dict[str, list[pd.DataFrame]] = {}
     missing = 0
     for line in panel.lines:
@@ -145,9 +163,7 @@ def _make(figure: Figure, panel: Panel, store: Store, step: Step, only_kept: boo
             frame = store.kept(config) if only_kept else store.run(config)
             missing += frame is None
             frames[line.label] += [] if frame is None else [frame]
-    if missing:
-        return Made(figure, panel, None, missing=missing)
-    return judge(figure, panel, frames, store.scale)
+    return frames, missing
 
 
 def _told(claim: Claim | Across, verdict: Verdict) -> Verdict:
@@ -157,22 +173,50 @@ def _told(claim: Claim | Across, verdict: Verdict) -> Verdict:
     return verdict._replace(numbers=f"{verdict.numbers}. {claim.why}")
 
 
-def judge(figure: Figure, panel: Panel, frames: dict[str, list[pd.DataFrame]], scale: str = QUICK) -> Made:
-    """A panel's facts and verdicts."""
+def judge(
+    figure: Figure,
+    panel: Panel,
+    frames: dict[str, list[pd.DataFrame]],
+    scale: str = QUICK,
+    others: dict[int, Results] | None = None,
+) -> Made:
+    """A panel's facts and verdicts; `others` are the results of the panels that first choices call for."""
+    results = _results(panel, frames, scale)
+    verdicts = tuple((claim, _told(claim, claim.check(results))) for claim in panel.claims)
+    first = {claim.words: _first(claim, results, others or {}) for claim in panel.claims if claim.first is not None}
+    return Made(figure, panel, results, verdicts, first=first)
+
+
+def _results(panel: Panel, frames: dict[str, list[pd.DataFrame]], scale: str) -> Results:
     settings = panel.base | (panel.quick if scale == QUICK else {})
-    facts: dict[str, Any] = {} if panel.facts is None else panel.facts(settings)
-    results = Results(panel, frames, facts)
-    return Made(figure, panel, results, tuple((claim, _told(claim, claim.check(results))) for claim in panel.claims))
+    return Results(panel, frames, {} if panel.facts is None else panel.facts(settings))
+
+
+def _first(claim: Claim | Across, results: Any, others: dict[int, Results]) -> Verdict:
+    """The verdict under the first choice: another check, or other runs, or none."""
+    first = claim.first
+    assert first is not None
+    if first.panel is not None:
+        results = others.get(id(first.panel))
+    elif first.check is None:
+        results = None
+    return Verdict(NOT_JUDGED, "its runs are not there") if results is None else (first.check or claim.check)(results)
 
 
 def across(figure: Figure, made: Iterable[Made]) -> list[tuple[Across, Verdict]]:
     """The verdicts on claims about several panels, where all of these were run."""
+    return [(claim, _told(claim, claim.check(results))) for claim, results in _several(figure, made)]
+
+
+def across_first(figure: Figure, made: Iterable[Made]) -> dict[str, Verdict]:
+    """Those under first choices, by the claim's words."""
+    return {claim.words: _first(claim, results, {}) for claim, results in _several(figure, made) if claim.first}
+
+
+def _several(figure: Figure, made: Iterable[Made]) -> list[tuple[Across, dict[str, Results]]]:
     results = {one.panel.key: one.results for one in made if one.figure.label == figure.label and one.results}
-    told = []
-    for claim in figure.claims:
-        if all(key in results for key in claim.panels):
-            told.append((claim, _told(claim, claim.check({key: results[key] for key in claim.panels}))))
-    return told
+    there = [claim for claim in figure.claims if all(key in results for key in claim.panels)]
+    return [(claim, {key: results[key] for key in claim.panels}) for claim in there]
 
 
 def choose(figures: Iterable[Figure], label: str, key: str | None = None) -> list[tuple[Figure, Panel]]:

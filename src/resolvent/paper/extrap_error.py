@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resolvent.paper import networks
-from resolvent.paper.extrap import BETTER, EXACT, RAW, ROWS, STYLES, UNSTABLE, accelerated, gain
+from resolvent.paper.extrap import BETTER, EXACT, LONG_STEPS, RAW, ROWS, STYLES, UNSTABLE, accelerated, gain
 from resolvent.paper.figure import Across, Claim, Figure, Line, Panel, Verdict
 from resolvent.paper.networks import FINE, FINE_WORDS, MNIST, QUICK_MNIST, QUICK_WORDS
 from resolvent.paper.results import Results, short
@@ -24,7 +24,7 @@ def _says(line: Line) -> Claim:
         return Verdict.of(ratio > 1 if unstable else ratio < BETTER, words)
 
     words = f"Acceleration makes {name} worse." if unstable else f"{name} converges much faster with it."
-    return Claim(words, check, why=ROWS if line.settings["scheme.algorithm"] in EXACT else "")
+    return Claim(words, check, why=ROWS if line.settings["scheme.algorithm"] in EXACT else "", first=LONG_STEPS)
 
 
 def _stability(panels: dict[str, Results]) -> Verdict:
@@ -48,6 +48,6 @@ FIGURE = Figure(
     "safeguards.",
     tuple(_panel(line) for line in networks.algorithms(alone=True, fold=FINE)),
     (Across("FedRP and FedSplit are less stable than FedProx and FedPi.", ("fedprox", "fedsplit", "fedpi", "fedrp"),
-            _stability),),
+            _stability, first=LONG_STEPS),),
     settings=f"{QUICK_WORDS} {FINE_WORDS}",
 )  # fmt: skip

@@ -13,6 +13,8 @@ Settings = dict[str, Any]
 """Values by section.key."""
 
 HOLDS, IN_PART, NOT = "holds", "holds in part", "does not hold"
+NOT_JUDGED = "not judged"
+"""Of a first choice whose runs are not there."""
 NETWORKS = ("mnist", "fashion-mnist", "cifar10")
 
 
@@ -63,6 +65,19 @@ class Line:
 
 
 @dataclass(frozen=True)
+class First:
+    """A threshold or setting as it was before runs were looked at; the claim is judged under it as well.
+
+    A threshold is another `check` of the same results. A setting is another `panel`, run and computed like any other,
+    with `check` or else the claim's own. Without either its runs were not made again, and it is not judged.
+    """
+
+    words: str
+    check: Callable[[Any], Verdict] | None = None
+    panel: Panel | None = None
+
+
+@dataclass(frozen=True)
 class Claim:
     """A sentence of the text in our words, and the check that can refute it."""
 
@@ -72,6 +87,8 @@ class Claim:
     """Whether it is this library's claim and not the paper's."""
     why: str = ""
     """Why it does not hold, or not everywhere, where that is known."""
+    first: First | None = None
+    """The first choice, where the present one was made after a look at runs."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +99,7 @@ class Across:
     panels: tuple[str, ...]
     check: Callable[[dict[str, Results]], Verdict]
     why: str = ""
+    first: First | None = None
     ours = False
 
 
@@ -120,6 +138,12 @@ class Panel:
     def large_seeds(self) -> int:
         """Seeds of most lines at the paper's size."""
         return self.paper_seeds or self.seeds
+
+    @property
+    def firsts(self) -> list[Panel]:
+        """The panels that settings first chosen call for."""
+        found = (claim.first.panel for claim in self.claims if claim.first is not None)
+        return list({id(panel): panel for panel in found if panel is not None}.values())
 
     @property
     def networks(self) -> bool:

@@ -11,12 +11,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from resolvent.paper.conduct import Made, across
+from resolvent.paper.conduct import Made, across, across_first
 from resolvent.paper.drawing import picture
-from resolvent.paper.figure import HOLDS, IN_PART, NOT, Figure, Verdict
+from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Across, Claim, Figure, Verdict
 from resolvent.runs.durable import storing
 
-CLASSES = {HOLDS: "yes", IN_PART: "part", NOT: "no"}
+CLASSES = {HOLDS: "yes", IN_PART: "part", NOT: "no", NOT_JUDGED: "part"}
 LEAD = (
     "The figures, tables and theorems of “An Operator Splitting View of Federated Learning” (Malekmohammadi, "
     "Shaloudegi, Hu and Yu), run again. Every claim of the text, in our words, has a check that could have refuted it."
@@ -46,30 +46,55 @@ def unique(figures: Iterable[Figure]) -> list[Figure]:
 
 
 def counted(made: Sequence[Made], scale: str) -> str:
-    """How many claims hold."""
+    """How many claims hold, the paper's and this library's own, and how many would under the choices made first."""
     absent = sum(one.results is None for one in made)
-    return f"Claims: {tally(judged(made))}. Networks at scale {scale}." + (
-        f" {absent} panels were not run." if absent else ""
-    )
+    told = [f"Claims of the paper: {_twice(made, ours=False)}."]
+    told += [f"Ours: {_twice(made, ours=True)}."] if judged(made, ours=True) else []
+    told += [f"Networks at scale {scale}."]
+    return " ".join(told + ([f"{absent} panels were not run."] if absent else []))
+
+
+def _twice(made: Sequence[Made], ours: bool) -> str:
+    """Both counts; one where nothing was chosen again."""
+    now, first = judged(made, ours), judged(made, ours, first=True)
+    changed = sum(bool(claim.first) for claim, _, _ in told(made) if claim.ours == ours)
+    return tally(now) + (f"; with what was first chosen for {changed} of them: {tally(first)}" if changed else "")
 
 
 def tally(verdicts: Iterable[Verdict]) -> str:
     """How many there are of each kind."""
     said = Counter(verdict.said for verdict in verdicts)
-    return ", ".join(f"{said[kind]} {kind.replace('holds', 'hold').replace('does not', 'do not')}" for kind in CLASSES)
+    kinds = [kind for kind in CLASSES if kind != NOT_JUDGED or said[kind]]
+    return ", ".join(f"{said[kind]} {kind.replace('holds', 'hold').replace('does not', 'do not')}" for kind in kinds)
 
 
-def judged(made: Sequence[Made]) -> list[Verdict]:
-    """All verdicts on the paper's claims; those on this library's own are not counted."""
-    found = [verdict for one in made for claim, verdict in one.verdicts if not claim.ours]
+def told(made: Sequence[Made]) -> list[tuple[Claim | Across, Verdict, Verdict | None]]:
+    """Every claim, the verdict on it, and the one under the first choice where that was another."""
+    found: list[tuple[Claim | Across, Verdict, Verdict | None]] = []
+    for one in made:
+        found += [(claim, verdict, one.first.get(claim.words)) for claim, verdict in one.verdicts]
     for figure in unique(one.figure for one in made):
-        found += [verdict for _, verdict in across(figure, made)]
+        first = across_first(figure, made)
+        found += [(claim, verdict, first.get(claim.words)) for claim, verdict in across(figure, made)]
     return found
+
+
+def judged(made: Sequence[Made], ours: bool = False, first: bool = False) -> list[Verdict]:
+    """All verdicts on the paper's claims, or on this library's own; or those under first choices."""
+    return [(before if first else None) or now for claim, now, before in told(made) if claim.ours == ours]
+
+
+def with_first(claim: Claim | Across, verdict: Verdict, first: Verdict | None, bold: str = "{}") -> str:
+    """The numbers, and what the first choice said; `bold` is how a verdict is set."""
+    if first is None or claim.first is None:
+        return verdict.numbers
+    return f"{verdict.numbers}. First choice, {claim.first.words}: {bold.format(first.said)} ({first.numbers})"
 
 
 def _figure(figure: Figure, made: Sequence[Made], out: Path) -> str:
     panels = "".join(_panel(one, out) for one in made if one.figure.label == figure.label)
-    several = [(claim.words, verdict, False) for claim, verdict in across(figure, made)]
+    first = across_first(figure, made)
+    several = [_line(claim, verdict, first.get(claim.words)) for claim, verdict in across(figure, made)]
     settings = f'<p class="faint">{html.escape(figure.settings)}</p>' if figure.settings else ""
     return (
         f'<section id="{figure.name}"><h2>{html.escape(figure.title)}<code>{html.escape(figure.label)}</code></h2>'
@@ -82,14 +107,14 @@ def _panel(one: Made, out: Path) -> str:
     title = f"<figcaption>{html.escape(one.panel.key)}: {html.escape(one.panel.title)}</figcaption>"
     if one.results is None:
         return f"<figure>{title}<p>Not run: {one.missing} runs are missing.</p></figure>"
-    told = _verdicts([(claim.words, verdict, claim.ours) for claim, verdict in one.verdicts])
+    rows = _verdicts([_line(claim, verdict, one.first.get(claim.words)) for claim, verdict in one.verdicts])
     if one.panel.table is not None:
-        return f"<figure class='wide'>{title}{_table(*one.panel.table(one.results))}{told}</figure>"
+        return f"<figure class='wide'>{title}{_table(*one.panel.table(one.results))}{rows}</figure>"
     path = picture(one, out / "pictures")
     assert path is not None
     data = base64.b64encode(path.read_bytes()).decode()
     return (
-        f'<figure>{title}<img alt="{html.escape(one.panel.title)}" src="data:image/png;base64,{data}">{told}</figure>'
+        f'<figure>{title}<img alt="{html.escape(one.panel.title)}" src="data:image/png;base64,{data}">{rows}</figure>'
     )
 
 
@@ -97,6 +122,10 @@ def _table(headings: list[str], rows: list[list[str]]) -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in headings)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _line(claim: Claim | Across, verdict: Verdict, first: Verdict | None) -> tuple[str, Verdict, bool]:
+    return claim.words, verdict._replace(numbers=with_first(claim, verdict, first)), claim.ours
 
 
 def _verdicts(rows: Sequence[tuple[str, Any, bool]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from resolvent.paper import networks
-from resolvent.paper.figure import Claim, Figure, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, Figure, First, Line, Panel, Settings, Verdict
 from resolvent.paper.networks import MNIST, QUICK_MNIST, QUICK_WORDS
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, algorithms, also
@@ -59,6 +59,13 @@ def _one_epoch(results: Results) -> Verdict:
     return Verdict.share({label: x < one / 1.1 for label, x in others.items()}, words)
 
 
+FIRST_ROUNDS, FIRST_LR = 120, 1e-6
+SHORTER = First(
+    "steps of 1e-6 and 120 rounds",
+    panel=Panel("top-left, first", "Least squares, batches of 1000", LEAST_SQUARES | {"run.rounds": FIRST_ROUNDS},
+                _lines(1000, FIRST_LR)),
+)  # fmt: skip
+"""No prox method settles in so few rounds; the order at the end depends on the step."""
 CLAIMS = (
     Claim("With minibatches no algorithm reaches the correct solution.", _nobody),
     Claim("Convergence is slower than with full gradients.", _slower),
@@ -66,6 +73,9 @@ CLAIMS = (
         "FedAvg with k = 1 is no better than the others, and FedSplit and FedPi end at better solutions.", _one_epoch
     ),
 )
+
+
+SQUARES = tuple(replace(claim, first=SHORTER) for claim in CLAIMS)
 
 
 def _network() -> tuple[Line, ...]:
@@ -77,11 +87,17 @@ def _network() -> tuple[Line, ...]:
     return tuple(made)
 
 
-def _network_best(results: Results) -> Verdict:
+def _network_best(results: Results, tie: float = 1.05) -> Verdict:
     finals = {label: results.final(label) for label in results.lines}
     order = sorted(finals, key=finals.__getitem__)
     words = "final losses: " + ", ".join(f"{label}: {short(finals[label])}" for label in order)
-    return Verdict.of(finals[networks.MANY] <= 1.05 * finals[order[0]], words)
+    return Verdict.of(finals[networks.MANY] <= tie * finals[order[0]], words)
+
+
+STRICT = First(
+    "the least loss, however close; not judged with eta = 100 for FedSplit and FedPi, which was first too",
+    lambda results: _network_best(results, tie=1.0),
+)
 
 
 FIGURE = Figure(
@@ -90,12 +106,12 @@ FIGURE = Figure(
     "Users compute with five minibatches an epoch (Algorithm 2). Dotted: as many steps with full gradients.",
     (
         Panel("top-left", "Least squares, batches of 1000", LEAST_SQUARES | {"run.rounds": ROUNDS},
-              _lines(1000, SQUARES_LR), CLAIMS, styles={"-": "minibatches", ":": FULL}),
+              _lines(1000, SQUARES_LR), SQUARES, styles={"-": "minibatches", ":": FULL}),
         Panel("top-right", "Logistic regression, batches of 200", LOGISTIC | {"run.rounds": ROUNDS},
               _lines(200, LOGISTIC_LR), CLAIMS, styles={"-": "minibatches", ":": FULL}),
         Panel("bottom", "CNN on MNIST, five batches an epoch", MNIST, _network(),
-              (Claim("On the network FedAvg with many epochs does best.", _network_best),), column="value",
-              ylabel="training loss", paper_seeds=4, quick=QUICK_MNIST),
+              (Claim("On the network FedAvg with many epochs does best.", _network_best, first=STRICT),),
+              column="value", ylabel="training loss", paper_seeds=4, quick=QUICK_MNIST),
     ),
     settings="k counts epochs, shuffled passes over the batches; gradients of batches are scaled to be unbiased. A "
     f"prox is {EPOCHS} epochs of steps of size 1.5e-6 (least squares) or 1e-3 (logistic regression); FedAvg's steps "

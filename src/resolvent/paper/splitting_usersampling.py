@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resolvent.paper.figure import Across, Claim, Figure, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import Across, Claim, Figure, First, Line, Panel, Settings, Verdict
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, algorithms
 
@@ -67,6 +67,14 @@ def _unstable(panels: dict[str, Results]) -> Verdict:
     return Verdict.share(parts, f"after the first tenth of the rounds {'; '.join(words)}")
 
 
+def _unsettled(panels: dict[str, Results]) -> Verdict:
+    """FedSplit against FedPi by where they settle."""
+    floors = {key: (results.floor("FedSplit"), results.floor("FedPi")) for key, results in panels.items()}
+    words = "; ".join(f"{key}: FedSplit {short(split)}, FedPi {short(pi)}" for key, (split, pi) in floors.items())
+    return Verdict.share({key: split > 10 * pi for key, (split, pi) in floors.items()}, words)
+
+
+SETTLES = First("ten times FedPi's gap where they settle", _unsettled)
 SHORT = (
     "Likely: what is left is the difference between the means over some users and over all; short steps feel it least."
 )
@@ -92,7 +100,8 @@ FIGURE = Figure(
         _panel("bottom-left", "Least squares", LEAST_SQUARES, 0.7),
         _panel("bottom-right", "Logistic regression", LOGISTIC, 0.7),
     ),
-    (Across("FedSplit becomes unstable at p = 0.5, while FedPi stays stable.", ("top-left", "top-right"), _unstable),),
+    (Across("FedSplit becomes unstable at p = 0.5, while FedPi stays stable.", ("top-left", "top-right"), _unstable,
+            first=SETTLES),),
     settings="The mean is over the users present, absent users keep their z and their u moves with it; a round to "
     "which nobody comes changes nothing.",
-)
+)  # fmt: skip

@@ -61,9 +61,9 @@ class Apart:
     shape: tuple[int, ...]
 
     def __call__(self, W: Tensor, *args: float) -> Tensor:
-        return torch.stack([self._answer(user, w, *args) for user, w in enumerate(W)])
+        return torch.stack([self.answer(user, w, *args) for user, w in enumerate(W)])
 
-    def _answer(self, user: int, w: Tensor, *args: float) -> Tensor:
+    def answer(self, user: int, w: Tensor, *args: float) -> Tensor:
         out = as_tensor(self.calls[user](w, *args), f"what {self.name}[{user}] gives").to(w)
         if out.shape != self.shape:
             refuse(f"what {self.name}[{user}] gives", f"of shape {tuple(out.shape)}", f"{self.shape} is needed")
@@ -118,7 +118,10 @@ class Custom:
 
     Row i of an answer may depend on row i of the argument only. Where `value` is given and `grad` is not, the gradient
     is had by automatic differentiation if value is made of torch operations: it is tried once, at the origin, to see.
-    `lipschitz` and `convexity` are numbers, or one a user. `minimiser` is taken on trust, and f* = f(minimiser).
+    `lipschitz` and `convexity` are numbers, or one a user. f* = f(minimiser).
+
+    Before a run begins, the functions and claims are compared with each other at a few random points, and refused where
+    they contradict each other (`resolvent.problems.verify`). `check=False` takes all of them on trust.
     """
 
     def __init__(
@@ -135,21 +138,21 @@ class Custom:
         lipschitz: Any = None,
         convexity: Any = None,
         dtype: torch.dtype = FLOAT,
+        check: bool = True,
     ) -> None:
         self.users, self.dim = whole(users, "users"), whole(dim, "dim")
         if dtype not in (torch.float32, torch.float64):
             refuse("dtype", dtype, "torch.float32 or torch.float64 is needed")
-        self.convex = convex
+        self.convex, self.check = convex, check
         self.weights = as_weights(weights, users, torch.empty(0, dtype=dtype))
         self.lipschitz = self._constants(lipschitz, "lipschitz")
         self.convexity = self._constants(convexity, "convexity")
         self.minimiser = self._point(minimiser)
         given = {"value": value, "grad": grad, "prox": prox, "hessian": hessian}
-        shapes = {"value": (), "grad": (dim,), "prox": (dim,), "hessian": (dim, dim)}
         self._answers: dict[str, Answers] = {}
         for name, f in given.items():
             if f is not None:
-                self._answers[name] = _answers(name, f, users, shapes[name])
+                self._answers[name] = _answers(name, f, users, _shape(name, dim))
         if grad is None and "value" in self._answers:
             slope = Derived(self._answers["value"])
             if slope.works(self.weights.new_zeros(users, dim)):
@@ -186,6 +189,16 @@ class Custom:
         return frozenset(self._answers)
 
     @property
+    def apart(self) -> bool:
+        """Whether users have functions of their own."""
+        return any(isinstance(answers, Apart) for answers in self._answers.values())
+
+    @property
+    def stacked(self) -> frozenset[str]:
+        """The given functions that are one callable over all users' rows."""
+        return frozenset(name for name, answers in self._answers.items() if isinstance(answers, Together))
+
+    @property
     def closed_form(self) -> bool:
         return "prox" in self._answers
 
@@ -194,6 +207,16 @@ class Custom:
             refuse(name, "not given to this Custom problem", f"Custom(..., {name}=...) is needed to answer this")
         # A copy: a function that works in place must not write into the state of a run.
         return self._answers[name](as_rows(W, self).expand(self.users, -1).clone(), *args)
+
+    def attempt(self, name: str, W: Tensor, *args: float) -> Tensor:
+        """What a function gives where it may fail: NaN for users whose function raises an error."""
+        rows, answers = as_rows(W, self).expand(self.users, -1), self._answers[name]
+        nothing = rows.new_full((self.users, *_shape(name, self.dim)), torch.nan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if isinstance(answers, Apart):
+                return torch.stack([_or(nothing[i], answers.answer, i, w.clone(), *args) for i, w in enumerate(rows)])
+            return _or(nothing, answers, rows.clone(), *args)
 
     def value(self, W: Tensor) -> Tensor:
         return self._ask("value", W)
@@ -219,6 +242,7 @@ class Custom:
             lipschitz=None if self.lipschitz is None else self.lipschitz[who],
             convexity=None if self.convexity is None else self.convexity[who],
             dtype=self.weights.dtype,
+            check=self.check,
         )
 
     @cached_property
@@ -230,6 +254,19 @@ class Custom:
     def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f*; below zero where `minimiser` was none."""
         return None if self.fstar is None else objective(self, points(W, self)) - self.fstar
+
+
+def _shape(name: str, dim: int) -> tuple[int, ...]:
+    """Of one user's answer."""
+    return {"value": (), "grad": (dim,), "prox": (dim,), "hessian": (dim, dim)}[name]
+
+
+def _or(nothing: Tensor, function: Function, *args: Any) -> Tensor:
+    try:
+        answer: Tensor = function(*args)
+    except Exception:  # whatever a user's function may raise: it is asked here for what it cannot be expected to know
+        return nothing
+    return answer.detach()
 
 
 def _answers(name: str, f: Function | Sequence[Function], users: int, shape: tuple[int, ...]) -> Answers:

@@ -1,0 +1,64 @@
+"""Do the functions of a Custom problem belong together? Asked once, before the first round, at a few random points.
+
+A wrong gradient or prox has a fixed point too, and every certificate vanishes there. What is compared: grad with value,
+prox with value (or with grad), hessian with grad, users' rows with each other, and the claims `convex`, `lipschitz`,
+`convexity` and `minimiser` with all of these. Only what rounding and kinks cannot explain is refused. Where a function
+fails or is not finite, nothing is said: it may have been asked outside its domain.
+
+The calls are bounded, whatever the functions do: about 80 of value, 60 of grad, 20 of prox and 10 of hessian at most,
+and where each user has a function of its own, to at most USERS users.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.problems.custom import Custom
+from resolvent.problems.verify.claims import check_constants, check_minimiser, check_pairs
+from resolvent.problems.verify.examiner import Examiner
+from resolvent.problems.verify.functions import (
+    check_every_eta,
+    check_gradient,
+    check_hessian,
+    check_prox,
+    check_rows,
+    check_slopes,
+)
+
+USERS = 32
+
+
+def verify(problem: Custom, start: Tensor, eta: float, changes: bool = True) -> None:
+    """Refuse functions and claims that contradict each other.
+
+    `start` (1 or users, d) and eta are those of the run. `changes`: whether eta does, so that a prox must serve others.
+    """
+    users = torch.arange(problem.users)
+    if problem.apart and problem.users > USERS:
+        users = torch.from_numpy(np.sort(np.random.default_rng(0).choice(problem.users, USERS, replace=False)))
+    part = problem if len(users) == problem.users else problem.take(users)
+    examiner = Examiner(part, users.tolist(), np.random.default_rng(1))
+    start = start.to(part.weights).expand(problem.users, -1)
+    places = examiner.places(start[users], eta)
+    check_rows(examiner, places, eta)
+    pairs = check_slopes(examiner, places, eta)
+    for place in places:
+        check_hessian(examiner, place)
+    if part.convex:
+        check_pairs(examiner, pairs)
+        if changes:
+            check_every_eta(examiner, places[0].x, eta)
+    check_constants(examiner, places[0], pairs)
+    check_minimiser(Examiner(problem, list(range(problem.users)), examiner.rng), start)
+
+
+def verify_answer(problem: Custom, u: Tensor, p: Tensor | None, eta: float, seed: list[int]) -> None:
+    """The same for the answers p to u of one round, and for the gradients at u; p is None where it is not a prox."""
+    examiner = Examiner(problem, list(range(problem.users)), np.random.default_rng(seed))
+    size = u.norm(dim=1).clamp_min(1)
+    if examiner.offers("value", "grad"):
+        check_gradient(examiner, examiner.line(u, size), examiner.ask("grad", u))
+    if p is not None and problem.offers & {"value", "grad"}:
+        check_prox(examiner, u, p, eta, size)

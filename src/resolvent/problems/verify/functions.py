@@ -1,0 +1,180 @@
+"""grad against value, prox against value or grad, hessian against grad, and users' rows against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from resolvent.problems.verify.claims import Pair
+from resolvent.problems.verify.examiner import Examiner, Place
+from resolvent.problems.verify.lines import Line, Tolerance, settle
+
+INEXACT = 1e-4
+"""The relative error of a prox that is forgiven: it may be an iteration."""
+
+
+def check_rows(examiner: Examiner, places: list[Place], eta: float) -> None:
+    """Row i of an answer may depend on row i of the argument only: the rows of every second user are exchanged."""
+    near, far = places[0].x, places[1].x
+    for function in sorted(examiner.problem.stacked) if len(near) > 1 else []:
+        args = (eta,) if function == "prox" else ()
+        once, other, again = (examiner.ask(function, W, *args).reshape(len(W), -1) for W in (near, far, near))
+        for parity in (0, 1):
+            moved = (torch.arange(len(near)) % 2 == parity).unsqueeze(1)
+            mixed = examiner.ask(function, torch.where(moved, far, near), *args).reshape(len(near), -1)
+            before = torch.where(moved, other, once)
+            change = (mixed - before).norm(dim=1)
+            rounding = 1e3 * torch.finfo(near.dtype).eps * before.norm(dim=1).nan_to_num(0, 0, 0).amax()
+            noise = 10 * (again - once).norm(dim=1).nan_to_num(torch.inf) + rounding
+            examiner.refuse_first(
+                function,
+                change > Tolerance.of(near.dtype).change * before.norm(dim=1) + noise,
+                "changes by {:.3g} when only other users' rows change, but row i of what it gives may depend on row i "
+                "of its argument only",
+                "work on each row by itself",
+                change,
+            )
+
+
+def check_slopes(examiner: Examiner, places: list[Place], eta: float) -> list[Pair]:
+    """Gradients and the answers of a prox against values. Returns all of them, points with their subgradients."""
+    pairs: list[Pair] = []
+    answers: list[Tensor] = []
+    for x, reach in places:
+        if examiner.offers("value"):
+            line = examiner.line(x, reach)
+            check_convex(examiner, line)
+            if examiner.offers("grad"):
+                check_gradient(examiner, line, examiner.ask("grad", x))
+        if examiner.offers("grad"):
+            pairs.append(Pair("grad", x, examiner.slopes(x), torch.zeros_like(reach)))
+        if examiner.offers("prox"):
+            p = examiner.ask("prox", x, eta)
+            pairs.append(Pair("prox", p, *slope(x, p, eta)))
+            if examiner.problem.offers & {"value", "grad"}:
+                check_prox(examiner, x, p, eta, reach, answers[-1] if answers else None)
+            answers.append(p)
+    return pairs
+
+
+def check_convex(examiner: Examiner, line: Line) -> None:
+    """Values halfway between two points are no higher than their mean."""
+    if examiner.problem.convex and (found := line.convex()) is not None:
+        examiner.refuse(
+            "value",
+            found.user,
+            f"is higher halfway between two points {2 * found.length:.3g} apart than the mean of its values there, by "
+            f"{-found.said:.3g}, but a convex function is not",
+            "correct value, pass convex=False",
+        )
+
+
+def check_gradient(examiner: Examiner, line: Line, g: Tensor) -> None:
+    """A subgradient for convex f; otherwise a gradient almost everywhere."""
+    convex = examiner.problem.convex
+    found = line.subgradient(g) if convex else line.gradient(g)
+    if found is not None:
+        examiner.refuse(
+            "grad",
+            found.user,
+            f"is no {'subgradient' if convex else 'gradient'} of value: {found} is what value changes by",
+            "correct grad or value",
+        )
+
+
+def check_prox(
+    examiner: Examiner, u: Tensor, p: Tensor, eta: float, reach: Tensor, other: Tensor | None = None
+) -> None:
+    """(u - p) / eta must be a subgradient at p. Without convexity, p must be lower than what lies around it.
+
+    Judged along a random direction, or towards another answer, in the coordinates in which p is not zero: answers of a
+    prox like to be at kinks, and across a kink every slope between two is right.
+    """
+    g, error = slope(u, p, eta)
+    move = (u - p).norm(dim=1)
+    aim = p + move.unsqueeze(1) * examiner.directions() if other is None else other
+    v, distance = examiner.towards(p, torch.where((p != 0) | (p == 0).all(1, keepdim=True), aim, p))
+    line = examiner.line(
+        p, distance if other is not None else torch.where(move > 0, move, reach).nan_to_num(1, 1, 1), v
+    )
+    if examiner.offers("value"):  # near its minimum f is a difference of terms as large as f is at u
+        height = examiner.ask("value", u).abs().nan_to_num(0, 0, 0)
+        line = replace(line, noise=line.noise + 10 * torch.finfo(u.dtype).eps * height)
+    error = error + INEXACT * g.norm(dim=1)
+    if examiner.problem.convex:
+        found = line.subgradient(g, error)
+    elif examiner.offers("value"):
+        found = line.subgradient(g, error, bend=1 / eta)
+    else:
+        found = line.gradient(g) if bool((move > 1e-3 * reach).all()) else None
+    if found is not None:
+        of = "value" if examiner.offers("value") else "grad"
+        examiner.refuse(
+            "prox",
+            found.user,
+            f"at eta = {eta:g} does not minimise f(x) + |x - u|^2 / (2 eta): (u - p) / eta is no gradient of f at its "
+            f"answer p, since {found} is what {of} gives",
+            f"correct prox or {of}",
+        )
+
+
+def slope(u: Tensor, p: Tensor, eta: float) -> tuple[Tensor, Tensor]:
+    """(u - p) / eta, and how much of it the rounding of u, p and what p is computed from leaves unknown."""
+    rounding = torch.finfo(u.dtype).eps ** 0.5 / 3
+    return (u - p) / eta, rounding * (u.norm(dim=1) + p.norm(dim=1)) / eta
+
+
+def check_every_eta(examiner: Examiner, u: Tensor, eta: float) -> None:
+    """From halfway between u and p = prox(u, eta), prox(., eta/2) must give p again: the f behind it is one f."""
+    if not examiner.offers("prox"):
+        return
+    p = examiner.ask("prox", u, eta)
+    q = examiner.ask("prox", (u + p) / 2, eta / 2)
+    rounding = 1e3 * torch.finfo(u.dtype).eps * (u.norm(dim=1) + p.norm(dim=1))
+    off = (p - q).norm(dim=1)
+    examiner.refuse_first(
+        "prox",
+        off > 10 * INEXACT * (u - p).norm(dim=1) + rounding,
+        f"at eta = {eta / 2:g} is not of the function that it is of at eta = {eta:g}: from halfway between u and its "
+        "answer it must give the same answer, but gives one {:.3g} away",
+        "correct how prox uses eta",
+        off,
+    )
+
+
+def check_hessian(examiner: Examiner, place: Place) -> None:
+    """H v against differences of the gradient over two steps, symmetry, and no curvature below zero for convex f."""
+    if not examiner.offers("grad", "hessian"):
+        return
+    x = place.x
+    H, v, loose = examiner.ask("hessian", x), examiner.directions(), Tolerance.of(x.dtype).change
+    size, skew = (M.flatten(1).abs().amax(1) for M in (H, H - H.mT))
+    size = size + torch.finfo(x.dtype).tiny / loose
+    words = "is not symmetric, but differs from its transpose by {:.3g}"
+    examiner.refuse_first("hessian", skew > loose * size, words, "correct hessian", skew)
+    Hv = (H @ v.unsqueeze(2)).squeeze(2)
+    differences, noise = _differences(examiner, place, v)
+    settled, spread = settle(differences)
+    off = (Hv - differences).norm(dim=2)
+    allowed = 10 * loose * (Hv.norm(dim=1) + differences.norm(dim=2)) + 3 * spread + noise
+    bad, found = (settled & (off > allowed)).any(0), differences[1]
+    words = "is not the derivative of grad: along a unit vector it gives {:.6g}, but differences of grad {:.6g}"
+    examiner.refuse_first("hessian", bad, words, "correct hessian or grad", (Hv * v).sum(1), (found * v).sum(1))
+    if examiner.problem.convex and x.shape[1] <= 100 and bool(torch.isfinite(H).all()):
+        lowest = torch.linalg.eigvalsh((H + H.mT) / 2)[:, 0]
+        words = "has an eigenvalue of {:.3g}, but those of a convex function are >= 0"
+        examiner.refuse_first("hessian", lowest < -loose * size, words, "correct hessian, pass convex=False", lowest)
+
+
+def _differences(examiner: Examiner, place: Place, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Central differences of grad along unit vectors v over three steps (3, users, d), and how exact they are."""
+    x, found, noise = place.x, [], []
+    for h in (1e-2, 1e-3, 1e-4) if x.dtype == torch.float64 else (0.03, 1e-2, 3e-3):
+        ahead, behind = x + h * place.reach.unsqueeze(1) * v, x - h * place.reach.unsqueeze(1) * v
+        up, down = examiner.slopes(ahead), examiner.slopes(behind)
+        length = (ahead - behind).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
+        found.append((up - down) / length.unsqueeze(1))
+        noise.append(100 * torch.finfo(x.dtype).eps * (up.norm(dim=1) + down.norm(dim=1)) / length)
+    return torch.stack(found), torch.stack(noise)
