@@ -13,7 +13,7 @@ from torch import Tensor
 
 from resolvent.errors import refuse
 from resolvent.problems.affine import Spectrum
-from resolvent.problems.factor import EASY, jacobi, noise
+from resolvent.problems.jacobi import EASY, jacobi, noise
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import Bucket, Rows
 

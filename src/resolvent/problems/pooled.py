@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.affine import Spectrum, each_row
-from resolvent.problems.factor import EASY, jacobi, noise, stacked_root
+from resolvent.problems.jacobi import EASY, jacobi, noise, stacked_root
 
 
 @dataclass(frozen=True, eq=False)
