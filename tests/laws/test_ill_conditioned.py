@@ -120,6 +120,19 @@ def test_scaled_columns_give_the_scaled_minimiser() -> None:
     assert scaled.fstar == pytest.approx(plain.fstar, rel=1e-12)
 
 
+@pytest.mark.parametrize("rows", [2, 3, 4])
+@pytest.mark.parametrize("order", [(8, -8, 0, 4), (-8, 8, -8, 8), (0, 8, -6, -8)])
+def test_users_of_few_rows_and_columns_of_any_scales(rows: int, order: tuple[int, ...]) -> None:
+    """The minimiser of least norm solves every equation, to the rounding of its own terms."""
+    rng = np.random.default_rng(9)
+    A = rng.standard_normal((1, rows, 4)) * 10.0 ** np.array(order)
+    b = rng.standard_normal((1, rows))
+    w = rs.LeastSquares(A, b).minimiser.numpy()
+    size = np.abs(A[0]) @ np.abs(w) + np.abs(b[0])
+    error = A[0].astype(np.longdouble) @ w.astype(np.longdouble) - b[0]
+    assert float(np.max(np.abs(error) / size)) <= 1e-12
+
+
 def test_only_users_who_need_it_are_decomposed_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(6)
     A = [rng.standard_normal((n, 4)) for n in (12, 12, 2, 3, 13)]

@@ -43,7 +43,21 @@ def jacobi(M: Any) -> tuple[Any, Any, Any]:
     else:
         sigma = sigma * (scale[0] / scale[1])
         left = left[:, : len(sigma)]
-    return (sigma, left, right.T) if tall else (sigma, right, left.T)
+    return (sigma, left, right.T) if tall else (sigma, right, _orthogonal(left.T))
+
+
+def _orthogonal(V: Any) -> Any:
+    """Rows made orthogonal once more, in order: twice is enough.
+
+    Right vectors come with small components as precise as large ones. Left vectors do not, but the first do, and those
+    components of the others follow from them.
+    """
+    V = V.copy()
+    for _ in range(2):
+        for k in range(len(V)):
+            V[k] -= (V[:k] @ V[k]) @ V[:k]
+            V[k] /= np.linalg.norm(V[k])
+    return V
 
 
 def stacked_root(rows: Any, z: Any, sizes: Any) -> tuple[Any, Any]:

@@ -357,7 +357,8 @@ def small_users_count(seed: int) -> str:
     A = [10**apart * large[rng.permutation(len(large))[: int(rng.integers(1, len(large) + 1))]] for _ in range(3)]
     A += [10**-apart * rng.standard_normal((int(rng.integers(d, 9)), d)) for _ in range(2)]
     A = [x.astype(kind) for x in A]
-    b = [(x @ rng.standard_normal(d)).astype(kind) for x in A]
+    truths = [*np.repeat(rng.standard_normal((1, d)), 3, axis=0), *rng.standard_normal((2, d))]  # the large ones agree
+    b = [(x @ w).astype(kind) for x, w in zip(A, truths, strict=True)]
     problem, users = rs.LeastSquares(A, b), [User.of(x, y) for x, y in zip(A, b, strict=True)]
     case = Case(problem, users, [Fraction(1, len(users))] * len(users), np.ones(d), rng, f"d {d}, 1e+-{apart:.2g}")
     star, rank = pooled(case)
