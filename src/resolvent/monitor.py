@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from resolvent.rounds import Engine, Round
-from resolvent.state import State
+from resolvent.state import State, personal
 from resolvent.yardstick import Yardstick
 
 BLOWN_UP = 1e8
@@ -60,7 +60,7 @@ class Monitor:
     @property
     def score(self) -> Score:
         if self._score is None:  # nothing was considered yet: the best state is the one before the first round
-            self._score = Score.of(self._value(answer(self.best)), math.nan, self.best)
+            self._score = Score.of(self._value_of(self.best), math.nan, self.best)
         return self._score
 
     def consider(self, state: State, value: float, residual: float) -> None:
@@ -71,7 +71,14 @@ class Monitor:
 
     def measure(self, happened: Round) -> None:
         """Consider the state of a round which nobody recorded."""
-        self.consider(happened.state, self._value(answer(happened.state)), happened.residual)
+        self.consider(happened.state, self._value_of(happened.state), happened.residual)
+
+    def _value_of(self, state: State) -> float:
+        """As the history has it: of the average where there is one, else as users see it with what they remember."""
+        if state.average is not None:
+            return self._value(state.average.model)
+        more = self._engine.inspect(state.w, personal(state), state.memory) if state.memory else None
+        return self._value(state.w) if more is None else more["value"]
 
     def _value(self, w: Tensor) -> float:
         return float(self._engine.measure(w)["value"])
@@ -134,14 +141,11 @@ class Monitor:
         """What must be said of a run that ends with this value."""
         first, y = self.first, self.yardstick
         if math.isfinite(first):
-            rounding = 1e3 * torch.finfo(state.w.dtype).eps * y.pull * (y.size + float(state.w.norm()))
-            if not value - first <= max(RISEN * max(abs(first), min(abs(value), 1e300)), rounding):
+            eps = torch.finfo(state.w.dtype).eps
+            rounding = 1e3 * eps * y.pull * (y.size + float(state.w.norm()))
+            least = max(RISEN, 100 * eps) * max(abs(first), min(abs(value), 1e300))
+            if not value - first <= max(least, rounding):
                 yield f"the value rose from {first:.6g} to {value:.6g}"
             elif first - value > BLOWN_UP**2 * (1 + abs(first)):
                 yield f"the value fell from {first:.3g} to {value:.3g}, as if it were not bounded below"
         yield from getattr(getattr(self._engine, "problem", None), "remarks", lambda *_: ())(state.u, y.origin)
-
-
-def answer(state: State) -> Tensor:
-    """The model that a state hands back, (1, d): the average where there is one."""
-    return state.w if state.average is None else state.average.model
