@@ -562,4 +562,4 @@ def batches(rng: Rng, problem: Any, m: Any, loss: Any, W: Tensor, users: list[tu
             near(got[i], want, "the gradient of a batch", problem.way)
 
 
-FAMILIES = [Family("networks against autograd", against_autograd, few=25, many=600)]
+FAMILIES = [Family("networks against autograd", against_autograd, few=20, many=350)]
