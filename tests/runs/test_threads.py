@@ -11,12 +11,17 @@ from resolvent import config, experiment
 from resolvent.runs import Folder
 from resolvent.runs.recorder import Recorder
 
-LOGISTIC = {"problem": {"name": "logistic", "users": 6, "dim": 60, "rows": 1000}, "run": {"rounds": 8}}
+LOGISTIC = {"problem": {"name": "logistic", "users": 6, "dim": 60, "rows": 1000}, "run": {"rounds": 4}}
 OWN = "import resolvent as rs\ndef make(): return rs.make_logistic(users=6, dim=60, rows=1000)\n"
 CASES = {
     "made": LOGISTIC,
-    "two threads asked for": LOGISTIC | {"run": {"rounds": 8, "threads": 2}},
-    "own": {"problem": {"name": "own.py:make"}, "run": {"rounds": 8}, "scheme": {"eta": 0.01}},
+    "two threads asked for": LOGISTIC | {"run": {"rounds": 4, "threads": 2}},
+    "own": {"problem": {"name": "own.py:make"}, "run": {"rounds": 4}, "scheme": {"eta": 0.01}},
+    "own, two threads asked for": {
+        "problem": {"name": "own.py:make"},
+        "run": {"rounds": 4, "threads": 2},
+        "scheme": {"eta": 0.01},
+    },
 }
 
 
