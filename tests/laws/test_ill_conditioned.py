@@ -70,6 +70,16 @@ def test_directions_that_only_small_users_see() -> None:
     assert problem.fstar < 1e-16
 
 
+@pytest.mark.parametrize("size", [1e4, 3e7])
+def test_what_large_users_leave_behind_is_no_data_beside_small_ones(size: float) -> None:
+    """Two large users see one direction between them, and their rounding errors are as long as a small user's rows."""
+    rng = np.random.default_rng(3)
+    row = rng.standard_normal((1, 3))
+    A = [size * row, 2 * size * row, rng.standard_normal((5, 3)) / size]
+    problem = rs.LeastSquares(A, [a @ [1.0, 2.0, 3.0] for a in A])
+    np.testing.assert_allclose(problem.minimiser, [1, 2, 3], rtol=1e-3)
+
+
 @pytest.mark.parametrize("power", [4, 8, 12])
 def test_nearly_dependent_columns(power: int) -> None:
     """Columns 1e-12 apart are two columns: Jacobi's method sees what A^T A cannot."""

@@ -353,7 +353,7 @@ def small_users_count(seed: int) -> str:
     rng = np.random.default_rng(seed)
     d = int(rng.integers(2, 5))
     large = rng.standard_normal((int(rng.integers(1, d)), d))
-    apart, kind = float(rng.uniform(0, 5)), [np.float64, np.float32][int(rng.integers(2))]
+    apart, kind = float(rng.uniform(0, 7)), [np.float64, np.float32][int(rng.integers(2))]
     A = [10**apart * large[rng.permutation(len(large))[: int(rng.integers(1, len(large) + 1))]] for _ in range(3)]
     A += [10**-apart * rng.standard_normal((int(rng.integers(d, 9)), d)) for _ in range(2)]
     A = [x.astype(kind) for x in A]
