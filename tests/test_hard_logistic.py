@@ -39,6 +39,16 @@ def test_the_prox_descends_on_steep_data() -> None:
     assert float(height(problem, problem.prox(u, 1000), u, 1000)) == pytest.approx(0.08946816987653504, rel=1e-12)
 
 
+def test_the_prox_is_found_where_losses_bend_in_thin_layers() -> None:
+    """Margins of 1e11 and losses that bend over a width of 1: line searches alone jump from one layer to the next."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        A, b, u = rng.standard_normal((11, 4)) * 4e5, rng.choice([-1.0, 1.0], 11), rng.standard_normal(4) * 1e6
+        bound = rs.NewtonProx().bind(rs.Logistic([A], [b], reg=0), True)
+        _, memory = bound.rows(Ask(0, 10.0), torch.from_numpy(u).unsqueeze(0), {})
+        assert float(memory["error"]) <= 1e-12 * np.linalg.norm(u)
+
+
 def mixed() -> tuple[rs.Logistic, Tensor]:
     """One hard user among gentle ones."""
     users = [gentle(0), (np.array(STEEP[0]), np.array(STEEP[1])), gentle(1), gentle(2, rows=9)]
@@ -145,6 +155,14 @@ SEPARABLE: dict[str, tuple[Any, Any]] = {
     "by a margin": ([[[1.0, 0.0], [-1.0, 0.0]], [[1.0, 0.5], [-2.0, 0.3]]], [[1, -1], [1, -1]]),
     "one row": ([[[3.0, 1.0]]], [[1]]),
     "but for ties": ([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]], [[1, -1, 1]]),
+    "but for ties, in odd units": (
+        [[[2.0, -(2.0**14), 2.0**-12], [-2.0, 2.0**14, -(2.0**-12)], [-1.0, 0.0, -(2.0**-12)]]],
+        [[1, 1, 1]],
+    ),
+    "with rows of zeros, in small units": (
+        np.array([[[0, 0], [0, 0], [2, -2], [-1, -2], [1, -1], [3, -3]]]) * np.array([2.0**-37, 2.0**-22]),
+        [[1] * 6],
+    ),
     "with a row of zeros": ([[[0.0, 0.0], [1.0, 2.0]]], [[1, -1]]),
 }
 
@@ -156,7 +174,7 @@ def test_separable_data_have_no_minimiser_and_true_values(case: str, scale: floa
     problem = rs.Logistic(scale * np.array(A), b, reg=0)
     assert problem.minimiser is None
     assert problem.fstar is None
-    with pytest.warns(rs.errors.MayNotConverge, match="separable and reg is 0.*gaps are not known"):
+    with pytest.warns(rs.errors.MayNotConverge, match=r"separable.* reg is 0.*gaps are not known"):
         run = rs.solve(problem, rs.fedpi(1.0 / scale**2), rounds=5)
     margins = torch.einsum("mnd,d->mn", torch.tensor(scale * np.array(A)), run.model) * torch.tensor(b)
     value = float(torch.logaddexp(torch.zeros(()).double(), -margins).sum(1).mean())
@@ -173,6 +191,18 @@ def test_a_minimiser_without_regulariser_does_not_mind_units(units: tuple[float,
     assert problem.fstar == pytest.approx(rs.Logistic(A, b, reg=0).fstar, rel=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1e1, 1e3, 1e8])
+def test_no_direction_is_lost_among_rows_of_other_scales(scale: float) -> None:
+    """Two users along two diagonals: f* is the mean of two minima on a line, whose scales do not matter."""
+    rng = np.random.default_rng(8)
+    t, b = rng.standard_normal((2, 20, 1)), rng.choice([-1.0, 1.0], (2, 20))
+    A = [scale * t[0] * np.array([1.0, 1.0]), t[1] * np.array([1.0, -1.0]) / scale]
+    line = [rs.Logistic([t[i]], [b[i]], reg=0).fstar for i in range(2)]
+    found = rs.Logistic(A, list(b), reg=0).fstar
+    assert found is None or found == pytest.approx(sum(line) / 2, rel=1e-10)
+    assert found is not None or scale == 1e8
+
+
 def test_no_minimiser_is_claimed_where_features_are_almost_dependent() -> None:
     rng = np.random.default_rng(1)
     A = rng.standard_normal((1, 20, 1))
@@ -182,27 +212,41 @@ def test_no_minimiser_is_claimed_where_features_are_almost_dependent() -> None:
 
 @quiet
 def test_single_precision_has_true_gaps() -> None:
+    """Those of the same numbers in double precision, down to 1e-12: weights and reg are no thirds."""
     rng = np.random.default_rng(2)
-    A, b = rng.standard_normal((3, 40, 5)).astype(np.float32), rng.choice([-1.0, 1.0], (3, 40)).astype(np.float32)
-    problem, double = rs.Logistic(A, b), rs.Logistic(A.astype(float), b.astype(float))
+    A, b = rng.standard_normal((2, 40, 5)).astype(np.float32), rng.choice([-1.0, 1.0], (2, 40)).astype(np.float32)
+    problem, double = rs.Logistic(A, b, reg=0.125), rs.Logistic(A.astype(float), b.astype(float), reg=0.125)
     assert problem.minimiser is not None
     assert problem.minimiser.dtype == torch.float32
-    assert problem.fstar == pytest.approx(double.fstar, rel=1e-6)  # the weights 1/3 are rounded too
-    history = rs.solve(problem, rs.fedpi(0.1), rounds=20, every=1).history
+    assert problem.fstar == pytest.approx(double.fstar, rel=1e-14)
     models: list[Tensor] = []
-    rs.solve(problem, rs.fedpi(0.1), rounds=20, callback=lambda r: models.append(r.model.double()))
-    truth = objective(double, torch.cat(models)) - double.fstar
-    np.testing.assert_allclose(history.gap, truth, rtol=1e-4, atol=1e-5)
-    assert history.gap.iloc[-1] < 1e-9
+    history = rs.solve(problem, rs.fedpi(0.1), rounds=30, callback=lambda r: models.append(r.model.double())).history
+    np.testing.assert_allclose(history.gap, double.gap(torch.cat(models)), rtol=1e-5)
+    e = models[-1][0] - double.minimiser
+    bend = double.weights @ (double.hessian(double.minimiser) @ e)
+    assert history.gap.iloc[-1] == pytest.approx(float(e @ bend) / 2, rel=1e-3)
+    assert history.gap.iloc[-1] < 1e-11
 
 
 def test_values_far_from_the_minimiser() -> None:
-    """Where e^h overflows, and where the gradient at the minimiser, which is round-off, is multiplied by 1e12."""
+    """Where e^h overflows."""
     problem = rs.make_logistic(users=2, rows=20, dim=3)
     W = torch.tensor([[1e3, -2e3, 5e2], [1e12, 1.0, -1e12]], dtype=torch.float64)
     gap = problem.gap(W)
     assert gap is not None
     torch.testing.assert_close(gap + problem.fstar, objective(problem, W), rtol=1e-12, atol=0)
+
+
+def test_values_far_from_the_minimiser_of_dependent_features() -> None:
+    """The minimiser's own rounding leaves a gradient, which is multiplied by much far away."""
+    rng = np.random.default_rng(9)
+    A = rng.standard_normal((20, 2))
+    A = 1e4 * np.concatenate([A, A @ rng.standard_normal((2, 1)) + 1e-6 * rng.standard_normal((20, 1))], 1)
+    problem = rs.Logistic([A * np.repeat([1e-3, 1.0], 10)[:, None]], [rng.choice([-1.0, 1.0], 20)], reg=1e-9)
+    W = torch.tensor([[0.0, 0.0, 0.0], [100.0, -30.0, 20.0]], dtype=torch.float64)
+    gap = problem.gap(W)
+    assert gap is not None
+    torch.testing.assert_close(gap + problem.fstar, objective(problem, W), rtol=1e-14, atol=0)
 
 
 # --- users without a say ---------------------------------------------------------------------------------------------
@@ -236,6 +280,9 @@ def test_logistic_users_of_weight_zero_have_no_say_in_the_minimum() -> None:
     both, one = rs.Logistic(A, b, reg=0.1, weights=[1, 0]), rs.Logistic(A[:1], b[:1], reg=0.1)
     torch.testing.assert_close(both.minimiser, one.minimiser, rtol=1e-12, atol=1e-12)
     assert both.fstar == pytest.approx(one.fstar, rel=1e-14)
+    A[0, :, 1] = 0  # a feature of the silent user alone
+    both, one = rs.Logistic(A, b, reg=0, weights=[1, 0]), rs.Logistic(A[:1], b[:1], reg=0)
+    assert both.fstar == pytest.approx(one.fstar, rel=1e-14)
 
 
 # --- many features ---------------------------------------------------------------------------------------------------
@@ -266,6 +313,15 @@ def test_the_space_of_the_rows_gives_the_same_prox(sizes: tuple[int, ...], eta: 
     monkeypatch.setattr(factors, "WIDE", 10**6)
     assert isinstance(factors.factors(problem, u), factors.Kept)
     torch.testing.assert_close(thin, newton(problem, u, eta), rtol=1e-10, atol=1e-10)
+
+
+def test_the_space_of_the_rows_has_the_same_inverse() -> None:
+    problem, eta = wide(80, (5, 90, 7)), 30.0
+    x, e = torch.from_numpy(np.random.default_rng(7).standard_normal((2, 3, 80)))
+    mixed = factors.factors(problem, x)
+    mixed.renew(problem, torch.tensor([True] * 3), torch.cat([x, torch.full((3, 1), eta)], 1))
+    Q = torch.eye(80, dtype=torch.float64) + eta * problem.hessian(x)
+    torch.testing.assert_close(mixed.apply(e), torch.linalg.solve(Q, e), rtol=1e-10, atol=1e-12)
 
 
 @quiet

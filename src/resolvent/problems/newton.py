@@ -33,7 +33,7 @@ PATIENCE = 8
 """Steps in one round after which it is made at once."""
 POINTS = 9
 """Answers of earlier rounds that are kept: one more than the secant pairs between them."""
-MOST = 64
+MOST = 32
 """Steps of the quick way."""
 CLOSE = 1e-6
 """Relative to u, where Newton's method converges quadratically."""
