@@ -570,9 +570,20 @@ def test_first_rounds_that_move_nothing_are_no_yardstick() -> None:
     for scheme in (rs.fedpi(1.0), rs.fedprox(1.0)):
         run = rs.solve(apart, scheme, rounds=100, participation=rs.Trace([[1, 0], [0, 1]]))
         assert (run.status, run.reason) == ("finished", "100 rounds")
-    sets = rs.Indicators([rs.Halfspace([1.0, 0.0], 1.0), rs.Halfspace([-1.0, 1.0], -1.0)])
+    sets = rs.Indicators([rs.Halfspace([1.0, 0.0], 2.0), rs.Halfspace([-1.0, 0.0], -1.0)])
     run = rs.solve(sets, rs.fedpi(1.0), rounds=200, participation=rs.FixedSize(1), start=[0.0, 0.0])
     assert (run.status, run.reason) == ("finished", "200 rounds")
+
+
+@quietly
+@pytest.mark.parametrize("idle", [1, 9])
+def test_a_first_visit_may_tell_how_far_away_the_solution_is(idle: int) -> None:
+    """Values are unknown, and the user who pulls at all comes after many rounds in which nothing moved."""
+    blind = rs.Custom(2, 1, prox=[lambda u, eta: u / (1 + eta), lambda u, eta: (u + eta * 1e8) / (1 + eta)])
+    who = rs.Trace([[1, 0]] * idle + [[0, 1]])
+    run = rs.solve(blind, rs.fedpi(1.0), rounds=400, participation=who, start=[0.0])
+    assert (run.status, run.reason) == ("finished", "400 rounds")
+    assert float(run.model) == pytest.approx(5e7, rel=1e-6)
 
 
 RUNAWAY = rs.LeastSquares([[[1.0, 0.3]], [[1.0, 0.4]]], [[1.0], [0.0]])
@@ -638,6 +649,15 @@ def test_the_last_rounds_are_looked_at_too() -> None:
         run = rs.solve(steep, rs.fedavg(1.0), rounds=rounds, start=[1.0])
         assert run.status == "diverged"
         assert float(run.model) == 1.0
+
+
+@quietly
+@pytest.mark.parametrize("rounds", range(6, 10))
+def test_nan_in_the_last_rounds_is_divergence_whatever_their_number(rounds: int) -> None:
+    blind = rs.Custom(1, 1, grad=lambda W: W * (math.nan if float(W[0, 0]) < 0.6 else 1.0))  # from round 6 on
+    run = rs.solve(blind, rs.fedavg(0.1), rounds=rounds, start=[1.0])
+    assert (run.status, run.state.round) == ("diverged", 5)
+    assert bool(run.model.isfinite())
 
 
 def test_a_run_that_ends_above_where_it_began_says_so() -> None:
@@ -975,6 +995,7 @@ def test_one_user_goes_on_to_the_same_bits(name: str, anderson: Any, absent: str
     assert (whole.state.seen is not None) == (absent == "hold")
     for cut in (1, 2, 7):
         half = rs.solve(ONE, scheme, rounds=cut, **more)
+        same_bits(half.state, checkpoint.unpack(*checkpoint.pack(half.state)))
         rest = rs.solve(ONE, scheme, rounds=14 - cut, **(more | {"start": half.state}))
         same_bits(whole.state, rest.state)
 

@@ -80,11 +80,11 @@ class History:
         self.flush()
         return {name: self._columns[name][-1] for name in self._names()}
 
-    def scores(self, rows: int) -> list[tuple[float, float]]:
-        """Value and residual of the last rows; the value is that of the average where one is handed back."""
+    def scores(self, rows: int) -> tuple[list[float], list[float]]:
+        """Values and residuals of the last rows; the values are those of the average where one is handed back."""
         self.flush()
-        values = self._columns["average_value" if self._averaging else "value"]
-        return list(zip(values[len(values) - rows :], self._columns["residual"][len(values) - rows :], strict=True))
+        values, residuals = (self._columns[name] for name in (("value", "average_value")[self._averaging], "residual"))
+        return values[len(values) - rows :], residuals[len(residuals) - rows :]
 
     def forget(self) -> None:
         """Leave the last row out, once it has been read."""

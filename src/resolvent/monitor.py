@@ -75,6 +75,8 @@ class Monitor:
 
     def _value_of(self, state: State) -> float:
         """As the history has it: of the average where there is one, else as users see it with what they remember."""
+        if state.w is self.yardstick.origin and state.average is None:
+            return self.first
         if state.average is not None:
             return self._value(state.average.model)
         more = self._engine.inspect(state.w, personal(state), state.memory) if state.memory else None

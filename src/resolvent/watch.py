@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from resolvent.monitor import Monitor, Score
 from resolvent.rounds import Engine, Round
 from resolvent.state import State
 
-CHECK = 5
+CHECK = 10
 """Rounds between two looks for divergence, where nobody keeps every round."""
 ROOM = 1 << 24
 """Bytes of states that may wait until their values are known."""
@@ -174,9 +174,13 @@ class Watch:
             self.history.flush()
 
     def _consider(self) -> None:
-        """Tell the monitor of all states that wait."""
-        for state, (value, residual) in zip(self._waiting, self.history.scores(len(self._waiting)), strict=True):
-            self._monitor.consider(state, value, residual)
+        """Tell the monitor of the states that wait: of the best one where values are known, else of them all."""
+        values, residuals = self.history.scores(len(self._waiting))
+        rows: Iterable[int] = range(len(values))
+        if values and math.isfinite(sum(values)):
+            rows = (min(rows, key=values.__getitem__),)
+        for k in rows:
+            self._monitor.consider(self._waiting[k], values[k], residuals[k])
         self._waiting.clear()
 
     def _diverges(self, happened: Round, last: bool) -> str | None:

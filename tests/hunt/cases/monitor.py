@@ -104,7 +104,7 @@ def verdicts(seed: int) -> str:
     unit = 1 + case.scale + float(np.linalg.norm(case.start))
     if np.isfinite(sizes).all() and sizes.max() <= TALL * unit:
         assert run.status == "finished", f"u stays within {sizes.max():.3g}, but {run.reason}"
-    if not np.isfinite(sizes).all() or sizes[-6:].min() > GONE * unit:
+    if not np.isfinite(sizes).all() or sizes[-11:].min() > GONE * unit:
         assert run.status == "diverged", f"u is {sizes[-1]:.3g} in the end, but {run.reason}"
     first, last = case.value(case.start), case.value(models[-1])
     table = run.history
@@ -151,7 +151,7 @@ def residuals(seed: int) -> str:
 def parts(seed: int) -> str:
     """A run in two parts is judged as the whole is."""
     case = draw(seed)
-    whole, cut = case.solve(), 5 * int(np.random.default_rng(seed).integers(1, ROUNDS // 5))
+    whole, cut = case.solve(), 10 * int(np.random.default_rng(seed).integers(1, ROUNDS // 10))
     half = case.solve(cut)
     if half.status == "diverged":
         assert (half.status, half.reason) == (whole.status, whole.reason)
