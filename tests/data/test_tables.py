@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from resolvent.data import Table, libsvm, read, signs
+from resolvent.installed import install
 
 Write = Callable[[str, Any], Path]
 Refused = Callable[..., str]
@@ -371,7 +372,7 @@ def test_missing_files_and_folders(tmp_path: Path, refused: Refused) -> None:
 
 def test_parquet_without_pyarrow(write: Write, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(lambda: read(write("a.parquet", "x")), "pyarrow is not installed", "resolvent[parquet]")
+    refused(lambda: read(write("a.parquet", "x")), "pyarrow is not installed", install("parquet"))
 
 
 @pytest.mark.parametrize(

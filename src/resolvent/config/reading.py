@@ -184,8 +184,6 @@ def _value(where: str, value: Any, hint: Any) -> Any:
         elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             if abs(value) <= MOST:
                 return float(value)
-        elif isinstance(value, str) and "\0" in value:
-            refuse(where, repr(value), "text without NUL is needed")
         elif isinstance(value, option) and (option is bool or not isinstance(value, bool)):
             return value
     wanted = " or ".join(_words(option) for option in options if option is not type(None))

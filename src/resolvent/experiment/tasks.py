@@ -57,6 +57,9 @@ def task(section: sections.Problem, seed: int, threads: int | None = None) -> Ta
     A function of the user's is called with one thread, whether its run begins or is taken up again.
     """
     made = TASKS[type(section)]
+    for name, value in vars(section).items():
+        if isinstance(value, str) and "\0" in value:
+            refuse(f"problem.{name}", repr(value), "text without NUL is needed")
     torch.set_num_threads(1 if isinstance(section, sections.Own) or not threads or threads < 1 else threads)
     with within("problem"):
         try:
