@@ -13,7 +13,7 @@ from resolvent.state import State
 from resolvent.tuning import Tuning
 from resolvent.yardstick import Yardstick
 
-YARDSTICK = ("size", "step", "pull", "eta", "came", "judged")
+YARDSTICK = ("size", "step", "pull", "eta", "came", "judged", "open")
 OWN = ("u", "p", "w", "met", "next", "z", "seen")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from resolvent.rounds import Engine, Round
 from resolvent.state import State, personal
-from resolvent.yardstick import Yardstick
+from resolvent.yardstick import PATIENCE, VISITS, Yardstick
 
 BLOWN_UP = 1e8
 """Times the first value, or one, that count as blown up; the square of it where u is not that far out."""
@@ -52,7 +52,7 @@ class Monitor:
     def __init__(self, engine: Engine, scheme: str, begun: State, best: State | None, score: Score | None) -> None:
         self.yardstick = begun.yardstick or Yardstick(begun.w)
         self.best, self._score = begun if best is None else best, score
-        self.residual, self._open = math.nan, True
+        self.residual = math.nan
         self._engine, self._scheme = engine, scheme
 
     # --- the best state so far ---------------------------------------------------------------------------------------
@@ -92,11 +92,6 @@ class Monitor:
 
     # --- divergence --------------------------------------------------------------------------------------------------
 
-    def opening(self, state: State) -> bool:
-        """Whether the rounds that make the yardstick last."""
-        self._open = self._open and self.yardstick.opening(self._engine.users, state.complete)
-        return self._open
-
     def look(self, happened: Round, came: int) -> str | None:
         """In what way this round shows that the run has diverged, if it does. Came: users not counted before."""
         assert happened.step is not None
@@ -106,8 +101,8 @@ class Monitor:
         model = float(state.w.norm())
         if not (math.isfinite(self.residual) and math.isfinite(size) and math.isfinite(model)):
             return "its numbers are no longer finite"
-        opening = self.opening(state)
-        self.yardstick = self.yardstick.after(self.residual, size, happened.eta, came, opening)
+        lasts = (VISITS if state.complete else PATIENCE) * self._engine.users
+        self.yardstick = self.yardstick.after(self.residual, size, happened.eta, came, lasts)
         return self._thrown_out(state, max(size, model))
 
     def _thrown_out(self, state: State, size: float) -> str | None:

@@ -189,7 +189,7 @@ class Watch:
         if came:
             self._moved = happened
         often = last or happened.number % CHECK == 0 or self._keep is not None
-        if self._moved is None or not (often or (came and self._monitor.opening(happened.state))):
+        if self._moved is None or not (often or (came and self._monitor.yardstick.open)):
             return None
         return self._monitor.look(self._moved, happened.participants)
 

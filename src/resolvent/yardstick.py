@@ -10,8 +10,8 @@ from torch import Tensor
 FAR = 1e4
 """Times the length of all steps that the opening rounds foretell: whoever is farther out has been thrown there."""
 VISITS, PATIENCE = 2, 20
-"""The opening ends when users came VISITS times on average and everybody once, but after PATIENCE times at the latest.
-Somebody's first visit may be the first that moves anything at all."""
+"""The opening ends with the round after which users have come VISITS times on average and everybody once, or PATIENCE
+times on average. Somebody's first visit may be the first that moves anything at all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,24 +36,22 @@ class Yardstick:
     """Visits of users in the opening."""
     judged: float = 0.0
     """The size of u when f was last looked at because of it."""
+    open: bool = True
+    """Whether the opening lasts."""
 
-    def opening(self, users: int, complete: bool) -> bool:
-        """Whether the opening lasts."""
-        return self.came < (VISITS if complete else PATIENCE) * users
-
-    def after(self, residual: float, size: float, eta: float, came: int, opening: bool) -> Yardstick:
-        """With what a round showed."""
-        size = size if math.isnan(self.size) else self.size
-        if not opening:
+    def after(self, residual: float, size: float, eta: float, came: int, lasts: int) -> Yardstick:
+        """With what a round showed to which `came` users came; the opening lasts until that many visits."""
+        if not self.open:
             return self if eta <= self.eta else replace(self, eta=eta)
         return Yardstick(
             self.origin,
-            size,
+            size if math.isnan(self.size) else self.size,
             max(self.step, residual),
             max(self.pull, residual / eta),
             max(self.eta, eta),
             self.came + came,
             self.judged,
+            self.came + came < lasts,
         )
 
     def reach(self, rounds: int) -> tuple[float, float, float]:
