@@ -121,14 +121,19 @@ def drawn(kind: str, seed: int) -> Any:
     return problem
 
 
+def ratios_to_best(kind: str, mode: str, count: int) -> list[float]:
+    """Rounds of automatic eta over those of the best constant, for the problems of which some constant solves."""
+    problems = [p for p in (drawn(kind, seed) for seed in range(count)) if p is not None]
+    pairs = [(best(p, mode), p) for p in problems]
+    return [needed(p, "auto", mode, int(4 * b) + 20) / b for b, p in pairs if b < math.inf]
+
+
 def main(count: int) -> None:
     torch.set_num_threads(1)
     print(f"{'problems':28} {'mode':10} {'n':>3}  within 1.3x   2x   3x   median   worst")
     for kind in KINDS:
         for mode in MODES:
-            problems = [p for p in (drawn(kind, seed) for seed in range(count)) if p is not None]
-            pairs = [(best(p, mode), p) for p in problems]
-            ratios = np.array([needed(p, "auto", mode, int(4 * b) + 20) / b for b, p in pairs if b < math.inf])
+            ratios = np.array(ratios_to_best(kind, mode, count))
             shares = "  ".join(f"{100 * np.mean(ratios <= limit):3.0f} %" for limit in (1.3, 2, 3))
             print(
                 f"{kind:28} {mode:10} {len(ratios):3}       {shares}   {np.median(ratios):5.2f}   {ratios.max():5.2f}",

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import resolvent as rs
+from bench.eta import KINDS, MODES, ratios_to_best
 from resolvent.tuning import LOOKS, RELEVANT, WIDEST, Tuning, balanced, travelled
 
 FEW = {"progress": False}
@@ -151,3 +152,12 @@ def test_long_models_do_without_hessians(monkeypatch):
     run = rs.solve(problem, rs.fedpi("auto"), rounds=400, **FEW)
     assert run.history.gap.iloc[-1] < 1e-6 * gap_at_zero(problem)
     assert (run.history.bytes_up == run.history.bytes_up.iloc[0]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_it_needs_at_most_twice_the_rounds_of_the_best_constant_on_nine_of_ten_problems(kind):
+    """Plain, accelerated and sampled together. `python -m bench.eta` prints them apart."""
+    ratios = [ratio for mode in MODES for ratio in ratios_to_best(kind, mode, 10)]
+    assert len(ratios) >= 20
+    assert np.mean(np.array(ratios) <= 2) >= 0.9

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 import resolvent as rs
-from bench.eta import KINDS, MODES, drawn, needed
+from bench.eta import KINDS, MODES, drawn
 from hunt.family import Family
 from resolvent.tuning import LOOKS
 
@@ -60,23 +59,7 @@ def thin_runs(seed: int) -> str:
     return "right"
 
 
-def as_fast_as_a_constant(seed: int) -> str:
-    """A constant eta that gets there is not much faster. How often it is within twice is counted by bench.eta."""
-    rng = np.random.default_rng(seed)
-    kind, mode = str(rng.choice(list(KINDS))), str(rng.choice(list(MODES)))
-    problem = drawn(kind, seed)
-    if problem is None:
-        return "no minimiser"
-    auto = needed(problem, "auto", mode)
-    settled = rs.solve(problem, rs.fedpi("auto"), rounds=64, progress=False, **MODES[mode]).state.eta
-    for factor in (0.1, 10.0):
-        constant = needed(problem, settled * factor, mode, 1000)
-        assert auto <= 5 * constant + 20, f"{kind}, {mode}: {auto} rounds, {constant} with eta {settled * factor:.3g}"
-    return "right" if auto < math.inf else "slow"
-
-
 FAMILIES = [
     Family("automatic eta settles", settles, few=12, many=300),
     Family("automatic eta on thin users", thin_runs, few=4, many=100),
-    Family("automatic eta is fast", as_fast_as_a_constant, few=0, many=60),
 ]
