@@ -76,6 +76,10 @@ def _spreads(gaps: Gaps) -> dict[float, float]:
     return {c: max(row) / min(row) for c, row in rows.items()}
 
 
+def _times(ratio: float) -> str:
+    return f"{short(ratio)}x" if math.isfinite(ratio) else "any factor, since some diverged,"
+
+
 def _product(results: Results, most: float = PROPER) -> Verdict:
     gaps, L = gaps_of(results), results.facts["L"]
     spreads = _spreads(gaps)
@@ -84,9 +88,9 @@ def _product(results: Results, most: float = PROPER) -> Verdict:
     if not proper:
         return Verdict.of(False, f"no product has eta (k-1) L <= {most:g}")
     whole = max(gaps.values()) / min(gaps.values())
-    words = f"over k = {min(KS)}..{max(KS)} gaps at one product differ by {short(max(proper))}x at most where "
-    words += f"eta (k-1) L <= {most:g}, by {short(max(other))}x beyond" if other else f"eta (k-1) L <= {most:g}"
-    return Verdict.of(max(proper) < 1.5, f"{words}; over all products by {short(whole)}x")
+    words = f"over k = {min(KS)}..{max(KS)} gaps at one product differ by {_times(max(proper))} at most where "
+    words += f"eta (k-1) L <= {most:g}, by {_times(max(other))} beyond" if other else f"eta (k-1) L <= {most:g}"
+    return Verdict.of(max(proper) < 1.5, f"{words}; over all products by {_times(whole)}")
 
 
 def _smaller(results: Results) -> Verdict:
@@ -95,7 +99,7 @@ def _smaller(results: Results) -> Verdict:
     grows = all(gaps[c, k] < gaps[d, k] for k in KS for c, d in _pairs({c for c, _ in gaps}))
     columns = results.facts.get("columns", {})
     in_k = all(a < b for column in columns.values() for a, b in itertools.pairwise(column))
-    words = "the gap grows with eta along every line of equal k"
+    words = f"the gap {'grows' if grows else 'does not always grow'} with eta along every line of equal k"
     return Verdict.of(grows and in_k, words + (", and with k at equal eta" if columns else ""))
 
 
