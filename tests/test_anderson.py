@@ -181,7 +181,9 @@ def test_it_starts_anew_when_the_automatic_eta_changes() -> None:
         etas.append(happened.eta)
         held.append(len(happened.state.past.points))
 
-    rs.solve(squares(), "fedpi", rounds=20, anderson=3, callback=look)
+    rng = np.random.default_rng(0)
+    problem = rs.AbsoluteDeviations(rng.standard_normal((20, 3)), 100 * rng.standard_normal(20))
+    rs.solve(problem, "fedpi", rounds=20, anderson=3, callback=look)
     changed = [t for t in range(1, 20) if etas[t] != etas[t - 1]]
     assert changed
     assert all(held[t] == 1 for t in changed)

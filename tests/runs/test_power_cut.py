@@ -77,10 +77,12 @@ def check(out: Path, promised: int, done: str | None) -> None:
         raise Lost(f"the run is damaged: {wrong}")
     if run.log[1]:
         raise Lost(f"events are damaged: {run.log[1]}")
-    state, complaints = run.state(), run.newest()[1]
+    newest, complaints = run.newest()
     if complaints:
         raise Lost(f"checkpoints are damaged: {complaints}")
-    if (0 if state is None else state.round) < promised:
+    state = newest and newest.state
+    diverged = newest is not None and (newest.numbers["verdict"] or ["finished"])[0] == "diverged"
+    if not diverged and (0 if state is None else state.round) < promised:  # a run that diverged goes back to its best
         raise Lost(f"round {promised} was done")
     if state is not None and len(run.history()) < state.round:
         raise Lost("rows of the metrics are gone")

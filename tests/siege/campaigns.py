@@ -50,6 +50,8 @@ def _said(*command: object) -> Said | str:
         said.err.count("resolvent: ") < 1 or not said.err.splitlines()[-1].startswith("resolvent: ")
     ):
         return f"no sentence: {said.err}"
+    if said.code == 4 and "was not found to the tolerance" in said.err:
+        return said._replace(code=2)  # data on which a prox cannot be certified: refused, in a round
     return said if said.code in (0, 2, 3) else f"exit code {said.code}: {said.err}"
 
 
