@@ -67,6 +67,8 @@ def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
     old_ones = [old for old in _files(folder) if old != path] if alone else _files(folder)[KEPT:]
     for old in (*old_ones, *folder.glob(".*.part")):
         old.unlink(missing_ok=True)
+    if alone:  # a later round that came back after a power cut would be taken for the newest
+        durable.sync(folder)
 
 
 def newest(folder: Path, run: str | None = None) -> tuple[Checkpoint | None, list[str]]:
