@@ -80,6 +80,8 @@ def check(out: Path, promised: int, done: str | None) -> None:
     newest, complaints = run.newest()
     if complaints:
         raise Lost(f"checkpoints are damaged: {complaints}")
+    if newest is not None and newest.extent.differs(run.metrics):
+        raise Lost("a checkpoint is ahead of the metrics")
     state = newest and newest.state
     diverged = newest is not None and (newest.numbers["verdict"] or ["finished"])[0] == "diverged"
     if not diverged and (0 if state is None else state.round) < promised:  # a run that diverged goes back to its best

@@ -88,8 +88,8 @@ class Recorder:
 
     def end(self, status: str, reason: str) -> None:
         """Note how the run ended, with what its files must be from now on."""
+        self.flush()
         with self._storing():
-            self._metrics.sync()
             held = checkpoints.newest_name(self._folder.checkpoints)
             self._folder.note(
                 status, reason=reason, round=self.done, metrics=self._metrics.extent._asdict(), checkpoint=held
