@@ -150,7 +150,7 @@ def test_the_calls_are_few_and_a_resumed_run_makes_none() -> None:
     calls: Counter[str] = Counter()
     problem = rs.Custom(3, 2, **counting(calls), minimiser=CENTRES.mean(0), lipschitz=1, convexity=1)
     run = rs.solve(problem, rs.fedpi(0.5), rounds=2)
-    assert calls["value"] <= 100
+    assert calls["value"] <= 140
     assert calls["grad"] <= 60
     assert calls["prox"] <= 20
     assert calls["hessian"] <= 10

@@ -64,7 +64,7 @@ class Examiner:
         return v, torch.where(some.squeeze(1), distance, 1.0)
 
     def places(self, u: Tensor, eta: float) -> list[Place]:
-        """Points as far from the start u as the first move goes (else |u|, else 1), and at the distance max(1, |u|)."""
+        """A point as far from the start u as the first move goes (else |u|, else 1), one max(1, |u|) away, and u."""
         size = u.norm(dim=1).clamp_min(1)
         if self.offers("prox"):
             move = (self.ask("prox", u, eta) - u).norm(dim=1)
@@ -76,7 +76,8 @@ class Examiner:
         far = self._inside(u, size.unsqueeze(1) * self.directions())
         if self.offers("prox"):
             far = self._unstuck(u, near, far, eta)
-        return [Place(near, reach), Place(far, size)]
+        begin = torch.where(away > 0, torch.minimum(away, reach), reach)
+        return [Place(near, reach), Place(far, size), Place(u, begin)]
 
     def _inside(self, u: Tensor, step: Tensor) -> Tensor:
         """u + step, or nearer to u where f has no finite value there, or u itself."""
