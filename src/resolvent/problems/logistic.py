@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ from resolvent.problems.factors import check_room
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
 from resolvent.problems.minimum import Minimum, minimum
 from resolvent.problems.newton import length, newton_prox
-from resolvent.problems.problem import objective, select, weighted
+from resolvent.problems.problem import select, weighted
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import as_data
 from resolvent.problems.safeguard import WORST, Careful
 
-FAR_OFF = 1e-6
-"""A gap relative to f* above which it is a difference of values."""
+NEAR_BY, FAR_OFF = 1e-6, 1e-3
+"""Gaps relative to f*. Up to the first a gap is a divergence; beyond the second nobody looks whether it is one."""
 FAR = 30.0
 """A margin that falls by more than this is far away."""
 
@@ -210,42 +210,65 @@ class Logistic:
         ]
 
     def gap(self, W: Tensor) -> Tensor | None:
-        """f(w) - f* as a sum of Bregman divergences from the minimiser, each term >= 0: 1e-20 means something."""
+        """f(w) - f*: near the minimiser a sum of Bregman divergences from it, each >= 0, so that 1e-20 means something.
+
+        Far away the round-off that is left of the gradient at the minimiser would be multiplied by much, and f(w) - f*
+        itself has next to nothing to cancel. Models of consecutive rounds are mostly on the same side: the way that
+        served the last one is tried first. Which of the two a model gets does not depend on those beside it.
+        """
         if self._star is None:
             return None
-        e, lam = W.double() - self._star, self.weights.double()
-        total = 0.5 * (lam @ self.reg.double()) * (e * e).sum(1)
-        for bucket, divergence in zip(self.rows.buckets, self._at_minimiser, strict=True):
-            A, b = bucket.A.double(), bucket.b.double()
-            mine = lam if bucket.who is None else lam[bucket.who]
-            for k, step in enumerate(e):
-                total[k] += weighted(mine, divergence(times_rows(A, step.expand(len(A), -1)) * b).sum(1))
-        return self._far(W, total).to(self.weights)
-
-    def _far(self, W: Tensor, gap: Tensor) -> Tensor:
-        """The gradient at the minimiser is round-off, but far away it is multiplied by much: there f(w) - f* itself is
-        taken, which has next to nothing to cancel."""
         assert self.fstar is not None
-        far = ~(gap <= FAR_OFF * self.fstar)
-        if not bool(far.any()):
-            return gap
-        wide = self if self.weights.dtype == torch.float64 else self._double
-        return gap.index_put((far,), objective(wide, W[far].double()) - self.fstar)
+        rows, gaps, near = self._double_rows(), [], False
+        for w in W.double():
+            gap = None if near else self._value_at(w, rows) - self.fstar
+            if gap is None or gap <= FAR_OFF * self.fstar:
+                divergence = self._divergence_at(w, rows)
+                near = bool(divergence <= NEAR_BY * self.fstar)
+                if near:
+                    gap = divergence
+                elif gap is None:
+                    gap = self._value_at(w, rows) - self.fstar
+            gaps.append(gap)
+        return torch.stack(gaps).to(self.weights)
 
-    @property
-    def _double(self) -> Logistic:
-        """The same problem in float64."""
-        buckets = [
-            replace(b, A=b.A.double(), b=b.b.double(), mask=None if b.mask is None else b.mask.double())
+    def _double_rows(self) -> list[Rows64]:
+        lam = self.weights.double()
+        return [
+            Rows64(
+                b.A.double(),
+                b.b.double(),
+                None if b.mask is None else b.mask.double(),
+                lam if b.who is None else lam[b.who],
+            )
             for b in self.rows.buckets
         ]
-        part = object.__new__(Logistic)
-        part.rows, part.weights, part.reg = (
-            replace(self.rows, buckets=tuple(buckets)),
-            self.weights.double(),
-            self.reg.double(),
-        )
-        return part
+
+    def _value_at(self, w: Tensor, rows: list[Rows64]) -> Tensor:
+        """f at one model w (d,)."""
+        total = 0.5 * (self.weights.double() @ self.reg.double()) * (w @ w)
+        for A, b, mask, lam in rows:
+            loss = softplus(-b * times_rows(A, w.expand(len(A), -1)))
+            total = total + weighted(lam, (loss if mask is None else loss * mask).sum(1))
+        return total
+
+    def _divergence_at(self, w: Tensor, rows: list[Rows64]) -> Tensor:
+        """The Bregman divergence of f from the minimiser to w (d,): f(w) - f* where the gradient there vanishes."""
+        assert self._star is not None
+        e = w - self._star
+        total = 0.5 * (self.weights.double() @ self.reg.double()) * (e @ e)
+        for (A, b, _, lam), divergence in zip(rows, self._at_minimiser, strict=True):
+            total = total + weighted(lam, divergence(times_rows(A, e.expand(len(A), -1)) * b).sum(1))
+        return total
+
+
+class Rows64(NamedTuple):
+    """The rows, labels, mask and weights of a bucket's users in float64."""
+
+    A: Tensor
+    b: Tensor
+    mask: Tensor | None
+    lam: Tensor
 
 
 def softplus(x: Tensor) -> Tensor:
