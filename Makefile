@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow hunt siege check bench clean
+.PHONY: help setup demo test slow hunt siege check bench graph clean
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -53,6 +53,9 @@ check: $(STAMP) ## formatting, lint, types
 
 bench: $(STAMP) ## speed, as ratios against plain loops within one run
 	$(PY) -m bench
+
+graph: $(STAMP) ## the floors of the package, what each imports, and whether any import points upwards
+	@PYTHONPATH=tests $(PY) -m import_graph
 
 clean: ## remove the environment, caches and build outputs
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,8 +15,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from bench.timing import machine, take_turns
-from resolvent.models import cifar10_cnn, mnist_cnn
-from resolvent.problems.neural import Captured, Ways
+from resolvent.networks import Captured, Ways
+from resolvent.networks.models import cifar10_cnn, mnist_cnn
 
 Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from resolvent.problems.neural.flat import copied
+from resolvent.networks.layout import copied
 
 
 @dataclass(frozen=True)

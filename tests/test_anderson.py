@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent import checkpoint
-from resolvent.anderson import Past
+from resolvent.iteration import checkpoint
+from resolvent.iteration.anderson import Past
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.SolvesAnotherProblem")
 

@@ -216,7 +216,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "rounds 2.5": (solve(rounds=2.5), ["rounds is", "2.5", "whole"]),
     "every 0": (solve(every=0), ["every is", "0", ">= 1"]),
     "every 1.5": (solve(every=1.5), ["every is", "1.5", "whole"]),
-    "engine": (solve(engine="gpu"), ["engine is", "'gpu'", "inprocess", "debug"]),
+    "engine": (solve(engine="gpu"), ["engine is", "'gpu'", "in_process", "debug"]),
     "engine None": (solve(engine=None), ["engine is", "None"]),
     "average": (solve(average="mean"), ["average is", "'mean'", "ergodic", "suffix"]),
     "average True": (solve(average=True), ["average is", "True"]),

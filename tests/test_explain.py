@@ -15,6 +15,7 @@ from torch import Tensor
 
 import resolvent as rs
 import textbook
+from resolvent.iteration.scheme import named
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -134,7 +135,7 @@ def test_what_is_said(row: Row) -> None:
 
 @pytest.mark.parametrize("name", rs.TABLE)
 def test_solve_keeps_what_explain_says(name: str) -> None:
-    scheme = rs.scheme.named(name, 0.01)
+    scheme = named(name, 0.01)
     run = rs.solve(squares(), scheme, rounds=1, participation=0.5)
     assert str(run.explanation) == str(rs.explain(scheme, squares(), 0.5))
 
@@ -155,7 +156,7 @@ def test_the_words_hold_the_data() -> None:
 @pytest.mark.parametrize("name", rs.TABLE)
 def test_without_a_problem_what_holds_for_any_convex_one_is_said(name: str) -> None:
     row = rs.TABLE[name]
-    said, known = rs.explain(rs.scheme.named(name, 0.01)), rs.explain(rs.scheme.named(name, 0.01), squares())
+    said, known = rs.explain(named(name, 0.01)), rs.explain(named(name, 0.01), squares())
     assert (said.solves, said.exactly) == (known.solves, known.exactly)
     assert (said.theorem is None) is (row.gamma == 1 and 2 in (row.alpha, row.beta))
 

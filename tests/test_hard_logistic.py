@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.bound import Ask
 from resolvent.errors import BadAnswer, InputError
-from resolvent.problems import factors, minimum, room
-from resolvent.problems.certified import Losses, minimise
+from resolvent.iteration.engine import Ask
+from resolvent.problems import room
+from resolvent.problems.newton import factors, minimum
+from resolvent.problems.newton.certified import Losses, minimise
 from resolvent.problems.problem import objective
 from resolvent.problems.sets import Ball, Orthant
 

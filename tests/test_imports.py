@@ -1,131 +1,43 @@
-"""Imports point one way, and heavy packages are imported where they are used.
-
-The source is parsed, never imported: imports inside functions and under TYPE_CHECKING are seen too, and a module that
-does not even import is still judged.
-"""
+"""Imports point one way, and heavy packages are imported where they are used. `import_graph.py` has the floors."""
 
 from __future__ import annotations
 
-import ast
+import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-PACKAGE = "resolvent"
-SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
+from import_graph import (
+    FLOORS,
+    INSIDE,
+    PACKAGE,
+    SOURCE,
+    cycles,
+    dotted,
+    edges,
+    imports,
+    is_module,
+    level,
+    module_of,
+    modules,
+    upward,
+)
 
-# A module may import from lower layers only; the parts of a subpackage may import each other.
-LAYERS = {
-    "errors": 0,
-    "installed": 0,
-    "randomness": 1,
-    "schedules": 1,
-    "config": 1,
-    "problems": 2,
-    "data": 2,
-    "models": 2,
-    "scheme": 2,
-    "participation": 2,
-    "trends": 2,
-    "averaging": 2,
-    "yardstick": 2,
-    "descent": 2,
-    "anderson": 3,
-    "bound": 3,
-    "theory": 3,
-    "local": 4,
-    "signs": 4,
-    "tuning": 4,
-    "setting": 5,
-    "convergence": 6,
-    "target": 6,
-    "explain": 7,
-    "state": 5,
-    "rounds": 6,
-    "checkpoint": 7,
-    "engines": 7,
-    "history": 7,
-    "monitor": 7,
-    "progress": 7,
-    "run": 8,
-    "watch": 8,
-    "runs": 9,
-    "solve": 10,
-    "experiment": 11,
-    "report": 11,
-    "paper": 12,
-    "cli": 13,
-    "__main__": 14,
-}
-# (importer, imported) within one layer, each with its reason.
-ALLOWED_PAIRS: set[tuple[str, str]] = set()
-# These may import nothing of the package but what is listed, whatever the layers say.
+# These may import nothing of the package but what is listed, whatever the floors say.
 ONLY = {"report": {"runs", "errors", "installed"}}
 # `import resolvent` runs __init__.py, which imports everything up to here: only what lies above may write it.
-FACE_ABOVE = "solve"
+FACE_ABOVE = "solving"
 
 LIGHT = {"torch", "numpy", PACKAGE}
 # Third-party packages that a module may, beyond LIGHT, import at its top.
 HEAVY_AT_TOP: dict[str, set[str]] = {
     "cli": {"typer"},
-    "problems.neural.kernels": {"triton"},
-    "problems.neural.loops": {"numba"},
+    "networks.stacked.triton_kernels": {"triton"},
+    "networks.stacked.cpu_loops": {"numba"},
 }
-
-
-@dataclass(frozen=True)
-class Import:
-    name: str  # the full dotted name, relative imports resolved
-    line: int
-    at_import: bool  # runs when the module is imported: in no function, and not for the type checker alone
-
-
-def dotted(path: Path) -> tuple[str, bool]:
-    """The module's name inside the package ("" for the package itself), and whether it is an __init__."""
-    parts = path.relative_to(SOURCE).with_suffix("").parts
-    return (".".join(parts[:-1]), True) if parts[-1] == "__init__" else (".".join(parts), False)
-
-
-def is_type_checking(test: ast.expr) -> bool:
-    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
-        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
-    )
-
-
-def statements(node: ast.AST, at_import: bool = True) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    for field, value in ast.iter_fields(node):
-        quiet = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
-            isinstance(node, ast.If) and field == "body" and is_type_checking(node.test)
-        )
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.Import | ast.ImportFrom):
-                yield child, at_import and not quiet
-            elif isinstance(child, ast.AST):
-                yield from statements(child, at_import and not quiet)
-
-
-def imports(source: str, module: str, is_package: bool = False) -> Iterator[Import]:
-    """Every import of the source; `from a import b` counts as `a.b`, since b may be a module."""
-    here = [PACKAGE, *filter(None, module.split("."))]
-    for node, at_import in statements(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            up = here[: len(here) - node.level + is_package] if node.level else []
-            base = ".".join([*up, *filter(None, [node.module])])
-            names = [f"{base}.{alias.name}" for alias in node.names]
-        yield from (Import(name, node.lineno, at_import) for name in names)
-
-
-def exists(name: str) -> bool:
-    return (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file()
-
-
-def unknown(name: str) -> str:
-    return f"{PACKAGE}.{name} has no layer: add it to LAYERS in tests/test_imports.py, above all that it imports"
+LOOP = {"randomness", "errors", "iteration"}
+"""The loop and all that it imports."""
 
 
 def wrong_way(source: str, module: str, is_package: bool = False) -> list[str]:
@@ -133,28 +45,24 @@ def wrong_way(source: str, module: str, is_package: bool = False) -> list[str]:
     top = module.split(".")[0]
     if not top:
         return []  # the public face may import anything
-    if top not in LAYERS:
-        return [unknown(top)]
+    floor = level(FLOORS, top)
+    if floor is None:
+        return [f"{PACKAGE}.{top} has no floor: add it to FLOORS in tests/import_graph.py, above all that it imports"]
     found = []
     for imported in imports(source, module, is_package):
-        root, *rest = imported.name.split(".")
-        if root != PACKAGE:
+        if imported.name.split(".")[0] != PACKAGE:
             continue
-        target = rest[0] if rest else ""
+        target = module_of(imported.name)
+        part = target.split(".")[0]
         where = f"{PACKAGE}.{module}, line {imported.line}: imports {imported.name}"
-        if target == top:
-            continue
-        if top in ONLY:
-            if target not in ONLY[top]:
+        if not target:
+            if floor <= (level(FLOORS, FACE_ABOVE) or 0):
+                found.append(f"{where}, a name of the public face, which imports {top}: import the module instead")
+        elif top in ONLY and part != top:
+            if part not in ONLY[top]:
                 found.append(f"{where}, but {top} may import only {', '.join(sorted(ONLY[top]))}")
-        elif target in LAYERS:
-            if LAYERS[target] >= LAYERS[top] and (top, target) not in ALLOWED_PAIRS:
-                layers = f"{target} is in layer {LAYERS[target]} and {top} in layer {LAYERS[top]}"
-                found.append(f"{where}, but {layers}: imports go to lower layers only")
-        elif target and exists(target):
-            found.append(f"{where}, but {unknown(target)}")
-        elif LAYERS[top] <= LAYERS[FACE_ABOVE]:
-            found.append(f"{where}, a name of the public face, which imports {top} itself: import the module instead")
+        elif why := upward(module, target):
+            found.append(f"{where}, but {why}: imports go to lower floors only")
     return found
 
 
@@ -169,7 +77,7 @@ def heavy_at_top(source: str, module: str, is_package: bool = False) -> list[str
     ]
 
 
-MODULES = [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in sorted(SOURCE.rglob("*.py"))]
+MODULES = [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in modules()]
 
 
 def test_there_is_something_to_check() -> None:
@@ -191,19 +99,22 @@ def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [
-        ("scheme", "from resolvent.local import ExactProx", "local is in layer 4 and scheme in layer 2"),
-        ("scheme", "from .local import ExactProx", "local is in layer"),
-        ("scheme", "from . import local", "local is in layer"),
-        ("scheme", "from resolvent import local", "local is in layer"),
-        ("scheme", "import resolvent.local as loc", "local is in layer"),
-        ("scheme", "from resolvent.participation import Bernoulli", "participation is in layer 2"),
-        ("problems.simple", "from ..rounds import State", "rounds is in layer"),
-        ("rounds", "def f():\n    from resolvent.engines import inprocess", "line 2: imports resolvent.engines"),
-        ("rounds", "if TYPE_CHECKING:\n    from resolvent.engines.debug import Debug", "engines is in layer"),
-        ("report.page", "from resolvent.solve import Run", "report may import only errors, installed, runs"),
-        ("theory", "import resolvent as rs", "public face"),
-        ("theory", "from resolvent import LeastSquares", "public face"),
-        ("novelty", "", "resolvent.novelty has no layer: add it to LAYERS"),
+        ("iteration.scheme", "from resolvent.local.operators import ExactProx", "local is on floor 5 and iteration on"),
+        ("iteration.scheme", "from ..local import operators", "local is on floor"),
+        ("iteration.scheme", "from resolvent import local", "local is on floor"),
+        ("iteration.scheme", "import resolvent.local.bound as b", "local is on floor"),
+        ("iteration.scheme", "from .state import State", "state is on floor 2 and scheme on floor 1 of iteration"),
+        ("problems.rows", "from resolvent.problems import sets", "sets is on floor 2 and rows on floor 2 of problems"),
+        ("networks.stacked.layers", "from .pools import MaxPool", "pools is on floor"),
+        ("networks.stacked.layers", "from resolvent.networks.problem import Neural", "problem is on floor"),
+        ("problems.simple", "from ..iteration.rounds import State\nfrom ..local import bound", "local is on floor"),
+        ("iteration.rounds", "def f():\n    from resolvent.engines import in_process", "line 2: imports resolvent.e"),
+        ("iteration.rounds", "if TYPE_CHECKING:\n    from resolvent.engines.debug import Debug", "engines is on"),
+        ("report.page", "from resolvent.solving.run import Run", "report may import only errors, installed, runs"),
+        ("theory.explain", "import resolvent as rs", "public face"),
+        ("theory.explain", "from resolvent import LeastSquares", "public face"),
+        ("novelty", "", "resolvent.novelty has no floor: add it to FLOORS"),
+        ("local.novelty", "from resolvent.local import operators", "novelty has no floor: add it to INSIDE"),
     ],
 )
 def test_a_wrong_import_is_reported(module: str, source: str, complaint: str) -> None:
@@ -213,18 +124,14 @@ def test_a_wrong_import_is_reported(module: str, source: str, complaint: str) ->
 @pytest.mark.parametrize(
     ("module", "is_package", "source"),
     [
-        ("", True, "from resolvent.solve import solve"),
-        ("scheme", False, "from resolvent import schedules\nfrom resolvent.errors import refuse"),
-        ("problems", True, "from .simple import Box\nfrom . import logistic\nfrom ..errors import refuse"),
-        ("problems.simple", False, "from .logistic import Logistic\nfrom ..errors import refuse"),
-        (
-            "engines.debug",
-            False,
-            "from resolvent.rounds import State\nfrom resolvent.engines.inprocess import InProcess",
-        ),
+        ("", True, "from resolvent.solving.solve import solve"),
+        ("iteration.scheme", False, "from resolvent.iteration import schedules\nfrom resolvent.errors import refuse"),
+        ("networks", True, "from .problem import Neural\nfrom . import gradients\nfrom ..errors import refuse"),
+        ("problems.simple", False, "from .inputs import as_rows\nfrom ..errors import refuse"),
+        ("engines.debug", False, "from resolvent.iteration.state import State\nfrom .in_process import InProcess"),
         ("report.page", False, "from resolvent.runs import load\nfrom .figures import draw"),
-        ("experiment", False, "import resolvent as rs\nfrom resolvent import LeastSquares"),
-        ("rounds", False, "import torch\nfrom collections.abc import Iterator\nimport resolventish.engines"),
+        ("experiment.build", False, "import resolvent as rs\nfrom resolvent import LeastSquares"),
+        ("iteration.rounds", False, "import torch\nfrom collections.abc import Iterator\nimport resolventish.engines"),
     ],
 )
 def test_a_right_import_is_not_reported(module: str, is_package: bool, source: str) -> None:
@@ -256,3 +163,48 @@ def test_a_heavy_import_at_the_top_is_reported(source: str) -> None:
 )
 def test_a_heavy_import_elsewhere_is_not_reported(source: str) -> None:
     assert heavy_at_top(source, "rounds") == []
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    assert cycles(edges(at_import=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}}, ["b -> c -> b"]),
+    ],
+)
+def test_a_cycle_is_found(graph: dict[str, set[str]], found: list[str]) -> None:
+    assert cycles(graph) == found
+
+
+def test_every_floor_is_there() -> None:
+    """An entry of a floor that no longer exists would hide a mistake."""
+    parts = [part for floor in FLOORS for part in floor]
+    parts += [f"{package}.{part}" for package, floors in INSIDE.items() for floor in floors for part in floor]
+    assert [name for name in parts if not is_module(name)] == []
+
+
+def test_the_loop_needs_torch_and_numpy_only() -> None:
+    """Importing it loads no network code, nothing of torch.fx beyond what torch itself loads, and no other package."""
+    code = (
+        "import sys, torch, numpy; before = set(sys.modules); import resolvent.iteration.rounds; "
+        "print(*(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"scipy", "pandas", "numba", "triton", "rich", "typer", "safetensors", "matplotlib", "plotly"}
+    assert "resolvent.iteration.rounds" in loaded
+    assert not {name.split(".")[0] for name in loaded} & heavy
+    assert not [name for name in loaded if name.startswith(("resolvent.networks", "torch.fx"))]
+
+
+def test_the_loop_imports_the_ground_floors_alone() -> None:
+    graph, reached, waiting = edges(), set(), ["iteration.rounds"]
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached.add(module)
+            waiting += graph.get(module, ())
+    assert {module.split(".")[0] for module in reached} <= LOOP

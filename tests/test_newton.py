@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.problems.factors import Kept
-from resolvent.problems.newton import corrected, points
+from resolvent.problems.newton.factors import Kept
+from resolvent.problems.newton.prox import corrected, points
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 

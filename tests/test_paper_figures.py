@@ -116,7 +116,7 @@ def test_sampling_that_holds_reaches_the_solution(make: object, least_squares: r
 def test_automatic_eta_from_any_start(
     name: str, eta: float, least_squares: rs.LeastSquares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["resolvent.solve"], "_eta0", lambda problem: eta)
+    monkeypatch.setattr(sys.modules["resolvent.solving.solve"], "_eta0", lambda problem: eta)
     run = rs.solve(least_squares, name, rounds=60, stop=rs.Stop(gap=1e-10))
     assert run.status == "stopped"
     assert run.history.eta.iloc[-1] == pytest.approx(rs.theory.best_eta(least_squares), rel=0.2)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 import resolvent as rs
-from resolvent.descent import batches
+from resolvent.local.descent import batches
 from resolvent.randomness import BATCHES, PRESENCE, STEPS, uniforms, words
 
 DRAWS = 20_000

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent import checkpoint, progress
-from resolvent.engines.inprocess import InProcess
+from resolvent.engines.in_process import InProcess
+from resolvent.iteration import checkpoint
+from resolvent.iteration.scheme import named
+from resolvent.solving import progress
 
 quietly = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -110,8 +112,8 @@ SAMPLED = {
     "trace": rs.Trace([[True, False, True, False, True, False], [False] * 6, [False, True, True, False, False, True]]),
 }
 RESUMED = [
-    *(case(squares, rs.scheme.named(name, 0.02), name) for name in rs.TABLE),
-    *(case(deviations, rs.scheme.named(name, 0.1), f"deviations_{name}") for name in ("fedpi", "fedprox")),
+    *(case(squares, named(name, 0.02), name) for name in rs.TABLE),
+    *(case(deviations, named(name, 0.1), f"deviations_{name}") for name in ("fedpi", "fedprox")),
     case(squares, rs.fedavg(0.01, steps=5), "fedavg_5"),
     case(squares, rs.Scheme(1.5, 1.2, lambda t: 1 / (1 + t % 3), 0.02), "mixing_schedule"),
     *(case(squares, rs.fedpi(0.02), f"fedpi_{name}", participation=who) for name, who in SAMPLED.items()),
@@ -708,7 +710,7 @@ def test_sets_that_do_not_meet_are_named(scheme: rs.Scheme) -> None:
 @pytest.mark.parametrize("name", rs.TABLE)
 @pytest.mark.parametrize("participation", [None, rs.Bernoulli(0.5), rs.Bernoulli(0.5, absent="paper")], ids=str)
 def test_model_and_personal_have_their_shapes(name: str, participation: Any) -> None:
-    run = rs.solve(squares(), rs.scheme.named(name, 0.02), rounds=8, participation=participation)
+    run = rs.solve(squares(), named(name, 0.02), rounds=8, participation=participation)
     assert run.model.shape == (4,)
     assert run.personal.shape == (6, 4)
     assert "finished after 8 rounds" in repr(run)
@@ -738,7 +740,7 @@ def test_personal_models_of_fedpi_agree() -> None:
 @quietly
 def test_the_model_is_the_mean_of_z() -> None:
     for name, row in rs.TABLE.items():
-        run = rs.solve(squares(), rs.scheme.named(name, 0.02), rounds=5)
+        run = rs.solve(squares(), named(name, 0.02), rounds=5)
         z = (1 - row.alpha) * run.state.u + row.alpha * run.state.p
         torch.testing.assert_close(run.model, z.mean(0), rtol=1e-12, atol=1e-12)
 
@@ -832,7 +834,7 @@ def consensus(problem: Any, points: Tensor) -> float:
 @pytest.mark.parametrize("problem", [squares, logistic], ids=["squares", "newton"])
 @pytest.mark.parametrize("name", ["fedpi", "fedsplit", "fedprox", "fedrp", "reflect_prox"])
 def test_certificates_of_a_prox_are_those_of_the_users_answers(problem: Callable[[], Any], name: str) -> None:
-    run = rs.solve(problem(), rs.scheme.named(name, 0.05), rounds=6)
+    run = rs.solve(problem(), named(name, 0.05), rounds=6)
     last, p = run.history.iloc[-1], run.personal
     assert last.stationarity == pytest.approx(stationarity(problem(), p), rel=1e-7, abs=1e-10)
     assert last.consensus == pytest.approx(consensus(problem(), p), rel=1e-7, abs=1e-10)
@@ -842,7 +844,7 @@ def test_certificates_of_a_prox_are_those_of_the_users_answers(problem: Callable
 @pytest.mark.parametrize("problem", [squares, logistic], ids=["squares", "logistic"])
 @pytest.mark.parametrize("name", ["fedavg", "reflect_gradient"])
 def test_certificates_of_one_gradient_step_are_those_of_u(problem: Callable[[], Any], name: str) -> None:
-    run = rs.solve(problem(), rs.scheme.named(name, 0.01), rounds=6)
+    run = rs.solve(problem(), named(name, 0.01), rounds=6)
     last, u = run.history.iloc[-1], run.state.u.expand(problem().users, -1)
     assert last.stationarity == pytest.approx(stationarity(problem(), u), rel=1e-9)
     assert last.consensus == pytest.approx(consensus(problem(), u), rel=1e-9, abs=1e-14)
@@ -892,7 +894,7 @@ def test_under_hold_certificates_wait_until_everybody_was_seen_and_are_true_then
     for t, who in enumerate(([0, 1, 2], [1, 3], [4, 5], [0, 5], [2, 3, 4])):
         masks[t, who] = True
     seen: list[rs.Round] = []
-    scheme, trace = rs.scheme.named(name, 0.05), rs.Trace(masks)
+    scheme, trace = named(name, 0.05), rs.Trace(masks)
     table = rs.solve(squares(), scheme, rounds=8, participation=trace, callback=seen.append).history
     assert table.stationarity.isna().tolist() == table.consensus.isna().tolist() == [True] * 2 + [False] * 6
     for row, happened in zip(table.itertuples(), seen, strict=True):
@@ -906,7 +908,7 @@ def test_under_hold_certificates_wait_until_everybody_was_seen_and_are_true_then
 def test_under_hold_certificates_stay_true_while_eta_changes(name: str) -> None:
     """An absent user's answer was given at another eta: what is said of it must be true, or NaN."""
     seen: list[rs.Round] = []
-    scheme = rs.scheme.named(name, rs.schedules.inverse_sqrt(0.1))
+    scheme = named(name, rs.schedules.inverse_sqrt(0.1))
     table = rs.solve(squares(), scheme, rounds=12, participation=rs.FixedSize(2), callback=seen.append).history
     assert name == "fedprox" or table.stationarity.notna().any()
     for row, happened in zip(table.itertuples(), seen, strict=True):
@@ -920,7 +922,7 @@ def test_under_hold_certificates_stay_true_while_eta_changes(name: str) -> None:
 def test_certificates_at_an_eta_too_small_to_move_anything_are_no_comfort(name: str, eta: float) -> None:
     if name == "fedavg" and eta > 1:
         return
-    run = rs.solve(squares(), rs.scheme.named(name, eta), rounds=3, start=[1.0, 2.0, 3.0, 4.0])
+    run = rs.solve(squares(), named(name, eta), rounds=3, start=[1.0, 2.0, 3.0, 4.0])
     points = run.state.u if name == "fedavg" else run.personal
     true = stationarity(squares(), points.expand(6, -1)) if eta < 1 else 0.0
     assert run.history.stationarity.iloc[-1] >= 0.99 * true
@@ -947,7 +949,7 @@ def test_the_residual_is_that_of_the_map_also_where_the_mean_is_extrapolated(saf
 @pytest.mark.parametrize("name", rs.TABLE)
 @pytest.mark.parametrize("anderson", [None, 2, rs.Anderson(2, on="mean")], ids=["plain", "on_u", "on_mean"])
 def test_fedavg_fedprox_and_fedrp_carry_one_vector(name: str, anderson: Any) -> None:
-    run = rs.solve(squares(), rs.scheme.named(name, 0.01), rounds=5, anderson=anderson)
+    run = rs.solve(squares(), named(name, 0.01), rounds=5, anderson=anderson)
     rows = 1 if name in ("fedavg", "fedprox", "fedrp") else 6
     tensors, _ = checkpoint.pack(run.state)
     assert run.state.u.shape == run.state.p.shape == run.state.next.shape == (rows, 4)
@@ -969,7 +971,7 @@ def test_whether_they_carry_one_depends_on_beta_and_on_who_is_left_behind() -> N
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedrp"])
 def test_one_vector_takes_the_way_of_many(name: str) -> None:
     """Started as rows that agree, users are carried one by one: the models must be the same."""
-    scheme, rows = rs.scheme.named(name, 0.01), torch.ones(6, 4, dtype=torch.float64)
+    scheme, rows = named(name, 0.01), torch.ones(6, 4, dtype=torch.float64)
     one = rs.solve(squares(), scheme, rounds=10, start=rows[0])
     many = rs.solve(squares(), scheme, rounds=10, start=rows)
     assert (len(one.state.u), len(many.state.u)) == (1, 6)
@@ -989,7 +991,7 @@ def test_one_user_goes_on_to_the_same_bits(name: str, anderson: Any, absent: str
     """Its one row is no vector that users share: whether they do is a field of the State, not a shape."""
     who = None if absent == "everyone" else rs.Trace([[1], [0], [1]], absent)
     more: dict[str, Any] = {"participation": who, "anderson": anderson, "start": [3.0, 1.0]}
-    scheme = rs.scheme.named(name, 0.1)
+    scheme = named(name, 0.1)
     whole = rs.solve(ONE, scheme, rounds=14, **more)
     assert whole.state.together == (rs.TABLE[name].beta == 1 and absent != "hold")
     assert (whole.state.seen is not None) == (absent == "hold")
@@ -1079,7 +1081,7 @@ def test_as_the_paper_samples_is_algorithm_1_as_printed(name: str) -> None:
     """The mean is over those present; the others keep their z, and their u moves with it."""
     row, eta, who = rs.TABLE[name], 0.02, rs.FixedSize(2, absent="paper")
     seen: list[rs.Round] = []
-    rs.solve(squares(), rs.scheme.named(name, eta), rounds=10, participation=who, callback=seen.append)
+    rs.solve(squares(), named(name, eta), rounds=10, participation=who, callback=seen.append)
     u = z = torch.zeros(6, 4, dtype=torch.float64)
     for happened in seen:
         local = u - eta * squares().grad(u) if row.forward else squares().prox(u, eta)

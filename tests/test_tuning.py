@@ -8,7 +8,7 @@ import torch
 
 import resolvent as rs
 from bench.eta import KINDS, ratios_to_best
-from resolvent.tuning import LOOKS, RELEVANT, WIDEST, Tuning, balanced, travelled
+from resolvent.iteration.tuning import LOOKS, RELEVANT, WIDEST, Tuning, balanced, travelled
 
 FEW = {"progress": False}
 
@@ -144,7 +144,7 @@ def test_what_it_asks_of_users_is_counted():
 
 
 def test_long_models_do_without_hessians(monkeypatch):
-    from resolvent.engines import inprocess
+    from resolvent.engines import in_process as inprocess
 
     monkeypatch.setattr(inprocess, "WIDE", 3)
     A, b = hundred_rows()

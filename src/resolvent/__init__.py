@@ -6,8 +6,9 @@
 True
 """
 
-from resolvent import data, models, schedules, theory
-from resolvent.anderson import Anderson
+from typing import TYPE_CHECKING, Any
+
+from resolvent import data, theory
 from resolvent.errors import (
     DivergenceWarning,
     DoubtfulResult,
@@ -16,21 +17,11 @@ from resolvent.errors import (
     ResolventWarning,
     SolvesAnotherProblem,
 )
-from resolvent.explain import Explanation, explain
-from resolvent.local import ExactProx, GradientProx, GradientSteps, NewtonProx
-from resolvent.participation import Bernoulli, Everyone, FixedSize, Trace
-from resolvent.problems.custom import Custom
-from resolvent.problems.deviations import AbsoluteDeviations
-from resolvent.problems.generate import make_least_squares, make_logistic
-from resolvent.problems.indicators import Indicators
-from resolvent.problems.least_squares import LeastSquares
-from resolvent.problems.logistic import Logistic
-from resolvent.problems.neural.problem import Neural
-from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
-from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
-from resolvent.rounds import Round
-from resolvent.run import Run
-from resolvent.scheme import (
+from resolvent.iteration import schedules
+from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Trace
+from resolvent.iteration.rounds import Round
+from resolvent.iteration.scheme import (
     TABLE,
     Scheme,
     fedavg,
@@ -41,9 +32,24 @@ from resolvent.scheme import (
     reflect_gradient,
     reflect_prox,
 )
-from resolvent.solve import solve
-from resolvent.state import State
-from resolvent.watch import Stop
+from resolvent.iteration.state import State
+from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
+from resolvent.problems.custom import Custom
+from resolvent.problems.deviations import AbsoluteDeviations
+from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.indicators import Indicators
+from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.logistic import Logistic
+from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
+from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
+from resolvent.solving.run import Run
+from resolvent.solving.solve import solve
+from resolvent.solving.watch import Stop
+from resolvent.theory.explain import Explanation, explain
+
+if TYPE_CHECKING:
+    from resolvent.networks import models
+    from resolvent.networks.problem import Neural
 
 __version__ = "0.1.0"
 
@@ -101,3 +107,16 @@ __all__ = [
     "solve",
     "theory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Network code is imported when it is first asked for: convex problems need none of it."""
+    if name == "Neural":
+        from resolvent.networks.problem import Neural
+
+        return Neural
+    if name == "models":
+        from resolvent.networks import models
+
+        return models
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,12 +16,12 @@ from torch import Tensor
 
 import resolvent as rs
 from resolvent.engines.debug import Debug
-from resolvent.engines.inprocess import InProcess
-from resolvent.explain import operator_of
-from resolvent.rounds import Engine
+from resolvent.engines.in_process import InProcess
+from resolvent.iteration.engine import Engine
+from resolvent.theory.explain import operator_of
 
 ENGINES: dict[str, Callable[[Any, Any, bool], Any]] = {
-    "inprocess": InProcess,
+    "in_process": InProcess,
     "debug": Debug,
 }
 

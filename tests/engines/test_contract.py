@@ -24,10 +24,9 @@ from engines.contract import (
     opened_for,
     trajectory,
 )
-from resolvent import checkpoint
-from resolvent.bound import Ask
 from resolvent.engines.debug import BadAnswer
-from resolvent.rounds import Engine
+from resolvent.iteration import checkpoint
+from resolvent.iteration.engine import Ask, Engine
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -178,7 +177,7 @@ def test_batches_depend_on_seed_round_and_user_alone(name: str, problem: str) ->
         for t, seed in ((5, 9), (4, 10)):
             other, _ = engine.local(Ask(t, 0.02, None, seed), u, {})
             assert not torch.allclose(other, everybody)
-    with opened("inprocess", users, operator) as reference:
+    with opened("in_process", users, operator) as reference:
         expected, _ = reference.local(Ask(4, 0.02, None, 9), u, {})
     torch.testing.assert_close(everybody, expected, rtol=1e-12, atol=1e-13)
 

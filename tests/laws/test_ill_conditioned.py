@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import resolvent as rs
-from resolvent.bound import Ask
-from resolvent.problems import decomposition
-from resolvent.problems.affine import prox_share, steps_share
+from resolvent.iteration.engine import Ask
+from resolvent.problems.quadratic import decomposition
+from resolvent.problems.quadratic.affine import prox_share, steps_share
 from textbook import Array
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import resolvent as rs
 import textbook
-from resolvent.bound import Ask
-from resolvent.descent import batches
+from resolvent.iteration.engine import Ask
+from resolvent.local.descent import batches
 from textbook import Array, User
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")

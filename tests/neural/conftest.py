@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from resolvent.problems.neural import desk
+from resolvent.networks.stacked import workspace as desk
 
 
 @pytest.fixture(params=["loops", "columns"])

@@ -12,9 +12,10 @@ from torch import nn
 
 import resolvent as rs
 from neural_reference import Federation, federation
-from resolvent.models import cifar10_cnn, mnist_cnn
-from resolvent.problems.neural import Slopes, Ways, stacked
-from resolvent.problems.neural.crew import one_thread
+from resolvent.networks import Slopes, Ways
+from resolvent.networks.models import cifar10_cnn, mnist_cnn
+from resolvent.networks.stacked import method as stacked
+from resolvent.networks.stacked.thread_pool import one_thread
 
 pytestmark = pytest.mark.usefixtures("convolutions")
 SMALL = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 9), nn.Sigmoid(), nn.Linear(9, 1 + 2))

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from resolvent.problems import neural
-from resolvent.problems.neural import desk
-from resolvent.problems.neural.layers import windows
+from resolvent.networks import stacked
+from resolvent.networks.stacked import workspace as desk
+from resolvent.networks.stacked.layers import windows
 
 pytest.importorskip("numba")
-from resolvent.problems.neural import loops
+from resolvent.networks.stacked import cpu_loops as loops
 
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
 SIZES = st.tuples(st.integers(3, 9), st.integers(3, 9))
@@ -161,7 +161,7 @@ def test_a_numba_that_cannot_be_imported_is_no_numba(monkeypatch: pytest.MonkeyP
     """Numba refuses a NumPy that is newer than itself."""
     kind = (torch.device("cpu"), torch.float32, None)
     assert desk.loops_for(*kind) is loops
-    monkeypatch.delattr(neural, "loops")
+    monkeypatch.delattr(stacked, "cpu_loops")
     monkeypatch.delitem(sys.modules, loops.__name__)
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.setattr(desk, "find_spec", lambda name: name)

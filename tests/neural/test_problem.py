@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import resolvent as rs
-from resolvent.descent import batches
+from resolvent.iteration.scheme import named
+from resolvent.local.descent import batches
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 DOUBLE = torch.float64
@@ -76,7 +77,7 @@ def test_every_algorithm_is_its_textbook_loop(row: str, sizes: tuple[int, ...]) 
         return x
 
     operator = rs.GradientSteps(steps) if forward else rs.GradientProx(steps, lr)
-    scheme = rs.scheme.named(row, eta, operator)
+    scheme = named(row, eta, operator)
     run = rs.solve(rs.Neural(model, users), scheme, rounds=4)
     assert close(run.model, textbook(model, users, row, eta, 4, local))
 
@@ -328,7 +329,7 @@ def test_acceleration_on_the_mean_and_averages() -> None:
 @pytest.mark.parametrize("row", ["fedavg", "fedrp", "fedpi"])
 def test_going_on_equals_never_having_stopped(row: str, participation: float | None, tmp_path) -> None:
     problem = rs.Neural(net(torch.float32), people((9, 14, 11), torch.float32))
-    scheme = rs.scheme.named(row, 0.5, rs.GradientSteps(3) if row == "fedavg" else rs.GradientProx(3, 0.1, batch=5))
+    scheme = named(row, 0.5, rs.GradientSteps(3) if row == "fedavg" else rs.GradientProx(3, 0.1, batch=5))
     arguments = {"participation": participation, "seed": 4}
     whole = rs.solve(problem, scheme, rounds=8, **arguments)
     half = rs.solve(problem, scheme, rounds=5, **arguments)

@@ -8,9 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from neural_reference import federation, plain_loop
-from resolvent.models import cifar10_cnn, mnist_cnn
-from resolvent.problems.neural import Captured, Ways, convolution, stacked
-from resolvent.problems.neural.trace import trace
+from resolvent.networks import Captured, Ways
+from resolvent.networks.models import cifar10_cnn, mnist_cnn
+from resolvent.networks.stacked import convolution
+from resolvent.networks.stacked import method as stacked
+from resolvent.networks.stacked.trace import trace
 
 pytestmark = pytest.mark.usefixtures("convolutions")
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 import resolvent as rs
-from resolvent.problems.neural import Ways
+from resolvent.networks import Ways
 
 DOUBLE = torch.float64
 pytestmark = [

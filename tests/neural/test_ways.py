@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from neural_reference import federation, plain_loop
 from resolvent.errors import InputError
-from resolvent.models import cifar10_cnn, mnist_cnn
-from resolvent.problems.neural import Captured, Layout, Ways
+from resolvent.networks import Captured, Layout, Ways
+from resolvent.networks.models import cifar10_cnn, mnist_cnn
 
 
 class Recurrent(nn.Module):

@@ -17,10 +17,10 @@ from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import resolvent as rs
 from neural_reference import federation, plain_loop
-from resolvent.problems.neural import Ways, verify
-from resolvent.problems.neural.flat import copied
-from resolvent.problems.neural.losses import known
-from resolvent.problems.neural.stacked import Stacked
+from resolvent.networks import Ways, verify
+from resolvent.networks.layout import copied
+from resolvent.networks.stacked.losses import known
+from resolvent.networks.stacked.method import Stacked
 
 pytestmark = [
     pytest.mark.usefixtures("convolutions"),
@@ -492,7 +492,7 @@ def test_the_comparison_sees_users_mixed_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_maxima_of_equal_numbers_do_not_send_a_network_to_the_loop() -> None:
     """Black images tie in every window, in single precision too."""
-    from resolvent.models import mnist_cnn
+    from resolvent.networks.models import mnist_cnn
 
     x = torch.zeros(20, 1, 28, 28)
     x[:, :, 5:20, 5:20] = 1.0

@@ -17,8 +17,8 @@ from resolvent import config as configs
 from resolvent.cli import reproducing
 from resolvent.experiment import tasks
 from resolvent.paper import archive, conduct, document
-from resolvent.paper.contents import FIGURES
 from resolvent.paper.figure import HOLDS, NOT, Figure, Panel
+from resolvent.paper.figures.contents import FIGURES
 from shrunken import images, small
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

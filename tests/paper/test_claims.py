@@ -11,9 +11,9 @@ import torch
 
 from resolvent.experiment import tasks
 from resolvent.paper import conduct
-from resolvent.paper.contents import FIGURES
 from resolvent.paper.drawing import picture
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Figure, Panel
+from resolvent.paper.figures.contents import FIGURES
 from shrunken import images, small, tampered
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "paper.md"

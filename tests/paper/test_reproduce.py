@@ -14,8 +14,8 @@ from resolvent import experiment
 from resolvent.cli import reproducing
 from resolvent.errors import InputError
 from resolvent.paper import conduct, document, page
-from resolvent.paper.contents import FIGURES
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Claim, Figure, First, Line, Panel, Verdict
+from resolvent.paper.figures.contents import FIGURES
 from resolvent.paper.results import Results, short
 from shrunken import small
 

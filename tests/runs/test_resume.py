@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from resolvent import checkpoint, config, experiment
+from resolvent import config, experiment
 from resolvent.errors import InputError, StorageError
+from resolvent.iteration import checkpoint
 from resolvent.runs import Folder, checkpoints, find, folders
-from resolvent.watch import Pulse
+from resolvent.solving.watch import Pulse
 
 SMALL = {"problem": {"name": "least-squares", "users": 4, "dim": 6, "rows": 12}, "scheme": {"eta": 0.02}}
 FEDPI = SMALL | {"run": {"rounds": 40}, "participation": {"probability": 0.6}}

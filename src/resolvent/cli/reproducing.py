@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from resolvent import progress, report
+from resolvent import report
 from resolvent.cli import output
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import CODES, Form, Quiet
@@ -17,8 +17,9 @@ from resolvent.errors import refuse
 from resolvent.paper import archive as archives
 from resolvent.paper import conduct
 from resolvent.paper.conduct import Made, Store
-from resolvent.paper.contents import FIGURES
 from resolvent.paper.figure import Figure, Panel, Verdict
+from resolvent.paper.figures.contents import FIGURES
+from resolvent.solving import progress
 
 OUT = Path("runs/paper")
 KINDS = {"all": (True, False), "convex": (False,), "networks": (True,)}

@@ -16,8 +16,8 @@ from resolvent.cli.output import say
 from resolvent.config import Config
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError
+from resolvent.iteration.scheme import TABLE
 from resolvent.runs import trust
-from resolvent.scheme import TABLE
 
 
 class Flag(NamedTuple):

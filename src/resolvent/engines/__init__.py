@@ -6,18 +6,20 @@ from importlib import import_module
 from typing import Any
 
 from resolvent.errors import refuse
-from resolvent.rounds import Engine
+from resolvent.iteration.engine import Engine
 
 ENGINES = {
-    "inprocess": "resolvent.engines.inprocess:InProcess",
+    "in_process": "resolvent.engines.in_process:InProcess",
     "debug": "resolvent.engines.debug:Debug",
 }
+SPELLINGS = {"inprocess": "in_process"}
 
 
 def build(engine: Any, problem: Any, operator: Any, steady: bool) -> Engine:
     """The engine of that name for these users; anything that already is an engine is returned as it is."""
     if hasattr(engine, "local_mean"):
         return engine  # type: ignore[no-any-return]
+    engine = SPELLINGS.get(engine, engine)
     if engine not in ENGINES:
         refuse("engine", repr(engine), f"one of {', '.join(ENGINES)} or an engine of your own is needed")
     module, name = ENGINES[engine].split(":")

@@ -7,10 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from resolvent.bound import Ask, Bound, Memory, Spread
-from resolvent.engines.inprocess import curvature, inspect, measure
+from resolvent.engines.in_process import curvature, inspect, measure
 from resolvent.errors import BadAnswer, InputError
-from resolvent.local import Operator
+from resolvent.iteration.engine import Ask, Memory, Spread
+from resolvent.local.bound import Bound
+from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
 from resolvent.problems.problem import Problem, select
 from resolvent.problems.verify import verify_answer

@@ -9,17 +9,17 @@ import torch
 
 import resolvent
 from resolvent import config as configs
-from resolvent import schedules
-from resolvent.anderson import Anderson
 from resolvent.config import Config
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.tasks import Task, task, within
-from resolvent.explain import Explanation, explain
-from resolvent.local import ExactProx, GradientProx, GradientSteps, NewtonProx
-from resolvent.participation import Bernoulli, Everyone, FixedSize, Participation
-from resolvent.scheme import TABLE, Number, Scheme, named
-from resolvent.solve import check
-from resolvent.watch import Stop
+from resolvent.iteration import schedules
+from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation
+from resolvent.iteration.scheme import TABLE, Number, Scheme, named
+from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
+from resolvent.solving.solve import check
+from resolvent.solving.watch import Stop
+from resolvent.theory.explain import Explanation, explain
 
 SCHEDULES: dict[str, Any] = {
     "constant": lambda eta, period: eta,

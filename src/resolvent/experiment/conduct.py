@@ -13,19 +13,20 @@ from typing import Any
 
 import torch
 
-from resolvent import checkpoint, runs
 from resolvent import config as configs
+from resolvent import runs
 from resolvent.config import Config, sections
 from resolvent.errors import BadAnswer, InputError, ResolventWarning, RoundFailed, StorageError, refuse
 from resolvent.experiment.build import Experiment, build
+from resolvent.iteration import checkpoint
+from resolvent.iteration.state import State, adapt
+from resolvent.iteration.state import begin as begin_state
 from resolvent.runs import durable, lock, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.recorder import Recorder
-from resolvent.solve import solve
-from resolvent.state import State, adapt
-from resolvent.state import begin as begin_state
+from resolvent.solving.solve import solve
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from resolvent import data, models, theory
+from resolvent import data
 from resolvent.config import sections
 from resolvent.errors import InputError, refuse
+from resolvent.networks import models
+from resolvent.networks.problem import Neural
 from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
-from resolvent.problems.neural.problem import Neural
 from resolvent.problems.problem import Problem
+from resolvent.theory import closed_forms
 
 CORES = os.cpu_count() or 1
 """Threads for networks; not what torch has now, which an earlier run may have set."""
@@ -110,7 +112,7 @@ def _table(s: sections.Table, seed: int) -> Task:
     parts = data.split(s.partition, y, s.users, seed if s.seed is None else s.seed)
     A, b = [x[rows] for rows in parts], [y[rows] for rows in parts]
     problem = LeastSquares(A, b) if s.name == "least-squares" else Logistic(A, b, reg=s.reg)
-    L = theory.curvatures(problem)[1]
+    L = closed_forms.curvatures(problem)[1]
     section = replace(s, data=str(Path(s.data).absolute()), sha256=sha256)  # so that it is found from any folder
     return Task(problem, section, eta=1 / L if L > 0 else None, partition=_held(parts, y))
 

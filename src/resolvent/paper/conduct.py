@@ -16,9 +16,9 @@ from resolvent import experiment, runs
 from resolvent.config import Config
 from resolvent.errors import InputError
 from resolvent.experiment.tasks import task
+from resolvent.networks.stacked.thread_pool import one_thread
 from resolvent.paper.figure import HOLDS, NOT_JUDGED, Across, Claim, Figure, Line, Panel, Settings, Verdict
 from resolvent.paper.results import Results
-from resolvent.problems.neural.crew import one_thread
 from resolvent.runs import Folder
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from resolvent import config as configs
 from resolvent.errors import ResolventWarning
 from resolvent.paper.figure import Settings
 from resolvent.paper.results import Results
-from resolvent.run import Run
-from resolvent.solve import solve
+from resolvent.solving.run import Run
+from resolvent.solving.solve import solve
 
 if TYPE_CHECKING:
     from resolvent.config.sections import Problem

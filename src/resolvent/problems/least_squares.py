@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.problems.affine import Affine, prox_share
-from resolvent.problems.decomposition import decompose
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
-from resolvent.problems.pooled import Pooled, balanced, pooled
 from resolvent.problems.problem import select
 from resolvent.problems.products import rows_times, times_rows
+from resolvent.problems.quadratic.affine import Affine, prox_share
+from resolvent.problems.quadratic.decomposition import decompose
+from resolvent.problems.quadratic.pooled import Pooled, balanced, pooled
 from resolvent.problems.rows import as_data
 
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, refuse
-from resolvent.problems.certified import Losses, minimise
-from resolvent.problems.factors import check_room
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
-from resolvent.problems.minimum import Minimum, minimum
-from resolvent.problems.newton import length, newton_prox
+from resolvent.problems.newton.certified import Losses, minimise
+from resolvent.problems.newton.factors import check_room
+from resolvent.problems.newton.minimum import Minimum, minimum
+from resolvent.problems.newton.prox import length, newton_prox
+from resolvent.problems.newton.safeguard import WORST, Careful
 from resolvent.problems.problem import select, weighted
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import as_data
-from resolvent.problems.safeguard import WORST, Careful
 
 NEAR_BY, FAR_OFF = 1e-6, 1e-3
 """Gaps relative to f*. Up to the first a gap is a divergence; beyond the second nobody looks whether it is one."""

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from resolvent import checkpoint
+from resolvent.iteration import checkpoint
+from resolvent.iteration.state import State
 from resolvent.runs import durable
 from resolvent.runs.metrics import Extent
-from resolvent.state import State
 
 KEPT = 2
 SUFFIX = ".safetensors"

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from resolvent.errors import DamagedRun, InputError
+from resolvent.iteration.state import State
 from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, sums, trust
 from resolvent.runs.checkpoints import Checkpoint
-from resolvent.state import State
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from resolvent import checkpoint
 from resolvent.errors import InputError
-from resolvent.rounds import Round
+from resolvent.iteration import checkpoint
+from resolvent.iteration.rounds import Round
+from resolvent.iteration.state import State
 from resolvent.runs import checkpoints, durable, inspection
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.metrics import Metrics
-from resolvent.state import State
-from resolvent.watch import Pulse, Verdict
+from resolvent.solving.watch import Pulse, Verdict
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes a row of the history elsewhere, TensorBoard say."""

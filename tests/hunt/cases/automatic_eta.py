@@ -9,7 +9,7 @@ import numpy as np
 import resolvent as rs
 from bench.eta import KINDS, MODES, drawn
 from hunt.family import Family
-from resolvent.tuning import LOOKS
+from resolvent.iteration.tuning import LOOKS
 
 ROUNDS = 300
 

@@ -6,6 +6,7 @@ import numpy as np
 
 import resolvent as rs
 from hunt.family import Family
+from resolvent.iteration.scheme import named
 
 
 def averages(seed: int) -> str:
@@ -18,7 +19,7 @@ def averages(seed: int) -> str:
     eta = [rs.schedules.constant(0.3), rs.schedules.harmonic(2.0)][int(rng.integers(2))]
     kind = str(rng.choice(["ergodic", "suffix"]))
     models: list[np.ndarray] = []
-    scheme = rs.scheme.named(str(rng.choice(["fedprox", "fedpi", "fedrp"])), eta)
+    scheme = named(str(rng.choice(["fedprox", "fedpi", "fedrp"])), eta)
     run = rs.solve(
         problem,
         scheme,

@@ -13,7 +13,8 @@ from scipy.optimize import linprog
 import plain_limits as plain
 import resolvent as rs
 from hunt.family import Family
-from resolvent.trends import judge
+from resolvent.iteration.scheme import named
+from resolvent.theory.trends import judge
 
 ORIGINAL, REGULARISED = "original", "regularised"
 ROUNDS = 600
@@ -290,9 +291,7 @@ def runs_of_the_package(seed: int) -> str:
     kind = int(rng.integers(4))
     scheme = [
         lambda: rs.fedpi("auto"),
-        lambda: rs.scheme.named(
-            str(rng.choice(["fedpi", "fedprox", "fedrp", "fedsplit"])), float(rng.uniform(0.1, 3) / L)
-        ),
+        lambda: named(str(rng.choice(["fedpi", "fedprox", "fedrp", "fedsplit"])), float(rng.uniform(0.1, 3) / L)),
         lambda: rs.fedavg(float(rng.uniform(0.1, 0.9) / L / 5), local=rs.GradientSteps(int(rng.integers(1, 6)))),
         lambda: rs.fedavg(float(rng.uniform(0.02, 0.1) / L), local=rs.GradientSteps(2, batch=3)),
     ][kind]()

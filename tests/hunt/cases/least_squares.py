@@ -12,7 +12,7 @@ import torch
 
 import resolvent as rs
 from hunt.family import Family
-from resolvent.bound import Ask
+from resolvent.iteration.engine import Ask
 
 Vector = list[Fraction]
 Matrix = list[Vector]

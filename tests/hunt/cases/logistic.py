@@ -11,8 +11,8 @@ from scipy.optimize import linprog
 
 import resolvent as rs
 from hunt.family import Family
-from resolvent.bound import Ask
 from resolvent.errors import BadAnswer
+from resolvent.iteration.engine import Ask
 
 EPS = 2.3e-16
 DIGITS = 60

@@ -12,6 +12,7 @@ from scipy.optimize import linprog
 import resolvent as rs
 import textbook
 from hunt.family import Family
+from resolvent.iteration.scheme import named
 from textbook import Array, Grand, Squares
 
 TALL, GONE = 1e3, 1e13
@@ -179,7 +180,7 @@ def certificates(seed: int) -> str:
         10 ** rng.uniform(-24, 24),
     )
     c, x, lam = 10 ** rng.uniform(-2, 2, m), scale * rng.standard_normal((m, d)), rng.dirichlet(np.ones(m))
-    scheme = rs.scheme.named(str(rng.choice(["fedpi", "fedprox", "fedsplit", "fedrp"])), eta)
+    scheme = named(str(rng.choice(["fedpi", "fedprox", "fedsplit", "fedrp"])), eta)
     run = rs.solve(rs.Quadratics(c, x, weights=lam), scheme, rounds=4, start=scale * rng.standard_normal(d))
     u = run.state.u.expand(m, -1).numpy().astype(np.longdouble)
     h = np.longdouble(eta)
@@ -205,7 +206,7 @@ def sets(seed: int) -> str:
     who = [None, rs.FixedSize(1), rs.Bernoulli(0.5)][int(rng.integers(3))]
     name = str(rng.choice(["fedpi", "fedpi", "fedprox"]))
     start = scale * rng.standard_normal(d)
-    run = rs.solve(problem, rs.scheme.named(name, 1.0), rounds=400, every=50, participation=who, seed=seed, start=start)
+    run = rs.solve(problem, named(name, 1.0), rounds=400, every=50, participation=who, seed=seed, start=start)
     assert run.status == "finished", run.reason
     # the least r for which the halfspaces, each moved outwards by r, have a common point
     lengths = np.linalg.norm(normals, axis=1, keepdims=True)

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations
 
 import resolvent as rs
 from hunt.family import Family
-from resolvent.problems.neural import desk
+from resolvent.networks.stacked import workspace as desk
 
 Rng = np.random.Generator
 Op = Callable[[Any, Tensor], Tensor]

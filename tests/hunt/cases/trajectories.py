@@ -15,7 +15,7 @@ import torch
 import resolvent as rs
 import textbook
 from hunt.family import Family
-from resolvent import checkpoint
+from resolvent.iteration import checkpoint
 from textbook import Array, Grand, Squares
 
 ROUNDS = 14

@@ -30,7 +30,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 import resolvent as rs
 from hunt.family import Family
-from resolvent.descent import batches
+from resolvent.local.descent import batches
 
 DOUBLE = torch.float64
 FEATURES, CLASSES = 4, 3

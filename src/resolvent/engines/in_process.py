@@ -1,0 +1,93 @@
+"""All users in this process, batched into tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.iteration.engine import Ask, Memory, Spread
+from resolvent.local.operators import Operator
+from resolvent.problems.problem import Problem, objective, select
+
+WIDE = 1000
+"""The longest model whose mean Hessian is asked for: it has d^2 numbers, and its eigenvalues take d^3 operations."""
+NUMBERS = 1 << 24
+"""In the Hessians that are held at a time."""
+
+
+class InProcess:
+    """The default engine: every verb is a few tensor calls over all users."""
+
+    def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
+        self.problem = problem
+        self.users, self.dim = problem.users, problem.dim
+        self.dtype, self.device = problem.weights.dtype, problem.weights.device
+        self.certifies = operator.certifies
+        self._bound = operator.bind(problem, steady)
+        self._lam = problem.weights.unsqueeze(0)
+        self._root = problem.weights.sqrt().unsqueeze(1)
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        return self._bound.rows(ask, u, memory)
+
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
+        return self._bound.mean(ask, u, memory)
+
+    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+        if z.shape[0] == 1:
+            return z
+        return self._lam @ z if who is None else select(self._lam[0], who).unsqueeze(0) @ z[who]
+
+    def gram(self, rows: Tensor) -> Tensor:
+        if rows.shape[1] > 1:
+            rows = rows * self._root
+        flat = rows.flatten(1)
+        return flat @ flat.T
+
+    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        return curvature(self.problem, w)
+
+    def measure(self, w: Tensor) -> dict[str, Tensor]:
+        return measure(self.problem, w)
+
+    def inspect(self, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
+        return inspect(self.problem, w, personal, memory)
+
+
+def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The gradient (d,) and the Hessian (d, d) of f at w (1, d)."""
+    if not (problem.convex and {"grad", "hessian"} <= problem.offers and problem.dim <= WIDE):
+        return None
+    return problem.weights @ problem.grad(w), _mean_hessian(problem, w)
+
+
+def _mean_hessian(problem: Any, w: Tensor) -> Tensor:
+    """Some users at a time, so that memory does not grow with their number."""
+    if "spectrum" in problem.offers:
+        weighted: Tensor = problem.spectrum.weighted(problem.spectrum.s, problem.weights)
+        return weighted
+    together = max(1, NUMBERS // problem.dim**2)
+    total = w.new_zeros((problem.dim, problem.dim))
+    for who in torch.arange(problem.users, device=w.device).split(together):
+        part = problem if len(who) == problem.users else problem.take(who)
+        total += torch.tensordot(problem.weights[who], part.hessian(w), 1)
+    return total
+
+
+def inspect(problem: Any, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
+    """What the problem says of models beside f, if it says more."""
+    if "inspect" not in problem.offers:
+        return None
+    found: dict[str, float] = problem.inspect(w, personal, memory)
+    return found
+
+
+def measure(problem: Problem, w: Tensor) -> dict[str, Tensor]:
+    """f and f - f* of models w (k, d); NaN where unknown."""
+    gap = problem.gap(w)
+    if gap is not None and problem.fstar is not None:
+        return {"value": gap + problem.fstar, "gap": gap}
+    nothing = w.new_full((len(w),), torch.nan)
+    return {"value": objective(problem, w) if "value" in problem.offers else nothing, "gap": nothing}

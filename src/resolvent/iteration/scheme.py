@@ -1,0 +1,245 @@
+"""The one scheme (gFL-1..3) and Table 1 of the paper as rows of data.
+
+z = (1-alpha) u + alpha local(u)      (gFL-1)
+w = (1-beta)  z + beta  mean(z)       (gFL-2)
+u = (1-gamma) u + gamma w             (gFL-3)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from resolvent.errors import InputError, refuse, whole
+from resolvent.iteration.schedules import Schedule, as_schedule
+
+Number = float | Schedule | Callable[[int], float]
+
+AUTO = "auto"
+
+
+class Row(NamedTuple):
+    """A line of Table 1: the mixing numbers, and whether local(u) is a prox or gradient steps."""
+
+    title: str
+    alpha: float
+    beta: float
+    gamma: float
+    forward: bool
+
+
+TABLE: dict[str, Row] = {
+    "fedavg": Row("FedAvg", 1, 1, 1, forward=True),
+    "fedprox": Row("FedProx", 1, 1, 1, forward=False),
+    "fedsplit": Row("FedSplit", 2, 2, 1, forward=False),
+    "fedpi": Row("FedPi", 2, 2, 0.5, forward=False),
+    "fedrp": Row("FedRP", 2, 1, 1, forward=False),
+    "reflect_gradient": Row("R_H G", 1, 2, 1, forward=True),
+    "reflect_prox": Row("R_H P", 1, 2, 1, forward=False),
+}
+
+
+@dataclass(frozen=True, init=False)
+class Scheme:
+    """alpha, beta, gamma and eta (numbers, schedules or functions of the round) and a local operator.
+
+    eta="auto" finds eta while running, where what is solved does not depend on it. `local=None` takes the best prox
+    the problem offers; with `forward=True`, `steps` gradient steps of size eta. alpha and beta outside [0, 2] or gamma
+    outside [0, 1] leave the theory: say so with `beyond=True`.
+    """
+
+    alpha: Schedule
+    beta: Schedule
+    gamma: Schedule
+    eta: Schedule | None
+    """None: automatic."""
+    local: Any
+    name: str
+    forward: bool
+    steps: int
+    beyond: bool
+
+    def __init__(
+        self,
+        alpha: Number,
+        beta: Number,
+        gamma: Number,
+        eta: Number | str,
+        local: Any = None,
+        *,
+        name: str = "scheme",
+        forward: bool = False,
+        steps: int = 1,
+        beyond: bool = False,
+    ) -> None:
+        whole(steps, "steps")
+        if isinstance(eta, str) and eta != AUTO:
+            refuse("eta", repr(eta), 'a number > 0, a schedule, a function of the round or "auto" is needed')
+        fields = {
+            "alpha": _mixing("alpha", alpha, 2, beyond),
+            "beta": _mixing("beta", beta, 2, beyond),
+            "gamma": _mixing("gamma", gamma, 1, beyond),
+            "eta": None if isinstance(eta, str) else as_schedule(eta, "eta"),
+            "local": local,
+            "name": name,
+            # an operator knows itself whether it is a prox or a gradient step
+            "forward": forward if local is None else bool(getattr(local, "forward", False)),
+            "steps": steps,
+            "beyond": beyond,
+        }
+        for field, value in fields.items():
+            object.__setattr__(self, field, value)
+        if not self.auto:
+            self.eta_at(0)
+        elif not self.exact:
+            raise InputError(
+                f'eta is "auto", but {name} solves a problem that depends on eta; '
+                "give eta a number, or take FedPi or FedSplit, whose solution does not depend on it"
+            )
+
+    def mixing(self, t: int) -> tuple[float, float, float]:
+        """alpha_t, beta_t, gamma_t, checked: a schedule may do anything."""
+        return (
+            _within("alpha", self.alpha, t, 2, self.beyond),
+            _within("beta", self.beta, t, 2, self.beyond),
+            _within("gamma", self.gamma, t, 1, self.beyond),
+        )
+
+    def eta_at(self, t: int) -> float:
+        """eta_t, checked: a schedule may do anything."""
+        assert self.eta is not None
+        eta = self.eta(t)
+        if not (math.isfinite(eta) and eta > 0):
+            refuse("eta", f"{eta} in round {t}", "a finite number > 0 is needed in every round")
+        return float(eta)
+
+    @property
+    def auto(self) -> bool:
+        """Whether eta is found while running."""
+        return self.eta is None
+
+    @property
+    def changes(self) -> str:
+        """How often eta changes: "never", "sometimes" or "always"."""
+        return "sometimes" if self.eta is None else self.eta.changes
+
+    @property
+    def steady(self) -> bool:
+        """Whether a factorisation made for one eta can serve again."""
+        return self.changes != "always"
+
+    @property
+    def vanishing(self) -> bool:
+        """Whether eta_t tends to 0, but so slowly that its sum diverges."""
+        return self.eta is not None and bool(self.eta.vanishes and self.eta.sum_diverges)
+
+    @property
+    def fixed_mixing(self) -> tuple[float, float, float] | None:
+        """(alpha, beta, gamma) where they are the same in every round, else None."""
+        schedules = (self.alpha, self.beta, self.gamma)
+        return self.mixing(0) if all(s.changes == "never" for s in schedules) else None
+
+    @property
+    def relaxation(self) -> tuple[float, float] | None:
+        """(alpha, beta), which decide what is solved, where they are the same in every round, else None."""
+        fixed = self.alpha.changes == self.beta.changes == "never"
+        return (self.alpha(0), self.beta(0)) if fixed else None
+
+    @property
+    def exact(self) -> bool:
+        """Whether alpha + beta = alpha beta always: a prox scheme then solves the original problem at any eta."""
+        pair = self.relaxation
+        return pair is not None and not self.forward and pair[0] + pair[1] == pair[0] * pair[1] > 0
+
+    @property
+    def projects(self) -> bool:
+        """Whether beta = 1 always: users who start together stay together, so u is one vector."""
+        return self.beta.changes == "never" and self.beta(0) == 1
+
+    def __str__(self) -> str:
+        return f"{self.name}(alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}, eta={self.eta or AUTO})"
+
+
+def _mixing(argument: str, given: Number, top: int, beyond: bool) -> Schedule:
+    schedule = as_schedule(given, argument)
+    _within(argument, schedule, 0, top, beyond)
+    return schedule
+
+
+def _within(argument: str, schedule: Schedule, t: int, top: int, beyond: bool) -> float:
+    value = schedule(t)
+    if 0 <= value <= top:
+        return value
+    when = "" if schedule.changes == "never" else f" in round {t}"
+    if not math.isfinite(value):
+        refuse(argument, f"{value}{when}", "a finite number is needed")
+    if not beyond:
+        refuse(
+            argument, f"{value}{when}", f"the theory needs it in [0, {top}]; pass beyond=True to leave it on purpose"
+        )
+    return value
+
+
+def named(name: str, eta: Number | str, local: Any = None, steps: int = 1) -> Scheme:
+    """The scheme of a row of Table 1."""
+    if name not in TABLE:
+        refuse("scheme", repr(name), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
+    row = TABLE[name]
+    return Scheme(row.alpha, row.beta, row.gamma, eta, local, name=row.title, forward=row.forward, steps=steps)
+
+
+def fedavg(eta: Number, steps: int = 1, local: Any = None) -> Scheme:
+    """FedAvg (eq:FB): P_H G^k. Solves the original problem if steps = 1."""
+    return named("fedavg", eta, local, steps)
+
+
+def fedprox(eta: Number, local: Any = None) -> Scheme:
+    """FedProx (eq:BB): P_H P. Solves the problem of the Moreau envelopes (eq:regFL) at eta."""
+    return named("fedprox", eta, local)
+
+
+def fedsplit(eta: Number | str, local: Any = None) -> Scheme:
+    """FedSplit (eq:PR): R_H R. Solves the original problem where it converges: strongly convex and smooth f_i."""
+    return named("fedsplit", eta, local)
+
+
+def fedpi(eta: Number | str, local: Any = None) -> Scheme:
+    """FedPi (eq:DR): (id + R_H R) / 2. Solves the original problem for any convex f_i."""
+    return named("fedpi", eta, local)
+
+
+def fedrp(eta: Number, local: Any = None) -> Scheme:
+    """FedRP (eq:rp): P_H R. Its fixed points are those of FedProx."""
+    return named("fedrp", eta, local)
+
+
+def reflect_gradient(eta: Number, steps: int = 1, local: Any = None) -> Scheme:
+    """R_H G (eq:rg): its fixed points solve neither problem."""
+    return named("reflect_gradient", eta, local, steps)
+
+
+def reflect_prox(eta: Number, local: Any = None) -> Scheme:
+    """R_H P (eq:rpp): its fixed points are those of FedProx at eta / 2."""
+    return named("reflect_prox", eta, local)
+
+
+def as_scheme(scheme: Scheme | str, eta: Number | str | None = None) -> Scheme:
+    """A scheme, or a row of Table 1 by name (FedPi and FedSplit then find their eta themselves)."""
+    if isinstance(scheme, Scheme):
+        if eta is not None:
+            refuse("eta", eta, f"{scheme.name} has its own already: give it there, or give the scheme by name")
+        return scheme
+    if not isinstance(scheme, str):
+        refuse("scheme", repr(scheme), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
+    name = scheme.lower().replace("-", "_")
+    if eta is None:
+        row = TABLE.get(name)
+        if row is not None and (row.forward or row.alpha + row.beta != row.alpha * row.beta):
+            raise InputError(
+                f"scheme is {scheme!r} without a step size, but {row.title} cannot find one by itself; "
+                f"write rs.{name}(eta=...) or give eta"
+            )
+        eta = AUTO
+    return named(name, eta)

@@ -1,0 +1,100 @@
+"""Automatic eta for schemes that solve the original problem at any eta: FedPi and FedSplit.
+
+Two things must converge: the mean of the p_i, which moves by eta |mean g| per round, and the g_i, which move by the
+distance of the p_i to their mean over eta. A large eta helps the first and hurts the second. On quadratics both finish
+together at eta = 1 / sqrt(mu L), with mu and L the least and the largest curvature of f = sum_i lambda_i f_i.
+
+- Where users know their Hessians, eta is that, from the mean Hessian at the mean of the p_i (`balanced`).
+- Elsewhere it follows how far the mean of the p_i and the g_i have travelled (`travelled`): eta = |d mean(p)| / |d g|.
+- Where the prox is inexact, p and g tell nothing of f, and eta stays where it starts.
+
+eta is chosen before the first round and reconsidered after 1, 2, 4, 8, ... rounds, LOOKS times at most. It is changed
+only if it is off by a factor of WORTHWHILE. So it changes finitely often, and the theorems for constant eta apply. A
+change keeps every p_i and every g_i = (u_i - p_i) / eta: u <- p + (eta'/eta) (u - p).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.iteration.anderson import Gram
+
+Mean = Callable[[Tensor], Tensor]
+
+LOOKS = 20
+"""How often eta is reconsidered."""
+WORTHWHILE = 2.0
+"""The least factor by which eta is changed: a change costs the acceleration its memory."""
+RELEVANT = 1e-8
+"""A direction counts if it holds this share of what f - f* was at the first look, as a quadratic model sees it."""
+WIDEST = 100.0
+"""The largest factor by which eta changes at a later look."""
+CAUTION, DAMPING = 0.5, 0.7
+"""eta <- eta^(1 - DAMPING) (CAUTION |d mean(p)| / |d g|)^DAMPING."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """The next eta, when it is reconsidered, and p and g as they were at the last look."""
+
+    eta: float
+    looks: int = 0
+    since: int = 0
+    """The round of the first look."""
+    due: int = 0
+    """The round of the next look."""
+    gain: float = 0.0
+    """f - f* at the first look, as a quadratic model sees it."""
+    p: Tensor | None = None
+    g: Tensor | None = None
+
+    def wanted(self, t: int) -> bool:
+        """Whether eta is to be reconsidered before round t."""
+        return t >= self.due and self.looks < LOOKS
+
+    def looked(self, t: int, eta: float | None, **found: Any) -> Tuning:
+        """After the look before round t, which found this eta, or nothing."""
+        since = self.since if self.looks else t
+        now = self.eta
+        if eta is not None and not now / WORTHWHILE < eta < now * WORTHWHILE:
+            now = eta if self.looks == 0 else max(now / WIDEST, min(now * WIDEST, eta))
+        due = t + max(1, t - since)
+        return replace(self, eta=now, looks=self.looks + 1, since=since, due=due, **found)
+
+
+def balanced(tuning: Tuning, t: int, gradient: Tensor, hessian: Tensor) -> Tuning:
+    """1 / sqrt(mu L) of f, from its gradient (d,) and its Hessian (d, d) at a point; as it was where f is flat.
+
+    In the direction v of eigenvalue s, f - f* is about (g . v)^2 / (2 s): directions in which there is next to nothing
+    to gain have no say, or they would slow the others down.
+    """
+    if not bool(torch.isfinite(hessian).all() and torch.isfinite(gradient).all()):
+        return tuning.looked(t, None)
+    s, V = torch.linalg.eigh(hessian.double())
+    gain = (V.T @ gradient.double()).square() / (2 * s)
+    gain = torch.where(s > len(s) * torch.finfo(hessian.dtype).eps * s[-1], gain, 0)
+    first = tuning.gain if tuning.looks else float(gain.sum())
+    counts = gain > RELEVANT * first
+    least = float(s[counts].min()) if bool(counts.any()) else 0.0
+    eta = 1 / math.sqrt(least) / math.sqrt(float(s[-1])) if least > 0 else None
+    return tuning.looked(t, eta, gain=first)
+
+
+def travelled(tuning: Tuning, t: int, u: Tensor, p: Tensor, mean: Mean, gram: Gram) -> Tuning:
+    """The next eta from how far mean(p), and g beside its own mean, have gone since the last look."""
+    g = (u - p) / tuning.eta
+    if tuning.p is None or tuning.g is None:
+        return tuning.looked(t, None, p=p, g=g)
+    pull = g - tuning.g
+    way, pulled = mean(p - tuning.p), float(gram((pull - mean(pull)).unsqueeze(0)))
+    moved = float(way.square().sum())
+    if not (moved > 0 and pulled > 0 and math.isfinite(moved) and math.isfinite(pulled)):
+        return tuning.looked(t, None, p=p, g=g)
+    aim = DAMPING * (math.log(CAUTION) + 0.5 * (math.log(moved) - math.log(pulled)) - math.log(tuning.eta))
+    return tuning.looked(t, tuning.eta * math.exp(max(-50.0, min(50.0, aim))), p=p, g=g)

@@ -1,0 +1,152 @@
+"""Whether a model, a loss and users' data fit each other: what does not is refused before the first round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from resolvent.errors import InputError, refuse
+from resolvent.networks.gradients import Ways
+from resolvent.networks.reading import Pair
+from resolvent.networks.targets import Mean
+from resolvent.networks.userdata import Batch, Resident, Silos
+
+FEW = 8
+"""Rows that are tried out."""
+
+
+def fits(ways: Ways, w: Tensor, silos: Silos, loss: Callable[..., Any], mean: Mean | None, name: str) -> None:
+    """Refuse rows that the model cannot take, outputs that the loss cannot, and labels that there is no output for."""
+    batch = next(iter(silos.batches(cut=True)))
+    x, y = batch.x[:1, :2], batch.y[:1, :2]
+    try:
+        out = ways.outputs(w.unsqueeze(0), x)
+    except Exception as error:
+        kind = "" if x.is_floating_point() else f" of {x.dtype}"
+        message = f"the model cannot take rows of shape {tuple(x.shape[2:])}{kind}, {name}'s: {_line(error)}"
+        raise InputError(message) from error
+    if mean is not None and mean.classes:
+        if y.is_floating_point() and y.ndim == out.ndim - 1:
+            refuse(
+                f"{name}'s y", f"of {y.dtype}", "labels are whole numbers: pass y.long(), or a probability per class"
+            )
+        if not y.is_floating_point() and out.ndim > 2:
+            _labels(silos, out.shape[2], mean, name)
+    try:
+        value = loss(out[0].clone(), y[0].clone())
+    except Exception as error:
+        shapes = f"{tuple(out.shape[2:])} and targets of shape {tuple(y.shape[2:])} and type {y.dtype}"
+        raise InputError(f"the loss cannot take outputs of shape {shapes}: {_line(error)}") from error
+    if not isinstance(value, Tensor) or value.ndim:
+        refuse("loss", f"a function that gives {_kind(value)}", "one number, the mean over rows, is needed")
+    if mean is None and not y.is_floating_point() and not y.is_cuda and isinstance(silos, Resident):
+        _tried(silos, out[0, :1], loss, name)
+
+
+def _labels(silos: Silos, classes: int, mean: Mean, name: str) -> None:
+    for i, y in enumerate(silos.targets()):
+        outside = y[mean.counted(y) & ((y < 0) | (y >= classes))]
+        if len(outside):
+            needed = f"the model has {classes} outputs, so labels from 0 to {classes - 1} are needed"
+            refuse(f"{name}[{i}]'s label", int(outside[0]), needed)
+        if not mean.divisor(y) > 0:
+            refuse(f"{name}[{i}]", "without a row that the loss counts", "its mean needs one at least")
+
+
+def _tried(silos: Resident, out: Tensor, loss: Callable[..., Any], name: str) -> None:
+    """A loss of which nothing is known, on outputs of the right shape: labels that it cannot take name their user."""
+    for i, y in enumerate(silos.targets()):
+        try:
+            with torch.no_grad():
+                loss(out.expand(len(y), *out.shape[1:]).clone(), y.clone())
+        except Exception as error:
+            raise InputError(f"the loss cannot take the targets of {name}[{i}]: {_line(error)}") from error
+
+
+def trains(ways: Ways, w: Tensor, silos: Silos) -> None:
+    """Refuse a user of one row where the model cannot be trained on one: batch norm."""
+    single = (silos.sizes == 1).nonzero().flatten()
+    if not len(single):
+        return
+    batch = next(iter(silos.take(single[:1]).batches()))
+    try:
+        ways.value_and_grad(w.unsqueeze(0), batch.x, batch.y)
+    except Exception as error:
+        needed = f"the model cannot be trained on one: {_line(error)}"
+        raise InputError(f"users[{int(single[0])}] is of one row, but {needed}") from error
+
+
+class Cuts(NamedTuple):
+    """Whether a user's rows may be taken in parts without changing the gradient, and without changing the outputs."""
+
+    training: bool
+    resting: bool
+
+
+def cuts(ways: Ways, w: Tensor, silos: Silos, mean: Mean | None) -> Cuts:
+    """Rows may be taken apart where the module takes each for itself, seen on a few, and the loss is a known mean."""
+    if isinstance(silos, Resident):
+        return Cuts(False, False)
+    for batch in silos.batches(cut=True):
+        if batch.x.shape[1] > 1:
+            return Cuts(mean is not None and _slopes_apart(ways, w, batch, mean), _outputs_apart(ways, w, batch))
+    return Cuts(False, False)
+
+
+def _halves(batch: Batch) -> tuple[Pair, list[Pair]]:
+    x, y = batch.x[:, :FEW], batch.y[:, :FEW]
+    half = x.shape[1] // 2
+    return (x, y), [(x[:, :half], y[:, :half]), (x[:, half:], y[:, half:])]
+
+
+def _near(w: Tensor) -> Tensor:
+    """A point near w, where nothing is zero by construction."""
+    generator = torch.Generator().manual_seed(0)
+    return (w + 0.1 * torch.randn(len(w), generator=generator, dtype=torch.float64).to(w)).unsqueeze(0)
+
+
+def _outputs_apart(ways: Ways, w: Tensor, batch: Batch) -> bool:
+    (x, _), halves = _halves(batch)
+    W = _near(w)
+    try:
+        return _close(torch.cat([ways.outputs(W, part) for part, _ in halves], 1), ways.outputs(W, x))
+    except Exception:
+        return False
+
+
+def _slopes_apart(ways: Ways, w: Tensor, batch: Batch, mean: Mean) -> bool:
+    (x, y), halves = _halves(batch)
+    W, begun = _near(w), dict(ways.model.named_buffers())
+    try:
+        if not mean.splits(ways.outputs(W, x), y):
+            return False
+        whole = ways.value_and_grad(W, x, y)
+        if any(not torch.equal(left[0], begun[name]) for name, left in whole.buffers.items()):
+            return False
+        divisors = [mean.divisor(part[0]) for _, part in halves]
+        if not sum(divisors) > 0:
+            return False
+        parts = [
+            d / sum(divisors) * ways.value_and_grad(W, *half).grad
+            for half, d in zip(halves, divisors, strict=True)
+            if d
+        ]
+        return _close(sum(parts, torch.zeros_like(W)), whole.grad)
+    except Exception:
+        return False
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    tol = torch.finfo(a.dtype).eps ** 0.5
+    return a.shape == b.shape and float((a - b).norm()) <= tol * float(b.norm())
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _kind(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

@@ -1,0 +1,101 @@
+"""What users hand in: arrays, data sets and loaders, checked and made into one kind of data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+
+from resolvent.errors import InputError, refuse
+from resolvent.networks.reading import Pair, reader
+from resolvent.networks.streamed import Kind, Put, Streamed, alike, survey
+from resolvent.networks.userdata import Silos, stacked
+
+
+def as_silos(users: Any, argument: str, put: Put) -> Silos:
+    """Arrays are copied and stay on the device; data sets and loaders stream. If one of them streams, all do."""
+    if not isinstance(users, Sequence) or isinstance(users, str) or not users:
+        refuse(argument, f"of type {type(users).__name__}", "a list with (x, y) or a data set for each user is needed")
+    names = [f"{argument}[{i}]" for i in range(len(users))]
+    arrays = [_arrays(user, name) for user, name in zip(users, names, strict=True)]
+    pairs = [None if pair is None else _checked(pair, name, put) for pair, name in zip(arrays, names, strict=True)]
+    resident = [pair for pair in pairs if pair is not None]
+    if len(resident) == len(users):
+        alike([Kind.of(pair) for pair in resident], names)
+        return stacked(resident)
+    readers = tuple(map(reader, [_stream(*each) for each in zip(users, arrays, strict=True)], names))
+    surveys = tuple(survey(each, put, name) for each, name in zip(readers, names, strict=True))
+    alike([found.kind for found in surveys], names)
+    return Streamed(readers, surveys, put)
+
+
+def _stream(user: Any, pair: Pair | None) -> Any:
+    return user if pair is None else TensorDataset(*(t.detach().clone() for t in pair))
+
+
+def is_pair(given: Any) -> bool:
+    """Whether this is (x, y) of arrays, rather than a list of users."""
+    return isinstance(given, tuple) and len(given) == 2 and all(hasattr(part, "shape") for part in given)
+
+
+def _arrays(user: Any, name: str) -> Pair | None:
+    """A user's x and y as they came; None where the user is a stream."""
+    try:
+        tensors = _tensors(user)
+    except IndexError as error:
+        raise InputError(f"{name} cannot be read: {error}") from error
+    if tensors is not None:
+        if len(tensors) != 2:
+            refuse(name, f"a TensorDataset of {len(tensors)} tensors", "two are needed, x and y")
+        return tensors[0], tensors[1]
+    if isinstance(user, tuple) and len(user) != 2:
+        refuse(name, f"a tuple of {len(user)}", "(x, y) is needed")
+    if isinstance(user, (tuple, list)) and len(user) == 2:
+        if isinstance(user, list) and all(isinstance(part, tuple) for part in user):
+            refuse(name, "a list of two tuples", "(x, y) with all rows in each is needed, or a torch data set")
+        return _tensor(user[0], f"{name}'s x"), _tensor(user[1], f"{name}'s y")
+    if isinstance(user, DataLoader | IterableDataset):
+        return None
+    if isinstance(user, str | dict) or not (hasattr(user, "__getitem__") and hasattr(user, "__len__")):
+        refuse(name, f"of type {type(user).__name__}", "(x, y), a data set or a DataLoader is needed")
+    return None
+
+
+def _tensors(user: Any) -> tuple[Tensor, ...] | None:
+    """The tensors of a TensorDataset, or of a Subset of one; None where rows are read in any other way."""
+    if type(user) is Subset:
+        whole = _tensors(user.dataset)
+        if whole is None:
+            return None
+        rows = torch.as_tensor(np.asarray(user.indices, dtype=np.int64).reshape(-1))
+        return tuple(t[rows.to(t.device)] for t in whole)
+    plain = isinstance(user, TensorDataset) and type(user).__getitem__ is TensorDataset.__getitem__
+    return user.tensors if plain else None
+
+
+def _tensor(part: Any, name: str) -> Tensor:
+    """Numbers as a tensor, of their own type."""
+    if isinstance(part, Tensor):
+        return part.detach()
+    try:
+        if isinstance(part, (list, tuple)) and part and all(isinstance(row, Tensor) for row in part):
+            return torch.stack([row.detach() for row in part])
+        array = np.asarray(part)
+        if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+            array = array.astype(np.int64)
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} is of type {type(part).__name__}, but an array of numbers is needed") from error
+
+
+def _checked(pair: Pair, name: str, put: Put) -> Pair:
+    x, y = pair
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        refuse(name, f"x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}", "as many rows of each are needed")
+    if len(x) == 0:
+        refuse(name, "empty", "every user needs at least one row")
+    return put.checked(pair, name)

@@ -1,0 +1,1 @@
+"""A small compiler: a module's layers, forward and backward, over stacked users."""

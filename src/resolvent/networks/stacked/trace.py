@@ -1,0 +1,209 @@
+"""From a module to stacked layers: torch.fx writes down what the module does, and each line is looked up in a table.
+
+What is not understood exactly has no stacked form: a value that is overwritten while it goes by another name, hooks,
+gradients switched off on the way. `verify.py` compares what comes of it with plain autograd all the same.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn.modules import module as modules
+
+from resolvent.networks.layout import copied
+from resolvent.networks.plain import undisturbed
+from resolvent.networks.stacked import layers
+from resolvent.networks.stacked.forms import FUNCTIONS, METHODS, MODULES, writes
+from resolvent.networks.stacked.layers import Layer, Unstackable
+from resolvent.networks.stacked.net import Net, Step, improved
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def trace(model: nn.Module, join: bool = True) -> Net:
+    """The module as stacked layers, or Unstackable with what stands in the way; `join` is for `improved`."""
+    if found := peculiar(model):
+        raise Unstackable(found)
+    root = copied(model)
+    try:
+        with undisturbed(torch.device("cpu")), torch.enable_grad():
+            graph = _Tracer().trace(root)
+        steps = _Reader(graph, root).read()
+    except Unstackable:
+        raise
+    except Exception as error:  # whatever a module's own code raises when it is traced
+        raise Unstackable(f"torch.fx cannot trace it ({type(error).__name__})") from error
+    return improved(steps, join)
+
+
+def peculiar(model: nn.Module) -> str:
+    """Where calling a module does more than its class says; empty if nowhere."""
+    if any(getattr(modules, f"_global{hooks}", None) for hooks in HOOKS):
+        return "all modules have hooks"
+    for name, module in model.named_modules():
+        if any(getattr(module, hooks) for hooks in HOOKS):
+            return f"{name or 'it'} has hooks"
+        if "forward" in vars(module):
+            return f"{name or 'it'} has a forward of its own"
+    return ""
+
+
+class _Proxy(fx.Proxy):
+    """With assignments in place as what they are: torch.fx itself would read `h += g` as `h = h + g`."""
+
+    def __iadd__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
+
+    def _assigned(self, other: Any) -> Any:
+        raise Unstackable("an assignment in place")
+
+    __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = __ipow__ = __imatmul__ = _assigned
+    __iand__ = __ior__ = __ixor__ = _assigned
+
+
+class _Tracer(fx.Tracer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.autocast = torch.is_autocast_enabled()
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+    def create_node(self, *args: Any, **options: Any) -> fx.Node:
+        """torch.fx writes operations down, but not under which settings they are done."""
+        if not torch.is_grad_enabled():
+            raise Unstackable("it switches gradients off on the way")
+        if torch.is_autocast_enabled() != self.autocast:
+            raise Unstackable("it sets autocast on the way")
+        return super().create_node(*args, **options)
+
+
+class _Reader:
+    """Reads a graph node by node.
+
+    `values` numbers the nodes that are tensors; `lengths` are those that are the number of images. `memory` says which
+    nodes share memory: views, and what is written in place. `stale` are names of memory that was written since.
+    """
+
+    def __init__(self, graph: fx.Graph, root: nn.Module) -> None:
+        self.graph = graph
+        self.modules = dict(root.named_modules(remove_duplicate=False))
+        first_names = {id(p): name for name, p in root.named_parameters()}
+        self.names = {name: first_names[id(p)] for name, p in root.named_parameters(remove_duplicate=False)}
+        self.values: dict[fx.Node, int] = {}
+        self.memory: dict[fx.Node, fx.Node] = {}
+        self.stale: set[fx.Node] = set()
+        self.sizes: set[fx.Node] = set()
+        self.lengths: set[fx.Node] = set()
+        self.steps: list[Step] = []
+
+    def read(self) -> list[Step]:
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                if self.values:
+                    raise Unstackable("it takes more than one argument")
+                self.values[node], self.memory[node] = 0, node
+            elif node.op == "output":
+                if self._value(node.args[0], "the result") != len(self.steps):
+                    raise Unstackable("it returns something else than its last layer's result")
+            elif node.op == "call_module":
+                self._module(node)
+            elif node.op in ("call_function", "call_method"):
+                self._call(node)
+            else:
+                raise Unstackable(f"it uses {node.target} directly")
+        if not self.steps:
+            raise Unstackable("it does nothing")
+        return self.steps
+
+    def _value(self, node: Any, name: Any) -> int:
+        """The number of a value that is still what it was."""
+        if not isinstance(node, fx.Node) or node not in self.values:
+            raise Unstackable(f"{name} of something else than a layer's result")
+        if node in self.stale:
+            raise Unstackable(f"{name} of what was overwritten in place by another name")
+        return self.values[node]
+
+    def _add(self, node: fx.Node, layer: Layer, inputs: tuple[int, ...], parameter: str | None = None) -> None:
+        self.steps.append(Step(layer, inputs, parameter))
+        self.values[node] = len(self.steps)
+
+    def _share(self, node: fx.Node, first: fx.Node, layer: Layer | None, written: bool) -> None:
+        """Note whose memory the node's value is in."""
+        if layer is not None and written:
+            self.stale |= {other for other, owner in self.memory.items() if owner is self.memory[first]}
+        view = layer is None or isinstance(layer, layers.Reshape)
+        self.memory[node] = self.memory[first] if view or written else node
+
+    def _module(self, node: fx.Node) -> None:
+        name, module = str(node.target), self.modules[str(node.target)]
+        build = MODULES.get(type(module))
+        if build is None or len(node.args) != 1 or node.kwargs:
+            raise Unstackable(f"{type(module).__name__} has no stacked form")
+        layer, argument = build(module), node.args[0]
+        self.values[node] = self._value(argument, name)
+        assert isinstance(argument, fx.Node)
+        self._share(node, argument, layer, bool(getattr(module, "inplace", False)))
+        if layer is None:  # it does nothing
+            return
+        line = isinstance(module, nn.Conv1d | nn.MaxPool1d | nn.AvgPool1d)
+        if line:
+            self._add(node, layers.Lift(put=True), (self.values[node],))
+        self._add(node, layer, (self.values[node],), self._parameter(name, module, "weight"))
+        if getattr(module, "bias", None) is not None:
+            self._add(node, layers.Bias(), (self.values[node],), self._parameter(name, module, "bias"))
+        if line:
+            self._add(node, layers.Lift(put=False), (self.values[node],))
+
+    def _parameter(self, name: str, module: nn.Module, kind: str) -> str | None:
+        """The parameter's name in the layout; None for modules without."""
+        if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+            return None
+        inputs, outputs = (
+            (module.in_features, module.out_features)
+            if isinstance(module, nn.Linear)
+            else (module.in_channels, module.out_channels)
+        )
+        kernel = () if isinstance(module, nn.Linear) else module.kernel_size
+        needed = (outputs,) if kind == "bias" else (outputs, inputs, *kernel)
+        if f"{name}.{kind}" not in self.names or tuple(getattr(module, kind).shape) != needed:
+            raise Unstackable(f"{name}.{kind} is not a parameter of shape {needed}")
+        return self.names[f"{name}.{kind}"]
+
+    def _call(self, node: fx.Node) -> None:
+        if self._about_sizes(node):
+            return
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+        build = METHODS.get(node.target) if isinstance(node.target, str) else FUNCTIONS.get(node.target)
+        if build is None:
+            raise Unstackable(f"{name} has no stacked form")
+        args, options = fx.node.map_arg((node.args, node.kwargs), lambda a: "n" if a in self.lengths else a)
+        try:
+            taken, layer = build(*args, **options)
+        except TypeError:
+            raise Unstackable(f"{name} with such options has no stacked form") from None
+        inputs = tuple(self._value(i, name) for i in taken)
+        self._share(node, taken[0], layer, writes(node.target, dict(node.kwargs)))
+        if layer is None:
+            self.values[node] = inputs[0]
+        else:
+            self._add(node, layer, inputs)
+
+    def _about_sizes(self, node: fx.Node) -> bool:
+        """x.size(0), x.size()[0] and x.shape[0]: the number of images."""
+        first, *rest = node.args
+        if node.target in ("size", getattr) and isinstance(first, fx.Node) and first in self.values:
+            if rest == [0] or (not rest and node.kwargs == {"dim": 0}):
+                self.lengths.add(node)
+            elif rest in ([], ["shape"]) and not node.kwargs:
+                self.sizes.add(node)
+            else:
+                raise Unstackable("it looks at a size")
+            return True
+        if node.target is operator.getitem and isinstance(first, fx.Node) and first in self.sizes and rest == [0]:
+            self.lengths.add(node)
+            return True
+        return False

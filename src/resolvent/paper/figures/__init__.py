@@ -1,0 +1,1 @@
+"""The figures and theorems of the paper, one module each."""

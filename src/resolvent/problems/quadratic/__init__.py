@@ -1,0 +1,1 @@
+"""Quadratics: one decomposition per user, from which every operator follows."""

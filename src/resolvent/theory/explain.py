@@ -1,0 +1,246 @@
+"""What a configuration solves, by which theorem, what speaks against it and what to change: in data and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProblem
+from resolvent.iteration.anderson import Anderson, as_anderson
+from resolvent.iteration.participation import Participation, as_participation
+from resolvent.iteration.scheme import Scheme, as_scheme
+from resolvent.local.operators import GradientProx
+from resolvent.problems.problem import Problem
+from resolvent.theory.convergence import averaged, contracts, largest_step, promise
+from resolvent.theory.setting import Setting, never_moves, operator_of
+from resolvent.theory.target import NEITHER, ORIGINAL, REGULARISED, UNKNOWN, Target, target
+
+__all__ = ["Explanation", "Finding", "explain", "operator_of"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that speaks against the configuration, and what to do about it."""
+
+    about: type[ResolventWarning]
+    words: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.words}; {self.advice}."
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`solves` is "original", "regularised" (Moreau envelopes at eta_eff), "neither" or "unknown".
+
+    It tells the limit where the iteration converges; `theorem` tells whether it does.
+    """
+
+    scheme: str
+    solves: str
+    eta_eff: float
+    exactly: bool
+    """False where local steps are too few or too noisy for the fixed points to be exactly those."""
+    error: float
+    """The relative error of users' pulls on the model where `exactly` is False; NaN where it is not known."""
+    theorem: str | None
+    """What promises convergence; None where nothing does."""
+    why: str
+    """Why no theorem does, or why it is not known what is solved."""
+    personal: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def problem(self) -> str:
+        """What is solved, as a phrase."""
+        about = "" if self.exactly else "about "
+        if self.solves == ORIGINAL:
+            return f"{about}the original problem, min sum_i lambda_i f_i"
+        if self.solves == REGULARISED:
+            envelopes = f"min sum_i lambda_i env_eta f_i (Moreau envelopes) at eta = {self.eta_eff:g}"
+            return f"{about}the regularised problem, {envelopes}"
+        return (
+            "something that is not known"
+            if self.solves == UNKNOWN
+            else "neither the original nor a regularised problem"
+        )
+
+    def __str__(self) -> str:
+        sure = self.theorem is not None or self.solves in (NEITHER, UNKNOWN)
+        lines = [f"{'' if sure else 'Where it converges, '}{self.scheme} solves {self.problem}."]
+        lines.append(f"Convergence: {self.theorem or self.why}.")
+        lines.append(f"Personal models: {self.personal}.")
+        return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
+
+
+def explain(
+    scheme: Scheme | str,
+    problem: Problem | None = None,
+    participation: Participation | float | None = None,
+    anderson: Anderson | int | None = None,
+) -> Explanation:
+    """Say what this configuration solves. Without a problem, what holds for convex f_i with an exact prox is said."""
+    setting = Setting(as_scheme(scheme), problem, as_participation(participation), as_anderson(anderson))
+    if problem is not None:
+        setting.participation.check(problem.users)
+    aim, promised = target(setting), promise(setting)
+    findings = (
+        *_left_behind(setting),
+        *_wrong_problem(setting, aim),
+        *_convergence(setting),
+        *_step_sizes(setting),
+        *_acceleration(setting),
+    )
+    return Explanation(
+        scheme=str(setting.scheme),
+        solves=aim.solves,
+        eta_eff=aim.eta_eff,
+        exactly=aim.exactly,
+        error=aim.error,
+        theorem=promised.theorem,
+        why=promised.why,
+        personal=_personal(setting, aim),
+        findings=findings,
+    )
+
+
+def _personal(setting: Setting, aim: Target) -> str:
+    """What user i's latest answer p_i is at a fixed point."""
+    arrives = not (setting.missing or setting.stale or setting.stops)
+    if setting.forward and setting.beta.limit == 1 and arrives:
+        return "each user's own is the model after its local steps"
+    if aim.solves in (NEITHER, UNKNOWN):
+        return "each user's own is its local answer to its own u_i, and nothing more is known of it"
+    if aim.solves == ORIGINAL:
+        return "every user's own answer agrees with the model at convergence"
+    about = "" if aim.exactly else "about "
+    at = "" if setting.beta.limit == 1 else f" at eta = {aim.eta_eff:g}"
+    more = ", after its local steps" if setting.forward else ", which is what pFedMe trains"
+    return f"each user's own is {about}prox_eta f_i of the model{at}{more}"
+
+
+# --- what speaks against it ------------------------------------------------------------------------------------------
+
+
+def _left_behind(setting: Setting) -> Iterator[Finding]:
+    if setting.missing:
+        some = ", ".join(map(str, setting.missing[:5])) + (", ..." if len(setting.missing) > 5 else "")
+        one = len(setting.missing) == 1
+        words = f"user{'' if one else 's'} {some} never come{'s' if one else ''}, so that {'its' if one else 'their'} "
+        words += "f_i has no say: what is solved is the problem of the others"
+        yield Finding(SolvesAnotherProblem, words, "let everybody come at some time, or leave them out of the problem")
+    if setting.stale:
+        words = "under Algorithm 1's sampling absent users' z grow stale, so that the right solution is not reached"
+        yield Finding(SolvesAnotherProblem, words, 'take absent="hold"')
+
+
+def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
+    scheme = setting.scheme
+    if setting.missing or setting.stale or (setting.stops and not never_moves(setting.gamma)):
+        return
+    if aim.solves == REGULARISED:
+        what = f"{scheme.name} at eta = {scheme.eta} does not solve the original problem but"
+        advice = "take rs.fedpi for the original problem, or eta = rs.schedules.harmonic(...)"
+        yield Finding(SolvesAnotherProblem, f"{what} {_regularised(setting, aim)}", advice)
+    elif aim.solves == NEITHER:
+        words = f"the fixed points of {scheme} solve neither the original nor a regularised problem"
+        words += f": {aim.why}" if aim.why else ""
+        advice = "take beta = 1, or a prox with alpha = beta = 2 (rs.fedpi)"
+        yield Finding(SolvesAnotherProblem, words, _advice(setting, aim) or advice)
+    elif aim.solves == UNKNOWN:
+        words = f"it is not known what {scheme} solves: {aim.why}"
+        yield Finding(SolvesAnotherProblem, words, "take numbers, or one of rs.schedules")
+    elif not aim.exactly:
+        words = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
+        words += f" ({_off(aim)})" if _off(aim) else ""
+        advice = "take more local steps, all rows per step, or rs.ExactProx or rs.NewtonProx"
+        yield Finding(SolvesAnotherProblem, words, advice)
+
+
+def _regularised(setting: Setting, aim: Target) -> str:
+    """Which envelopes are minimised, and how well."""
+    off = f" ({_off(aim)})" if _off(aim) else ""
+    if aim.exactly:
+        return f"its Moreau envelopes at eta_eff = {aim.eta_eff:g}"
+    if not setting.forward:
+        return f"about its Moreau envelopes at eta_eff = {aim.eta_eff:g}{off}, since the prox is inexact"
+    plain = setting.beta.limit == 1 and not setting.momentum
+    law = "eta (k-1)/2" if plain else "eta_eff"
+    if math.isnan(aim.error):
+        off = ", if its local steps are small against 1/L"
+    return f"about its Moreau envelopes at {law} = {aim.eta_eff:g}{off}, since users take k > 1 steps"
+
+
+def _off(aim: Target) -> str:
+    return "" if math.isnan(aim.error) else f"each user's pull is right to {max(aim.error, 0.001):.1%}"
+
+
+def _advice(setting: Setting, aim: Target) -> str | None:
+    """What to do where local steps are to blame; None where they are not."""
+    if math.isfinite(aim.error) and aim.error == 0:
+        return "take batches of all rows, or a prox" if len(setting.steps) > 1 else None
+    return "take smaller local steps" if setting.forward else "take more local steps, another lr, or rs.NewtonProx"
+
+
+def _convergence(setting: Setting) -> Iterator[Finding]:
+    scheme, problem = setting.scheme, setting.problem
+    steady = setting.alpha.steady and setting.beta.steady and setting.gamma.steady
+    if problem is not None and not problem.convex:
+        words = "the f_i are not convex, so no theorem promises convergence, and any stationary point may be reached"
+        yield Finding(MayNotConverge, words, "watch the residual")
+    elif steady and scheme.exact and not averaged(setting) and not contracts(setting):
+        words = f"{scheme.name} needs strongly convex and smooth f_i, and these are not known to be"
+        yield Finding(MayNotConverge, words, "take rs.fedpi, which needs convexity only")
+    elif setting.outside:
+        words = "alpha or beta outside [0, 2], or gamma outside [0, 1], leaves the theory"
+        yield Finding(MayNotConverge, words, "watch the residual")
+    without = getattr(setting.problem, "without_minimum", None)
+    if without is not None:
+        yield Finding(
+            MayNotConverge,
+            f"{without}: values are right, but gaps are not known",
+            "give a regulariser, reg > 0, or read `value` alone",
+        )
+    for name, trend, given in (("eta", setting.eta, scheme.eta), ("gamma", setting.gamma, scheme.gamma)):
+        if trend.stops and not never_moves(trend):
+            words = f"{name} = {given} vanishes so fast that the iteration stops before it arrives"
+            yield Finding(MayNotConverge, words, "take rs.schedules.harmonic, whose sum diverges")
+    if scheme.exact and not setting.eta.steady and not setting.eta.stops:
+        words = f"{scheme.name} converges for an eta that stays or settles, and eta = {scheme.eta} is not known to"
+        yield Finding(MayNotConverge, words, 'take a constant or eta="auto"')
+
+
+def _step_sizes(setting: Setting) -> Iterator[Finding]:
+    """Gradient steps are stable below 2/L."""
+    problem, operator, scheme = setting.problem, setting.operator, setting.scheme
+    if problem is None or problem.lipschitz is None or scheme.auto:
+        return
+    eta = setting.eta.high if math.isfinite(setting.eta.high) else scheme.eta_at(0)
+    top = largest_step(setting)
+    if scheme.forward and top is not None:
+        step = eta * (setting.alpha.high if setting.steps == (1,) else 1)
+        if step > top:
+            name = "eta" if step == eta else "alpha eta"
+            words = f"{name} = {step:g} is above 2/L = {top:.3g}, where gradient steps may diverge"
+            yield Finding(
+                MayNotConverge, words, f"stay below {top:.3g} (a global bound: the curvature met may be less)"
+            )
+    elif isinstance(operator, GradientProx) and operator.lr is not None:
+        top = 2 / (float(problem.lipschitz.max()) + 1 / eta)
+        if operator.lr > top:
+            words = f"lr = {operator.lr:g} is above 2/(L + 1/eta) = {top:.3g}, where the prox's steps may diverge"
+            yield Finding(MayNotConverge, words, f"take lr < {top:.3g}, or rs.NewtonProx")
+
+
+def _acceleration(setting: Setting) -> Iterator[Finding]:
+    if setting.anderson.memory == 0:
+        return
+    scheme = setting.scheme
+    if scheme.changes == "always" and not setting.eta.steady:
+        words = f"eta = {scheme.eta} changes every round, which makes Anderson acceleration start anew: it does nothing"
+        yield Finding(ResolventWarning, words, "take a constant eta or rs.schedules.halving")
+    if setting.partial:
+        words = "Anderson acceleration assumes one map, and with sampling each round has another: it can hurt"
+        yield Finding(ResolventWarning, words, "leave it out, or compare both")

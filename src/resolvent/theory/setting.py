@@ -1,0 +1,198 @@
+"""A configuration with everything that decides what it solves: long-run trends, who comes, what users compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.participation import Bernoulli, FixedSize, Participation, Trace
+from resolvent.iteration.scheme import Scheme
+from resolvent.local.operators import GradientProx, GradientSteps, NewtonProx, Operator, best
+from resolvent.problems.problem import Problem
+from resolvent.theory.trends import AUTOMATIC, CONSTANT, Trend, trend
+
+SHARP = 1e-8
+"""The tolerance up to which Newton's prox counts as exact."""
+PROBED = 512
+"""Rounds for which a participation of the user's own making is asked who comes."""
+
+
+def operator_of(scheme: Scheme, problem: Problem | None) -> Operator:
+    """The scheme's local operator, or the one it takes by itself."""
+    if scheme.local is not None:
+        return scheme.local  # type: ignore[no-any-return]
+    if scheme.forward:
+        return GradientSteps(scheme.steps)
+    return GradientProx() if problem is None else best(problem)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Without a problem, convex f_i with an exact prox are meant."""
+
+    scheme: Scheme
+    problem: Problem | None
+    participation: Participation
+    anderson: Anderson
+
+    @cached_property
+    def operator(self) -> Operator | None:
+        known = self.problem is not None or self.scheme.local or self.scheme.forward
+        return operator_of(self.scheme, self.problem) if known else None
+
+    # --- the numbers of the scheme -----------------------------------------------------------------------------------
+
+    @cached_property
+    def alpha(self) -> Trend:
+        return trend(self.scheme.alpha)
+
+    @cached_property
+    def beta(self) -> Trend:
+        return trend(self.scheme.beta)
+
+    @cached_property
+    def gamma(self) -> Trend:
+        return trend(self.scheme.gamma)
+
+    @cached_property
+    def eta(self) -> Trend:
+        return AUTOMATIC if self.scheme.eta is None else trend(self.scheme.eta)
+
+    @property
+    def outside(self) -> bool:
+        """Whether alpha or beta leave [0, 2] or gamma leaves [0, 1], as far as their values show."""
+        tops = ((self.alpha, 2), (self.beta, 2), (self.gamma, 1))
+        return self.scheme.beyond and not all(t.low >= 0 and t.high <= top for t, top in tops)
+
+    @property
+    def stops(self) -> bool:
+        """Whether u may come to rest anywhere: the sum of gamma_t or of eta_t is finite."""
+        return self.gamma.stops or self.eta.stops
+
+    @property
+    def agrees(self) -> bool:
+        """Whether p_i is the model at every fixed point, whatever users compute: alpha (beta - 1) = beta."""
+        return self.alpha.limit + self.beta.limit == self.alpha.limit * self.beta.limit > 0
+
+    # --- what users compute ------------------------------------------------------------------------------------------
+
+    @property
+    def forward(self) -> bool:
+        return self.scheme.forward
+
+    @property
+    def sizes(self) -> Any:
+        """Rows of each user who counts; None where users have none."""
+        sizes = getattr(self.problem, "sizes", None)
+        return None if sizes is None else sizes.cpu().numpy()[self.counting]
+
+    @property
+    def batch(self) -> int | None:
+        """Rows of a batch; None where a step takes all of them."""
+        batch = getattr(self.operator, "batch", None)
+        whole = batch is not None and self.sizes is not None and batch >= self.sizes.max(initial=0)
+        return None if whole else batch
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The numbers of gradient steps per round that users take: batches make them differ."""
+        steps = int(getattr(self.operator, "steps", self.scheme.steps))
+        if self.batch is None or self.sizes is None:
+            return (steps,)
+        return tuple(int(n) * steps for n in np.unique(-(-self.sizes // self.batch)))
+
+    @property
+    def momentum(self) -> float:
+        return float(getattr(self.operator, "momentum", 0.0))
+
+    @property
+    def exact(self) -> bool:
+        """Whether every user computes its prox, or one gradient step, exactly."""
+        operator = self.operator
+        if operator is None:
+            return True
+        if isinstance(operator, NewtonProx):
+            return operator.tol <= SHARP
+        if isinstance(operator, GradientSteps):
+            return self.batch is None and self.steps == (1,)
+        return getattr(operator, "certifies", None) is not None
+
+    # --- the users ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def counting(self) -> Any:
+        """Which users have a positive weight."""
+        assert self.problem is not None
+        return self.problem.weights.cpu().numpy() > 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether one user has all the weight, so that everybody's model is its own."""
+        return self.problem is not None and int(self.counting.sum()) == 1
+
+    @property
+    def curvatures(self) -> tuple[Any, float] | None:
+        """(L_i of the users who count, the least mu_i); None where L_i are not known or f_i may bend downwards."""
+        problem = self.problem
+        if problem is None or problem.lipschitz is None or not problem.convex:
+            return None
+        L = problem.lipschitz.detach().cpu().double().numpy()[self.counting]
+        mu = problem.convexity
+        least = 0.0 if mu is None else float(mu.detach().cpu().double().numpy()[self.counting].min())
+        return (L, max(least, 0.0)) if np.isfinite(L).all() else None
+
+    # --- who comes ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def partial(self) -> bool:
+        """Whether some users are absent at times, while others are present."""
+        who, problem = self.participation, self.problem
+        if isinstance(who, Trace):
+            return not bool(who.masks.all())
+        if isinstance(who, FixedSize) and problem is not None:
+            return who.n < problem.users
+        return not who.full and (problem is None or problem.users > 1)
+
+    @property
+    def random(self) -> bool:
+        """Whether those present are drawn at random, everybody with the same chance in every round."""
+        return isinstance(self.participation, (Bernoulli, FixedSize))
+
+    @property
+    def stale(self) -> bool:
+        """Whether Algorithm 1 leaves absent users behind."""
+        several = self.problem is None or self.problem.users > 1
+        return self.partial and self.participation.absent == "paper" and several
+
+    @cached_property
+    def missing(self) -> tuple[int, ...]:
+        """Users with a say in the objective who never come, as far as can be seen."""
+        if not self.partial or self.random:
+            return ()
+        present = self._present()
+        if present is None:
+            return ()
+        counts = np.ones_like(present) if self.problem is None else self.counting
+        return tuple(np.flatnonzero(~present & counts).tolist())
+
+    def _present(self) -> Any:
+        """Who comes at all, (users,); None where nobody can say."""
+        if isinstance(self.participation, Trace):
+            return self.participation.masks.any(0)
+        if self.problem is None:
+            return None
+        users = self.problem.users
+        seen = np.zeros(users, dtype=bool)
+        for t in range(min(PROBED, 1 + 10**7 // users)):
+            who = self.participation.present(0, t, users)
+            seen[slice(None) if who is None else who.cpu().numpy()] = True
+        return seen
+
+
+def never_moves(schedule: Trend) -> bool:
+    """Whether it is zero in every round."""
+    return schedule.kind == CONSTANT and schedule.limit == 0

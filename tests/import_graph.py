@@ -1,0 +1,218 @@
+"""The package's import graph, floor by floor: what may import what, and what does.
+
+    make graph
+
+The source is parsed, never imported: imports inside functions and under TYPE_CHECKING are seen too, and a module that
+does not even import is still judged.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "resolvent"
+SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
+
+FLOORS: list[set[str]] = [
+    {"errors", "installed"},
+    {"randomness", "config"},
+    {"iteration"},
+    {"problems", "data"},
+    {"networks"},
+    {"local"},
+    {"theory"},
+    {"engines"},
+    {"solving"},
+    {"runs"},
+    {"experiment", "report"},
+    {"paper"},
+    {"cli"},
+    {"__main__"},
+]
+"""From the ground up. A module may import from lower floors only, and from its own package."""
+
+INSIDE: dict[str, list[set[str]]] = {
+    "iteration": [
+        {"engine", "schedules", "participation", "anderson", "averaging", "yardstick"},
+        {"scheme", "tuning", "certificates"},
+        {"state"},
+        {"rounds", "checkpoint"},
+    ],
+    "problems": [
+        {"problem", "products", "room"},
+        {"inputs", "newton"},
+        {"rows", "sets"},
+        {"quadratic"},
+        {"least_squares", "logistic", "deviations", "simple", "indicators", "custom"},
+        {"generate", "verify"},
+    ],
+    "problems.quadratic": [{"affine", "jacobi"}, {"decomposition", "pooled"}],
+    "problems.newton": [{"factors", "safeguard", "certified"}, {"prox", "minimum"}],
+    "local": [{"bound", "descent"}, {"operators"}],
+    "networks": [
+        {"layout", "reading", "models", "cuda_graphs"},
+        {"userdata", "plain"},
+        {"stacked", "streamed", "verify"},
+        {"targets", "inputs", "gradients"},
+        {"fitting"},
+        {"evaluation"},
+        {"problem"},
+    ],
+    "networks.stacked": [
+        {"thread_pool", "cpu_loops", "triton_kernels"},
+        {"workspace"},
+        {"layers"},
+        {"pointwise", "pools"},
+        {"convolution", "losses"},
+        {"forms", "net"},
+        {"trace", "program"},
+        {"method"},
+    ],
+    "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
+    "solving": [{"history", "monitor", "progress", "run"}, {"watch"}, {"solve"}],
+}
+"""The floors inside a package: the same rule holds between them. Packages without an entry must have no cycle."""
+
+
+@dataclass(frozen=True)
+class Import:
+    name: str  # the full dotted name, relative imports resolved
+    line: int
+    at_import: bool  # runs when the module is imported: in no function, and not for the type checker alone
+
+
+def dotted(path: Path) -> tuple[str, bool]:
+    """The module's name inside the package ("" for the package itself), and whether it is an __init__."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return (".".join(parts[:-1]), True) if parts[-1] == "__init__" else (".".join(parts), False)
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def statements(node: ast.AST, at_import: bool = True) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    for field, value in ast.iter_fields(node):
+        quiet = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            isinstance(node, ast.If) and field == "body" and is_type_checking(node.test)
+        )
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.Import | ast.ImportFrom):
+                yield child, at_import and not quiet
+            elif isinstance(child, ast.AST):
+                yield from statements(child, at_import and not quiet)
+
+
+def imports(source: str, module: str, is_package: bool = False) -> Iterator[Import]:
+    """Every import of the source; `from a import b` counts as `a.b`, since b may be a module."""
+    here = [PACKAGE, *filter(None, module.split("."))]
+    for node, at_import in statements(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            up = here[: len(here) - node.level + is_package] if node.level else []
+            base = ".".join([*up, *filter(None, [node.module])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        yield from (Import(name, node.lineno, at_import) for name in names)
+
+
+def is_module(name: str) -> bool:
+    """Whether this dotted name inside the package is a module or a package."""
+    path = SOURCE / name.replace(".", "/")
+    return bool(name) and (path.is_dir() or path.with_suffix(".py").is_file())
+
+
+def module_of(name: str) -> str:
+    """The module inside the package that an imported name belongs to; "" for a name of the public face."""
+    inner = name.removeprefix(PACKAGE).lstrip(".")
+    while inner and not is_module(inner):
+        inner = inner.rpartition(".")[0]
+    return inner
+
+
+def level(floors: list[set[str]], part: str) -> int | None:
+    return next((k for k, floor in enumerate(floors) if part in floor), None)
+
+
+def upward(module: str, target: str) -> str | None:
+    """Why one module of the package must not import another, or None where it may."""
+    package, here, there = "", module.split("."), target.split(".")
+    while here and there and here[0] == there[0]:
+        package = f"{package}.{here[0]}".lstrip(".")
+        here, there = here[1:], there[1:]
+    floors = FLOORS if not package else INSIDE.get(package)
+    if floors is None or not here or not there:  # a package's __init__ stands above its modules
+        return None
+    mine, other = level(floors, here[0]), level(floors, there[0])
+    for part, found in ((here[0], mine), (there[0], other)):
+        if found is None:
+            where = f'INSIDE["{package}"]' if package else "FLOORS"
+            return f"{part} has no floor: add it to {where} in tests/import_graph.py, above all that it imports"
+    assert mine is not None
+    assert other is not None
+    if other < mine:
+        return None
+    return f"{there[0]} is on floor {other} and {here[0]} on floor {mine} of {package or PACKAGE}"
+
+
+def cycles(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other, by any number of steps; a package's __init__ is left out."""
+    found: list[str] = []
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        if module in trail:
+            found.append(" -> ".join((*trail[trail.index(module) :], module)))
+        elif module not in done:
+            for target in sorted(graph.get(module, ())):
+                if not (SOURCE / target.replace(".", "/")).is_dir():
+                    visit(target, (*trail, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def edges(at_import: bool = False) -> dict[str, set[str]]:
+    """Which module imports which, inside the package; with `at_import`, only what runs when a module is imported."""
+    graph: dict[str, set[str]] = {}
+    for path in modules():
+        module, is_package = dotted(path)
+        found = imports(path.read_text(encoding="utf-8"), module, is_package)
+        own = (i for i in found if i.name.split(".")[0] == PACKAGE and (i.at_import or not at_import))
+        graph[module] = {module_of(i.name) for i in own} - {module}
+    return graph
+
+
+def walk() -> Iterator[str]:
+    """The floors from the top down, and which floors each of them imports from."""
+    graph = edges()
+    for k in reversed(range(len(FLOORS))):
+        for part in sorted(FLOORS[k]):
+            inside = [m for m in graph if m.split(".")[0] == part]
+            below = {t.split(".")[0] for m in inside for t in graph[m] if t} - {part}
+            order = sorted(below, key=lambda p: (-(level(FLOORS, p) or 0), p))
+            yield f"{k:3}  {part:12} {len(inside):3} modules  -> {', '.join(order) or 'nothing'}"
+            yield from _inside(part)
+
+
+def _inside(package: str) -> Iterator[str]:
+    """The floors inside a package that has several, from the top down."""
+    for k in reversed(range(len(INSIDE.get(package, [])))):
+        yield f"         {k:3}  {', '.join(sorted(INSIDE[package][k]))}"
+
+
+if __name__ == "__main__":
+    print("\n".join(walk()))
+    wrong = [f"{m} -> {t}: {why}" for m, found in edges().items() for t in found if m and t and (why := upward(m, t))]
+    print("\n".join(wrong + cycles(edges(at_import=True))) or "no edge upwards, no cycle")
