@@ -36,10 +36,12 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
-        {"engine", "schedules", "participation", "anderson", "averaging", "yardstick"},
-        {"scheme", "tuning", "certificates"},
+        {"engine", "schedules", "participation", "packing", "meeting"},
+        {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
+        {"anderson", "momentum", "tuning"},
         {"state"},
-        {"rounds", "checkpoint"},
+        {"rounds", "first_edition"},
+        {"checkpoint"},
     ],
     "problems": [
         {"problem", "products", "room"},
@@ -72,7 +74,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"method"},
     ],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
-    "solving": [{"history", "monitor", "progress", "run"}, {"watch"}, {"solve"}],
+    "engines": [{"facts", "delayed"}, {"in_process"}, {"debug"}],
+    "solving": [{"stopping", "history", "divergence", "progress", "run"}, {"monitor"}, {"solve"}],
 }
 """The floors inside a package: the same rule holds between them. Packages without an entry must have no cycle."""
 

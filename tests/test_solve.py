@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import first_edition
 import resolvent as rs
 from resolvent.engines.in_process import InProcess
 from resolvent.iteration import checkpoint
@@ -1013,7 +1014,7 @@ def test_a_checkpoint_that_does_not_say_whether_users_are_together() -> None:
     ):
         for who in (None, rs.FixedSize(1)):
             half = rs.solve(problem, scheme, rounds=4, participation=who, anderson=2)
-            tensors, numbers = checkpoint.pack(half.state)
+            tensors, numbers = first_edition.pack(half.state)
             del numbers["together"], numbers["past"]["on"]
             old = checkpoint.unpack(tensors, numbers)
             one, other = (

@@ -19,7 +19,8 @@ from resolvent.errors import (
 )
 from resolvent.iteration import schedules
 from resolvent.iteration.anderson import Anderson
-from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Trace
+from resolvent.iteration.momentum import Momentum
+from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import (
     TABLE,
@@ -44,7 +45,7 @@ from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone,
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
-from resolvent.solving.watch import Stop
+from resolvent.solving.stopping import Stop
 from resolvent.theory.explain import Explanation, explain
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ __all__ = [
     "LeastSquares",
     "Logistic",
     "MayNotConverge",
+    "Momentum",
     "Neural",
     "NewtonProx",
     "ObtuseCone",
@@ -89,6 +91,7 @@ __all__ = [
     "SolvesAnotherProblem",
     "State",
     "Stop",
+    "Stragglers",
     "Trace",
     "data",
     "explain",

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 
-PRESENCE, BATCHES, STEPS, PARTITION, SPLITS = 1, 2, 3, 4, 5
-"""Purposes: who takes part, how rows are shuffled, anything a local step draws, who holds which rows, and for what."""
+PRESENCE, BATCHES, STEPS, PARTITION, SPLITS, SPEEDS, DELAYS = 1, 2, 3, 4, 5, 6, 7
+"""Purposes: who takes part, how rows are shuffled, anything a local step draws, who holds which rows, and for what; how
+fast a user is, and how long one answer takes it."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

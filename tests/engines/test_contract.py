@@ -99,10 +99,13 @@ def test_the_table_holds_every_engine_that_has_a_name() -> None:
 def test_size_kind_and_certificate(name: str, operator: Any, certifies: str | None) -> None:
     problem = problems["least_squares"]()
     with opened(name, problem, operator) as engine:
-        assert (engine.users, engine.dim) == (5, 3)
-        assert engine.dtype == torch.float64
-        assert engine.device == problem.weights.device
-        assert engine.certifies == certifies
+        facts = engine.facts
+        assert (facts.users, facts.here, facts.dim) == (5, 5, 3)
+        assert facts.dtype == torch.float64
+        assert facts.device == problem.weights.device
+        assert torch.equal(facts.weights, problem.weights)
+        assert facts.operator == operator
+        assert facts.operator.certifies == certifies
 
 
 # --- local -----------------------------------------------------------------------------------------------------------
@@ -118,7 +121,7 @@ def test_local_answers_those_asked_in_their_order(
     u = points(users)
     expected, asked = formula(users, u, 0.1), slice(None) if who is None else who
     with opened(name, users, described) as engine:
-        p, _ = engine.local(Ask(0, 0.1, indices(who)), u[asked], {})
+        p = engine.local(Ask(0, 0.1, indices(who)), u[asked], {}).p
     assert p.shape == u[asked].shape
     torch.testing.assert_close(p, expected[asked], rtol=1e-9, atol=1e-10)
 
@@ -135,8 +138,8 @@ def test_local_mean_is_the_mean_and_the_spread_of_local(
     lam = users.weights[asked] / users.weights[asked].sum()
     mean = (lam.unsqueeze(1) * p).sum(0, keepdim=True)
     with opened(name, users, described) as engine:
-        found, spread, _ = engine.local_mean(Ask(0, 0.1, indices(who)), u, {})
-        rows, _ = engine.local(Ask(0, 0.1, indices(who)), u, {})  # one row, which all who are asked share
+        found, spread, *_ = engine.local_mean(Ask(0, 0.1, indices(who)), u, {})
+        rows = engine.local(Ask(0, 0.1, indices(who)), u, {}).p  # one row, which all who are asked share
         torch.testing.assert_close(found, mean, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(rows, p, rtol=1e-9, atol=1e-10)
         assert spread(u).shape == (1,)
@@ -162,7 +165,7 @@ def test_eta_is_that_of_the_question(name: str) -> None:
     users, u = problems["least_squares"](), points(problems["least_squares"]())
     with opened(name, users, rs.ExactProx()) as engine:
         for t, eta in enumerate((0.1, 0.1, 3.0, 0.1)):
-            torch.testing.assert_close(engine.local(Ask(t, eta), u, {})[0], users.prox(u, eta), rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(engine.local(Ask(t, eta), u, {}).p, users.prox(u, eta), rtol=1e-9, atol=1e-10)
 
 
 @every_engine
@@ -171,14 +174,14 @@ def test_batches_depend_on_seed_round_and_user_alone(name: str, problem: str) ->
     users, operator = problems[problem](), rs.GradientSteps(2, batch=3)
     u = points(users)
     with opened(name, users, operator) as engine:
-        everybody, _ = engine.local(Ask(4, 0.02, None, 9), u, {})
-        alone, _ = engine.local(Ask(4, 0.02, torch.tensor([3]), 9), u[3:4], {})
+        everybody = engine.local(Ask(4, 0.02, None, 9), u, {}).p
+        alone = engine.local(Ask(4, 0.02, torch.tensor([3]), 9), u[3:4], {}).p
         torch.testing.assert_close(alone, everybody[3:4], rtol=1e-12, atol=1e-13)
         for t, seed in ((5, 9), (4, 10)):
-            other, _ = engine.local(Ask(t, 0.02, None, seed), u, {})
+            other = engine.local(Ask(t, 0.02, None, seed), u, {}).p
             assert not torch.allclose(other, everybody)
     with opened("in_process", users, operator) as reference:
-        expected, _ = reference.local(Ask(4, 0.02, None, 9), u, {})
+        expected = reference.local(Ask(4, 0.02, None, 9), u, {}).p
     torch.testing.assert_close(everybody, expected, rtol=1e-12, atol=1e-13)
 
 
@@ -187,12 +190,12 @@ def test_memory_has_a_row_a_user_and_is_not_written_into(name: str) -> None:
     users = problems["logistic"]()
     u = points(users)
     with opened(name, users, rs.NewtonProx()) as engine:
-        _, first = engine.local(Ask(0, 0.1), u, {})
+        first = engine.local(Ask(0, 0.1), u, {}).memory
         assert first
         assert all(len(tensor) == users.users for tensor in first.values())
         before = {key: tensor.clone() for key, tensor in first.items()}
         kept, who = u.clone(), torch.tensor([1, 4])
-        _, second = engine.local(Ask(1, 0.1, who), u[who] + 1, first)
+        second = engine.local(Ask(1, 0.1, who), u[who] + 1, first).memory
         assert torch.equal(u, kept)
         assert second.keys() == first.keys()
         absent = torch.tensor([0, 2, 3])
@@ -207,8 +210,8 @@ def test_users_asked_for_the_first_time_have_no_memory_yet(name: str) -> None:
     users = problems["logistic"]()
     u = points(users)
     with opened(name, users, rs.NewtonProx()) as engine:
-        _, memory = engine.local(Ask(0, 0.1, torch.tensor([0, 3])), u[[0, 3]], {})
-        p, _ = engine.local(Ask(1, 0.1), u, memory)
+        memory = engine.local(Ask(0, 0.1, torch.tensor([0, 3])), u[[0, 3]], {}).memory
+        p = engine.local(Ask(1, 0.1), u, memory).p
     torch.testing.assert_close(p, users.prox(u, 0.1), rtol=1e-9, atol=1e-10)
 
 

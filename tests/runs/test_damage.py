@@ -267,7 +267,7 @@ def test_a_run_of_a_later_version_is_refused_by_name(originals, tmp_path) -> Non
 
 def test_a_monitor_state_of_another_version_is_refused_by_name(originals, tmp_path, monkeypatch) -> None:
     run = copied(originals["torn"], tmp_path)
-    monkeypatch.setattr("resolvent.runs.recorder.Pulse", lambda: None)  # takes nothing of what was stored
+    monkeypatch.setattr("resolvent.runs.recorder.MonitorState", lambda: None)  # takes nothing of what was stored
     with pytest.raises(InputError, match=r"was left by resolvent .* this version cannot go on from"):
         experiment.go_on(run, progress=False)
 

@@ -17,7 +17,7 @@ from resolvent import config, experiment
 from resolvent.errors import InputError, StorageError
 from resolvent.iteration import checkpoint
 from resolvent.runs import Folder, checkpoints, find, folders
-from resolvent.solving.watch import Pulse
+from resolvent.solving.monitor import MonitorState
 
 SMALL = {"problem": {"name": "least-squares", "users": 4, "dim": 6, "rows": 12}, "scheme": {"eta": 0.02}}
 FEDPI = SMALL | {"run": {"rounds": 40}, "participation": {"probability": 0.6}}
@@ -50,7 +50,7 @@ def everything(run: Folder) -> tuple[dict[str, torch.Tensor], dict, str]:
     assert found is not None
     assert not complaints
     timed = dict.fromkeys(("run", "metrics", "metrics_sha256"))  # rows hold seconds
-    numbers = found.numbers | timed | {"pulse": Pulse(*found.numbers["pulse"])._replace(seconds=0.0)}
+    numbers = found.numbers | timed | {"pulse": MonitorState(*found.numbers["pulse"])._replace(seconds=0.0)}
     return found.tensors, numbers, run.history().drop(columns="seconds").to_csv()
 
 

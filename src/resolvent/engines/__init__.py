@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeGuard
 
 from resolvent.errors import refuse
 from resolvent.iteration.engine import Engine
@@ -15,10 +15,15 @@ ENGINES = {
 SPELLINGS = {"inprocess": "in_process"}
 
 
+def is_engine(given: Any) -> TypeGuard[Engine]:
+    """Whether this is an engine already, not the name of one."""
+    return hasattr(given, "local_mean")
+
+
 def build(engine: Any, problem: Any, operator: Any, steady: bool) -> Engine:
     """The engine of that name for these users; anything that already is an engine is returned as it is."""
-    if hasattr(engine, "local_mean"):
-        return engine  # type: ignore[no-any-return]
+    if is_engine(engine):
+        return engine
     engine = SPELLINGS.get(engine, engine)
     if engine not in ENGINES:
         refuse("engine", repr(engine), f"one of {', '.join(ENGINES)} or an engine of your own is needed")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from resolvent.engines.facts import ProblemFacts
 from resolvent.engines.in_process import curvature, inspect, measure
 from resolvent.errors import BadAnswer, InputError
-from resolvent.iteration.engine import Ask, Memory, Spread
+from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Present, Traffic
 from resolvent.local.bound import Bound
 from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
@@ -22,13 +24,28 @@ class Debug:
 
     def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
         self.problem = problem
-        self.users, self.dim = problem.users, problem.dim
-        self.dtype, self.device = problem.weights.dtype, problem.weights.device
-        self.certifies = operator.certifies
-        self._alone = [problem.take(torch.tensor([i], device=self.device)) for i in range(self.users)]
+        self.facts = ProblemFacts(problem, operator)
+        self.users, self.certifies, self._device = problem.users, operator.certifies, problem.weights.device
+        self._alone = [problem.take(torch.tensor([i], device=self._device)) for i in range(self.users)]
         self._bound: list[Bound] = [operator.bind(one, steady) for one in self._alone]
 
-    def local(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    @property
+    def traffic(self) -> Traffic | None:
+        return None
+
+    def present(self, who: Tensor | None) -> Present:
+        return Present(None, self.users) if who is None else Present(who.to(self._device), len(who))
+
+    def every(self, flags: Tensor) -> bool:
+        return all(flags.tolist())
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         who = range(self.users) if ask.who is None else ask.who.tolist()
         u = u.expand(len(who), -1)
         answers: list[Tensor] = []
@@ -39,16 +56,19 @@ class Debug:
                 if key not in memory:
                     memory = {**memory, key: self._begun(key, tensor)}
                 memory = {**memory, key: memory[key].index_copy(0, torch.tensor([i], device=tensor.device), tensor)}
-        return torch.cat(answers), memory
+        return Answers(ask.who, u, torch.cat(answers), memory, memory.get("error"))
 
     def _begun(self, key: str, like: Tensor) -> Tensor:
         """What users begin with: a network's own buffers, else NaN for what nobody has yet."""
         begun: Memory = self.problem.remembering({}).memory() if "training" in self.problem.offers else {}  # type: ignore[attr-defined]
-        return begun[key] if key in begun else like.new_full((self.users, *like.shape[1:]), torch.nan)
+        if key in begun:
+            return begun[key]
+        nobody = torch.nan if like.dtype.is_floating_point else 0
+        return like.new_full((self.users, *like.shape[1:]), nobody)
 
     def _answer(self, i: int, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         where = f"user {i} in round {ask.t + 1} (eta = {ask.eta:g})"
-        if bool(next(iter(memory.values()), u).isnan().all()):
+        if any(bool(tensor.isnan().all()) for tensor in memory.values() if tensor.dtype.is_floating_point):
             memory = {}  # this user's first visit
         try:
             p, memory = self._bound[i].rows(Ask(ask.t, ask.eta, None, ask.seed, torch.tensor([i])), u, memory)
@@ -82,12 +102,12 @@ class Debug:
                 f"{where} answered a point whose prox objective is {after:.6g}, above {before:.6g} at u itself"
             )
 
-    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
-        p, memory = self.local(ask, u, memory)
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
+        _, _, p, memory, error, *_ = self.local(ask, u, memory)
         lam = self.problem.weights if ask.who is None else select(self.problem.weights, ask.who)
         mean = sum((weight * row for weight, row in zip(lam, p.split(1), strict=True)), torch.zeros_like(u))
         spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
-        return mean, lambda u: spread, memory
+        return MeanAnswer(mean, lambda u: spread, memory, error)
 
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
         if z.shape[0] == 1:
@@ -108,5 +128,5 @@ class Debug:
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
 
-    def inspect(self, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
-        return inspect(self.problem, w, personal, memory)
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
+        return inspect(self.problem, w, p, memory)

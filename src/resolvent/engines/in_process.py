@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Ask, Memory, Spread
+from resolvent.engines.facts import ProblemFacts
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory, Present, Traffic
 from resolvent.local.operators import Operator
 from resolvent.problems.problem import Problem, objective, select
 
@@ -22,18 +23,35 @@ class InProcess:
 
     def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
         self.problem = problem
-        self.users, self.dim = problem.users, problem.dim
-        self.dtype, self.device = problem.weights.dtype, problem.weights.device
-        self.certifies = operator.certifies
+        self.facts = ProblemFacts(problem, operator)
         self._bound = operator.bind(problem, steady)
+        self._everyone, self._device = Present(None, problem.users), problem.weights.device
         self._lam = problem.weights.unsqueeze(0)
         self._root = problem.weights.sqrt().unsqueeze(1)
 
-    def local(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        return self._bound.rows(ask, u, memory)
+    def __enter__(self) -> Self:
+        return self
 
-    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
-        return self._bound.mean(ask, u, memory)
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    @property
+    def traffic(self) -> Traffic | None:
+        return None
+
+    def present(self, who: Tensor | None) -> Present:
+        return self._everyone if who is None else Present(who.to(self._device), len(who))
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
+        p, memory = self._bound.rows(ask, u, memory)
+        return Answers(ask.who, u, p, memory, memory.get("error"))
+
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
+        p, spread, memory = self._bound.mean(ask, u, memory)
+        return MeanAnswer(p, spread, memory, memory.get("error"))
+
+    def every(self, flags: Tensor) -> bool:
+        return bool(flags.all())
 
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
         if z.shape[0] == 1:
@@ -52,8 +70,8 @@ class InProcess:
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
 
-    def inspect(self, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
-        return inspect(self.problem, w, personal, memory)
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
+        return inspect(self.problem, w, p, memory)
 
 
 def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -76,11 +94,11 @@ def _mean_hessian(problem: Any, w: Tensor) -> Tensor:
     return total
 
 
-def inspect(problem: Any, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
+def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
     """What the problem says of models beside f, if it says more."""
     if "inspect" not in problem.offers:
         return None
-    found: dict[str, float] = problem.inspect(w, personal, memory)
+    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory)
     return found
 
 

@@ -18,7 +18,7 @@ from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Pa
 from resolvent.iteration.scheme import TABLE, Number, Scheme, named
 from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
 from resolvent.solving.solve import check
-from resolvent.solving.watch import Stop
+from resolvent.solving.stopping import Stop
 from resolvent.theory.explain import Explanation, explain
 
 SCHEDULES: dict[str, Any] = {

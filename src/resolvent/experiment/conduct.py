@@ -169,7 +169,7 @@ def _fitting(state: State, experiment: Experiment) -> State:
     if adapt(state, problem.users, scheme, participation, experiment.anderson, eta) is not None:
         return state
     u = state.u if state.next is None else state.next  # users must part: only the point carries over
-    return replace(begin_state(u, u, problem.users, scheme, participation, eta), round=state.round)
+    return replace(begin_state(u, u, problem.users, scheme, participation, experiment.anderson, eta), round=state.round)
 
 
 def _lock(folder: Folder, stack: ExitStack) -> None:
@@ -253,8 +253,8 @@ def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
 
 def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -> tuple[str, str]:
     config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
-    if recorder.verdict is not None and (left <= 0 or recorder.verdict.status != "finished"):
-        return recorder.verdict
+    if recorder.ending is not None and (left <= 0 or recorder.ending.status != "finished"):
+        return recorder.ending
     if left <= 0:
         return "finished", f"{config.rounds} rounds"
     with warnings.catch_warnings():
@@ -272,7 +272,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             average=config.average,
             every=config.every,
             progress=progress,
-            keep=recorder,
+            recorder=recorder,
         )
     recorder.flush()
     return run.status, run.reason

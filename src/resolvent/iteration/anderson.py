@@ -16,7 +16,6 @@ Raw Anderson can diverge on maps that are nonexpansive but not smooth. So:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,8 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.errors import refuse, whole
-
-Gram = Callable[[Tensor], Tensor]
+from resolvent.iteration.acceleration import Accelerate, Gram, Unaccelerated, check
+from resolvent.iteration.packing import remembered
 
 SUMMABLE, DECAY, EVERY = 1e6, 1 + 1e-6, 10
 """A2DR: after n accelerated steps residuals must be below SUMMABLE r_0 (n / EVERY + 1)^-DECAY."""
@@ -48,9 +47,10 @@ def weights(gram: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
     return theta
 
 
+@remembered
 @dataclass(frozen=True, eq=False)
 class Past:
-    """What acceleration remembers: T u and f of recent points, and how the last point came about."""
+    """What Anderson acceleration remembers: T u and f of recent points, and how the last point came about."""
 
     points: tuple[Tensor, ...] = ()
     residuals: tuple[Tensor, ...] = ()
@@ -65,7 +65,7 @@ class Past:
     rest: int = 0
     """Plain steps still to take after a failure."""
     accepted: bool = True
-    """Whether the last point was kept."""
+    """Whether the last point was accepted."""
     on: str = "u"
     """What the points are: "u", or "mean" of z; "" where an old checkpoint does not say."""
 
@@ -102,6 +102,23 @@ class Anderson:
             refuse("ridge", self.ridge, "a number >= 0 is needed")
         if not 0 < self.damping <= 1:
             refuse("damping", self.damping, "a number in (0, 1] is needed")
+
+    @property
+    def title(self) -> str:
+        return "Anderson acceleration" if self.memory else ""
+
+    def begin(self) -> Past:
+        return Past()
+
+    def restart(self, past: Past) -> Past:
+        """Points of another T are worthless; how long the first residual was is not."""
+        return Past(first=past.first)
+
+    def fits(self, past: object, users: int) -> bool:
+        if not isinstance(past, Past):
+            return False
+        rows = 1 if self.on == "mean" else users
+        return not past.points or (past.on in ("", self.on) and past.points[0].shape[0] == rows)
 
     def advance(self, past: Past, u: Tensor, Tu: Tensor, gram: Gram) -> tuple[Tensor, Past]:
         """The next point and what to remember, after T was seen at u."""
@@ -161,12 +178,11 @@ class Anderson:
         return self.advance(past, at, w, gram) if self.on == "mean" and self.memory else (w, past)
 
 
-def as_anderson(given: Anderson | int | None) -> Anderson:
-    """None is no acceleration, a number its memory."""
+def as_acceleration(given: Accelerate | int | None) -> Accelerate:
+    """None is no acceleration, a number the memory of Anderson's."""
     if given is None:
-        return Anderson(0)
-    if isinstance(given, Anderson):
-        return given
+        return Unaccelerated()
     if isinstance(given, int) and not isinstance(given, bool):
         return Anderson(given)
-    refuse("anderson", repr(given), "None, a memory such as 2 or rs.Anderson(memory) is needed")
+    check(given)
+    return given  # type: ignore[return-value]

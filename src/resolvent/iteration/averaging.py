@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
+from resolvent.iteration.packing import remembered
 
 KINDS = ("ergodic", "suffix")
 
 
+@remembered
 @dataclass(frozen=True, eq=False)
 class Average:
     """A mean of models and the sum of step sizes behind it."""

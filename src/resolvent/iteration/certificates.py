@@ -1,8 +1,8 @@
-"""The residual and the certificates: what a round leaves behind, read many rounds at a time.
+"""The residual and the certificates of a round. Evidence is gathered in the round and read many rounds at a time.
 
 With g_i = (u_i - p_i) / eta, a subgradient of f_i at p_i (at u_i after one gradient step), a point solves the original
 problem when stationarity |sum_i lambda_i g_i| and consensus, how far the p_i are apart, BOTH vanish. u - p is known to
-the rounding error of p only, and eta divides that too: stationarity carries its bound, so that it vanishes for no eta
+the rounding error of p only, and eta divides that too: stationarity includes its bound, so that it vanishes for no eta
 that is too small to move anything.
 """
 
@@ -16,15 +16,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Spread
+from resolvent.iteration.engine import Engine, Spread
+
+ROUNDING = 2.0
+"""Units in the last place by which an answer is taken to be wrong."""
 
 
-class Signs(NamedTuple):
-    """Of one round. Users who share one u leave vectors behind, for others the sums over users are in `squares`."""
+class Evidence(NamedTuple):
+    """What one round leaves behind, from which its certificates are computed.
+
+    Users who share one u leave vectors behind; for others the sums over users are in `squares`.
+    """
 
     eta: float
     step: tuple[Tensor, Tensor]
-    """u and T u, (1, d), of users together; else only their shapes matter."""
+    """u and T u, (1, d), of users who share u; else only their shapes matter."""
     pull: tuple[Tensor, Tensor] | None
     """mean(u) and mean(p), (1, d); None where nothing is certified."""
     squares: Tensor | None = None
@@ -34,7 +40,7 @@ class Signs(NamedTuple):
     """A bound on the distance of the answers to the exact ones, where the operator knows it."""
 
 
-class Reading(NamedTuple):
+class Certificates(NamedTuple):
     """NaN where nothing is certified."""
 
     residual: float
@@ -42,9 +48,31 @@ class Reading(NamedTuple):
     consensus: float
 
 
-ROUNDING = 2.0
-"""Units in the last place by which an answer is taken to be wrong."""
-NOTHING = Reading(math.nan, math.nan, math.nan)
+UNKNOWN = Certificates(math.nan, math.nan, math.nan)
+
+
+def gather(
+    engine: Engine,
+    eta: float,
+    step: tuple[Tensor, Tensor],
+    p: Tensor | None,
+    spread: Spread | None,
+    error: Tensor | None,
+    together: bool,
+) -> Evidence:
+    """The evidence of a round: u and T u, and the answers p where they belong to the u beside them."""
+    u, Tu = step
+    certifies = engine.facts.operator.certifies
+    if together:
+        return Evidence(
+            eta, step, None if p is None else (u, p), None, no_spread if certifies == "u" else spread, error
+        )
+    moved = Tu - u
+    if p is None:
+        return Evidence(eta, step, None, engine.gram(moved.unsqueeze(0)))
+    means = engine.mean(u), engine.mean(p)
+    apart = u - means[0] if certifies == "u" else p - means[1]
+    return Evidence(eta, step, means, engine.gram(torch.stack([moved, apart])), None, error)
 
 
 def no_spread(u: Tensor) -> Tensor:
@@ -52,33 +80,33 @@ def no_spread(u: Tensor) -> Tensor:
     return u.new_zeros(len(u))
 
 
-def read(signs: Sequence[Signs | None]) -> list[Reading]:
-    """One reading a round; None is a round in which nothing happened."""
-    readings: list[Reading] = []
-    for _, group in groupby(signs, key=_alike):
-        block = [s for s in group if s is not None]
-        readings += _read(block) if block else [NOTHING]
-    return readings
+def certificates(evidence: Sequence[Evidence | None]) -> list[Certificates]:
+    """One per round; None is a round in which nothing happened."""
+    found: list[Certificates] = []
+    for _, group in groupby(evidence, key=_alike):
+        block = [e for e in group if e is not None]
+        found += _certify(block) if block else [UNKNOWN]
+    return found
 
 
-def _alike(s: Signs | None) -> tuple[object, ...]:
-    """What must agree for rounds to be read together. Rounds without signs stand alone."""
-    if s is None:
+def _alike(e: Evidence | None) -> tuple[object, ...]:
+    """What must agree for rounds to be read together. Rounds without evidence stand alone."""
+    if e is None:
         return (object(),)
-    return s.pull is None, None if s.squares is None else s.squares.shape, s.spread, s.error is None
+    return e.pull is None, None if e.squares is None else e.squares.shape, e.spread, e.error is None
 
 
-def _read(block: list[Signs]) -> list[Reading]:
-    first, eta = block[0], torch.tensor([s.eta for s in block], dtype=torch.float64)
-    squares = [s.squares for s in block if s.squares is not None]
+def _certify(block: list[Evidence]) -> list[Certificates]:
+    first, eta = block[0], torch.tensor([e.eta for e in block], dtype=torch.float64)
+    squares = [e.squares for e in block if e.squares is not None]
     if not squares:
-        u, Tu = (torch.cat(part) for part in zip(*(s.step for s in block), strict=True))
+        u, Tu = (torch.cat(part) for part in zip(*(e.step for e in block), strict=True))
         residual = torch.linalg.vector_norm(Tu - u, dim=1)
         apart = u.new_full((len(u),), torch.nan) if first.spread is None else first.spread(u).sqrt()
     else:
         roots = torch.stack(squares).diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
         residual, apart = roots[:, 0], roots[:, -1]
-    pulls = [s.pull for s in block if s.pull is not None]
+    pulls = [e.pull for e in block if e.pull is not None]
     if pulls:
         mean_u, mean_p = (torch.cat(part) for part in zip(*pulls, strict=True))
         most = torch.maximum(*(torch.linalg.vector_norm(mean, dim=1) for mean in (mean_u, mean_p)))
@@ -86,8 +114,8 @@ def _read(block: list[Signs]) -> list[Reading]:
         pull = torch.linalg.vector_norm(mean_u - mean_p, dim=1) + rounding
     else:
         pull = apart = torch.full_like(residual, torch.nan)
-    errors = [s.error for s in block if s.error is not None]
+    errors = [e.error for e in block if e.error is not None]
     if errors:
         pull = pull + torch.stack(errors)
     table = torch.stack([residual.cpu().double(), pull.cpu() / eta, apart.cpu().double()], 1)
-    return [Reading(*row) for row in table.tolist()]
+    return [Certificates(*row) for row in table.tolist()]

@@ -1,24 +1,35 @@
-"""What crosses the seam between the loop and the users: the engine's verbs, the question, and what users remember."""
+"""The seam between the loop and the users: what is asked, what comes back, and the verbs of an engine.
+
+An engine owns where users live: in this process, on other machines, or some of them here and some elsewhere. Every
+question to users and every sum over them is one of its verbs, and each verb may be a message or a collective. So the
+side that runs the loop needs no problem.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
 Memory = dict[str, Tensor]
-Spread = Callable[[Tensor], Tensor]
-"""sum lambda |p_i - mean(p)|^2, (k,), of the answers to each row of u (k, d); equal functions may be asked together."""
+"""What users remember between rounds: warm starts, batch-norm buffers. Opaque to the loop, which only hands it back.
 
+In one process it travels in the State; over a network it stays with the users and this is empty.
+"""
 
 PERSONAL = "personal"
-"""Where the answers of users who share u are kept, where they are."""
+"""The entry of a memory that has the latest answers of users who share u, (users, d), where they are retained."""
+
+Spread = Callable[[Tensor], Tensor]
+"""sum_i lambda_i |p_i - mean(p)|^2, (k,), of the answers to each row of u (k, d).
+
+Equal functions may be called once, with all of their rows."""
 
 
 class Ask(NamedTuple):
-    """A question to users: the round, the step size, who is asked (None: everyone) and the run's seed.
+    """A question to users: the round, the step size, who is asked (None: everyone here) and the run's seed.
 
     `names` are the users' numbers in the whole federation, which their randomness depends on, where the problem at
     hand holds only some of them.
@@ -36,15 +47,70 @@ class Ask(NamedTuple):
         return self._replace(who=None, names=names if self.who is None else names[self.who.to(names.device)])
 
 
-class Engine(Protocol):
-    """Where users live. Every question to them, and every sum over them, is one of these verbs.
+class Answers(NamedTuple):
+    """What came back in a round. Not everybody asked need answer, and an answer may come rounds after its question."""
 
-    Rows are (users, d) tensors in the order of users, or (1, d) where users agree. `who` selects users by index;
-    None is everyone.
+    who: Tensor | None
+    """Who answered, by index among the users here; None: everyone who lives here, to the question just asked."""
+    at: Tensor
+    """The points that the answers belong to, one row per user who answered."""
+    p: Tensor
+    """local(at), one row per user who answered."""
+    memory: Memory
+    error: Tensor | None = None
+    """Bounds on |p_i - prox(u_i)| of the latest answers of all users here, (users,), where the operator knows them."""
+    came: int | None = None
+    """How many answered in all, where some users live elsewhere; None: those in `who`."""
+    clock: float | None = None
+    """The time at which the round was closed, in seconds since the run began, where an engine keeps time."""
+
+
+class MeanAnswer(NamedTuple):
+    """The mean of the answers alone: all that secure aggregation reveals."""
+
+    p: Tensor
+    """(1, d)."""
+    spread: Spread
+    memory: Memory
+    error: Tensor | None = None
+    who: Tensor | None = None
+    """Whose answers it is the mean of, where not everybody asked has answered; None: all of those asked."""
+    came: int | None = None
+    """How many answered in all; None: all of those asked."""
+
+
+class Present(NamedTuple):
+    """Who takes part in a round."""
+
+    who: Tensor | None
+    """Those of them who live here, by index among the users here; None: everyone here."""
+    came: int
+    """How many take part, wherever they live."""
+
+
+class Traffic(NamedTuple):
+    """Bytes that have really moved since the engine was opened."""
+
+    up: int
+    down: int
+
+
+class Facts(Protocol):
+    """What an engine knows of its users without asking them: `solve` and `explain` need no more.
+
+    A problem's further attributes (`convexity`, `sizes`, ...) are facts as well where it has them.
     """
 
     @property
-    def users(self) -> int: ...
+    def users(self) -> int:
+        """Users in the whole federation."""
+        ...
+
+    @property
+    def here(self) -> int:
+        """Users whose rows of u are held here: all of them, or a rank's own."""
+        ...
+
     @property
     def dim(self) -> int: ...
     @property
@@ -52,16 +118,57 @@ class Engine(Protocol):
     @property
     def device(self) -> torch.device: ...
     @property
-    def certifies(self) -> str | None:
-        """Where (u - p) / eta is a subgradient: at "p", at "u", or nowhere (None)."""
+    def weights(self) -> Tensor:
+        """lambda, (users,)."""
         ...
 
-    def local(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """The answers of the users asked, in order, to their rows of u."""
+    @property
+    def operator(self) -> Any:
+        """The local operator that users apply."""
         ...
 
-    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
-        """The weighted mean (1, d) of the answers to one u (1, d), a function that gives their spread, and memory."""
+    @property
+    def convex(self) -> bool: ...
+    @property
+    def lipschitz(self) -> Tensor | None: ...
+    @property
+    def start(self) -> Tensor | None:
+        """Where to begin, (d,); None: at zero."""
+        ...
+
+
+class Engine(Protocol):
+    """Where users live. Rows are (users here, d) tensors in the order of users, or (1, d) where users agree.
+
+    `who` selects users by index among those here; None is everyone here. Sums run over all users, wherever they live.
+    """
+
+    @property
+    def facts(self) -> Facts: ...
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """None where nothing moves: the history then counts what a network would carry."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Called before round 0. An engine may be entered again after it was left."""
+        ...
+
+    def __exit__(self, *error: object) -> None:
+        """Called at the end of a run, whatever has happened."""
+        ...
+
+    def present(self, who: Tensor | None) -> Present:
+        """Which of those drawn from the whole federation (None: everyone) live here, and how many came in all."""
+        ...
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
+        """Ask users at their rows of u, one row per user asked, and collect what has been answered by now."""
+        ...
+
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
+        """The weighted mean of the answers to one u (1, d)."""
         ...
 
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
@@ -70,6 +177,10 @@ class Engine(Protocol):
 
     def gram(self, rows: Tensor) -> Tensor:
         """Inner products sum_i lambda_i <a_i, b_i> of k stacks of rows (k, users, d), (k, k)."""
+        ...
+
+    def every(self, flags: Tensor) -> bool:
+        """Whether these flags, one per user here, are true for all users."""
         ...
 
     def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -81,6 +192,6 @@ class Engine(Protocol):
         """Metrics of models w (k, d), (k,) each. Asked at a cadence: over a network it is another message."""
         ...
 
-    def inspect(self, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float] | None:
-        """More of one round's models, global (1, d) and personal, where users have more to say; None where not."""
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
+        """More of one round's models, global (1, d) and local, where users have more to say; None where not."""
         ...

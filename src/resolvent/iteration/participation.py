@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
@@ -137,6 +138,62 @@ class Trace:
         return f"a trace of {len(self.masks)} rounds, absent users {self.absent}"
 
 
+@dataclass(frozen=True)
+class Stragglers:
+    """Everyone takes part, but answers take time, and a round closes before the slowest have answered.
+
+    times: the seconds that an answer takes each user, one number per user, or one factor between the slowest and the
+    fastest user: speeds are then drawn log-uniformly between 1 and it, once per run, so slow users stay slow. Each
+    answer's time is drawn around its user's with a lognormal `spread`. A round closes when the share `close` of those
+    at work have answered. Later answers count in the round in which they arrive. close=1 waits for everyone.
+
+    The seconds are simulated: the history's column `clock` has them, and no time is spent waiting.
+    """
+
+    times: Any
+    close: float = 0.5
+    spread: float = 0.3
+    absent = "hold"
+    full = False
+
+    def __post_init__(self) -> None:
+        try:
+            times = np.asarray(self.times.cpu() if isinstance(self.times, Tensor) else self.times, dtype=np.float64)
+        except (TypeError, ValueError):
+            refuse("times", repr(self.times), "a number > 0 per user, or one factor >= 1, is needed")
+        if times.ndim > 1 or not times.size or not (np.isfinite(times).all() and (times > 0).all()):
+            refuse("times", repr(self.times), "a finite number > 0 per user, or one factor >= 1, is needed")
+        if times.ndim == 0 and not times >= 1:
+            refuse("times", self.times, "a factor >= 1 between the slowest and the fastest user is needed")
+        if not 0 < self.close <= 1:
+            refuse("close", self.close, "a share in (0, 1] is needed")
+        if not (math.isfinite(self.spread) and self.spread >= 0):
+            refuse("spread", self.spread, "a number >= 0 is needed")
+        object.__setattr__(self, "times", times if times.ndim else float(times))
+
+    def present(self, seed: int, t: int, users: int) -> Tensor | None:
+        return None
+
+    def check(self, users: int) -> None:
+        if not isinstance(self.times, float) and len(self.times) != users:
+            refuse("times", f"of length {len(self.times)}", f"the problem has {users} users")
+
+    def seconds(self, seed: int, t: int, users: int) -> NDArray[np.float64]:
+        """How long each user would take to answer a question asked in round t, (users,)."""
+        who = np.arange(users)
+        times = self.times
+        if isinstance(times, float):
+            times = times ** randomness.uniforms(seed, randomness.SPEEDS, 0, who)
+        first, second = (randomness.uniforms(seed, randomness.DELAYS, t, who, k) for k in (0, 1))
+        normal = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)  # Box and Muller
+        taken: NDArray[np.float64] = times * np.exp(self.spread * normal)
+        return taken
+
+    def __str__(self) -> str:
+        factor = f"up to {self.times:g} times slower" if isinstance(self.times, float) else "of given speeds"
+        return f"users {factor}, rounds close after {self.close:g} of the answers"
+
+
 def as_participation(given: Participation | float | Sequence[Sequence[bool]] | None) -> Participation:
     """None is everyone, a number a probability, an array a trace."""
     if given is None:
@@ -147,4 +204,8 @@ def as_participation(given: Participation | float | Sequence[Sequence[bool]] | N
         return Trace(given)
     if isinstance(given, Participation):
         return given
-    refuse("participation", repr(given), "None, a probability, rs.Bernoulli, rs.FixedSize or rs.Trace is needed")
+    refuse(
+        "participation",
+        repr(given),
+        "None, a probability, rs.Bernoulli, rs.FixedSize, rs.Trace or rs.Stragglers is needed",
+    )

@@ -1,4 +1,4 @@
-"""Engine, Round and THE LOOP: a generator over an engine. Stopping, recording and showing wrap it from outside."""
+"""Round and THE LOOP: a generator over an engine. Stopping, recording and showing wrap it from outside."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration import averaging
-from resolvent.iteration.anderson import Anderson, Past
-from resolvent.iteration.certificates import Signs, no_spread, read
-from resolvent.iteration.engine import Ask, Engine, Spread
+from resolvent.iteration.acceleration import Accelerate, Unaccelerated
+from resolvent.iteration.certificates import Certificates, Evidence, certificates, gather
+from resolvent.iteration.engine import Answers, Ask, Engine, Present, Spread
+from resolvent.iteration.meeting import Meet, TheMean
 from resolvent.iteration.participation import Participation
-from resolvent.iteration.scheme import Scheme
-from resolvent.iteration.state import State, mix
+from resolvent.iteration.scheme import Scheme, mix
+from resolvent.iteration.state import State
 from resolvent.iteration.tuning import Tuning, balanced, travelled
+
+PLAIN, MEAN = Unaccelerated(), TheMean()
 
 
 class Round(NamedTuple):
@@ -26,21 +29,22 @@ class Round(NamedTuple):
     state: State
     eta: float
     who: Tensor | None
+    """Who answered, by index among the users here; None: everyone."""
+    participants: int
+    """How many answered, wherever they live."""
     step: tuple[Tensor, Tensor] | None
     """u and T u, T u from the meeting point as it was, before any extrapolation."""
     spread: Spread | None
     engine: Engine
     curvature: int = 0
     """How many users were asked for their gradient and Hessian at the model."""
+    clock: float | None = None
+    """When the round was closed, in seconds since the run began, where the engine keeps time."""
 
     @property
     def number(self) -> int:
         """1, 2, ..."""
         return self.state.round
-
-    @property
-    def participants(self) -> int:
-        return self.engine.users if self.who is None else len(self.who)
 
     @property
     def together(self) -> bool:
@@ -57,23 +61,22 @@ class Round(NamedTuple):
         """Whether every user's p belongs to the u beside it, and is what a certificate needs."""
         state = self.state
         current = state.complete and state.z is None and state.aligned and self.step is not None
-        return self.engine.certifies is not None and current and not (self.together and self.who is not None)
+        certifies = self.engine.facts.operator.certifies is not None
+        return certifies and current and not (self.together and self.who is not None)
 
-    def signs(self) -> Signs | None:
-        """What the residual and the certificates are read from; None if nobody came."""
+    def evidence(self) -> Evidence | None:
+        """What the residual and the certificates are computed from; None if nobody came."""
         if self.step is None:
             return None
-        (u, Tu), p, engine, certified = self.step, self.state.p, self.engine, self.certified
-        error = self.state.memory["error"].max() if certified and "error" in self.state.memory else None
-        if self.together:
-            spread = no_spread if engine.certifies == "u" else self.spread
-            return Signs(self.eta, self.step, (u, p) if certified else None, None, spread, error)
-        step = Tu - u
-        if not certified:
-            return Signs(self.eta, self.step, None, engine.gram(step.unsqueeze(0)))
-        means = engine.mean(u), engine.mean(p)
-        apart = u - means[0] if engine.certifies == "u" else p - means[1]
-        return Signs(self.eta, self.step, means, engine.gram(torch.stack([step, apart])), None, error)
+        state, certified = self.state, self.certified
+        error = None if state.error is None or not certified else state.error.max()
+        p = state.p if certified else None
+        return gather(self.engine, self.eta, self.step, p, self.spread, error, self.together)
+
+    @property
+    def certificates(self) -> Certificates:
+        """The residual, stationarity and consensus of this round."""
+        return certificates([self.evidence()])[0]
 
     @property
     def residual(self) -> float:
@@ -86,12 +89,12 @@ class Round(NamedTuple):
     @property
     def stationarity(self) -> float:
         """|sum_i lambda_i g_i|, g_i = (u_i - p_i) / eta; where the operator bounds its error, the bound is added."""
-        return read([self.signs()])[0].stationarity
+        return self.certificates.stationarity
 
     @property
     def consensus(self) -> float:
         """How far the users' certified points are apart: sqrt(sum_i lambda_i |p_i - mean(p)|^2)."""
-        return read([self.signs()])[0].consensus
+        return self.certificates.consensus
 
 
 def rounds(
@@ -100,43 +103,43 @@ def rounds(
     state: State,
     *,
     participation: Participation,
-    accelerate: Anderson,
+    accelerate: Accelerate = PLAIN,
+    meet: Meet = MEAN,
     seed: int = 0,
     average: str | None = None,
 ) -> Iterator[Round]:
     """The scheme, for ever. A round moves, then asks, then meets, so that every p_i belongs to the u_i beside it."""
+    users = engine.facts.users
     while True:
         t = state.round
-        who = participation.present(seed, t, engine.users)
-        who = None if who is None else who.to(engine.device)
-        if who is not None and len(who) == 0:  # nobody came: nothing happens
+        asked = engine.present(participation.present(seed, t, users))
+        if asked.came == 0:  # nobody came: nothing happens
             state = replace(state, round=t + 1, average=averaging.skip(average, state.average, t))
-            yield Round(state, state.eta, who, None, None, engine)
+            yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
 
         tuning, curvature = _tuned(engine, state)
         eta = scheme.eta_at(t) if tuning is None else tuning.eta
         if t > 0 and eta != state.eta:
-            state = _changed(engine, scheme, state, eta)
+            state = _changed(engine, scheme, meet, replace(state, past=accelerate.restart(state.past)), eta)
         alpha, beta, gamma = scheme.mixing(t)
-        u, seen = _move(state, who), state.seen
 
-        ask, spread = Ask(t, eta, who, seed), None
-        if state.together:
-            p, spread, memory = engine.local_mean(ask, u, state.memory)
-        elif who is None:
-            p, memory = engine.local(ask, u, state.memory)
-        else:
-            answers, memory = engine.local(ask, u[who], state.memory)
-            p = state.p.index_copy(0, who, answers)
-            seen = None if seen is None else seen.index_fill(0, who, True)
+        u, p, seen, spread, answers = _answered(engine, Ask(t, eta, asked.who, seed), state)
+        who, came = answers.who, _count(asked, answers)
+        if came == 0:  # nobody has answered yet: only what users remember has changed
+            left = averaging.skip(average, state.average, t)
+            state = replace(state, round=t + 1, memory=answers.memory, average=left)
+            yield Round(state, state.eta, who, 0, None, None, engine, curvature, answers.clock)
+            continue
+        complete = state.complete or (seen is not None and engine.every(seen))
 
         z = mix(u, p, alpha)  # (gFL-1)
         if state.z is None or who is None:
-            w = engine.mean(z, _those(seen))
+            w = engine.mean(z, None if complete else _those(seen))
         else:  # Algorithm 1 as printed: absent users keep their z, those present meet
             z = state.z.index_copy(0, who, z[who])
             w = engine.mean(z, who)
+        w = meet(w, alpha * eta / beta if beta else 0.0)
         met, past = accelerate.on_mean(state.past, state.met, w, engine.gram)
         Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
         plain = Tu if met is w else mix(u, mix(z, w, beta), gamma).expand_as(u)  # T itself does not extrapolate
@@ -152,35 +155,56 @@ def rounds(
             next=ahead,
             z=None if state.z is None else z,
             seen=seen,
-            memory=memory,
+            complete=complete,
+            memory=answers.memory,
+            error=answers.error,
             past=past,
             average=averaging.include(average, state.average, t, eta, model),
             tuning=tuning,
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
             together=state.together,
         )
-        yield Round(state, eta, who, (u, plain), spread, engine, curvature)
+        yield Round(state, eta, who, came, (u, plain), spread, engine, curvature, answers.clock)
 
 
-def _move(state: State, who: Tensor | None) -> Tensor:
-    """u after the last meeting. Under "hold" only those present move, and nobody before the first answer."""
-    if state.next is None:
-        return state.u
-    if state.seen is None or who is None:
-        return state.next
-    movers = who[state.seen[who]]
-    return state.u.index_copy(0, movers, state.next[movers])
+def _answered(engine: Engine, ask: Ask, state: State) -> tuple[Tensor, Tensor, Tensor | None, Spread | None, Answers]:
+    """Ask users where the last meeting sent them: (u, p, seen) afterwards, the spread, and the answers."""
+    if state.together:
+        u = state.u if state.next is None else state.next
+        mean = engine.local_mean(ask, u, state.memory)
+        who = ask.who if mean.who is None else mean.who
+        return u, mean.p, None, mean.spread, Answers(who, u, mean.p, mean.memory, mean.error, mean.came)
+    rest, at = _sent(state, ask.who)
+    answers = engine.local(ask, at, state.memory)
+    who, seen = answers.who, state.seen
+    if who is None:
+        return answers.at, answers.p, None if seen is None else torch.ones_like(seen), None, answers
+    u, p = rest.index_copy(0, who, answers.at), state.p.index_copy(0, who, answers.p)
+    return u, p, None if seen is None else seen.index_fill(0, who, True), None, answers
 
 
-def _changed(engine: Engine, scheme: Scheme, state: State, eta: float) -> State:
-    """A new eta. Acceleration starts anew; a scheme exact at any eta keeps every p_i and g_i = (u_i - p_i) / eta."""
-    state = replace(state, past=Past(first=state.past.first))
+def _sent(state: State, who: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Where users stay who do not answer, (users, d), and where those asked are to answer, one row each.
+
+    Under "hold" users move only by answering, and not before their first answer. As Algorithm 1 is printed, all move.
+    """
+    if state.next is None or state.seen is None:
+        rest = state.u if state.next is None else state.next
+        return rest, rest if who is None else rest[who]
+    some = slice(None) if who is None else who
+    if state.complete:
+        return state.u, state.next[some]
+    return state.u, torch.where(state.seen[some].unsqueeze(1), state.next[some], state.u[some])
+
+
+def _changed(engine: Engine, scheme: Scheme, meet: Meet, state: State, eta: float) -> State:
+    """A new eta. A scheme exact at any eta keeps every p_i and g_i = (u_i - p_i) / eta."""
     if not scheme.exact or state.z is not None or state.next is None:
         return state
     alpha, beta, gamma = scheme.mixing(state.round - 1)
     u = torch.lerp(state.p, state.u, eta / state.eta)
     z = mix(u, state.p, alpha)
-    met = engine.mean(z, _those(state.seen))
+    met = meet(engine.mean(z, None if state.complete else _those(state.seen)), alpha * eta / beta)
     return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
 
 
@@ -190,14 +214,23 @@ def _tuned(engine: Engine, state: State) -> tuple[Tuning | None, int]:
     An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta changes.
     """
     tuning, begun = state.tuning, state.next is not None
-    if tuning is None or not tuning.wanted(state.round) or engine.certifies != "p" or (begun and not state.complete):
+    if tuning is None or not tuning.wanted(state.round) or (begun and not state.complete):
+        return tuning, 0
+    if engine.facts.operator.certifies != "p":
         return tuning, 0
     curved = engine.curvature(engine.mean(state.p))
     if curved is not None:
-        return balanced(tuning, state.round, *curved), engine.users
+        return balanced(tuning, state.round, *curved), engine.facts.users
     return travelled(tuning, state.round, state.u, state.p, engine.mean, engine.gram) if begun else tuning, 0
+
+
+def _count(asked: Present, answers: Answers) -> int:
+    """How many answered, wherever they live."""
+    if answers.came is not None:
+        return answers.came
+    return asked.came if answers.who is None else len(answers.who)
 
 
 def _those(seen: Tensor | None) -> Tensor | None:
     """The users seen so far, by index; None: all of them."""
-    return None if seen is None or bool(seen.all()) else seen.nonzero().flatten()
+    return None if seen is None else seen.nonzero().flatten()

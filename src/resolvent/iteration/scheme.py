@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from resolvent.errors import InputError, refuse, whole
 from resolvent.iteration.schedules import Schedule, as_schedule
@@ -99,6 +103,17 @@ class Scheme:
                 "give eta a number, or take FedPi or FedSplit, whose solution does not depend on it"
             )
 
+    def computing(self, operator: Any) -> Scheme:
+        """The same scheme with the operator that users apply already; refused where the scheme names another one."""
+        if operator.forward != self.forward or self.local not in (None, operator):
+            raise InputError(
+                f"the engine's users compute {operator}, but {self.name} takes "
+                f"{self.local or ('gradient steps' if self.forward else 'a prox')}; build the engine with that operator"
+            )
+        made = copy(self)
+        object.__setattr__(made, "local", operator)
+        return made
+
     def mixing(self, t: int) -> tuple[float, float, float]:
         """alpha_t, beta_t, gamma_t, checked: a schedule may do anything."""
         return (
@@ -180,6 +195,11 @@ def _within(argument: str, schedule: Schedule, t: int, top: int, beyond: bool) -
             argument, f"{value}{when}", f"the theory needs it in [0, {top}]; pass beyond=True to leave it on purpose"
         )
     return value
+
+
+def mix(a: Tensor, b: Tensor, theta: float) -> Tensor:
+    """(1 - theta) a + theta b: 1 projects, 2 reflects, 1/2 averages."""
+    return b if theta == 1 else torch.lerp(a, b, theta)
 
 
 def named(name: str, eta: Number | str, local: Any = None, steps: int = 1) -> Scheme:

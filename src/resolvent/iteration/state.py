@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from resolvent.iteration.anderson import Anderson, Past
+from resolvent.iteration.acceleration import Accelerate, NoPast
 from resolvent.iteration.averaging import Average
-from resolvent.iteration.engine import PERSONAL, Memory
+from resolvent.iteration.engine import Memory
+from resolvent.iteration.packing import remembered
 from resolvent.iteration.participation import Participation
-from resolvent.iteration.scheme import Scheme
+from resolvent.iteration.scheme import Scheme, mix
 from resolvent.iteration.tuning import Tuning
 from resolvent.iteration.yardstick import Yardstick
 
 
+@remembered
 @dataclass(frozen=True, eq=False, slots=True)
 class State:
     """Everything a round needs from the past; going on from it equals never having stopped.
@@ -38,8 +41,14 @@ class State:
     """Only for Algorithm 1 as printed, where an absent user's z stays while its u moves on."""
     seen: Tensor | None = None
     """Which users have answered, (users,); None: all, always."""
+    complete: bool = True
+    """Whether every user has answered, wherever it lives."""
     memory: Memory = field(default_factory=dict)
-    past: Past = field(default_factory=Past)
+    """What users remember. The loop hands it on and does not look inside."""
+    error: Tensor | None = None
+    """Bounds on the errors of the latest answers, (users,), where the operator knows them."""
+    past: Any = field(default_factory=NoPast)
+    """What the acceleration remembers."""
     average: Average | None = None
     tuning: Tuning | None = None
     aligned: bool = True
@@ -49,13 +58,16 @@ class State:
     yardstick: Yardstick | None = None
     """What the run is judged against. No round needs it; whoever goes on from here is judged by it."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether every user has answered."""
-        return self.seen is None or bool(self.seen.all())
 
-
-def begin(u0: Tensor, w0: Tensor, users: int, scheme: Scheme, participation: Participation, eta0: float = 1.0) -> State:
+def begin(
+    u0: Tensor,
+    w0: Tensor,
+    users: int,
+    scheme: Scheme,
+    participation: Participation,
+    accelerate: Accelerate,
+    eta0: float = 1.0,
+) -> State:
     """The state before the first round, at u0, (1, d) or (users, d), with mean w0 (1, d).
 
     eta0 is where an automatic eta starts.
@@ -63,6 +75,7 @@ def begin(u0: Tensor, w0: Tensor, users: int, scheme: Scheme, participation: Par
     together = agrees(scheme, participation) and u0.shape[0] == 1
     u = u0 if together else u0.expand(users, -1).clone()
     sampled = not participation.full and not together
+    holds = sampled and participation.absent == "hold"
     return State(
         round=0,
         u=u,
@@ -70,16 +83,16 @@ def begin(u0: Tensor, w0: Tensor, users: int, scheme: Scheme, participation: Par
         w=w0,
         met=w0,
         z=u if sampled and participation.absent == "paper" else None,
-        seen=torch.zeros(users, dtype=torch.bool, device=u.device)
-        if sampled and participation.absent == "hold"
-        else None,
+        seen=torch.zeros(users, dtype=torch.bool, device=u.device) if holds else None,
+        complete=not holds,
+        past=accelerate.begin(),
         tuning=Tuning(eta0) if scheme.auto else None,
         together=together,
     )
 
 
 def adapt(
-    state: State, users: int, scheme: Scheme, participation: Participation, accelerate: Anderson, eta0: float
+    state: State, users: int, scheme: Scheme, participation: Participation, accelerate: Accelerate, eta0: float
 ) -> State | None:
     """A state as this configuration can go on from it: unchanged if it made it; None if users together must part."""
     if state.together and not agrees(scheme, participation):
@@ -88,33 +101,22 @@ def adapt(
         state = replace(state, together=False)  # one user's vector is its row
     together = state.together
     sampled = not participation.full and not together
-    seen, z, past, tuning = state.seen, state.z, state.past, state.tuning
+    seen, complete, z, tuning = state.seen, state.complete, state.z, state.tuning
     if not (sampled and participation.absent == "hold"):
-        seen = None
+        seen, complete = None, True
     elif seen is None:
-        seen = torch.full((len(state.u),), state.next is not None, device=state.u.device)
+        complete = state.next is not None
+        seen = torch.full((len(state.u),), complete, device=state.u.device)
     if not (sampled and participation.absent == "paper"):
         z = None
     elif z is None:
         z = mix(state.u, state.p, scheme.mixing(max(state.round - 1, 0))[0])
-    rows = 1 if together or accelerate.on == "mean" else users
-    if past.points and (past.on not in ("", accelerate.on) or past.points[0].shape[0] != rows):
-        past = Past()
+    past = state.past if accelerate.fits(state.past, 1 if together else users) else accelerate.begin()
     if (tuning is None) == scheme.auto:
         tuning = Tuning(eta0 if math.isnan(state.eta) else state.eta) if scheme.auto else None
-    return replace(state, seen=seen, z=z, past=past, tuning=tuning)
+    return replace(state, seen=seen, complete=complete, z=z, past=past, tuning=tuning)
 
 
 def agrees(scheme: Scheme, participation: Participation) -> bool:
     """Whether users who start together stay together, so that u is one vector: beta = 1, and nobody is left behind."""
     return scheme.projects and (participation.full or participation.absent == "paper")
-
-
-def mix(a: Tensor, b: Tensor, theta: float) -> Tensor:
-    """(1 - theta) a + theta b: 1 projects, 2 reflects, 1/2 averages."""
-    return b if theta == 1 else torch.lerp(a, b, theta)
-
-
-def personal(state: State) -> Tensor:
-    """Each user's latest answer, (users, d); one row, their mean, where users share u and none are kept."""
-    return state.memory.get(PERSONAL, state.p) if state.together else state.p

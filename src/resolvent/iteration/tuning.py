@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.iteration.anderson import Gram
+from resolvent.iteration.acceleration import Gram
+from resolvent.iteration.packing import remembered
 
 Mean = Callable[[Tensor], Tensor]
 
@@ -39,6 +40,7 @@ CAUTION, DAMPING = 0.5, 0.7
 """eta <- eta^(1 - DAMPING) (CAUTION |d mean(p)| / |d g|)^DAMPING."""
 
 
+@remembered
 @dataclass(frozen=True, eq=False)
 class Tuning:
     """The next eta, when it is reconsidered, and p and g as they were at the last look."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from resolvent.iteration.packing import remembered
+
 FAR = 1e4
 """Times the length of all steps that the opening rounds foretell: whoever is farther out has been thrown there."""
 VISITS, PATIENCE = 2, 20
@@ -14,6 +16,7 @@ VISITS, PATIENCE = 2, 20
 times on average. Somebody's first visit may be the first that moves anything at all."""
 
 
+@remembered
 @dataclass(frozen=True, eq=False)
 class Yardstick:
     """It travels in the State, so that a run which goes on is judged as if it had never stopped.

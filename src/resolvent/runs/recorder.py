@@ -16,7 +16,8 @@ from resolvent.runs import checkpoints, durable, inspection
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.metrics import Metrics
-from resolvent.solving.watch import Pulse, Verdict
+from resolvent.solving.monitor import MonitorState
+from resolvent.solving.stopping import Ending
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes a row of the history elsewhere, TensorBoard say."""
@@ -27,7 +28,7 @@ BEST = "best."
 
 
 class Recorder:
-    """A Keeper for `solve`. `state` is where the run was left, None at its beginning; `done` the rounds on disk.
+    """Stores a run on disk, for `solve`. `state` is where it was left, None at its beginning; `done` the rounds stored.
 
     Rows of the metrics beyond the length which a checkpoint remembers belong to rounds that will be done again.
     """
@@ -36,7 +37,7 @@ class Recorder:
         found, self.complaints = self._left(folder)
         numbers: dict[str, Any] = {} if found is None else found.numbers
         self.state: State | None = folder.start() if found is None else found.state
-        self.pulse, self.verdict = _watched(folder, numbers)
+        self.remembered, self.ending = _monitored(folder, numbers)
         self.best = _best(found) or self.state
         self._metrics = Metrics(folder.metrics, numbers.get("metrics", 0))
         self._folder, self._rounds, self._seconds, self._sink = folder, rounds, seconds, sink
@@ -46,18 +47,23 @@ class Recorder:
         self._last = time.monotonic()
 
     def __call__(
-        self, happened: Round, row: dict[str, Any] | None, pulse: Pulse, verdict: Verdict | None, best: State | None
+        self,
+        happened: Round,
+        row: dict[str, Any] | None,
+        remembered: MonitorState,
+        ending: Ending | None,
+        best: State | None,
     ) -> None:
         self._append(row)
-        self._waiting = self._checkpoint(happened.state, pulse, verdict, best)
+        self._waiting = self._checkpoint(happened.state, remembered, ending, best)
         due = time.monotonic() - self._last >= self._seconds
-        if due or verdict is not None or happened.number == self._rounds:
+        if due or ending is not None or happened.number == self._rounds:
             self.flush()
 
-    def give_up(self, row: dict[str, Any] | None, best: State, pulse: Pulse, verdict: Verdict) -> None:
+    def give_up(self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending) -> None:
         """The best state becomes the only checkpoint."""
         self._append(row)
-        self._waiting = self._checkpoint(best, pulse, verdict, None)
+        self._waiting = self._checkpoint(best, remembered, ending, None)
         self.flush(alone=True)
 
     def _append(self, row: dict[str, Any] | None) -> None:
@@ -67,10 +73,12 @@ class Recorder:
             if self._sink is not None:
                 self._sink(row)
 
-    def _checkpoint(self, state: State, pulse: Pulse, verdict: Verdict | None, best: State | None) -> Checkpoint:
+    def _checkpoint(
+        self, state: State, remembered: MonitorState, ending: Ending | None, best: State | None
+    ) -> Checkpoint:
         tensors, packed = checkpoint.pack(state)
         length, sha256 = self._metrics.extent
-        numbers = {"run": self._run, "state": packed, "pulse": pulse, "verdict": verdict}
+        numbers = {"run": self._run, "state": packed, "pulse": remembered, "verdict": ending}
         numbers |= {"metrics": length, "metrics_sha256": sha256}
         if best is not None:
             others, numbers["best"] = checkpoint.pack(replace(best, yardstick=None))
@@ -117,11 +125,11 @@ class Recorder:
         return found, complaints
 
 
-def _watched(folder: Folder, numbers: dict[str, Any]) -> tuple[Pulse, Verdict | None]:
+def _monitored(folder: Folder, numbers: dict[str, Any]) -> tuple[MonitorState, Ending | None]:
     """What the monitor remembered; versions differ in that."""
     try:
-        verdict = Verdict(*numbers["verdict"]) if numbers.get("verdict") else None
-        return Pulse(*numbers["pulse"]) if numbers else Pulse(), verdict
+        ending = Ending(*numbers["verdict"]) if numbers.get("verdict") else None
+        return MonitorState(*numbers["pulse"]) if numbers else MonitorState(), ending
     except (TypeError, LookupError):
         made = inspection.made_by(folder.about)
         raise InputError(

@@ -1,4 +1,4 @@
-"""A run's history: one row a round, kept as tensors until somebody reads it, measured many models at a time."""
+"""A run's history: one row per round, held as tensors until somebody reads it; many models are measured at a time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from resolvent.iteration.certificates import Reading, Signs, read
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.certificates import Certificates, Evidence, certificates
+from resolvent.iteration.engine import Engine, Traffic
 from resolvent.iteration.rounds import Round
-from resolvent.iteration.state import personal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,19 +21,21 @@ BLOCK_BYTES = 1 << 24
 
 
 FIRST = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity", "average_value", "average_gap")
-LAST = ("participants", "bytes_up", "bytes_down", "seconds")
+LAST = ("participants", "bytes_up", "bytes_down", "clock", "seconds")
 
 
 class History:
-    """Records rounds, a list a column. Nothing is read back before a block is full, or `row` or `frame` asks."""
+    """Records rounds, one list per column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
     def __init__(self, engine: Engine, averaging: bool) -> None:
         self._engine = engine
         self._averaging = averaging
         self._inspected = False
         self._columns: dict[str, list[Any]] = defaultdict(list)
-        self._waiting: list[tuple[Tensor, Tensor, Signs | None]] = []
-        self._bytes = engine.dim * torch.finfo(engine.dtype).bits // 8
+        self._waiting: list[tuple[Tensor, Tensor, Evidence | None]] = []
+        self._dim = engine.facts.dim
+        self._bytes = self._dim * torch.finfo(engine.facts.dtype).bits // 8
+        self._moved = Traffic(0, 0)
         self._block = max(1, min(BLOCK, BLOCK_BYTES // self._bytes))
 
     def record(self, happened: Round, seconds: float) -> None:
@@ -43,18 +44,30 @@ class History:
         columns["round"].append(state.round)
         columns["eta"].append(happened.eta)
         columns["participants"].append(users)
-        # Where curvature was asked for at a model, a gradient and half of a symmetric Hessian come back.
-        columns["bytes_up"].append((users + happened.curvature * (self._engine.dim + 3) // 2) * self._bytes)
-        columns["bytes_down"].append((users + happened.curvature) * self._bytes)
+        up, down = self._traffic(happened)
+        columns["bytes_up"].append(up)
+        columns["bytes_down"].append(down)
+        if happened.clock is not None:
+            columns["clock"].append(happened.clock)
         columns["seconds"].append(seconds)
         average = state.w if state.average is None else state.average.model
-        more = self._engine.inspect(state.w, personal(state), state.memory)
+        more = self._engine.inspect(state.w, state.p, state.memory)
         for name, value in (more or {}).items():
             columns[name].append(value)
         self._inspected = more is not None
-        self._waiting.append((state.w, average, happened.signs()))
+        self._waiting.append((state.w, average, happened.evidence()))
         if len(self._waiting) >= self._block:
             self.flush()
+
+    def _traffic(self, happened: Round) -> Traffic:
+        """Bytes of this row: those that really moved since the last one, or what a network would carry in the round."""
+        total = self._engine.traffic
+        if total is not None:
+            since, self._moved = Traffic(total.up - self._moved.up, total.down - self._moved.down), total
+            return since
+        # Where curvature was asked for at a model, a gradient and half of a symmetric Hessian come back.
+        users, asked = happened.participants, happened.curvature
+        return Traffic((users + asked * (self._dim + 3) // 2) * self._bytes, (users + asked) * self._bytes)
 
     @property
     def settled(self) -> bool:
@@ -65,15 +78,15 @@ class History:
         """Complete every row."""
         if not self._waiting:
             return
-        models, averages, signs = zip(*self._waiting, strict=True)
+        models, averages, evidence = zip(*self._waiting, strict=True)
         measured = {} if self._inspected else self._engine.measure(torch.cat(models))
         if self._averaging:
             averaged = self._engine.measure(torch.cat(averages))
             measured = measured | {f"average_{name}": values for name, values in averaged.items()}
         for name, values in measured.items():
             self._columns[name].extend(values.tolist())
-        for name, readings in zip(Reading._fields, zip(*read(signs), strict=True), strict=True):
-            self._columns[name].extend(readings)
+        for name, found in zip(Certificates._fields, zip(*certificates(evidence), strict=True), strict=True):
+            self._columns[name].extend(found)
         self._waiting.clear()
 
     def row(self) -> dict[str, Any]:
@@ -113,4 +126,5 @@ class History:
     def _names(self) -> list[str]:
         """The columns in the order that people read."""
         more = [name for name in self._columns if name not in FIRST + LAST]
-        return [name for name in (*FIRST, *more, *LAST) if name in self._columns or not name.startswith("average")]
+        sometimes = ("average_value", "average_gap", "clock")
+        return [name for name in (*FIRST, *more, *LAST) if name in self._columns or name not in sometimes]

@@ -1,149 +1,205 @@
-"""The monitor: whether a run has diverged, which of its states is the best, and what must be said of its end.
-
-"diverged" is said where it is certain: numbers that are not finite, or a u so far out that no step of the opening leads
-there while f is no smaller than it was. All else that looks bad is said as a fact, and the run goes on.
-"""
+"""The monitor of a run, outside the loop: what is recorded, when the run stops, and what is handed back at its end."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-
+from resolvent.errors import BlewUp
+from resolvent.iteration.checkpoint import moved, pack
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.rounds import Round
-from resolvent.iteration.state import State, personal
-from resolvent.iteration.yardstick import PATIENCE, VISITS, Yardstick
+from resolvent.iteration.state import State
+from resolvent.solving.divergence import Divergence, Score
+from resolvent.solving.history import History
+from resolvent.solving.stopping import Ending, Stop
 
-BLOWN_UP = 1e8
-"""Times the first value, or one, that count as blown up; the square of it where u is not that far out."""
-GROWN = 2.0
-"""Times the size at the last look at f that call for another: what does not grow does not cost anything."""
-RISEN = 1e-6
-"""The part of itself by which a value must have risen for it to be said."""
+CHECK = 10
+"""Rounds between two checks for divergence, where nobody records every round."""
+ROOM = 1 << 24
+"""Bytes of states that may wait until their values are known."""
 
 
-class Score(NamedTuple):
-    """How good a state is, the less the better: by its value, by its residual where values are unknown or infinite."""
+class MonitorState(NamedTuple):
+    """What the monitor of a run remembers beside its states: the seconds spent, and the score of the best state."""
 
-    value: float = math.inf
-    residual: float = math.inf
+    seconds: float = 0.0
+    value: float = math.nan
+    residual: float = math.nan
 
-    @classmethod
-    def of(cls, value: float, residual: float, state: State) -> Score:
-        """A residual counts once everybody has answered; numbers that are not finite count as the worst."""
-        value = value if math.isfinite(value) else math.inf
-        known = math.isfinite(residual) and (value < math.inf or state.complete)
-        return cls(value, residual if known else math.inf)
 
-    def __str__(self) -> str:
-        if self.value < math.inf:
-            return f", of value {self.value:.6g},"
-        return f", of residual {self.residual:.3g}," if self.residual < math.inf else ""
+class Recorder(Protocol):
+    """Takes every round before the next one begins, so that a run can outlive its process."""
+
+    @property
+    def remembered(self) -> MonitorState:
+        """What was remembered when the run was left."""
+        ...
+
+    @property
+    def best(self) -> State | None:
+        """The best state when the run was left."""
+        ...
+
+    def __call__(
+        self,
+        happened: Round,
+        row: dict[str, Any] | None,
+        remembered: MonitorState,
+        ending: Ending | None,
+        best: State | None,
+    ) -> None:
+        """A round, its row where it has one, the ending where it is the last, and the best state if another is."""
+        ...
+
+    def give_up(self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending) -> None:
+        """The run has diverged: the best state is what remains of it, and this row the last one."""
+        ...
 
 
 class Monitor:
-    """Looks at rounds. `best` is the best state that was considered, `score` how good it is."""
+    """Sees every round: records it, notices divergence, and knows the `state` to hand back."""
 
-    def __init__(self, engine: Engine, scheme: str, begun: State, best: State | None, score: Score | None) -> None:
-        self.yardstick = begun.yardstick or Yardstick(begun.w)
-        self.best, self._score = begun if best is None else best, score
-        self.residual = math.nan
-        self._engine, self._scheme = engine, scheme
-
-    # --- the best state so far ---------------------------------------------------------------------------------------
+    def __init__(
+        self,
+        engine: Engine,
+        scheme: str,
+        every: int,
+        average: bool,
+        stop: Stop | Callable[[Round], bool] | None,
+        recorder: Recorder | None,
+        begun: State,
+    ) -> None:
+        remembered = MonitorState() if recorder is None else recorder.remembered
+        best = None if recorder is None or recorder.best is None else moved(recorder.best, engine.facts.device)
+        score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
+        self.history = History(engine, average)
+        self._divergence = Divergence(engine, scheme, begun, best, score)
+        self._every, self._stop, self._recorder = every, stop, recorder
+        self._seconds, self._last = remembered.seconds, begun
+        self._earlier = 0 if recorder is not None else begun.round
+        self._moved: Round | None = None
+        self._waiting: list[State] = []
+        self._room = 0
+        self.remarks: tuple[str, ...] = ()
+        """What must be said of the end of a run that did not diverge."""
 
     @property
-    def score(self) -> Score:
-        if self._score is None:  # nothing was considered yet: the best state is the one before the first round
-            self._score = Score.of(self._value_of(self.best), math.nan, self.best)
-        return self._score
+    def state(self) -> State:
+        """The last state, or the best one of a run that diverged, with what the run is judged against."""
+        return replace(self._last, yardstick=self._divergence.yardstick)
 
-    def consider(self, state: State, value: float, residual: float) -> None:
-        """A state whose value and residual are known."""
-        score = Score.of(value, residual, state)
-        if score < self.score:
-            self.best, self._score = state, score
+    def marked(self, happened: Round) -> Round:
+        """A round whose state says what the run is judged against."""
+        return happened._replace(state=replace(happened.state, yardstick=self._divergence.yardstick))
 
-    def measure(self, happened: Round) -> None:
-        """Consider the state of a round which nobody recorded."""
-        self.consider(happened.state, self._value_of(happened.state), happened.residual)
+    def words(self) -> str:
+        """What a progress bar says."""
+        return f"residual {self._divergence.residual:.2e}"
 
-    def _value_of(self, state: State) -> float:
-        """As the history has it: of the average where there is one, else as users see it with what they remember."""
-        if state.w is self.yardstick.origin and state.average is None:
-            return self.first
-        if state.average is not None:
-            return self._value(state.average.model)
-        more = self._engine.inspect(state.w, personal(state), state.memory) if state.memory else None
-        return self._value(state.w) if more is None else more["value"]
+    def observe(self, happened: Round, seconds: float, last: bool) -> Ending | None:
+        """What ends the run with this round, if anything does; `seconds` is what it took."""
+        self._seconds += seconds
+        self._last, number = happened.state, happened.number
+        recorded = last or number % self._every == 0
+        noted = recorded or isinstance(self._stop, Stop)
+        if noted:
+            self._record(happened)
+        elif number & (number - 1) == 0:  # seldom recorded: some states must be known, should the run diverge
+            self._divergence.measure(happened)
+        how = self._diverges(happened, last)
+        ending = self._ends(happened, last) if how is None else None
+        ended = how is not None or ending is not None
+        if ended and not noted:
+            self._record(happened)  # to be seen, whatever the cadence
+        row = self.history.row() if ended or (recorded and self._recorder is not None) else None
+        if self.history.settled:
+            self._consider()
+        if noted and not (recorded or ended):
+            self.history.forget()
+        if ending is not None and row is not None:
+            how, ending = self._close(happened, row, ending)
+        if how is not None:
+            ending = self._diverged(number, how)
+        if self._recorder is not None:
+            self._tell(self._recorder, happened, row, ending)
+        return ending
 
-    def _value(self, w: Tensor) -> float:
-        return float(self._engine.measure(w)["value"])
+    def blew_up(self, error: BlewUp) -> Ending:
+        """What is said when a user's answer was not finite."""
+        self._consider()
+        ending = self._diverged(self._last.round + 1, str(error))
+        if self._recorder is not None:
+            self._recorder.give_up(None, self.state, self._own, ending)
+        return ending
 
-    @cached_property
-    def first(self) -> float:
-        """f of the model before the first round."""
-        return self._value(self.yardstick.origin)
+    # --- what it consists of -----------------------------------------------------------------------------------------
 
-    # --- divergence --------------------------------------------------------------------------------------------------
+    def _record(self, happened: Round) -> None:
+        """A row of the history; the state waits until its value is known."""
+        self.history.record(happened, self._seconds)
+        self._waiting.append(happened.state)
+        self._room = self._room or max(1, ROOM // _bytes(happened.state))
+        if len(self._waiting) >= self._room:
+            self.history.flush()
 
-    def look(self, happened: Round, came: int) -> str | None:
-        """In what way this round shows that the run has diverged, if it does. Came: users not counted before."""
-        assert happened.step is not None
-        (u, Tu), state = happened.step, happened.state
-        squares = self._engine.gram(torch.stack([Tu - u, u])).diagonal().tolist()
-        self.residual, size = (math.sqrt(x) if x >= 0 else math.nan for x in squares)
-        model = float(state.w.norm())
-        if not (math.isfinite(self.residual) and math.isfinite(size) and math.isfinite(model)):
-            return "its numbers are no longer finite"
-        lasts = (VISITS if state.complete else PATIENCE) * self._engine.users
-        self.yardstick = self.yardstick.after(self.residual, size, happened.eta, came, lasts)
-        return self._thrown_out(state, max(size, model))
+    def _consider(self) -> None:
+        """Tell the monitor of the states that wait: of the best one where values are known, else of them all."""
+        values, residuals = self.history.scores(len(self._waiting))
+        rows: Iterable[int] = range(len(values))
+        if values and math.isfinite(sum(values)):
+            rows = (min(rows, key=values.__getitem__),)
+        for k in rows:
+            self._divergence.consider(self._waiting[k], values[k], residuals[k])
+        self._waiting.clear()
 
-    def _thrown_out(self, state: State, size: float) -> str | None:
-        """Far out, and f no smaller than it was: the farther out, the less f must have risen."""
-        out, near, far = self.yardstick.reach(state.round)
-        if size <= out or size <= GROWN * self.yardstick.judged:
+    def _diverges(self, happened: Round, last: bool) -> str | None:
+        """In what way the run has diverged, if it has. Where nobody came, the last round that moved is looked at."""
+        came = happened.step is not None
+        if came:
+            self._moved = happened
+        often = last or happened.number % CHECK == 0 or self._recorder is not None
+        if self._moved is None or not (often or (came and self._divergence.yardstick.open)):
             return None
-        self.yardstick = replace(self.yardstick, judged=size)
-        first, value = self.first, self._value(state.w)
-        rise = (value - first) / (1 + abs(first))
-        if not math.isfinite(first):
-            gone, rose = not value < math.inf and size > far, ""
-        else:
-            least = 0.0 if size > far else BLOWN_UP if size > near else BLOWN_UP**2
-            gone, rose = not rise <= least, f" and the value rose from {first:.3g} to {value:.3g}"
-        return f"u has the norm {size:.3g} after beginning at {self.yardstick.size:.3g}{rose}" if gone else None
+        return self._divergence.check(self._moved, happened.participants)
 
-    def words(self, number: int, how: str) -> str:
-        """What is said of a run that diverged."""
-        kept = f"the state after round {self.best.round}" if self.best.round else "the start (round 0)"
-        return (
-            f"{self._scheme} diverged by round {number}: {how}; {kept}{self.score} is handed back; "
-            "take a smaller eta, or what rs.explain advises"
-        )
+    def _ends(self, happened: Round, last: bool) -> Ending | None:
+        reason = None
+        if isinstance(self._stop, Stop):
+            reason = self._stop.reason(self.history.row())
+        elif self._stop is not None and self._stop(happened):
+            reason = "as the function `stop` said"
+        if reason is not None:
+            return Ending("stopped", reason)
+        return Ending("finished", f"{happened.number - self._earlier} rounds") if last else None
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    def _close(self, happened: Round, row: dict[str, Any], ending: Ending) -> tuple[str | None, Ending]:
+        """A ending with what must be said of the end; or how the end shows that the run has diverged after all."""
+        value = row.get("average_value", row["value"])
+        if self._divergence.overflowed(value):
+            return f"the value rose from {self._divergence.first:.3g} to {value}", ending
+        self.remarks = tuple(self._divergence.remarks(happened.state, value))
+        return None, Ending(ending.status, "; ".join([ending.reason, *self.remarks]))
 
-    def overflowed(self, value: float) -> bool:
-        """Whether f is not finite at the end of a run that takes gradients, and so needs f to be finite everywhere."""
-        return self._engine.certifies != "p" and math.isfinite(self.first) and not math.isfinite(value)
+    def _diverged(self, number: int, how: str) -> Ending:
+        self._last = self._divergence.best
+        return Ending("diverged", self._divergence.describe(number, how))
 
-    def remarks(self, state: State, value: float) -> Iterator[str]:
-        """What must be said of a run that ends with this value."""
-        first, y = self.first, self.yardstick
-        if math.isfinite(first):
-            eps = torch.finfo(state.w.dtype).eps
-            rounding = 1e3 * eps * y.pull * (y.size + float(state.w.norm()))
-            least = max(RISEN, 100 * eps) * max(abs(first), min(abs(value), 1e300))
-            if not value - first <= max(least, rounding):
-                yield f"the value rose from {first:.6g} to {value:.6g}"
-            elif first - value > BLOWN_UP**2 * (1 + abs(first)):
-                yield f"the value fell from {first:.3g} to {value:.3g}, as if it were not bounded below"
-        yield from getattr(getattr(self._engine, "problem", None), "remarks", lambda *_: ())(state.u, y.origin)
+    @property
+    def _own(self) -> MonitorState:
+        return MonitorState(self._seconds, *self._divergence.score)
+
+    def _tell(self, recorder: Recorder, happened: Round, row: dict[str, Any] | None, ending: Ending | None) -> None:
+        best, remembered = self._divergence.best, self._own
+        if ending is not None and ending.status == "diverged":
+            recorder.give_up(row, self.state, remembered, ending)
+            return
+        other = None if best is happened.state else best
+        recorder(self.marked(happened), row, remembered, ending, other)
+
+
+def _bytes(state: State) -> int:
+    """About how much memory a state takes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in pack(state)[0].values())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from resolvent.errors import InputError, refuse
 from resolvent.iteration import checkpoint
 from resolvent.iteration.engine import PERSONAL, Ask, Engine
-from resolvent.iteration.state import State, personal
+from resolvent.iteration.state import State
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,13 +55,13 @@ class Run:
         """Each user's latest local answer, (users, d). Users who share one u are asked once more."""
         state = self.state
         if not state.together or state.next is None or PERSONAL in state.memory:
-            return personal(state)
+            return state.memory.get(PERSONAL, state.p) if state.together else state.p
         if self._engine is None:
             raise InputError(
                 "personal models of a loaded run of one shared vector need the users: go on from its state"
             )
         ask = Ask(state.round - 1, state.eta, None, self._seed)
-        return self._engine.local(ask, state.u, state.memory)[0]
+        return self._engine.local(ask, state.u, state.memory).p
 
     def module(self) -> nn.Module:
         """A trained copy of the network that the problem was made from."""

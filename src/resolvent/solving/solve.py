@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent import engines
+from resolvent.engines.delayed import delayed
 from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError, refuse, whole
 from resolvent.iteration import averaging
-from resolvent.iteration.anderson import Anderson, as_anderson
+from resolvent.iteration.acceleration import Accelerate
+from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.checkpoint import moved
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.participation import Participation, as_participation
@@ -26,18 +29,19 @@ from resolvent.problems.custom import Custom
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
+from resolvent.solving.monitor import Monitor, Recorder
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
-from resolvent.solving.watch import Keeper, Stop, Watch
+from resolvent.solving.stopping import Stop
 from resolvent.theory import closed_forms
 from resolvent.theory.explain import Explanation, explain, operator_of
 
 
 def solve(
-    problem: Problem,
+    problem: Problem | None,
     scheme: Scheme | str,
     rounds: int = 100,
-    anderson: Anderson | int | None = None,
+    anderson: Accelerate | int | None = None,
     participation: Participation | float | None = None,
     engine: str | Engine = "in_process",
     seed: int = 0,
@@ -48,68 +52,99 @@ def solve(
     callback: Callable[[Round], None] | None = None,
     progress: bool | None = None,
     eta: Number | str | None = None,
-    keep: Keeper | None = None,
+    accelerate: Accelerate | int | None = None,
+    recorder: Recorder | None = None,
 ) -> Run:
     """Run `rounds` rounds of a scheme, from `start`: a vector, rows (users, d), or the State of an earlier run.
 
+    problem: rs.LeastSquares, rs.Logistic, rs.Neural, ...; None where `engine` is ready-made and has its own users.
     scheme: a row of Table 1 such as rs.fedpi(eta=1e-2), an rs.Scheme, or a name with `eta` ("fedpi" finds its own).
-    anderson: a memory such as 2, or rs.Anderson. participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace.
+    anderson: a memory such as 2, or rs.Anderson. accelerate: any acceleration, such as rs.Momentum(0.9).
+    participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace, rs.Stragglers.
     stop: rs.Stop(gap=1e-10, ...) or a function of the round. average: "ergodic" (the paper's) or "suffix".
-    every: a row of the history for every round that it divides, and for the last. callback: called with every Round.
-    keep: takes every round before the next begins; `resolvent.runs` keeps them on disk.
+    every: one row of the history for every round that it divides, and for the last. callback: called with every Round.
+    recorder: is given every round before the next begins; `resolvent.runs.Recorder` stores them on disk.
 
     Warns when the configuration does not solve the original problem or may not converge, in the words of rs.explain.
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so. What code of yours raises
     in a round comes through, with the Run so far as its attribute `run`.
     """
-    if not hasattr(problem, "offers"):
-        refuse(
-            "problem",
-            f"of type {type(problem).__name__}",
-            "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed",
-        )
-    scheme, accelerate, taking_part = as_scheme(scheme, eta), as_anderson(anderson), as_participation(participation)
-    operator = check(problem, scheme, taking_part, rounds, every, average, seed)
+    scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
+    accelerating = _acceleration(anderson, accelerate)
+    known, scheme = _facts(problem, engine, scheme)
+    operator = check(known, scheme, taking_part, rounds, every, average, seed)
     _check_hooks(stop, callback)
-    explanation = explain(scheme, problem, taking_part, accelerate)
+    explanation = explain(scheme, known, taking_part, accelerating)
     _warn(explanation)
-    where = engines.build(engine, problem, operator, scheme.steady)
-    state = _begin(where, problem, scheme, taking_part, accelerate, start)
-    _verify(problem, scheme, state)
-    loop = the_rounds(
-        where, scheme, state, participation=taking_part, accelerate=accelerate, seed=seed, average=average
-    )
-    watch = Watch(where, scheme.name, every, average is not None, stop, keep, state)
-    bar = Bar(scheme.name, rounds, wanted(progress))
-    status, reason = "finished", f"{rounds} rounds"  # as the watch says of the last round, with its remarks
+    where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
+    with where:
+        state = _begin(where, scheme, taking_part, accelerating, start)
+        _verify(problem, scheme, state)
+        loop = the_rounds(
+            where, scheme, state, participation=taking_part, accelerate=accelerating, seed=seed, average=average
+        )
+        monitor = Monitor(where, scheme.name, every, average is not None, stop, recorder, state)
+        try:
+            status, reason = _drive(loop, monitor, scheme.name, rounds, callback, progress)
+        except (Exception, SystemExit) as error:
+            _attach(
+                error, Run(monitor.state, monitor.history.so_far(), "failed", repr(error), explanation, where, seed)
+            )
+            raise
+        history = monitor.history.frame()
+    if status == "diverged":
+        warnings.warn(reason, DivergenceWarning, stacklevel=2)
+    for remark in monitor.remarks:
+        ended = f"{scheme.name} {status} after {monitor.state.round} rounds"
+        warnings.warn(f"{ended}: {remark}", DoubtfulResult, stacklevel=2)
+    return Run(monitor.state, history, status, reason, explanation, where, seed)
+
+
+def _drive(
+    loop: Iterator[Round],
+    monitor: Monitor,
+    name: str,
+    rounds: int,
+    callback: Callable[[Round], None] | None,
+    progress: bool | None,
+) -> tuple[str, str]:
+    """Run the rounds until the monitor says that the run has ended: its status and the reason."""
+    bar = Bar(name, rounds, wanted(progress))
     try:
         for k in range(rounds):
             began = time.perf_counter()
             happened = next(loop)
             now = time.perf_counter()
-            verdict = watch.look(happened, now - began, last=k == rounds - 1)
+            ending = monitor.observe(happened, now - began, last=k == rounds - 1)
             if callback is not None:
-                callback(watch.marked(happened))
-            bar.advance(now, watch.words)
-            if verdict is not None:
-                status, reason = verdict
-                break
+                callback(monitor.marked(happened))
+            bar.advance(now, monitor.words)
+            if ending is not None:
+                return ending
     except BlewUp as error:
-        status, reason = watch.blew_up(error)
+        return monitor.blew_up(error)
     except KeyboardInterrupt:
-        status, reason = "interrupted", f"interrupted after {watch.state.round} rounds"
-    except (Exception, SystemExit) as error:
-        _attach(error, Run(watch.state, watch.history.so_far(), "failed", repr(error), explanation, where, seed))
-        raise
+        return "interrupted", f"interrupted after {monitor.state.round} rounds"
     finally:
         bar.close()
-    if status == "diverged":
-        warnings.warn(reason, DivergenceWarning, stacklevel=2)
-    for remark in watch.remarks:
-        warnings.warn(
-            f"{scheme.name} {status} after {watch.state.round} rounds: {remark}", DoubtfulResult, stacklevel=2
-        )
-    return Run(watch.state, watch.history.frame(), status, reason, explanation, where, seed)
+    return "finished", f"{rounds} rounds"  # not reached: the monitor ends the last round
+
+
+def _facts(problem: Problem | None, engine: str | Engine, scheme: Scheme) -> tuple[Any, Scheme]:
+    """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
+    if engines.is_engine(engine):
+        facts = engine.facts
+        return facts, scheme.computing(facts.operator)
+    if not hasattr(problem, "offers"):
+        needed = "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
+        refuse("problem", f"of type {type(problem).__name__}", needed)
+    return problem, scheme
+
+
+def _acceleration(anderson: Accelerate | int | None, accelerate: Accelerate | int | None) -> Accelerate:
+    if anderson is not None and accelerate is not None:
+        refuse("accelerate", repr(accelerate), "anderson is given as well: one of the two is enough")
+    return as_acceleration(anderson if accelerate is None else accelerate)
 
 
 def _attach(error: BaseException, run: Run) -> None:
@@ -119,7 +154,7 @@ def _attach(error: BaseException, run: Run) -> None:
 
 
 def check(
-    problem: Problem,
+    problem: Any,
     scheme: Scheme,
     participation: Participation,
     rounds: int,
@@ -148,7 +183,7 @@ def check(
     return operator
 
 
-def _verify(problem: Problem, scheme: Scheme, state: State) -> None:
+def _verify(problem: Problem | None, scheme: Scheme, state: State) -> None:
     """Before the first round, a user's own functions must not contradict each other."""
     if isinstance(problem, Custom) and problem.check and state.round == 0:
         eta = scheme.eta_at(0) if state.tuning is None else state.tuning.eta
@@ -168,41 +203,35 @@ def _warn(explanation: Explanation) -> None:
 
 
 def _begin(
-    engine: Engine,
-    problem: Problem,
-    scheme: Scheme,
-    participation: Participation,
-    accelerate: Anderson,
-    start: Tensor | State | None,
+    engine: Engine, scheme: Scheme, participation: Participation, accelerate: Accelerate, start: Tensor | State | None
 ) -> State:
-    eta0 = _eta0(problem) if scheme.auto else 1.0
+    facts = engine.facts
+    rows, dim = facts.here, facts.dim
+    eta0 = _eta0(facts) if scheme.auto else 1.0
     if isinstance(start, State):
-        if start.u.shape[1] != engine.dim or start.u.shape[0] != (1 if start.together else engine.users):
-            came = f"a State of shape {tuple(start.u.shape)}"
-            refuse("start", came, f"({engine.users}, {engine.dim}) is what fits here")
-        start = moved(start, engine.device)
-        adapted = adapt(start, engine.users, scheme, participation, accelerate, eta0)
+        if start.u.shape[1] != dim or start.u.shape[0] != (1 if start.together else rows):
+            refuse("start", f"a State of shape {tuple(start.u.shape)}", f"({rows}, {dim}) is what fits here")
+        start = moved(start, facts.device)
+        adapted = adapt(start, rows, scheme, participation, accelerate, eta0)
         if adapted is not None:
             return adapted
         start = start.u if start.next is None else start.next  # users must part: only the point carries over
     if start is None:
-        start = getattr(problem, "start", None)  # a network begins where its module stands
+        start = facts.start
     if start is None:
-        u0 = torch.zeros((1, engine.dim), dtype=engine.dtype, device=engine.device)
+        u0 = torch.zeros((1, dim), dtype=facts.dtype, device=facts.device)
     else:
-        u0 = as_tensor(start, "start").to(dtype=engine.dtype, device=engine.device)
+        u0 = as_tensor(start, "start").to(dtype=facts.dtype, device=facts.device)
         u0 = u0.unsqueeze(0) if u0.ndim == 1 else u0
-        if u0.ndim != 2 or u0.shape[1] != engine.dim or u0.shape[0] not in (1, engine.users):
-            refuse(
-                "start", f"of shape {tuple(u0.shape)}", f"({engine.dim},) or ({engine.users}, {engine.dim}) is needed"
-            )
+        if u0.ndim != 2 or u0.shape[1] != dim or u0.shape[0] not in (1, rows):
+            refuse("start", f"of shape {tuple(u0.shape)}", f"({dim},) or ({rows}, {dim}) is needed")
         if not bool(torch.isfinite(u0).all()):
             refuse("start", "partly NaN or infinite", "finite numbers are needed")
     w0 = u0 if u0.shape[0] == 1 else engine.mean(u0)
-    return begin(u0, w0, engine.users, scheme, participation, eta0)
+    return begin(u0, w0, rows, scheme, participation, accelerate, eta0)
 
 
-def _eta0(problem: Problem) -> float:
+def _eta0(problem: Any) -> float:
     """Where an automatic eta starts: 1/L where L is known, else what the problem itself suggests."""
     _, L = closed_forms.curvatures(problem)
     if 0 < L < float("inf"):

@@ -19,9 +19,9 @@ class Promise(NamedTuple):
 def promise(setting: Setting) -> Promise:
     """The theorem that promises convergence; acceleration takes it away."""
     plain = _plain(setting)
-    if setting.anderson.memory == 0 or plain.theorem is None:
+    if not setting.anderson.title or plain.theorem is None:
         return plain
-    return Promise(None, f"no theorem covers Anderson acceleration; without it: {plain.theorem}")
+    return Promise(None, f"no theorem covers {setting.anderson.title}; without it: {plain.theorem}")
 
 
 def _plain(setting: Setting) -> Promise:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProblem
-from resolvent.iteration.anderson import Anderson, as_anderson
+from resolvent.iteration.acceleration import Accelerate
+from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.scheme import Scheme, as_scheme
 from resolvent.local.operators import GradientProx
@@ -79,10 +80,10 @@ def explain(
     scheme: Scheme | str,
     problem: Problem | None = None,
     participation: Participation | float | None = None,
-    anderson: Anderson | int | None = None,
+    anderson: Accelerate | int | None = None,
 ) -> Explanation:
     """Say what this configuration solves. Without a problem, what holds for convex f_i with an exact prox is said."""
-    setting = Setting(as_scheme(scheme), problem, as_participation(participation), as_anderson(anderson))
+    setting = Setting(as_scheme(scheme), problem, as_participation(participation), as_acceleration(anderson))
     if problem is not None:
         setting.participation.check(problem.users)
     aim, promised = target(setting), promise(setting)
@@ -235,12 +236,12 @@ def _step_sizes(setting: Setting) -> Iterator[Finding]:
 
 
 def _acceleration(setting: Setting) -> Iterator[Finding]:
-    if setting.anderson.memory == 0:
+    title, scheme = setting.anderson.title, setting.scheme
+    if not title:
         return
-    scheme = setting.scheme
     if scheme.changes == "always" and not setting.eta.steady:
-        words = f"eta = {scheme.eta} changes every round, which makes Anderson acceleration start anew: it does nothing"
+        words = f"eta = {scheme.eta} changes every round, which makes {title} start anew: it does nothing"
         yield Finding(ResolventWarning, words, "take a constant eta or rs.schedules.halving")
     if setting.partial:
-        words = "Anderson acceleration assumes one map, and with sampling each round has another: it can hurt"
+        words = f"{title} assumes one map, and with sampling each round has another: it can hurt"
         yield Finding(ResolventWarning, words, "leave it out, or compare both")

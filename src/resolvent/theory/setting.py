@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.participation import Bernoulli, FixedSize, Participation, Trace
 from resolvent.iteration.scheme import Scheme
 from resolvent.local.operators import GradientProx, GradientSteps, NewtonProx, Operator, best
@@ -37,7 +37,7 @@ class Setting:
     scheme: Scheme
     problem: Problem | None
     participation: Participation
-    anderson: Anderson
+    anderson: Accelerate
 
     @cached_property
     def operator(self) -> Operator | None:

@@ -1,0 +1,105 @@
+"""Answers that take time: any engine whose users are all here, with simulated delays.
+
+A question starts every user who is not at work. Its answer is computed at once and delivered when its time has come: in
+the round that closes after it. What is under way travels in the memory of the run, so a resumed run goes on with it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from resolvent.iteration.engine import Answers, Ask, Engine, Facts, MeanAnswer, Memory, Present, Traffic
+from resolvent.iteration.participation import Participation, Stragglers
+
+PREFIX = "delayed."
+"""The entries of the memory that belong to this engine; the others are the users'."""
+
+
+def delayed(engine: Engine, participation: Participation) -> Engine:
+    """The engine itself, or with the delays of rs.Stragglers."""
+    return Delayed(engine, participation) if isinstance(participation, Stragglers) else engine
+
+
+class Delayed:
+    """An engine whose answers arrive late."""
+
+    def __init__(self, engine: Engine, stragglers: Stragglers) -> None:
+        self.engine, self.stragglers = engine, stragglers
+        self.problem = getattr(engine, "problem", None)
+
+    @property
+    def facts(self) -> Facts:
+        return self.engine.facts
+
+    @property
+    def traffic(self) -> Traffic | None:
+        return self.engine.traffic
+
+    def __enter__(self) -> Self:
+        self.engine.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.engine.__exit__(*error)
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
+        users = {name: tensor for name, tensor in memory.items() if not name.startswith(PREFIX)}
+        under_way = {name: tensor for name, tensor in memory.items() if name.startswith(PREFIX)} or self._nothing(u)
+        at, p, due, eta, clock = (under_way[PREFIX + name] for name in ("at", "p", "due", "eta", "clock"))
+        idle = due.isinf().nonzero().flatten()
+        error = None
+        if len(idle):
+            found = self.engine.local(ask._replace(who=idle), u[idle], users)
+            takes = torch.from_numpy(self.stragglers.seconds(ask.seed, ask.t, len(u))).to(due)
+            at, p = at.index_copy(0, idle, u[idle]), p.index_copy(0, idle, found.p)
+            due, eta = due.index_copy(0, idle, clock + takes[idle]), eta.index_fill(0, idle, ask.eta)
+            users, error = found.memory, found.error
+        clock = due.sort().values[max(math.ceil(self.stragglers.close * len(u)), 1) - 1].unsqueeze(0)
+        who = (due <= clock).nonzero().flatten()
+        left = {"at": at, "p": p, "due": due.index_fill(0, who, math.inf), "eta": eta, "clock": clock}
+        memory = users | {PREFIX + name: tensor for name, tensor in left.items()}
+        return Answers(who, self._now(at[who], p[who], eta[who], ask.eta), p[who], memory, error, clock=float(clock))
+
+    def _now(self, at: Tensor, p: Tensor, asked: Tensor, eta: float) -> Tensor:
+        """The points that late answers belong to at today's eta.
+
+        p = prox_eta f(u) means that g = (u - p) / eta is a subgradient at p, so p is as well the prox of p + eta' g at
+        eta'. Gradient steps have no such point: their answers stay where they were asked.
+        """
+        late = asked != eta
+        if self.facts.operator.certifies != "p" or not bool(late.any()):
+            return at
+        return torch.where(late.unsqueeze(1), p + (eta / asked).unsqueeze(1).to(p) * (at - p), at)
+
+    def _nothing(self, u: Tensor) -> Memory:
+        nobody = u.new_full((len(u),), math.inf, dtype=torch.float64)
+        begun = {"at": u, "p": u, "due": nobody, "eta": torch.zeros_like(nobody), "clock": nobody.new_zeros(1)}
+        return {PREFIX + name: tensor for name, tensor in begun.items()}
+
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
+        raise NotImplementedError("users with delays never share one u")
+
+    def present(self, who: Tensor | None) -> Present:
+        return self.engine.present(who)
+
+    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+        return self.engine.mean(z, who)
+
+    def gram(self, rows: Tensor) -> Tensor:
+        return self.engine.gram(rows)
+
+    def every(self, flags: Tensor) -> bool:
+        return self.engine.every(flags)
+
+    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        return self.engine.curvature(w)
+
+    def measure(self, w: Tensor) -> dict[str, Tensor]:
+        return self.engine.measure(w)
+
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, Any] | None:
+        return self.engine.inspect(w, p, memory)

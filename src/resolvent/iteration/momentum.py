@@ -1,0 +1,60 @@
+"""Server momentum: the next point goes on along the last step, u_{t+1} = T u_t + theta (u_t - u_{t-1}).
+
+With v_t = u_t - u_{t-1} this is Polyak's heavy ball, v_{t+1} = theta v_t + (T u_t - u_t), as FedAvgM has it. Momentum
+moves no fixed point, since u_t = u_{t-1} there. Convergence is known for affine T, not for every nonexpansive one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resolvent.errors import refuse
+from resolvent.iteration.acceleration import Gram
+from resolvent.iteration.packing import remembered
+
+
+@remembered
+@dataclass(frozen=True, eq=False)
+class LastPoint:
+    """What momentum remembers: the point of the last round."""
+
+    point: Tensor | None = None
+    accepted: bool = True
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """Heavy ball with factor theta in [0, 1), on u or on the mean of z."""
+
+    theta: float
+    on: str = "u"
+    title = "momentum"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.theta < 1:
+            refuse("theta", self.theta, "a number in [0, 1) is needed")
+        if self.on not in ("u", "mean"):
+            refuse("on", repr(self.on), 'either "u" or "mean" is needed')
+
+    def begin(self) -> LastPoint:
+        return LastPoint()
+
+    def restart(self, past: LastPoint) -> LastPoint:
+        return LastPoint()
+
+    def fits(self, past: object, users: int) -> bool:
+        rows = 1 if self.on == "mean" else users
+        return isinstance(past, LastPoint) and (past.point is None or past.point.shape[0] == rows)
+
+    def on_u(self, past: LastPoint, u: Tensor, Tu: Tensor, gram: Gram) -> tuple[Tensor, LastPoint]:
+        return self._advance(past, u, Tu) if self.on == "u" else (Tu, past)
+
+    def on_mean(self, past: LastPoint, at: Tensor, w: Tensor, gram: Gram) -> tuple[Tensor, LastPoint]:
+        return self._advance(past, at, w) if self.on == "mean" else (w, past)
+
+    def _advance(self, past: LastPoint, point: Tensor, image: Tensor) -> tuple[Tensor, LastPoint]:
+        ahead = image if past.point is None else torch.add(image, point - past.point, alpha=self.theta)
+        return ahead, LastPoint(point)
