@@ -11,7 +11,7 @@ from torch import Tensor
 from resolvent.engines.facts import ProblemFacts
 from resolvent.engines.in_process import curvature, inspect, measure
 from resolvent.errors import BadAnswer, InputError
-from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Present, Traffic
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory, Present, Traffic
 from resolvent.local.bound import Bound
 from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
@@ -107,6 +107,9 @@ class Debug:
         lam = self.problem.weights if ask.who is None else select(self.problem.weights, ask.who)
         mean = sum((weight * row for weight, row in zip(lam, p.split(1), strict=True)), torch.zeros_like(u))
         spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
+        if "training" in self.problem.offers:  # a network's personal models are not computed again for the asking
+            before = memory.get(PERSONAL, self.problem.start.expand(self.users, -1))  # type: ignore[attr-defined]
+            memory = memory | {PERSONAL: p if ask.who is None else before.index_copy(0, ask.who, p)}
         return MeanAnswer(mean, lambda u: spread, memory, error)
 
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -54,6 +53,7 @@ class Divergence:
         self.yardstick = begun.yardstick or Yardstick(begun.w)
         self.best, self._score = begun if best is None else best, score
         self.residual = math.nan
+        self._first: float | None = None
         self._engine, self._scheme = engine, scheme
 
     # --- the best state so far ---------------------------------------------------------------------------------------
@@ -86,10 +86,12 @@ class Divergence:
     def _value(self, w: Tensor) -> float:
         return float(self._engine.measure(w)["value"])
 
-    @cached_property
+    @property
     def first(self) -> float:
         """f of the model before the first round."""
-        return self._value(self.yardstick.origin)
+        if self._first is None:  # no cached_property: its lock would make ranks in one process wait for each other
+            self._first = self._value(self.yardstick.origin)
+        return self._first
 
     # --- divergence --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,204 @@
+"""Accelerations, meetings and stored states as parts: each against a plain loop, and one of a stranger's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import resolvent as rs
+from resolvent.engines.in_process import InProcess
+from resolvent.iteration import checkpoint, packing
+from resolvent.iteration.meeting import MeanThenProx
+from resolvent.iteration.participation import Everyone
+from resolvent.iteration.rounds import rounds
+from resolvent.iteration.state import begin
+
+pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+
+
+def squares(seed: int = 0, users: int = 4) -> rs.LeastSquares:
+    rng = np.random.default_rng(seed)
+    A, b = rng.standard_normal((users, 6, 3)), rng.standard_normal((users, 6))
+    return rs.LeastSquares(A, b, weights=[1, 2, 3, 1][:users])
+
+
+# --- momentum --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", [rs.fedpi(0.2), rs.fedprox(0.2), rs.fedavg(0.05), rs.fedrp(0.2)], ids=str)
+@pytest.mark.parametrize("theta", [0.0, 0.5, 0.9])
+def test_momentum_goes_on_along_the_last_step(scheme: rs.Scheme, theta: float) -> None:
+    """u_{t+1} = T u_t + theta (u_t - u_{t-1}), with T from a run of one round."""
+    problem, seen = squares(), []
+    rs.solve(problem, scheme, rounds=12, accelerate=rs.Momentum(theta), callback=lambda r: seen.append(r.state.u))
+
+    def T(u: Tensor) -> Any:
+        return rs.solve(problem, scheme, rounds=1, start=u).state.next
+
+    before = u = torch.zeros_like(seen[0])
+    for t, found in enumerate(seen):
+        torch.testing.assert_close(found, u, rtol=1e-10, atol=1e-12, msg=f"round {t + 1}")
+        before, u = u, T(u) + theta * (u - before)
+
+
+@pytest.mark.parametrize("on", ["u", "mean"])
+@pytest.mark.parametrize("scheme", [rs.fedpi(0.2), rs.fedprox(0.2)], ids=str)
+def test_momentum_moves_no_fixed_point(scheme: rs.Scheme, on: str) -> None:
+    problem = squares()
+    plain = rs.solve(problem, scheme, rounds=2000)
+    heavy = rs.solve(problem, scheme, rounds=2000, accelerate=rs.Momentum(0.4, on=on))
+    torch.testing.assert_close(heavy.model, plain.model, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("on", ["u", "mean"])
+def test_momentum_is_part_of_the_state(on: str) -> None:
+    problem, more = squares(), {"accelerate": rs.Momentum(0.7, on=on), "participation": rs.Bernoulli(0.6)}
+    whole = rs.solve(problem, rs.fedpi(0.2), rounds=20, **more)
+    half = rs.solve(problem, rs.fedpi(0.2), rounds=9, **more)
+    state = checkpoint.unpack(*checkpoint.pack(half.state))
+    rest = rs.solve(problem, rs.fedpi(0.2), rounds=11, start=state, **more)
+    assert torch.equal(whole.state.next, rest.state.next)
+
+
+def test_what_explain_says_of_momentum() -> None:
+    said = rs.explain(rs.fedpi(0.2), squares(), None, rs.Momentum(0.5))
+    assert said.solves == "original"
+    assert said.theorem is None
+    assert "momentum" in said.why
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: rs.Momentum(1.0), r"theta is 1.0, but a number in \[0, 1\)"),
+        (lambda: rs.Momentum(0.5, on="z"), "either"),
+        (lambda: rs.solve(squares(), rs.fedpi(0.1), anderson="fast"), r"rs.Anderson\(memory\), rs.Momentum\(theta\)"),
+        (lambda: rs.solve(squares(), rs.fedpi(0.1), anderson=2, accelerate=rs.Momentum(0.5)), "one of the two"),
+    ],
+)
+def test_bad_input(make: Any, words: str) -> None:
+    with pytest.raises(rs.InputError, match=words):
+        make()
+
+
+# --- the meeting point -----------------------------------------------------------------------------------------------
+
+
+def soft_threshold(x: Tensor, step: float) -> Tensor:
+    return x.sign() * (x.abs() - 0.3 * step).clamp_min(0)
+
+
+def lasso(problem: Any, penalty: float) -> Any:
+    """sum_i lambda_i f_i + penalty |w|_1 by coordinate descent."""
+    lam = problem.weights.numpy()
+    A = np.concatenate([np.sqrt(w) * problem.rows.one(i)[0].numpy() for i, w in enumerate(lam)])
+    b = np.concatenate([np.sqrt(w) * problem.rows.one(i)[1].numpy() for i, w in enumerate(lam)])
+    w = np.zeros(A.shape[1])
+    for _ in range(3000):
+        for j in range(len(w)):
+            pull = A[:, j] @ (b - A @ w + A[:, j] * w[j])
+            w[j] = np.sign(pull) * max(abs(pull) - penalty, 0) / (A[:, j] @ A[:, j])
+    return w
+
+
+@pytest.mark.parametrize("scheme", [rs.fedpi(0.2), rs.fedsplit(0.2)], ids=str)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_prox_at_the_meeting_point_solves_the_sum_with_its_function(scheme: rs.Scheme, seed: int) -> None:
+    """(2, 2): Douglas-Rachford and Peaceman-Rachford splitting for f + g + consensus, here the lasso."""
+    problem = squares(seed)
+    engine, u0 = InProcess(problem, rs.ExactProx()), torch.zeros(1, 3, dtype=torch.float64)
+    state = begin(u0, u0, 4, scheme, Everyone(), rs.Anderson(0))
+    loop = rounds(engine, scheme, state, participation=Everyone(), meet=MeanThenProx(soft_threshold))
+    for _ in range(3000):
+        last = next(loop)
+    expected = lasso(problem, 0.3)
+    np.testing.assert_allclose(last.model[0].numpy(), expected, rtol=1e-8, atol=1e-10)
+    assert (last.model[0].numpy() == 0).tolist() == (expected == 0).tolist()
+
+
+# --- an acceleration of one's own, in a few lines ---------------------------------------------------------------------
+
+
+@packing.remembered
+@dataclass(frozen=True)
+class Halfway:
+    """What `Averaging` remembers."""
+
+    total: Tensor | None = None
+    count: int = 0
+    accepted: bool = True
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """The next u is the mean of all T u so far."""
+
+    title = "averaging"
+
+    def begin(self) -> Halfway:
+        return Halfway()
+
+    def restart(self, past: Halfway) -> Halfway:
+        return Halfway()
+
+    def fits(self, past: object, users: int) -> bool:
+        return isinstance(past, Halfway)
+
+    def on_u(self, past: Halfway, u: Tensor, Tu: Tensor, gram: Any) -> tuple[Tensor, Halfway]:
+        total, count = Tu if past.total is None else past.total + Tu, past.count + 1
+        return total / count, Halfway(total, count)
+
+    def on_mean(self, past: Halfway, at: Tensor, w: Tensor, gram: Any) -> tuple[Tensor, Halfway]:
+        return w, past
+
+
+def test_a_stranger_s_acceleration_runs_is_stored_and_goes_on(tmp_path: Any) -> None:
+    problem = squares()
+    whole = rs.solve(problem, rs.fedpi(0.2), rounds=14, accelerate=Averaging())
+    half = rs.solve(problem, rs.fedpi(0.2), rounds=6, accelerate=Averaging())
+    half.save(tmp_path / "run")
+    loaded = rs.Run.load(tmp_path / "run")
+    rest = rs.solve(problem, rs.fedpi(0.2), rounds=8, accelerate=Averaging(), start=loaded.state)
+    assert torch.equal(whole.state.next, rest.state.next)
+    assert whole.state.past.count == rest.state.past.count == 14
+
+
+def test_a_class_that_nobody_knows_is_refused() -> None:
+    state = rs.solve(squares(), rs.fedpi(0.2), rounds=2, accelerate=Averaging()).state
+    tensors, numbers = checkpoint.pack(state)
+    numbers["past"]["class"] = "Unheard"
+    with pytest.raises(LookupError):
+        checkpoint.unpack(tensors, numbers)
+
+
+@dataclass(frozen=True)
+class NotRemembered:
+    accepted: bool = True
+
+
+def test_only_remembered_dataclasses_are_stored() -> None:
+    with pytest.raises(TypeError, match="a NotRemembered, which cannot be stored"):
+        packing.pack(NotRemembered())
+    with pytest.raises(TypeError, match="another class named State"):
+        packing.remembered(type("State", (), {}))
+
+
+def test_packing_keeps_every_bit() -> None:
+    nested = Halfway(torch.tensor([0.1, float("nan"), -0.0]), 3, False)
+    value = {"a": (1, 0.1, None, "x", True), "b": {"c.d": nested}, "e": float("inf")}
+    tensors, tree = packing.pack(value)
+    import json
+
+    back = packing.unpack(tensors, json.loads(json.dumps(tree)))
+    assert back["a"] == value["a"]
+    assert back["e"] == float("inf")
+    found = back["b"]["c.d"]
+    assert isinstance(found, Halfway)
+    assert (found.count, found.accepted) == (3, False)
+    assert found.total is not None
+    assert found.total.numpy().tobytes() == nested.total.numpy().tobytes()  # type: ignore[union-attr]
