@@ -108,7 +108,8 @@ class Debug:
         mean = sum((weight * row for weight, row in zip(lam, p.split(1), strict=True)), torch.zeros_like(u))
         spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
         if "training" in self.problem.offers:  # a network's personal models are not computed again for the asking
-            before = memory.get(PERSONAL, self.problem.start.expand(self.users, -1))  # type: ignore[attr-defined]
+            begun: Tensor = self.problem.start  # type: ignore[attr-defined]
+            before = memory[PERSONAL] if PERSONAL in memory else begun.expand(self.users, -1)
             memory = memory | {PERSONAL: p if ask.who is None else before.index_copy(0, ask.who, p)}
         return MeanAnswer(mean, lambda u: spread, memory, error)
 
