@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from resolvent import engines
@@ -41,7 +42,7 @@ def solve(
     participation: Participation | float | None = None,
     engine: str | Engine = "in_process",
     seed: int = 0,
-    start: Tensor | State | None = None,
+    start: ArrayLike | Tensor | State | None = None,
     stop: Stop | Callable[[Round], bool] | None = None,
     average: str | None = None,
     every: int = 1,
@@ -173,7 +174,7 @@ def _begin(
     scheme: Scheme,
     participation: Participation,
     accelerate: Anderson,
-    start: Tensor | State | None,
+    start: ArrayLike | Tensor | State | None,
 ) -> State:
     eta0 = _eta0(problem) if scheme.auto else 1.0
     if isinstance(start, State):
