@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow hunt siege check bench graph clean
+.PHONY: help setup demo test slow coverage hunt siege check bench graph clean
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -16,7 +16,7 @@ WANTED := resolvent needs Python 3.11 or newer
 ADVICE := name one with: make setup PYTHON=/path/to/python3.11
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## build .venv from constraints.txt (again only when it or pyproject.toml changes)
 
@@ -40,13 +40,17 @@ test: $(STAMP) ## the tests, without the slow ones, on all cores
 slow: $(STAMP) ## the slow tests
 	$(PY) -m pytest -m slow -n auto
 
+# What Numba and Triton compile cannot be traced: those lines count as missed.
+coverage: $(STAMP) ## the tests, and which lines and branches of the package they do not reach
+	$(PY) -m pytest -n auto --cov --cov-report=term
+
 hunt: $(STAMP) ## random cases of every family against independent code, for some minutes
 	PYTHONPATH=tests $(PY) -m hunt
 
 siege: $(STAMP) ## damaged run folders, hostile files, kills and full disks, for some minutes
 	PYTHONPATH=tests $(PY) -m siege
 
-check: $(STAMP) ## formatting, lint, types
+check: $(STAMP) ## formatting, lint, types: of the package, the tests and the benchmarks
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
@@ -58,5 +62,5 @@ graph: $(STAMP) ## the floors of the package, what each imports, and whether any
 	@PYTHONPATH=tests $(PY) -m import_graph
 
 clean: ## remove the environment, caches and build outputs
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

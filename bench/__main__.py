@@ -76,9 +76,9 @@ def bench_rounds() -> None:
         gram = "" if name.startswith("FedAvg") else f"{times['gram'] / ours_:.0f}x"
         cells = [f"{ours_ * 1e6:.0f} us", f"{times[f'{name} +'] * 1e6:.0f} us", f"{base * 1e3:.0f} ms"]
         rows.append([name, *cells, f"{base / ours_:.0f}x", gram])
-    heads = ["a round of", "resolvent", "with history", "textbook", "ratio"]
-    heads.append(f"ratio to a textbook that keeps A^T A ({times['gram'] * 1e3:.1f} ms)")
-    table("A round of least squares, m = 25, n = 5000, d = 100", heads, rows)
+    heads = ["algorithm", "resolvent", "with history", "textbook", "ratio"]
+    heads.append(f"ratio to a textbook that stores A^T A ({times['gram'] * 1e3:.1f} ms)")
+    table("One round of least squares, m = 25, n = 5000, d = 100", heads, rows)
 
 
 def bench_end_to_end() -> None:
@@ -105,9 +105,9 @@ def bench_end_to_end() -> None:
     rows = [
         ["resolvent", f"{times['resolvent'] * 1e3:.0f} ms", ""],
         ["textbook, factorises from the data", f"{times['data']:.1f} s", f"{times['data'] / times['resolvent']:.0f}x"],
-        ["textbook that keeps A^T A", f"{times['gram']:.2f} s", f"{times['gram'] / times['resolvent']:.1f}x"],
+        ["textbook that stores A^T A", f"{times['gram']:.2f} s", f"{times['gram'] / times['resolvent']:.1f}x"],
     ]
-    table("200 rounds of FedPi, data to model, same size", ["who", "time", "ratio"], rows)
+    table("200 rounds of FedPi, from arrays to the model", ["implementation", "time", "ratio"], rows)
 
 
 def bench_logistic() -> None:
@@ -129,8 +129,8 @@ def bench_logistic() -> None:
     for name in schemes:
         cells = [f"{times[name] * 1e3:.2f} ms", f"{times[f'{name} +'] * 1e3:.2f} ms", f"{times['gd'] * 1e3:.0f} ms"]
         rows.append([name, *cells, f"{times['gd'] / times[name]:.0f}x"])
-    heads = ["a round of", "resolvent, to 5e-13 relative", "with history", "textbook, 100 gradient steps", "ratio"]
-    table("A round of logistic regression, m = 10, n = 1000, d = 100, over 800 rounds", heads, rows)
+    heads = ["algorithm", "resolvent, relative error 5e-13", "with history", "textbook, 100 gradient steps", "ratio"]
+    table("One round of logistic regression, m = 10, n = 1000, d = 100, over 800 rounds", heads, rows)
 
 
 def bench_growth() -> None:
@@ -150,7 +150,7 @@ def bench_growth() -> None:
             {name: ours(problem, f(eta), 300) for name, f in (("FedProx", rs.fedprox), ("FedPi", rs.fedpi))}, 3
         )
         rows.append([str(m), str(d), str(n), f"{times['FedProx'] * 1e6:.0f} us", f"{times['FedPi'] * 1e6:.0f} us"])
-    table("How a round grows", ["users m", "dimension d", "rows n", "FedProx", "FedPi"], rows)
+    table("How the time per round grows", ["users m", "dimension d", "rows n", "FedProx", "FedPi"], rows)
 
 
 MILLION = """
@@ -191,7 +191,7 @@ def bench_million() -> None:
             ]
         )
     heads = ["users", "rows each", "data", "peak memory", "factorisation, once", "100 rounds of FedProx"]
-    table("Many users of d = 20 in one process", heads, rows)
+    table("Many users with d = 20 in one process", heads, rows)
 
 
 BENCHES = {name.removeprefix("bench_"): f for name, f in list(globals().items()) if name.startswith("bench_")}

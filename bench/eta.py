@@ -65,7 +65,7 @@ def logistic(rng: np.random.Generator) -> rs.Logistic:
         chance = 1 / (1 + np.exp(-X @ (w + differ * rng.standard_normal(d))))
         b.append(np.where(rng.random(n) < chance, 1.0, -1.0))
         A.append(X * size * 10 ** rng.uniform(-apart, apart))
-    return rs.Logistic(A, b, reg=rng.choice([None, 1e-3, 1.0]))
+    return rs.Logistic(A, b, reg=rng.choice(np.array([None, 1e-3, 1.0])))
 
 
 def deviations(rng: np.random.Generator) -> rs.AbsoluteDeviations:
@@ -107,7 +107,7 @@ def best(problem: Any, mode: str) -> float:
 
 def _centre(problem: Any) -> float:
     if "hessian" not in problem.offers:
-        return 10 ** round(math.log10(problem.typical_eta))
+        return 10.0 ** round(math.log10(problem.typical_eta))
     H = torch.tensordot(problem.weights, problem.hessian(problem.minimiser.unsqueeze(0)), 1)
     s = torch.linalg.eigvalsh(H)
     return 10.0 ** round(-0.5 * math.log10(float(s[s > 1e-10 * s[-1]][0] * s[-1])))

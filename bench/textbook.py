@@ -33,7 +33,8 @@ def meet(u: Array, p: Array, alpha: float, beta: float, gamma: float) -> Array:
     """(gFL-1..3) with equal weights."""
     z = (1 - alpha) * u + alpha * p
     w = (1 - beta) * z + beta * z.mean(0)
-    return (1 - gamma) * u + gamma * w
+    after: Array = (1 - gamma) * u + gamma * w
+    return after
 
 
 def logistic_prox(A: Array, b: Array, reg: float, u: Array, eta: float, lr: float, steps: int = 100) -> Array:

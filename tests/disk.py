@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -70,7 +71,8 @@ class Disk:
 
 
 def _site() -> Site:
-    frame, names = sys._getframe(2), []
+    frame: FrameType | None = sys._getframe(2)
+    names = []
     while frame is not None:
         if f"{os.sep}resolvent{os.sep}" in frame.f_code.co_filename:
             names.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}:{frame.f_lineno}")

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type"
 """Whatever cannot work is refused before the first round, in one sentence that names the argument; what may not work
 is warned of, in the words of `explain`."""
 

@@ -252,7 +252,8 @@ def promised(name: str, problem: Callable[[], Any]) -> rs.Scheme:
 def named_theorems() -> Iterator[Any]:
     """Each scheme on each problem, with and without sampling, of which a theorem is named."""
     for name, problem in itertools.product(PROMISED, (squares, thin)):
-        for how, more in {"everyone": {}, "held": SAMPLED}.items():
+        ways: dict[str, dict[str, Any]] = {"everyone": {}, "held": SAMPLED}
+        for how, more in ways.items():
             if rs.explain(promised(name, problem), problem(), **more).theorem is not None:
                 yield pytest.param(promised(name, problem), problem, more, id=f"{how}-{problem.__name__}-{name}")
 
@@ -469,7 +470,7 @@ def test_functions_of_the_round_are_judged_by_their_values(
         ((2, lambda t: 1 + 1 / (t + 1), 0.5), "unknown"),
     ],
 )
-def test_so_are_alpha_beta_and_gamma(numbers: Any, solves: str) -> None:
+def test_so_are_alpha_beta_and_gamma(numbers: tuple[Any, Any, Any], solves: str) -> None:
     said = rs.explain(rs.Scheme(*numbers, ETA), squares())
     assert said.solves == solves
     run = rs.solve(squares(), rs.Scheme(*numbers, ETA), rounds=2000, every=2000)

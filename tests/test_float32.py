@@ -1,5 +1,7 @@
 """Single precision goes through everything, and ends as near to the double-precision model as it can."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,7 @@ SCHEMES = {
 @pytest.mark.parametrize("more", [{}, {"anderson": 2}, {"participation": 0.5}], ids=["plain", "anderson", "sampled"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_single_precision_follows_double(problem: str, scheme: str, more: dict[str, object]) -> None:
+def test_single_precision_follows_double(problem: str, scheme: str, more: dict[str, Any]) -> None:
     make, data, labels = PROBLEMS[problem]
     models = [
         rs.solve(make(data.astype(kind), labels.astype(kind)), SCHEMES[scheme], rounds=60, **more).model

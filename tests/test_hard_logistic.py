@@ -201,7 +201,7 @@ def test_no_direction_is_lost_among_rows_of_other_scales(scale: float) -> None:
     A = [scale * t[0] * np.array([1.0, 1.0]), t[1] * np.array([1.0, -1.0]) / scale]
     line = [rs.Logistic([t[i]], [b[i]], reg=0).fstar for i in range(2)]
     found = rs.Logistic(A, list(b), reg=0).fstar
-    assert found is None or found == pytest.approx(sum(line) / 2, rel=1e-10)
+    assert found is None or found == pytest.approx(sum(line) / 2, rel=1e-10)  # type: ignore[arg-type]
     assert found is not None or scale == 1e8
 
 
@@ -223,9 +223,9 @@ def test_single_precision_has_true_gaps() -> None:
     assert problem.fstar == pytest.approx(double.fstar, rel=1e-14)
     models: list[Tensor] = []
     history = rs.solve(problem, rs.fedpi(0.1), rounds=30, callback=lambda r: models.append(r.model.double())).history
-    np.testing.assert_allclose(history.gap, double.gap(torch.cat(models)), rtol=1e-5)
-    e = models[-1][0] - double.minimiser
-    bend = double.weights @ (double.hessian(double.minimiser) @ e)
+    np.testing.assert_allclose(history.gap, double.gap(torch.cat(models)), rtol=1e-5)  # type: ignore[arg-type]
+    e = models[-1][0] - double.minimiser  # type: ignore[operator]
+    bend = double.weights @ (double.hessian(double.minimiser) @ e)  # type: ignore[arg-type]
     assert history.gap.iloc[-1] == pytest.approx(float(e @ bend) / 2, rel=1e-3, abs=0)
     assert history.gap.iloc[-1] < 1e-11
 
@@ -236,7 +236,7 @@ def test_values_far_from_the_minimiser() -> None:
     W = torch.tensor([[1e3, -2e3, 5e2], [1e12, 1.0, -1e12]], dtype=torch.float64)
     gap = problem.gap(W)
     assert gap is not None
-    torch.testing.assert_close(gap + problem.fstar, objective(problem, W), rtol=1e-12, atol=0)
+    torch.testing.assert_close(gap + problem.fstar, objective(problem, W), rtol=1e-12, atol=0)  # type: ignore[operator]
 
 
 def test_values_far_from_the_minimiser_of_dependent_features() -> None:
@@ -248,7 +248,7 @@ def test_values_far_from_the_minimiser_of_dependent_features() -> None:
     W = torch.tensor([[0.0, 0.0, 0.0], [100.0, -30.0, 20.0]], dtype=torch.float64)
     gap = problem.gap(W)
     assert gap is not None
-    torch.testing.assert_close(gap + problem.fstar, objective(problem, W), rtol=1e-14, atol=0)
+    torch.testing.assert_close(gap + problem.fstar, objective(problem, W), rtol=1e-14, atol=0)  # type: ignore[operator]
 
 
 # --- users without a say ---------------------------------------------------------------------------------------------

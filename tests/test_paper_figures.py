@@ -5,6 +5,7 @@ data by less than a factor of 2, rounds on logistic regression by about a half.
 """
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def rounds_to_limit(gaps: np.ndarray, limit: float) -> float:
     return np.inf if far[-1] + 1 == len(gaps) else far[-1] + 2
 
 
-def curves(problem: object, scheme: rs.Scheme, rounds: tuple[int, int, int]) -> list[np.ndarray]:
+def curves(problem: Any, scheme: rs.Scheme, rounds: tuple[int, int, int]) -> list[np.ndarray]:
     memories = zip((0, 2, 10), rounds, strict=True)
     return [rs.solve(problem, scheme, rounds=n, anderson=tau).history.gap.to_numpy() for tau, n in memories]
 

@@ -54,11 +54,11 @@ def test_these_draws_stay_for_ever() -> None:
 
 
 def test_no_global_state_is_touched() -> None:
-    before, theirs = torch.random.get_rng_state(), np.random.get_state()[1].copy()
+    before, theirs = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
     uniforms(0, PRESENCE, N)
     rs.Bernoulli(0.5).present(0, 0, 10)
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert np.array_equal(np.random.get_state()[1], theirs)
+    assert np.array_equal(np.random.get_state()[1], theirs)  # type: ignore[index]
 
 
 def test_users_draw_the_same_however_they_are_asked() -> None:
@@ -73,7 +73,13 @@ def test_users_draw_the_same_however_they_are_asked() -> None:
 
 def test_every_coordinate_and_its_place_matter() -> None:
     at = (5, PRESENCE, 2, 3)
-    others = [(6, PRESENCE, 2, 3), (5, BATCHES, 2, 3), (5, PRESENCE, 4, 3), (5, PRESENCE, 2, 4), (5, PRESENCE, 3, 2)]
+    others: list[tuple[int, ...]] = [
+        (6, PRESENCE, 2, 3),
+        (5, BATCHES, 2, 3),
+        (5, PRESENCE, 4, 3),
+        (5, PRESENCE, 2, 4),
+        (5, PRESENCE, 3, 2),
+    ]
     others += [(5, STEPS, 2, 3), (2, PRESENCE, 5, 3), (*at, 0), at[:3]]
     draws = [int(words(*c)[0]) for c in (at, *others)]
     assert len(set(draws)) == len(draws)
@@ -204,7 +210,7 @@ def test_present_users_are_sorted_indices_and_depend_on_seed_and_round_alone(par
 
 def test_bernoulli_users_do_not_mind_who_else_is_there() -> None:
     few, many = (rs.Bernoulli(0.5).present(3, 11, users) for users in (10, 100))
-    assert torch.equal(many[many < 10], few)
+    assert torch.equal(many[many < 10], few)  # type: ignore[arg-type, index, operator]
 
 
 def test_trace_repeats_itself() -> None:

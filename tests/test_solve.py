@@ -95,7 +95,7 @@ def same_bits(one: Any, other: Any, where: str = "state") -> None:
 
 def same_history(one: pd.DataFrame, other: pd.DataFrame) -> None:
     without = [frame.drop(columns="seconds").reset_index(drop=True) for frame in (one, other)]
-    pd.testing.assert_frame_equal(*without, check_exact=True)
+    pd.testing.assert_frame_equal(without[0], without[1], check_exact=True)
 
 
 # --- going on --------------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_under_hold_answers_belong_to_u(scheme: rs.Scheme) -> None:
 
 
 def test_under_hold_only_those_present_move_and_nobody_at_the_first_visit() -> None:
-    states: list[tuple[rs.State, Tensor]] = []
+    states: list[tuple[rs.State, Any]] = []
     who = rs.FixedSize(2)
     rs.solve(
         squares(), rs.fedpi(0.05), rounds=30, participation=who, callback=lambda r: states.append((r.state, r.who))
@@ -607,7 +607,7 @@ def test_what_is_handed_back_of_a_run_that_diverged_is_its_best_and_the_row_show
     steep = rs.LeastSquares([np.diag([1.0, 0.1])], [np.ones(2)])
     run = rs.solve(steep, rs.fedavg(2.2), rounds=500, start=[1 + 1e-6, 5.0])  # one coordinate comes, the other goes
     table = run.history
-    best = table.value.idxmin()
+    best: Any = table.value.idxmin()
     assert run.status == "diverged"
     assert 20 < run.state.round == table["round"][best] < 100
     assert float(steep.value(run.model[None])[0]) == pytest.approx(table.value[best], rel=1e-12)
@@ -623,7 +623,7 @@ def test_without_values_the_best_state_is_that_of_the_smallest_residual() -> Non
     blind = rs.Custom(2, 2, grad=lambda W: W * torch.tensor([1.0, 0.1], dtype=W.dtype))
     run = rs.solve(blind, rs.fedavg(2.2), rounds=500, start=[1e-6, 5.0])
     assert run.status == "diverged"
-    assert run.state.round == run.history["round"][run.history.residual.idxmin()]
+    assert run.state.round == run.history["round"][run.history.residual.idxmin()]  # type: ignore[call-overload]
     assert f"of residual {run.history.residual.min():.3g}, is handed back" in run.reason
 
 
@@ -807,7 +807,7 @@ def test_what_the_columns_say() -> None:
 def test_the_residual_is_the_length_of_the_step_in_the_lambda_norm() -> None:
     users = rs.Quadratics([1.0, 3.0, 2.0], [[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]], weights=[1, 2, 5])
     run = rs.solve(users, rs.fedpi(0.3), rounds=4)
-    step = run.state.next - run.state.u
+    step = run.state.next - run.state.u  # type: ignore[operator]
     expected = float((users.weights @ step.square().sum(1)).sqrt())
     assert run.history.residual.iloc[-1] == pytest.approx(expected, rel=1e-12)
 
@@ -896,7 +896,7 @@ def test_under_hold_certificates_wait_until_everybody_was_seen_and_are_true_then
         masks[t, who] = True
     seen: list[rs.Round] = []
     scheme, trace = named(name, 0.05), rs.Trace(masks)
-    table = rs.solve(squares(), scheme, rounds=8, participation=trace, callback=seen.append).history
+    table: Any = rs.solve(squares(), scheme, rounds=8, participation=trace, callback=seen.append).history
     assert table.stationarity.isna().tolist() == table.consensus.isna().tolist() == [True] * 2 + [False] * 6
     for row, happened in zip(table.itertuples(), seen, strict=True):
         if row.round >= 3:
@@ -910,7 +910,7 @@ def test_under_hold_certificates_stay_true_while_eta_changes(name: str) -> None:
     """An absent user's answer was given at another eta: what is said of it must be true, or NaN."""
     seen: list[rs.Round] = []
     scheme = named(name, rs.schedules.inverse_sqrt(0.1))
-    table = rs.solve(squares(), scheme, rounds=12, participation=rs.FixedSize(2), callback=seen.append).history
+    table: Any = rs.solve(squares(), scheme, rounds=12, participation=rs.FixedSize(2), callback=seen.append).history
     assert name == "fedprox" or table.stationarity.notna().any()
     for row, happened in zip(table.itertuples(), seen, strict=True):
         if not math.isnan(row.stationarity):
@@ -1086,7 +1086,7 @@ def test_as_the_paper_samples_is_algorithm_1_as_printed(name: str) -> None:
     u = z = torch.zeros(6, 4, dtype=torch.float64)
     for happened in seen:
         local = u - eta * squares().grad(u) if row.forward else squares().prox(u, eta)
-        present = torch.zeros(6, 1, dtype=torch.bool).index_fill(0, happened.who, True)
+        present = torch.zeros(6, 1, dtype=torch.bool).index_fill(0, happened.who, True)  # type: ignore[arg-type]
         z = torch.where(present, (1 - row.alpha) * u + row.alpha * local, z)
         met = z[happened.who].mean(0)
         torch.testing.assert_close(happened.model[0], met, rtol=1e-10, atol=1e-12)

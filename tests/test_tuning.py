@@ -1,6 +1,7 @@
 """Automatic eta: where it comes from, that it settles, and that nothing runs away."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,27 +11,27 @@ import resolvent as rs
 from bench.eta import KINDS, ratios_to_best
 from resolvent.iteration.tuning import LOOKS, RELEVANT, WIDEST, Tuning, balanced, travelled
 
-FEW = {"progress": False}
+FEW: dict[str, Any] = {"progress": False}
 
 
-def hundred_rows(seed=0, users=6, d=4):
+def hundred_rows(seed: int = 0, users: int = 6, d: int = 4) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
     A = rng.standard_normal((users, 20, d)) * np.array([1, 2, 4, 8])
     return A, A @ np.ones(d) + rng.standard_normal((users, 20))
 
 
-def gap_at_zero(problem):
+def gap_at_zero(problem: Any) -> float:
     return float(problem.gap(torch.zeros(1, problem.dim, dtype=torch.float64))[0])
 
 
-def test_on_quadratics_it_is_the_geometric_mean_of_the_curvatures_of_f_from_the_first_round_on():
+def test_on_quadratics_it_is_the_geometric_mean_of_the_curvatures_of_f_from_the_first_round_on() -> None:
     A, b = hundred_rows()
     run = rs.solve(rs.LeastSquares(A, b), rs.fedpi("auto"), rounds=40, **FEW)
     s = np.linalg.eigvalsh(np.mean([a.T @ a for a in A], axis=0))
     np.testing.assert_allclose(run.history.eta, 1 / math.sqrt(s[0] * s[-1]), rtol=1e-9)
 
 
-def test_directions_in_which_there_is_nothing_to_gain_have_no_say():
+def test_directions_in_which_there_is_nothing_to_gain_have_no_say() -> None:
     H = torch.diag(torch.tensor([1e-6, 1.0, 4.0], dtype=torch.float64))
     g = torch.tensor([1e-9, 1.0, 1.0], dtype=torch.float64)
     gain = g.square() / (2 * H.diagonal())
@@ -42,12 +43,12 @@ def test_directions_in_which_there_is_nothing_to_gain_have_no_say():
 
 
 @pytest.mark.parametrize("flat", [0.0, math.nan, math.inf])
-def test_without_curvature_it_stays(flat):
+def test_without_curvature_it_stays(flat: float) -> None:
     H = torch.full((2, 2), flat, dtype=torch.float64)
     assert balanced(Tuning(3.0), 0, torch.ones(2, dtype=torch.float64), H).eta == 3.0
 
 
-def test_it_is_reconsidered_after_powers_of_two_and_finitely_often():
+def test_it_is_reconsidered_after_powers_of_two_and_finitely_often() -> None:
     tuning, looks = Tuning(1.0), []
     for t in range(3000):
         if tuning.wanted(t):
@@ -57,7 +58,7 @@ def test_it_is_reconsidered_after_powers_of_two_and_finitely_often():
     assert not Tuning(1.0, looks=LOOKS).wanted(10**9)
 
 
-def test_small_changes_are_not_made_and_large_ones_in_steps():
+def test_small_changes_are_not_made_and_large_ones_in_steps() -> None:
     assert Tuning(1.0, looks=1).looked(1, 1.9).eta == 1.0
     assert Tuning(1.0, looks=1).looked(1, 2.1).eta == 2.1
     assert Tuning(1.0, looks=1).looked(1, 1e9).eta == WIDEST
@@ -66,13 +67,13 @@ def test_small_changes_are_not_made_and_large_ones_in_steps():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_what_was_travelled_scales_with_the_units(scale):
+def test_what_was_travelled_scales_with_the_units(scale: float) -> None:
     """eta has the unit of p over g."""
     rng = np.random.default_rng(0)
     u, p, before = (torch.from_numpy(rng.standard_normal((5, 3))) for _ in range(3))
     weigh = torch.full((1, 5), 0.2, dtype=torch.float64)
 
-    def found(c):
+    def found(c: float) -> float:
         start = Tuning(1.0 * c, looks=1, p=before * c, g=torch.zeros_like(p))
         after = travelled(
             start, 1, u * c, p * c, lambda x: weigh @ x, lambda rows: 0.2 * (rows.flatten(1) @ rows.flatten(1).T)
@@ -82,7 +83,7 @@ def test_what_was_travelled_scales_with_the_units(scale):
     assert found(scale) == pytest.approx(found(1.0), rel=1e-9)
 
 
-def test_thin_users_do_not_let_it_run_away():
+def test_thin_users_do_not_let_it_run_away() -> None:
     problem = rs.LeastSquares([[[1, 0.3]], [[1, 0.4]]], [[1], [0]])
     run = rs.solve(problem, rs.fedpi("auto"), rounds=600, **FEW)
     assert run.status == "finished"
@@ -90,7 +91,7 @@ def test_thin_users_do_not_let_it_run_away():
     assert run.state.eta < 100
 
 
-def test_an_inexact_prox_leaves_it_where_it_starts():
+def test_an_inexact_prox_leaves_it_where_it_starts() -> None:
     rng = np.random.default_rng(0)
     problem = rs.Logistic(rng.standard_normal((6, 30, 5)) * 3, rng.choice([-1.0, 1.0], (6, 30)))
     with pytest.warns(rs.SolvesAnotherProblem):
@@ -100,13 +101,13 @@ def test_an_inexact_prox_leaves_it_where_it_starts():
     assert run.history.gap.iloc[-1] < gap_at_zero(problem)
 
 
-def test_an_inexact_prox_of_unknown_curvature_is_refused():
+def test_an_inexact_prox_of_unknown_curvature_is_refused() -> None:
     problem = rs.Custom(2, 1, value=lambda W: (W**2).sum(1))
     with pytest.raises(rs.InputError, match=r'eta is "auto".*GradientProx.*give eta a number'):
         rs.solve(problem, rs.fedpi("auto"), rounds=3, **FEW)
 
 
-def test_on_deviations_under_sampling_it_does_not_drift():
+def test_on_deviations_under_sampling_it_does_not_drift() -> None:
     rng = np.random.default_rng(1)
     A = rng.standard_normal((40, 5))
     problem = rs.AbsoluteDeviations(A, A @ np.ones(5) + rng.standard_normal(40))
@@ -116,7 +117,7 @@ def test_on_deviations_under_sampling_it_does_not_drift():
     assert run.history.gap.iloc[-1] < 1e-3 * gap_at_zero(problem)
 
 
-def test_users_of_different_scales_under_sampling():
+def test_users_of_different_scales_under_sampling() -> None:
     """As good as the best constant of a decade grid, within twice, on nine of ten problems."""
     within = []
     for seed in range(10):
@@ -133,7 +134,7 @@ def test_users_of_different_scales_under_sampling():
     assert sum(within) >= 9
 
 
-def test_what_it_asks_of_users_is_counted():
+def test_what_it_asks_of_users_is_counted() -> None:
     A, b = hundred_rows()
     auto = rs.solve(rs.LeastSquares(A, b), rs.fedpi("auto"), rounds=9, **FEW).history
     plain = rs.solve(rs.LeastSquares(A, b), rs.fedpi(0.01), rounds=9, **FEW).history
@@ -143,7 +144,7 @@ def test_what_it_asks_of_users_is_counted():
     assert set((auto.bytes_down - plain.bytes_down)[asked > 0]) == {6 * 4 * 8}
 
 
-def test_long_models_do_without_hessians(monkeypatch):
+def test_long_models_do_without_hessians(monkeypatch: pytest.MonkeyPatch) -> None:
     from resolvent.engines import in_process as inprocess
 
     monkeypatch.setattr(inprocess, "WIDE", 3)
@@ -156,7 +157,7 @@ def test_long_models_do_without_hessians(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_it_needs_at_most_twice_the_rounds_of_the_best_constant_on_nine_of_ten_problems(kind):
+def test_it_needs_at_most_twice_the_rounds_of_the_best_constant_on_nine_of_ten_problems(kind: str) -> None:
     """Plain and sampled together. `python -m bench.eta` prints them apart, and the accelerated ones."""
     ratios = [ratio for mode in ("plain", "sampled") for ratio in ratios_to_best(kind, mode, 10)]
     assert len(ratios) >= 10

@@ -39,7 +39,7 @@ class Squares:
         return self.A.T @ (self.A @ w - self.b)
 
     def prox(self, u: Array, eta: float) -> Array:
-        return np.linalg.solve(np.eye(len(u)) + eta * self.A.T @ self.A, u + eta * self.A.T @ self.b)
+        return np.linalg.solve(np.eye(len(u)) + eta * self.A.T @ self.A, u + eta * self.A.T @ self.b)  # type: ignore[return-value]
 
     def envelope_grad(self, w: Array, eta: float) -> Array:
         """Of the Moreau envelope (A w - b)^T (I + eta A A^T)^-1 (A w - b) / 2, without a prox."""
@@ -289,7 +289,7 @@ def algorithm_1(users: Sequence[User], lam: Array, u: Array, scheme: Grand, mask
         if present.any():
             alpha, beta, gamma = scheme.mixing(t)
             for i in np.flatnonzero(present):
-                z[i] = (1 - alpha) * u[i] + alpha * scheme.local(users[i], u[i], at(scheme.eta, t))
+                z[i] = (1 - alpha) * u[i] + alpha * scheme.local(users[i], u[i], at(scheme.eta, t))  # type: ignore[call-overload]
             model = among(lam, present) @ z[present]
             w = (1 - beta) * z + beta * model
             u = (1 - gamma) * u + gamma * w
@@ -309,7 +309,7 @@ def held(users: Sequence[User], lam: Array, u: Array, scheme: Grand, masks: Any)
             z = (1 - alpha) * u[i] + alpha * p[i]
             u[i] = (1 - gamma) * u[i] + gamma * ((1 - beta) * z + beta * model)
         for i in np.flatnonzero(present):
-            p[i] = scheme.local(users[i], u[i], at(scheme.eta, t))
+            p[i] = scheme.local(users[i], u[i], at(scheme.eta, t))  # type: ignore[call-overload]
         seen |= present
         if present.any():
             z = (1 - alpha) * u[seen] + alpha * p[seen]
@@ -331,7 +331,7 @@ def held_fedpi(users: Sequence[User], lam: Array, u: Array, eta: float, masks: A
         change = np.zeros_like(rbar)
         for i in np.flatnonzero(present):
             u[i] += rbar - p[i]
-            p[i] = users[i].prox(u[i], eta)
+            p[i] = users[i].prox(u[i], eta)  # type: ignore[call-overload]
             change += lam[i] * (2 * p[i] - u[i] - r[i])
             r[i] = 2 * p[i] - u[i]
         rbar = rbar + change

@@ -29,6 +29,7 @@ from resolvent.config import Config
 from resolvent.experiment.tasks import task
 from resolvent.installed import install
 from resolvent.runs import Folder, folders, lock
+from resolvent.runs.recorder import Recorder
 
 RUNS = Path("runs")
 FEDPI = ("run", "least-squares", *SMALL, "--eta", "0.02", "--rounds", "12")
@@ -55,14 +56,14 @@ def only() -> Folder:
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, at: Callable[[Any], bool]) -> None:
     """Ctrl-C as soon as `at` a round is true."""
-    keep = experiment.conduct.Recorder.__call__
+    keep = Recorder.__call__
 
     def press(recorder: Any, happened: Any, *rest: Any) -> None:
         if at(happened):
             raise KeyboardInterrupt
         keep(recorder, happened, *rest)
 
-    monkeypatch.setattr(experiment.conduct.Recorder, "__call__", press)
+    monkeypatch.setattr(Recorder, "__call__", press)
 
 
 # --- run -------------------------------------------------------------------------------------------------------------
@@ -586,7 +587,7 @@ def test_tensorboard_reads_every_row_once(monkeypatch: pytest.MonkeyPatch) -> No
         known = history[history[name].notna()]
         assert [event.step for event in events.Scalars(name)] == known["round"].tolist()
         values = [event.value for event in events.Scalars(name)]
-        assert np.array_equal(np.float32(values), known[name].to_numpy(np.float32))
+        assert np.array_equal(np.float32(values), known[name].to_numpy(np.float32))  # type: ignore[arg-type]
 
 
 # --- help, version, completion ---------------------------------------------------------------------------------------
@@ -645,7 +646,7 @@ def test_examples_are_valid(example: str, monkeypatch: pytest.MonkeyPatch) -> No
         raise Reached
 
     monkeypatch.setattr(experiment, "build", build)
-    small = task(replace(Config().problem, users=2, dim=2, rows=2), 0)
+    small = task(replace(Config().problem, users=2, dim=2, rows=2), 0)  # type: ignore[arg-type]
     monkeypatch.setattr(many, "task", lambda section, seed, threads: small)
     command, *rest = shlex.split(example)[1:]
     try:

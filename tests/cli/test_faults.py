@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_labels_with_dollars() -> None:
 @pytest.mark.parametrize("size", [1e60, 1e100, 1e153, 1e200, 1e300])
 @pytest.mark.parametrize("problem", ["least-squares", "logistic"])
 @pytest.mark.parametrize("eta", [(), ("--eta", "auto")], ids=["default", "auto"])
-def test_huge_values(size: float, problem: str, eta: tuple) -> None:
+def test_huge_values(size: float, problem: str, eta: tuple[str, ...]) -> None:
     Path("huge.csv").write_text("a,b,y\n" + "\n".join(f"{k * size},{k * k % 7},{k % 2}" for k in range(30)))
     said = resolvent("run", problem, "--data", "huge.csv", "--users", 3, "--rounds", 5, *eta, "--quiet")
     assert said.code in (0, 2, 3), said
@@ -138,12 +139,14 @@ def test_a_run_with_a_relative_path_resumes_from_any_folder(monkeypatch: pytest.
         ("{", "pip install matplotlib plotly"),
     ],
 )  # fmt: skip
-def test_hints_name_how_the_package_is_installed(source: str | None, hint: str, monkeypatch) -> None:
+def test_hints_name_how_the_package_is_installed(
+    source: str | None, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Found:
         def read_text(self, name: str) -> str | None:
             return source
 
-    monkeypatch.setattr(installed.metadata, "distribution", lambda name: Found())
+    monkeypatch.setattr(metadata, "distribution", lambda name: Found())
     assert installed.install("plot") == hint
 
 

@@ -175,7 +175,7 @@ def other(hint: Any, value: Any) -> Any:
 
 
 def keys() -> list[tuple[type, str, str]]:
-    every = [(sections.LeastSquares, f.name) for f in fields(Config) if f.name != "problem"]
+    every: list[tuple[type, str]] = [(sections.LeastSquares, f.name) for f in fields(Config) if f.name != "problem"]
     every += [(kind, "problem") for kind in PROBLEMS]
     found = []
     for kind, name in every:

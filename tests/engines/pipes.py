@@ -30,7 +30,8 @@ def at_once(t: int, user: int) -> int:
 def live(pipe: Connection, name: int, user: Any, operator: Any) -> None:
     """The process of one user: it answers until the pipe is closed."""
     torch.set_num_threads(1)
-    bound, memory = operator.bind(user, steady=True), {}
+    bound = operator.bind(user, steady=True)
+    memory: Memory = {}
     while True:
         try:
             verb, *given = pickle.loads(pipe.recv_bytes())

@@ -24,7 +24,7 @@ from engines.contract import (
     opened_for,
     trajectory,
 )
-from resolvent.engines.debug import BadAnswer
+from resolvent.errors import BadAnswer
 from resolvent.iteration import checkpoint
 from resolvent.iteration.engine import Ask, Engine
 

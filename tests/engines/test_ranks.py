@@ -133,7 +133,8 @@ def problem() -> rs.Logistic:
 
 def on_ranks(scheme: rs.Scheme, **more: Any) -> list[rs.Run]:
     """The same run on every rank."""
-    sums, whole, runs = Sums(len(SPLIT)), problem(), [None] * len(SPLIT)
+    sums, whole = Sums(len(SPLIT)), problem()
+    runs: dict[int, rs.Run] = {}
     operator = rs.GradientSteps(scheme.steps) if scheme.forward else rs.NewtonProx()
     failed: list[BaseException] = []
 
@@ -152,7 +153,7 @@ def on_ranks(scheme: rs.Scheme, **more: Any) -> list[rs.Run]:
         thread.join()
     if failed:
         raise failed[0]
-    return runs  # type: ignore[return-value]
+    return [runs[rank] for rank in range(len(SPLIT))]
 
 
 CASES: dict[str, tuple[rs.Scheme, dict[str, Any]]] = {

@@ -26,7 +26,7 @@ ETA = {"squares": 0.02, "logits": 0.3}
 """Below 2/L for both problems, and large enough that every method is well on its way after twenty rounds."""
 SEEDS = (0, 1, 2)
 KINDS = ("squares", "logits")
-close = {"rtol": 1e-9, "atol": 1e-10}
+close: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-10}
 
 
 def problem_of(kind: str, seed: int) -> tuple[Any, list[Any]]:
@@ -72,7 +72,7 @@ def agree(
 
 NAMED: dict[str, tuple[Callable[[float], rs.Scheme], Callable[..., textbook.Rounds]]] = {
     "fedavg": (rs.fedavg, textbook.fedavg),
-    "fedavg 4": (lambda eta: rs.fedavg(eta, steps=4), lambda *a: textbook.fedavg(*a, steps=4)),
+    "fedavg 4": (lambda eta: rs.fedavg(eta, steps=4), lambda *a: textbook.fedavg(*a, steps=4)),  # type: ignore[misc]
     "fedprox": (rs.fedprox, textbook.fedprox),
     "fedsplit": (rs.fedsplit, textbook.fedsplit),
     "fedpi": (rs.fedpi, textbook.fedpi),

@@ -279,7 +279,7 @@ def alike(seed: int) -> rs.LeastSquares:
     return rs.LeastSquares([f.A for f in users], [f.A @ w_star for f in users], weights=WEIGHTS)
 
 
-PRESENT = {
+PRESENT: dict[str, Any] = {
     "half": rs.Bernoulli(0.5, absent="paper"),
     "rarely": rs.Bernoulli(0.15, absent="paper"),
     "two": rs.FixedSize(2, absent="paper"),

@@ -25,7 +25,7 @@ def f_of(A: Any, b: Any, w: Array) -> float:
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_correlated_columns_of_many_rows(kind: type) -> None:
+def test_correlated_columns_of_many_rows(kind: Any) -> None:
     """Two users of 100,000 rows whose columns correlate at 0.99: the minimiser is (1, -1), in single precision too."""
     rng = np.random.default_rng(0)
     A = rng.standard_normal((2, 100_000, 2))
@@ -39,7 +39,7 @@ def test_correlated_columns_of_many_rows(kind: type) -> None:
     np.testing.assert_allclose(run.model, [1, -1], rtol=1e-5)
     away = np.array([0.5, 0.25], dtype=kind)
     assert float(problem.gap(torch.from_numpy(away)[None])[0]) == pytest.approx(f_of(A, b, away), rel=1e-6)
-    true = f_of(A, b, run.model.numpy()) - f_of(A, b, np.linalg.lstsq(*(np.concatenate(x) for x in (A, b)))[0])
+    true = f_of(A, b, run.model.numpy()) - f_of(A, b, np.linalg.lstsq(*(np.concatenate(x) for x in (A, b)))[0])  # type: ignore[call-overload]
     assert true <= 1e-6
     assert run.history.gap.iloc[-1] <= 1e-6
 
@@ -52,7 +52,7 @@ def test_a_dummy_beside_a_large_column() -> None:
     problem = rs.LeastSquares(A, b)
     star = np.linalg.lstsq(np.concatenate(A) / [1e6, 1], np.concatenate(b))[0] / [1e6, 1]
     np.testing.assert_allclose(problem.minimiser, star, rtol=1e-9)
-    assert problem.fstar == pytest.approx(f_of(A, b, star), rel=1e-12)
+    assert problem.fstar == pytest.approx(f_of(A, b, star), rel=1e-12)  # type: ignore[arg-type]
     without = np.array([star[0], 0.0])
     gap = float(problem.gap(torch.from_numpy(without)[None])[0])
     assert gap == pytest.approx(f_of(A, b, without) - problem.fstar, rel=1e-9)

@@ -226,7 +226,7 @@ def in_torch(f: User) -> Callable[[Tensor], Tensor]:
 def test_values_gradients_and_hessians(federation: Any, seed: int) -> None:
     problem, users = federation
     W = points(problem, seed, 1.0)
-    close = {"rtol": 1e-9, "atol": 1e-9}
+    close: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9}
     for i, f in enumerate(users):
         function, w = in_torch(f), W[i].clone().requires_grad_()
         value = function(w)
@@ -354,11 +354,12 @@ def test_anderson_inside_a_prox_is_exact_once_it_remembers_everything() -> None:
 def test_newton_prox_knows_its_error(federation: Any, seed: int, eta: float, tol: float) -> None:
     """|p - prox| <= error <= tol (1 + |u|), from a cold start, from a warm one, and after eta has changed."""
     problem, users = federation
-    bound, memory = rs.NewtonProx(tol).bind(problem, True), {}
+    memory: dict[str, Tensor] = {}
+    bound = rs.NewtonProx(tol).bind(problem, True)
     for t, step in enumerate((eta, eta, 2 * eta, 0.3 * eta)):
         u = points(problem, seed + t)
         p, memory = bound.rows(Ask(t, step), u, memory)
-        exact = torch.from_numpy(by_hand(lambda f, x, step=step: f.prox(x, step), users, u))
+        exact = torch.from_numpy(by_hand(lambda f, x, step=step: f.prox(x, step), users, u))  # type: ignore[misc]
         size = 1 + u.norm(dim=1)
         noise = 1e-13 * (size + step * problem.lipschitz * size)  # round-off, ours and the textbook's
         assert bool(((p - exact).norm(dim=1) <= memory["error"] + noise).all())

@@ -542,7 +542,7 @@ def test_dtype_is_kept(dtype: torch.dtype) -> None:
         assert all(getattr(problem, word)(W).dtype == dtype for word in problem.offers - {"prox"})
         if problem.minimiser is not None:
             assert problem.minimiser.dtype == dtype
-            assert problem.gap(W).dtype == dtype  # type: ignore[union-attr]
+            assert problem.gap(W).dtype == dtype
 
 
 def test_numpy_lists_and_whole_numbers_are_as_good() -> None:

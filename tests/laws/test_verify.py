@@ -89,7 +89,7 @@ def test_contradictions_are_refused_before_the_first_round(given: dict[str, Any]
 
 def test_the_prox_must_serve_every_eta_of_a_schedule() -> None:
     """At one eta it is the prox of something; where eta changes it must remain that of the same."""
-    half = {"prox": lambda U, eta: U / 2}
+    half: dict[str, Any] = {"prox": lambda U, eta: U / 2}
     assert solve(**half).status == "finished"
     with pytest.raises(InputError, match=r"prox of user 0 at eta = 0.25 is not of the function .* eta = 0.5"):
         solve(**half, scheme=rs.fedprox(rs.schedules.harmonic(0.5)))
@@ -128,7 +128,7 @@ def test_debug_looks_at_every_round() -> None:
     def late(W: Tensor) -> Tensor:
         return torch.where((W - CENTRES.mean(0)).norm(dim=1, keepdim=True) < 0.3, grad(W) / 2, grad(W))
 
-    centred = {"value": value, "grad": late, "minimiser": CENTRES.mean(0), "check": True}
+    centred: dict[str, Any] = {"value": value, "grad": late, "minimiser": CENTRES.mean(0), "check": True}
     assert solve(rounds=20, **centred, scheme=rs.fedavg(0.2)).status == "finished"
     with pytest.raises(BadAnswer, match=r"user 0 in round \d+ .*: grad is no subgradient of value") as caught:
         solve(rounds=20, **centred, scheme=rs.fedavg(0.2), engine="debug")

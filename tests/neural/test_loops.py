@@ -169,7 +169,7 @@ def test_a_numba_that_cannot_be_imported_is_no_numba(monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_place_on_disk_code_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = loops.njit
+    real = loops.njit  # type: ignore[attr-defined]
 
     def nowhere(cache: bool = False, **options: Any) -> Any:
         if cache:
@@ -178,4 +178,4 @@ def test_without_a_place_on_disk_code_is_compiled_all_the_same(monkeypatch: pyte
 
     monkeypatch.setattr(loops, "njit", nowhere)
     twice = loops.compiled("contract")(lambda x: x + x)
-    assert twice(2.0) == 4.0  # type: ignore[func-returns-value]
+    assert twice(2.0) == 4.0

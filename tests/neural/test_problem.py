@@ -2,6 +2,8 @@
 
 import copy
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ def net(dtype: torch.dtype = DOUBLE) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
 
 
-def people(sizes=(12, 12, 12), dtype: torch.dtype = DOUBLE, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+def people(sizes: Any = (12, 12, 12), dtype: torch.dtype = DOUBLE, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
     g = torch.Generator().manual_seed(seed)
     return [(torch.randn(n, 5, generator=g, dtype=dtype), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
 
@@ -42,13 +44,13 @@ def put(model: nn.Module, w: Tensor) -> nn.Module:
     return model
 
 
-def slope(model: nn.Module, w: Tensor, x: Tensor, y: Tensor, loss=F.cross_entropy) -> Tensor:
+def slope(model: nn.Module, w: Tensor, x: Tensor, y: Tensor, loss: Any = F.cross_entropy) -> Tensor:
     model = put(model, w)
     loss(model(x), y).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
 
 
-def textbook(model, users, row: str, eta: float, rounds: int, local) -> Tensor:
+def textbook(model: Any, users: Any, row: str, eta: float, rounds: int, local: Any) -> Tensor:
     """(gFL-1..3) with lists of vectors; the mean of z of the last round."""
     a, b, c = (rs.TABLE[row].alpha, rs.TABLE[row].beta, rs.TABLE[row].gamma)
     u = [flat(model) for _ in users]
@@ -115,7 +117,7 @@ def test_minibatches_are_algorithm_2() -> None:
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD])
-def test_any_optimiser_may_take_the_steps_of_a_prox(make) -> None:
+def test_any_optimiser_may_take_the_steps_of_a_prox(make: Any) -> None:
     model, users, eta = net(), people((9, 14)), 0.5
 
     def local(u: Tensor, i: int, t: int) -> Tensor:
@@ -131,7 +133,7 @@ def test_any_optimiser_may_take_the_steps_of_a_prox(make) -> None:
     assert close(run.model, textbook(model, users, "fedsplit", eta, 3, local), 1e-8)
 
 
-class Rows(Dataset):
+class Rows(Dataset[Any]):
     """A data set with a transform, which streams."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
@@ -144,11 +146,11 @@ class Rows(Dataset):
         return 2 * self.x[k], self.y[k]
 
 
-class Flow(IterableDataset):
+class Flow(IterableDataset[Any]):
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         return iter(zip(2 * self.x, self.y, strict=True))
 
 
@@ -157,7 +159,7 @@ class Flow(IterableDataset):
     [Rows, lambda x, y: DataLoader(Rows(x, y), batch_size=5), lambda x, y: DataLoader(Flow(x, y), batch_size=4)],
     ids=["data set", "loader", "stream"],
 )
-def test_data_that_stream_give_the_same_gradients(kind) -> None:
+def test_data_that_stream_give_the_same_gradients(kind: Any) -> None:
     users = people((7, 12, 12))
     resident = rs.Neural(net(), [(2 * x, y) for x, y in users])
     streamed = rs.Neural(net(), [kind(x, y) for x, y in users])
@@ -195,16 +197,16 @@ def test_the_users_module_is_left_alone() -> None:
 
 
 def test_frozen_parameters_stay_frozen() -> None:
-    model = net()
+    model: Any = net()
     model[0].weight.requires_grad_(False)
     problem = rs.Neural(model, people())
     assert problem.dim == 7 + 21 + 3
     run = rs.solve(problem, rs.fedavg(0.1, steps=3), rounds=2)
-    assert torch.equal(run.module()[0].weight, model[0].weight)
+    assert torch.equal(run.module()[0].weight, model[0].weight)  # type: ignore[index]
     assert close(problem.grad(problem.start)[0], slope(model, flat(model), *people()[0]))
 
 
-def normed() -> nn.Module:
+def normed() -> Any:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3)).to(DOUBLE)
 
@@ -225,15 +227,15 @@ def test_buffers_are_kept_for_each_user_apart() -> None:
                 F.cross_entropy(module(x), y).backward()
                 v = v - eta * torch.cat([p.grad.flatten() for p in module.parameters()])
             answers.append(v)
-        w = sum(answers) / 2
+        w = sum(answers) / 2  # type: ignore[assignment]
     assert close(run.model, w)
     for i, module in enumerate(own):
-        kept = run.personal_module(i)[1]
+        kept = run.personal_module(i)[1]  # type: ignore[index]
         assert torch.allclose(kept.running_mean, module[1].running_mean, rtol=1e-12)
         assert torch.allclose(kept.running_var, module[1].running_var, rtol=1e-12)
         assert int(kept.num_batches_tracked) == 6
     mean = sum(module[1].running_mean for module in own) / 2
-    assert torch.allclose(run.module()[1].running_mean, mean, rtol=1e-12)
+    assert torch.allclose(run.module()[1].running_mean, mean, rtol=1e-12)  # type: ignore[index]
 
 
 def test_buffers_survive_sampling_and_resume() -> None:
@@ -282,7 +284,7 @@ def test_figures_on_validation_and_test() -> None:
         check_figures(run, users, test, shared)
 
 
-def check_figures(run: rs.Run, users, test, shared) -> None:
+def check_figures(run: rs.Run, users: Any, test: Any, shared: Any) -> None:
     last, lam = run.history.iloc[-1], [1 / 6, 2 / 6, 3 / 6]
     module = run.module()
     accuracy = [float((module(x).argmax(1) == y).double().mean()) for x, y in test]
@@ -327,10 +329,10 @@ def test_acceleration_on_the_mean_and_averages() -> None:
 
 @pytest.mark.parametrize("participation", [None, 0.6])
 @pytest.mark.parametrize("row", ["fedavg", "fedrp", "fedpi"])
-def test_going_on_equals_never_having_stopped(row: str, participation: float | None, tmp_path) -> None:
+def test_going_on_equals_never_having_stopped(row: str, participation: float | None, tmp_path: Path) -> None:
     problem = rs.Neural(net(torch.float32), people((9, 14, 11), torch.float32))
     scheme = named(row, 0.5, rs.GradientSteps(3) if row == "fedavg" else rs.GradientProx(3, 0.1, batch=5))
-    arguments = {"participation": participation, "seed": 4}
+    arguments: dict[str, Any] = {"participation": participation, "seed": 4}
     whole = rs.solve(problem, scheme, rounds=8, **arguments)
     half = rs.solve(problem, scheme, rounds=5, **arguments)
     half.save(tmp_path)
@@ -350,13 +352,13 @@ def test_nan_in_the_loss_ends_the_run_and_the_best_state_is_handed_back() -> Non
     assert run.status == "diverged"
     assert 0 < run.state.round < 60
     assert bool(torch.isfinite(run.model).all())
-    assert run.state.round == run.history["round"][run.history.value.idxmin()]
+    assert run.state.round == run.history["round"][run.history.value.idxmin()]  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: rs.Neural("net", people()), "model is of type str"),
+        (lambda: rs.Neural("net", people()), "model is of type str"),  # type: ignore[arg-type]
         (lambda: rs.Neural(nn.ReLU(), people()), "without a parameter"),
         (lambda: rs.Neural(net(), []), "users is of type list"),
         (lambda: rs.Neural(net(), [*people(), (torch.empty(0, 5), torch.empty(0))]), r"users\[3\] is empty"),
@@ -375,12 +377,12 @@ def test_nan_in_the_loss_ends_the_run_and_the_best_state_is_handed_back() -> Non
         (lambda: rs.solve(rs.Neural(net(), people()), rs.fedpi(1.0, rs.ExactProx()), rounds=1), "needs prox"),
         (lambda: rs.GradientProx(3, optimiser=torch.optim.LBFGS), "LBFGS"),
         (lambda: rs.GradientProx(3, optimiser=torch.optim.Adam, momentum=0.5), "leave out momentum"),
-        (lambda: rs.GradientProx(3, optimiser="adam"), "optimiser is 'adam'"),
+        (lambda: rs.GradientProx(3, optimiser="adam"), "optimiser is 'adam'"),  # type: ignore[arg-type]
         (lambda: rs.solve(rs.make_least_squares(2, 3, 4), "fedpi", rounds=1).module(), "no network to hand back"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
-def test_bad_input(make, sentence: str) -> None:
+def test_bad_input(make: Any, sentence: str) -> None:
     with pytest.raises(rs.InputError, match=sentence):
         make()
 

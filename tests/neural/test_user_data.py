@@ -49,7 +49,7 @@ def normed(dtype: torch.dtype = DOUBLE) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
 
 
-class Rows(Dataset):
+class Rows(Dataset[Any]):
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
 
@@ -60,7 +60,7 @@ class Rows(Dataset):
         return self.x[k], self.y[k]
 
 
-class Flow(IterableDataset):
+class Flow(IterableDataset[Any]):
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
 
@@ -85,12 +85,12 @@ class Writing(nn.Module):
 def test_a_module_that_writes_to_its_input_leaves_the_data(sizes: tuple[int, ...]) -> None:
     users = people(*sizes)
     problem = rs.Neural(Writing().to(DOUBLE), users, test=people(4, 5), validation=people(7)[0])
-    before = [stack.x.clone() for stack in problem.silos.stacks]
+    before = [stack.x.clone() for stack in problem.silos.stacks]  # type: ignore[attr-defined]
     first = problem.grad(problem.start), problem.value(problem.start)
     rs.solve(problem, rs.fedavg(0.1, steps=3), rounds=3)
     again = problem.grad(problem.start), problem.value(problem.start)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert all(torch.equal(stack.x, b) for stack, b in zip(problem.silos.stacks, before, strict=True))
+    assert all(torch.equal(stack.x, b) for stack, b in zip(problem.silos.stacks, before, strict=True))  # type: ignore[attr-defined]
     assert all(torch.equal(x, y) for (x, _), (y, _) in zip(users, people(*sizes), strict=True))
 
 
@@ -134,7 +134,7 @@ def test_a_loss_that_writes_to_output_and_target_leaves_both(make: Any) -> None:
 def test_data_changed_by_the_caller_later_change_nothing() -> None:
     for stream in (False, True):
         users = people(6, 6)
-        arrays = [users[0], (users[1][0].numpy(), users[1][1].numpy())]
+        arrays: list[Any] = [users[0], (users[1][0].numpy(), users[1][1].numpy())]
         model = normed()
         problem = rs.Neural(model, [*arrays, Rows(*people(6)[0])] if stream else arrays)
         before = problem.grad(problem.start)
@@ -202,7 +202,7 @@ def test_workers_and_collate_functions_are_those_of_the_loader() -> None:
     assert torch.allclose(problem.grad(problem.start), plain.grad(plain.start), rtol=1e-12)
     rows, mask = torch.tensor([[0, 3], [8, 1]]), torch.ones(2, 2)
     both = (p.batch_grad(p.start, rows, mask) for p in (problem, plain))
-    assert torch.allclose(*both, rtol=1e-12)
+    assert torch.allclose(*both, rtol=1e-12)  # type: ignore[arg-type, misc]
 
 
 def halved(rows: list[Any]) -> Any:
@@ -333,7 +333,7 @@ def test_streamed_users_are_what_resident_ones_are(loss: Any, make: Any, kind: A
 
 
 def test_streams_are_cut_only_where_rows_do_not_meet() -> None:
-    def cut(model: nn.Module, loss: Any) -> tuple[bool, bool]:
+    def cut(model: nn.Module, loss: Any) -> tuple[bool, ...]:
         return tuple(rs.Neural(model, [Rows(*people(9)[0])], loss=loss).cuts)
 
     assert cut(net(), F.cross_entropy) == (True, True)
@@ -348,7 +348,7 @@ def test_parts_of_a_stream_draw_their_own_dropout() -> None:
     model = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.5), nn.Linear(40, 3)).to(DOUBLE)
     x, y = people(4)[0]
     twice = torch.cat([x, x]), torch.cat([y, y])
-    slopes = []
+    slopes: Any = []
     for user in (DataLoader(Rows(*twice), 4), DataLoader(Rows(x, y), 4)):
         problem = rs.Neural(model, [user]).remembering({})
         problem.draw(np.array([7], dtype=np.uint64))
@@ -356,7 +356,7 @@ def test_parts_of_a_stream_draw_their_own_dropout() -> None:
     assert not torch.allclose(*slopes)  # the second half of the rows would repeat the first half's noise
 
 
-class Once(IterableDataset):
+class Once(IterableDataset[Any]):
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.rows = iter(zip(x, y, strict=True))
 
@@ -425,7 +425,7 @@ def test_buffers_that_count_are_averaged_as_whole_numbers() -> None:
     problem = rs.Neural(normed(), people(4, 12))
     run = rs.solve(problem, rs.fedavg(0.1, local=rs.GradientSteps(1, batch=4)), rounds=3)
     assert run.state.memory["buffer.1.num_batches_tracked"].tolist() == [3, 9]
-    assert int(run.module()[1].num_batches_tracked) == 6
+    assert int(run.module()[1].num_batches_tracked) == 6  # type: ignore[index]
 
 
 def test_buffers_follow_the_type_of_the_problem() -> None:
@@ -488,7 +488,7 @@ NAN[2, 1] = torch.nan
         (lambda: rs.Neural(net(), [DataLoader(Flow(X, Y), 3, drop_last=True)]), "pass drop_last=False"),
         (lambda: rs.Neural(net(), [DataLoader(Rows(X, Y), 3, drop_last=True)]), "pass drop_last=False"),
         (
-            lambda: rs.Neural(net(), [DataLoader(Rows(X, Y), sampler=WeightedRandomSampler(torch.ones(4), 4))]),
+            lambda: rs.Neural(net(), [DataLoader(Rows(X, Y), sampler=WeightedRandomSampler(torch.ones(4), 4))]),  # type: ignore[arg-type]
             "draws rows by weights, but f_i has fixed rows",
         ),
         (
@@ -503,9 +503,9 @@ def test_what_cannot_be_right_is_refused_with_the_users_number(make: Any, senten
 
 
 def test_the_global_generators_are_left_alone() -> None:
-    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # type: ignore[index]
     problem = rs.Neural(normed(), [Augmented(*user) for user in people(6, 9)])
     rs.solve(problem, rs.fedavg(0.1), rounds=1)
     assert torch.equal(states[0], torch.get_rng_state())
-    assert np.array_equal(states[1], np.random.get_state()[1])
+    assert np.array_equal(states[1], np.random.get_state()[1])  # type: ignore[index]
     assert states[2] == random.getstate()

@@ -164,7 +164,7 @@ def test_layout_flattens_splits_and_loads() -> None:
     rows = torch.stack([w, 2 * w])
     split = layout.split(rows)
     assert split["0.weight"].data_ptr() == rows.data_ptr(), "views, no copies"
-    torch.testing.assert_close(split["2.weight"][1], 2 * model[2].weight)
+    torch.testing.assert_close(split["2.weight"][1], 2 * model[2].weight)  # type: ignore[operator]
     layout.load(model, 2 * w)
     torch.testing.assert_close(layout.flatten(model), 2 * w)
 

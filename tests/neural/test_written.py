@@ -197,7 +197,7 @@ def pruned() -> nn.Module:
 
 def patched() -> nn.Module:
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    net[0].forward = MethodType(lambda self, x: 3 * F.linear(x, self.weight), net[0])  # type: ignore[method-assign]
+    net[0].forward = MethodType(lambda self, x: 3 * F.linear(x, self.weight), net[0])
     return net
 
 
@@ -219,7 +219,7 @@ def test_weights_that_are_made_of_others(make: Any, reason: str) -> None:
 
 def test_a_convolution_used_twice_around_a_pool() -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
-        return m.end(m.conv(F.max_pool2d(m.conv(x), 2)).flatten(1))  # type: ignore[no-any-return]
+        return m.end(m.conv(F.max_pool2d(m.conv(x), 2)).flatten(1))
 
     model = Written(forward, conv=nn.Conv2d(2, 2, 5, padding=2), end=nn.Linear(32, 3))
     right(model, (2, 8, 8), "every layer has a stacked form")
@@ -227,7 +227,7 @@ def test_a_convolution_used_twice_around_a_pool() -> None:
 
 def test_tied_layers_used_in_another_order() -> None:
     model = Written(lambda m, x: m.c(m.b(torch.relu(m.a(x)))), c=nn.Linear(6, 6), b=nn.Linear(6, 6), a=nn.Linear(4, 6))
-    model.b.weight = model.c.weight  # type: ignore[assignment]
+    model.b.weight = model.c.weight
     right(model, (4,), "every layer has a stacked form")
 
 
@@ -328,7 +328,7 @@ def test_a_batch_without_rows_is_not_shown_to_the_module() -> None:
     fed = federation(model, (4,), users=2, n=5)
     mask = torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
     for loss in (F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1)):
-        for model in (fed.model, nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)).to(DOUBLE)):
+        for model in (fed.model, nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)).to(DOUBLE)):  # type: ignore[assignment]
             got = Ways(model, loss, dtype=DOUBLE).value_and_grad(fed.W, fed.x, fed.y, mask)
             assert bool(got.grad[0].any())
             assert torch.equal(got.grad[1], torch.zeros_like(got.grad[1]))
@@ -356,7 +356,7 @@ def test_a_copy_that_still_calls_the_module_itself_is_refused() -> None:
             self.end = lambda x: self.b(x)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.end(F.relu(self.a(x)))  # type: ignore[no-any-return]
+            return self.end(F.relu(self.a(x)))
 
     x, y = torch.randn(6, 4), torch.randint(0, 3, (6,))
     with pytest.raises(rs.InputError, match=r"copy computes something else .*lambda x: self.layer"):
@@ -366,15 +366,15 @@ def test_a_copy_that_still_calls_the_module_itself_is_refused() -> None:
 def test_buffers_that_forward_assigns_are_refused_and_written_ones_kept() -> None:
     def assigns(m: Any, x: Tensor) -> Tensor:
         m.mean = 0.9 * m.mean + 0.1 * x.detach().mean(0)
-        return m.a(x - m.mean)  # type: ignore[no-any-return]
+        return m.a(x - m.mean)
 
     def writes(m: Any, x: Tensor) -> Tensor:
         m.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
-        return m.a(x - m.mean)  # type: ignore[no-any-return]
+        return m.a(x - m.mean)
 
     def counts(m: Any, x: Tensor) -> Tensor:
         m.mean.add_(1)
-        return m.a(x)  # type: ignore[no-any-return]
+        return m.a(x)
 
     x, y = torch.randn(2, 6, 4), torch.randint(0, 3, (2, 6))
     models = {}
@@ -388,12 +388,12 @@ def test_buffers_that_forward_assigns_are_refused_and_written_ones_kept() -> Non
         got = ways.value_and_grad(torch.randn(2, 15), x, y)
         assert ways.way == "loop"
         assert bool(got.buffers["mean"].any())
-        assert not bool(models[forward].mean.any()), "the module itself was changed"  # type: ignore[operator, union-attr]
+        assert not bool(models[forward].mean.any()), "the module itself was changed"  # type: ignore[operator]
 
 
 def test_gradient_hooks_of_parameters_are_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 3))
-    model[0].weight.register_hook(lambda g: 0 * g)
+    model[0].weight.register_hook(lambda g: 0 * g)  # type: ignore[operator]
     with pytest.raises(rs.InputError, match=r"model.0.weight is a parameter with gradient hooks"):
         rs.Neural(model, [(torch.randn(6, 4), torch.randint(0, 3, (6,)))])
 
@@ -404,22 +404,22 @@ def test_the_comparison_leaves_no_trace() -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
         m.calls += 1
         m.last = m.norm(m.a(x))
-        return m.b(F.dropout(m.last, 0.5, m.training)) + random.random() * 0 + torch.rand(1) * 0  # type: ignore[no-any-return]
+        return m.b(F.dropout(m.last, 0.5, m.training)) + random.random() * 0 + torch.rand(1) * 0
 
     model = Written(forward, **three(), norm=nn.BatchNorm1d(6))
     model.calls = 7  # type: ignore[assignment]
-    model.norm.eval()  # type: ignore[operator]
+    model.norm.eval()
     x, y, ways = torch.randn(1, 6, 4), torch.zeros(1, 6).long(), Ways(model)
     before, attributes = deepcopy(model.state_dict()), set(vars(model))
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[union-attr]
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]
     ways.check(torch.randn(1, ways.dim, generator=torch.Generator()), x, y)
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == random.getstate()
     assert (states[2] == np.random.get_state()[1]).all()  # type: ignore[index]
-    assert model.calls == 7  # type: ignore[comparison-overlap]
+    assert model.calls == 7
     assert set(vars(model)) == attributes
     assert model.training
-    assert not model.norm.training  # type: ignore[union-attr]
+    assert not model.norm.training
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
     assert all(p.grad is None for p in model.parameters())
 
@@ -429,7 +429,7 @@ def test_a_module_that_draws_goes_to_the_loop() -> None:
 
     def forward(m: Any, x: Tensor) -> Tensor:
         h = m.a(x)
-        return m.b(h + m.c(x) if not m.training or float(torch.rand(1)) < 2 else h)  # type: ignore[no-any-return]
+        return m.b(h + m.c(x) if not m.training or float(torch.rand(1)) < 2 else h)
 
     fed = federation(Written(forward, **three()), (4,), users=2, n=5)
     ways = Ways(fed.model, dtype=DOUBLE)

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import torch
 
 from command_line import resolvent
 from resolvent import config as configs
+from resolvent import data
 from resolvent.cli import reproducing
 from resolvent.experiment import tasks
 from resolvent.paper import archive, conduct, document
@@ -31,7 +33,7 @@ MIDDLE = next(panel for panel in COMP.panels if panel.key == "bottom-middle")
 def frame(last: float, status: str = "finished", rounds: int = 50) -> pd.DataFrame:
     values = np.geomspace(2.3, last, rounds)
     made = pd.DataFrame({"round": np.arange(1, rounds + 1), "value": values, "test_accuracy": values / 10})
-    about = {
+    about: dict[Any, Any] = {
         "status": status,
         "rounds": rounds,
         "seconds": 7.5,
@@ -171,7 +173,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Panel:
 
     made = (images, lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)))
     monkeypatch.setattr(tasks, "NETWORKS", {"mnist": made})
-    monkeypatch.setattr(tasks.data, "normalised", lambda images: replace(images, x_train=images.x_train / 255))
+    monkeypatch.setattr(data, "normalised", lambda images: replace(images, x_train=images.x_train / 255))
     monkeypatch.setattr(reproducing, "FIGURES", (replace(COMP, panels=(panel,), claims=()),))
     return panel
 

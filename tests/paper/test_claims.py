@@ -4,11 +4,13 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from resolvent import data
 from resolvent.experiment import tasks
 from resolvent.paper import conduct
 from resolvent.paper.drawing import picture
@@ -87,7 +89,7 @@ def test_network_panels_tiny(figure: Figure, panel: Panel, tmp_path: Path, monke
         "cifar10": (lambda folder: images(shape=(3, 32, 32)), lambda: network(3072)),
     }
     monkeypatch.setattr(tasks, "NETWORKS", made)
-    monkeypatch.setattr(tasks.data, "normalised", lambda images: replace(images, x_train=images.x_train / 255))
+    monkeypatch.setattr(data, "normalised", lambda images: replace(images, x_train=images.x_train / 255))
     check(figure, panel, tmp_path)
 
 
@@ -139,7 +141,9 @@ def test_the_document_has_the_verdict_under_every_first_choice() -> None:
     """Both verdicts stand in the table, and the counts at the top are those of the tables."""
     text, said = DOCUMENT.read_text(encoding="utf-8"), written()
     counts = {(ours, when): Counter[str]() for ours in (False, True) for when in ("now", "first")}
-    claims = [(figure.name, panel.key, claim) for figure, panel in PANELS for claim in panel.claims]
+    claims: list[tuple[str, str, Any]] = [
+        (figure.name, panel.key, claim) for figure, panel in PANELS for claim in panel.claims
+    ]
     claims += [(figure.name, "", claim) for figure in FIGURES for claim in figure.claims]
     for figure, panel, claim in claims:
         counts[claim.ours, "now"][said[figure, panel, claim.words]] += 1

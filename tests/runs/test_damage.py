@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,14 @@ TREE = {
 }
 
 
-def build(tree: dict = TREE) -> experiment.Experiment:
+def build(tree: dict[str, Any] = TREE) -> experiment.Experiment:
     return experiment.build(config.read(tree))
 
 
-def interrupted(out: Path, at: int = 7, tree: dict = TREE) -> Folder:
+def interrupted(out: Path, at: int = 7, tree: dict[str, Any] = TREE) -> Folder:
     keep = Recorder.__call__
 
-    def press(recorder, happened, *rest):
+    def press(recorder: Any, happened: Any, *rest: Any) -> Any:
         if happened.number == at + 1:
             raise KeyboardInterrupt
         return keep(recorder, happened, *rest)
@@ -84,7 +85,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_run_is_listed_and_the_others_go_on(name: str, originals, tmp_path, monkeypatch) -> None:
+def test_a_damaged_run_is_listed_and_the_others_go_on(
+    name: str, originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     good, bad = copied(originals["whole"], Path("runs")), Path("runs/zzz-bad-0001")
     shutil.copytree(originals["whole"].path, bad)
@@ -101,6 +104,7 @@ def test_a_damaged_run_is_listed_and_the_others_go_on(name: str, originals, tmp_
     seen = resolvent("ls")
     assert seen.code == 0
     assert f"run {bad.name} is damaged: {file}" in seen.err
+    command: tuple[Any, ...]
     for command in (("report", "--to", "report.html"), ("export", "--to", "metrics.csv")):
         said = resolvent(*command)
         assert said.code == 0
@@ -128,7 +132,9 @@ def test_a_damaged_run_is_listed_and_the_others_go_on(name: str, originals, tmp_
     assert resolvent("show", good.id).code == 0
 
 
-def test_runs_that_are_deleted_while_they_are_listed(originals, tmp_path, monkeypatch) -> None:
+def test_runs_that_are_deleted_while_they_are_listed(
+    originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for k in range(3):
         shutil.copytree(originals["whole"].path, f"runs/run-{k}")
@@ -144,7 +150,7 @@ def test_runs_that_are_deleted_while_they_are_listed(originals, tmp_path, monkey
     assert resolvent("export", "--to", "metrics.csv").err == "metrics.csv: 2 runs\n"
     history = Folder.history
 
-    def deleting_later(run: Folder):
+    def deleting_later(run: Folder) -> Any:
         shutil.rmtree(run.path, ignore_errors=True)
         return history(run)
 
@@ -157,7 +163,9 @@ def test_runs_that_are_deleted_while_they_are_listed(originals, tmp_path, monkey
 
 @pytest.mark.parametrize("status", ["whole", "torn"])
 @pytest.mark.parametrize("checksums", [True, False], ids=["with checksums", "of an earlier version"])
-def test_an_edited_configuration_is_refused(status: str, checksums: bool, originals, tmp_path) -> None:
+def test_an_edited_configuration_is_refused(
+    status: str, checksums: bool, originals: dict[str, Folder], tmp_path: Path
+) -> None:
     run = copied(originals[status], tmp_path)
     run = run if checksums else without_checksums(run)
     path = run.path / "config.toml"
@@ -168,7 +176,7 @@ def test_an_edited_configuration_is_refused(status: str, checksums: bool, origin
     assert experiment.take(build(), tmp_path, False).run.id != run.id
 
 
-def test_edited_rows_are_refused(originals, tmp_path) -> None:
+def test_edited_rows_are_refused(originals: dict[str, Folder], tmp_path: Path) -> None:
     run = copied(originals["torn"], tmp_path)
     content = run.metrics.read_bytes()
     row = content.splitlines(keepends=True)[3]
@@ -178,7 +186,7 @@ def test_edited_rows_are_refused(originals, tmp_path) -> None:
         experiment.go_on(run, progress=False)
 
 
-def test_a_finished_run_is_verified(originals, tmp_path) -> None:
+def test_a_finished_run_is_verified(originals: dict[str, Folder], tmp_path: Path) -> None:
     run = copied(originals["whole"], tmp_path)
     assert experiment.go_on(run, progress=False).messages[0].endswith("verified by its checksums")
     last = max(run.checkpoints.iterdir())
@@ -191,7 +199,7 @@ def test_a_finished_run_is_verified(originals, tmp_path) -> None:
         experiment.go_on(run, progress=False)
 
 
-def test_a_checkpoint_of_another_run_is_passed_over(originals, tmp_path) -> None:
+def test_a_checkpoint_of_another_run_is_passed_over(originals: dict[str, Folder], tmp_path: Path) -> None:
     run = copied(originals["torn"], tmp_path / "torn")
     other = interrupted(tmp_path / "other", at=9, tree=TREE | {"scheme": {"eta": 0.5}})
     for path in other.checkpoints.iterdir():
@@ -201,7 +209,7 @@ def test_a_checkpoint_of_another_run_is_passed_over(originals, tmp_path) -> None
     assert rows_of(run) == rows_of(originals["whole"])
 
 
-def test_a_checkpoint_under_another_round_is_passed_over(originals, tmp_path) -> None:
+def test_a_checkpoint_under_another_round_is_passed_over(originals: dict[str, Folder], tmp_path: Path) -> None:
     run = copied(originals["torn"], tmp_path)
     last = max(run.checkpoints.iterdir())
     last.rename(last.with_name("00000099" + last.name[8:]))
@@ -210,7 +218,7 @@ def test_a_checkpoint_under_another_round_is_passed_over(originals, tmp_path) ->
 
 
 @pytest.mark.parametrize("line", ['{"time": "now", "kind": "finished", "reason": "12 rounds"}', "[]", "{", "nothing"])
-def test_an_event_that_was_added_ends_nothing(line: str, originals, tmp_path) -> None:
+def test_an_event_that_was_added_ends_nothing(line: str, originals: dict[str, Folder], tmp_path: Path) -> None:
     run = copied(originals["torn"], tmp_path)
     with (run.path / "events.jsonl").open("a") as file:
         file.write(line + "\n")
@@ -219,7 +227,9 @@ def test_an_event_that_was_added_ends_nothing(line: str, originals, tmp_path) ->
     assert rows_of(run) == rows_of(originals["whole"])
 
 
-def test_export_says_that_the_last_checkpoint_is_damaged(originals, tmp_path, monkeypatch) -> None:
+def test_export_says_that_the_last_checkpoint_is_damaged(
+    originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     run = copied(originals["whole"], Path("runs"))
     before = min(run.checkpoints.iterdir())
@@ -242,7 +252,9 @@ def test_export_says_that_the_last_checkpoint_is_damaged(originals, tmp_path, mo
 # --- runs of earlier versions ----------------------------------------------------------------------------------------
 
 
-def test_runs_without_checksums_open_and_resume(originals, tmp_path, monkeypatch) -> None:
+def test_runs_without_checksums_open_and_resume(
+    originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     whole = without_checksums(copied(originals["whole"], Path("runs")))
     torn = without_checksums(copied(originals["torn"], Path("runs")))
@@ -255,7 +267,7 @@ def test_runs_without_checksums_open_and_resume(originals, tmp_path, monkeypatch
     assert model(torn) == model(whole)
 
 
-def test_a_run_of_a_later_version_is_refused_by_name(originals, tmp_path) -> None:
+def test_a_run_of_a_later_version_is_refused_by_name(originals: dict[str, Folder], tmp_path: Path) -> None:
     run = copied(originals["torn"], tmp_path)
     about = json.loads((run.path / "about.json").read_text()) | {"format": 99}
     contents = {"config.toml": (run.path / "config.toml").read_bytes(), "about.json": json.dumps(about).encode()}
@@ -265,7 +277,9 @@ def test_a_run_of_a_later_version_is_refused_by_name(originals, tmp_path) -> Non
         experiment.go_on(run, progress=False)
 
 
-def test_a_monitor_state_of_another_version_is_refused_by_name(originals, tmp_path, monkeypatch) -> None:
+def test_a_monitor_state_of_another_version_is_refused_by_name(
+    originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = copied(originals["torn"], tmp_path)
     monkeypatch.setattr("resolvent.runs.recorder.MonitorState", lambda: None)  # takes nothing of what was stored
     with pytest.raises(InputError, match=r"was left by resolvent .* this version cannot go on from"):
@@ -317,7 +331,7 @@ def outcome_of(run: Folder, whole: Folder) -> str:
 
 
 @pytest.mark.parametrize("status", ["whole", "torn"])
-def test_random_damage_is_refused_or_does_not_matter(status: str, originals, tmp_path) -> None:
+def test_random_damage_is_refused_or_does_not_matter(status: str, originals: dict[str, Folder], tmp_path: Path) -> None:
     seen = set()
     for seed in range(40):
         run = copied(originals[status], tmp_path / str(seed))

@@ -6,6 +6,7 @@ The disk is simulated: every fsync is recorded, and what would be left is writte
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,9 @@ class Lost(BaseException):
     """Something that must survive is gone. Nothing in the program may catch it."""
 
 
-def campaign(tmp_path: Path, lost: Site | None = None, resume: bool = False, tree: dict = TREE) -> tuple[Disk, int]:
+def campaign(
+    tmp_path: Path, lost: Site | None = None, resume: bool = False, tree: dict[str, Any] = TREE
+) -> tuple[Disk, int]:
     """Begin a run, and cut the power after every fsync; what survives is checked by both models. How many cuts."""
     root = tmp_path / "disk"
     root.mkdir()
@@ -42,10 +45,10 @@ def campaign(tmp_path: Path, lost: Site | None = None, resume: bool = False, tre
                 shutil.rmtree(left)
         cuts += 1
 
-    survivors: list = []
+    survivors: list[Any] = []
     keep = Recorder.__call__
 
-    def keeping(recorder, happened, *rest):
+    def keeping(recorder: Any, happened: Any, *rest: Any) -> Any:
         nonlocal promised
         keep(recorder, happened, *rest)
         promised = recorder.done
@@ -92,7 +95,7 @@ def check(out: Path, promised: int, done: str | None) -> None:
         raise Lost("the run had finished")
 
 
-def rows(run):
+def rows(run: Any) -> Any:
     return run.history().drop(columns="seconds").to_csv(), run.model().numpy().tobytes()
 
 
@@ -103,7 +106,8 @@ def test_whenever_the_power_is_cut_it_ends_with_the_same_bits(tmp_path: Path) ->
 
 
 def test_every_fsync_is_needed(tmp_path: Path) -> None:
-    needed, sites = set(), set()
+    needed: set[Site] = set()
+    sites: set[Site] = set()
     for name, tree in (("plain", TREE), ("diverging", DIVERGING)):
         (tmp_path / name).mkdir()
         found = campaign(tmp_path / name, tree=tree)[0].sites

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from resolvent import config, experiment
 from resolvent.errors import InputError, StorageError
 from resolvent.iteration import checkpoint
 from resolvent.runs import Folder, checkpoints, find, folders
+from resolvent.runs.recorder import Recorder
 from resolvent.solving.monitor import MonitorState
 
 SMALL = {"problem": {"name": "least-squares", "users": 4, "dim": 6, "rows": 12}, "scheme": {"eta": 0.02}}
@@ -40,11 +42,11 @@ class Killed(BaseException):
     """What a test raises where a process would be killed: nothing in the program may catch it."""
 
 
-def build(tree: dict) -> experiment.Experiment:
+def build(tree: dict[str, Any]) -> experiment.Experiment:
     return experiment.build(config.read(tree))
 
 
-def everything(run: Folder) -> tuple[dict[str, torch.Tensor], dict, str]:
+def everything(run: Folder) -> tuple[dict[str, torch.Tensor], dict[str, Any], str]:
     """All that a run computed: its last State, the watch's memory and its rows, but for the time it took."""
     found, complaints = checkpoints.newest(run.checkpoints)
     assert found is not None
@@ -67,8 +69,8 @@ def go_on_until_it_ends(run: Folder, monkeypatch: pytest.MonkeyPatch, survives: 
         with monkeypatch.context() as patch:
             left = [calls]
 
-            def count(original, left=left):
-                def call(*arguments, **keywords):
+            def count(original: Any, left: Any = left) -> Any:
+                def call(*arguments: Any, **keywords: Any) -> Any:
                     left[0] -= 1
                     if left[0] < 0:
                         raise Killed
@@ -119,7 +121,8 @@ def test_sigkill_at_twenty_random_moments(tmp_path: Path) -> None:
     subprocess.run(command("run", *asked, "--out", str(tmp_path / "whole")), check=True, capture_output=True)
     (whole,) = folders(tmp_path / "whole")
     took = whole.history()["seconds"].iloc[-1]
-    rng, moments, done = random.Random(0), 0, []
+    rng, moments = random.Random(0), 0
+    done: list[int] = []
     process = subprocess.Popen(command("run", *asked, "--out", str(tmp_path / "torn")), stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 480
     while moments < 20 and time.monotonic() < deadline:
@@ -143,7 +146,7 @@ def test_sigkill_at_twenty_random_moments(tmp_path: Path) -> None:
     assert [event["kind"] for event in torn.events] == ["started", *["resumed"] * 20, "finished"]
 
 
-def wait_for_progress(out: Path, process: subprocess.Popen, beyond: int) -> Folder | None:
+def wait_for_progress(out: Path, process: subprocess.Popen[Any], beyond: int) -> Folder | None:
     """The run, once this process has written a checkpoint of its own; None if it has ended."""
     while process.poll() is None:
         for run in folders(out):
@@ -155,13 +158,13 @@ def wait_for_progress(out: Path, process: subprocess.Popen, beyond: int) -> Fold
 
 
 def test_at_most_the_round_in_flight_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop_at_10(recorder, happened, *rest):
+    def stop_at_10(recorder: Any, happened: Any, *rest: Any) -> Any:
         if happened.number == 11:
             raise Killed
         return keep(recorder, happened, *rest)
 
-    keep = experiment.conduct.Recorder.__call__
-    monkeypatch.setattr(experiment.conduct.Recorder, "__call__", stop_at_10)
+    keep = Recorder.__call__
+    monkeypatch.setattr(Recorder, "__call__", stop_at_10)
     with pytest.raises(Killed):
         experiment.begin(build(FEDPI), tmp_path, progress=False)
     (run,) = folders(tmp_path)
@@ -170,17 +173,17 @@ def test_at_most_the_round_in_flight_is_lost(tmp_path: Path, monkeypatch: pytest
     assert run.status == "killed"
 
 
-def interrupted(tree: dict, out: Path, at: int = 10) -> Folder:
+def interrupted(tree: dict[str, Any], out: Path, at: int = 10) -> Folder:
     """A run that Ctrl-C ended in the round after `at`."""
-    keep = experiment.conduct.Recorder.__call__
+    keep = Recorder.__call__
 
-    def press(recorder, happened, *rest):
+    def press(recorder: Any, happened: Any, *rest: Any) -> Any:
         if happened.number == at + 1:
             raise KeyboardInterrupt
         return keep(recorder, happened, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment.conduct.Recorder, "__call__", press)
+        patch.setattr(Recorder, "__call__", press)
         outcome = experiment.begin(build(tree), out, progress=False)
     assert outcome.status == "interrupted"
     return outcome.run
@@ -200,7 +203,7 @@ def test_a_long_memory_keeps_its_order(tmp_path: Path) -> None:
     run = interrupted(tree, tmp_path / "torn", at=20)
     past = run.state().past
     assert len(past.points) > 10
-    tensors, numbers = checkpoint.pack(run.state())
+    tensors, numbers = checkpoint.pack(run.state())  # type: ignore[arg-type]
     again = checkpoint.unpack(dict(sorted(tensors.items())), numbers).past
     assert all(torch.equal(a, b) for a, b in zip(past.points, again.points, strict=True))
     assert experiment.go_on(run, progress=False).status == "finished"
@@ -257,7 +260,7 @@ def test_the_last_two_checkpoints_are_kept_and_nothing_else(tmp_path: Path) -> N
 def test_a_run_that_diverged_leaves_its_best_state(tmp_path: Path) -> None:
     run = experiment.begin(build(CASES["diverges late"]), tmp_path, progress=False).run
     history = run.history()
-    best = history.loc[history.value.idxmin()]
+    best = history.loc[history.value.idxmin()]  # type: ignore[call-overload]
     assert run.status == "diverged"
     assert run.state().round == best["round"] == run.row()["round"] == run.events[-1]["round"]
     assert f"the state after round {run.state().round}, of value {best.value:.6g}," in run.events[-1]["reason"]
@@ -380,7 +383,7 @@ def test_no_pickle_anywhere(tmp_path: Path) -> None:
         "",
     }
     state = run.state()
-    tensors, numbers = checkpoint.pack(state)
+    tensors, numbers = checkpoint.pack(state)  # type: ignore[arg-type]
     assert state.round == 40
     assert numbers["round"] == 40
     assert set(tensors) >= {"u", "p", "w"}

@@ -5,11 +5,13 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from command_line import SMALL, beside, resolvent
 from resolvent import config, experiment
+from resolvent.errors import StorageError
 from resolvent.runs import folders, lock
 
 SWEEP = ("sweep", "least-squares", *SMALL, "--grid", "scheme.eta=1e-3,2e-3,3e-3,4e-3,5e-3,6e-3", "--rounds", 300)
@@ -50,7 +52,7 @@ def test_a_sweep_takes_the_next_one_and_waits_for_the_last(tmp_path: Path, monke
     first = folders(Path("runs"))[0]
     events = first.path / "events.jsonl"
     events.write_bytes(events.read_bytes().splitlines(keepends=True)[0])
-    said: list = []
+    said: list[Any] = []
     with lock.held(first.path):
         thread = threading.Thread(target=lambda: said.append(resolvent(*sweep)))
         thread.start()
@@ -67,5 +69,5 @@ def test_a_store_whose_lock_is_held_too_long(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(lock, "CLAIM", 0.1)
     from filelock import FileLock
 
-    with FileLock(tmp_path / ".lock"), pytest.raises(experiment.conduct.StorageError, match="is locked by another"):
+    with FileLock(tmp_path / ".lock"), pytest.raises(StorageError, match="is locked by another"):
         experiment.take(build(), tmp_path, False)

@@ -6,6 +6,7 @@ import resource
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import filelock
 import pytest
@@ -37,7 +38,7 @@ def test_a_full_disk_at_every_write(monkeypatch: pytest.MonkeyPatch) -> None:
     for k in range(40):
         writes, original = [k], os.write
 
-        def write(handle, content, writes=writes, original=original):
+        def write(handle: Any, content: Any, writes: Any = writes, original: Any = original) -> Any:
             writes[0] -= 1
             if writes[0] == -1:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -78,7 +79,9 @@ def test_a_full_disk_when_a_run_begins_is_one_sentence() -> None:
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOLCK, "No locks available"), NotImplementedError("flock")])
 @pytest.mark.parametrize("command", [RUN, ("sweep", *RUN[1:], "--grid", "scheme.eta=0.1")], ids=["run", "sweep"])
-def test_missing_locks_are_one_sentence(error: Exception, command: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_locks_are_one_sentence(
+    error: Exception, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def acquire(*_: object, **__: object) -> None:
         raise error
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,11 +34,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     torch.set_num_threads(1)
 
 
-def begun(tree: dict, out: str, until: int | None = None) -> Folder:
+def begun(tree: dict[str, Any], out: str, until: int | None = None) -> Folder:
     torch.set_num_threads(2)
     keep = Recorder.__call__
 
-    def press(recorder, happened, *rest):
+    def press(recorder: Any, happened: Any, *rest: Any) -> Any:
         if happened.number == until:
             raise KeyboardInterrupt
         return keep(recorder, happened, *rest)

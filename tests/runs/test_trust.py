@@ -45,7 +45,9 @@ def test_one_s_own_run_goes_on(own: Folder) -> None:
 
 
 @pytest.mark.parametrize("key", ["none", "another"])
-def test_resume_of_a_folder_from_elsewhere_calls_nothing_unless_told(key: str, own: Folder, monkeypatch) -> None:
+def test_resume_of_a_folder_from_elsewhere_calls_nothing_unless_told(
+    key: str, own: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     somebody_else(monkeypatch)
     if key == "another":
         trust.seal(b"")
@@ -72,7 +74,7 @@ def test_an_edited_folder_of_one_s_own_calls_nothing(own: Folder) -> None:
     assert not Path("called").exists()
 
 
-def test_a_sweep_calls_only_what_was_asked_for(own: Folder, monkeypatch) -> None:
+def test_a_sweep_calls_only_what_was_asked_for(own: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with the same fingerprint is gone on with by the code that the user named."""
     shutil.copytree(own.path, own.path.with_name("copy-of-somebody"))
     said = resolvent("sweep", "own.py:make", "--rounds", 5, "--grid", "scheme.eta=0.1", "--quiet")
@@ -112,7 +114,7 @@ def test_the_key_is_this_user_s_alone(own: Folder) -> None:
     assert trust.sealed(own.path)
 
 
-def test_without_a_place_for_a_key_runs_run(monkeypatch) -> None:
+def test_without_a_place_for_a_key_runs_run(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(Path("file").absolute()))
     Path("own.py").write_text(OWN)

@@ -1,6 +1,7 @@
 """Code of the user's that raises in a round: what was done is kept, and it is said what happened, where."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def custom(failing):
+def custom(failing: Any) -> rs.Custom:
     prox = [lambda u, eta, i=i: failing((u + eta * i) / (1 + eta)) for i in range(4)]
     return rs.Custom(users=4, dim=3, prox=prox)
 
@@ -110,7 +111,7 @@ def test_a_fork_goes_on_with_mended_code(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_in_the_library_the_run_so_far_is_on_the_exception(error: BaseException, engine: str) -> None:
     left = [30]
 
-    def failing(x):
+    def failing(x: Any) -> Any:
         left[0] -= 1
         if left[0] == 0:
             raise error
@@ -118,7 +119,7 @@ def test_in_the_library_the_run_so_far_is_on_the_exception(error: BaseException,
 
     with pytest.raises((KeyError, SystemExit, OSError, RuntimeError)) as caught:
         rs.solve(custom(failing), rs.fedpi(0.5), 50, engine=engine, progress=False)
-    run = caught.value.run
+    run = caught.value.run  # type: ignore[attr-defined]
     assert run.status == "failed"
     assert 1 <= run.state.round < 50
     assert len(run.history) == run.state.round
@@ -133,7 +134,7 @@ def test_in_the_library_the_run_so_far_is_on_the_exception(error: BaseException,
 def test_a_value_that_fails_leaves_what_was_measured() -> None:
     calls = [0]
 
-    def value(x):
+    def value(x: Any) -> Any:
         calls[0] += 1
         if calls[0] > 290:
             raise ZeroDivisionError
@@ -142,16 +143,16 @@ def test_a_value_that_fails_leaves_what_was_measured() -> None:
     problem = rs.Custom(users=4, dim=3, prox=[lambda u, eta: u / (1 + eta)] * 4, value=[value] * 4)
     with pytest.raises(ZeroDivisionError) as caught:
         rs.solve(problem, rs.fedpi(0.5), 400, progress=False)
-    run = caught.value.run
+    run = caught.value.run  # type: ignore[attr-defined]
     assert run.state.round >= len(run.history)
     assert np.isfinite(run.history["value"]).all()
 
 
 def test_a_callback_that_fails_keeps_its_round() -> None:
-    def callback(happened):
+    def callback(happened: Any) -> None:
         if happened.number == 7:
             raise LookupError
 
     with pytest.raises(LookupError) as caught:
         rs.solve(custom(lambda x: x), rs.fedpi(0.5), 50, callback=callback, progress=False)
-    assert caught.value.run.state.round == 7
+    assert caught.value.run.state.round == 7  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from command_line import Said, beside, model, resolvent, rows
 from resolvent.runs import Folder, folders
@@ -79,7 +80,7 @@ def _originals(at: Path) -> tuple[Folder, Folder]:
     (whole,) = folders(at / "whole")
     keep = forge.recorder_call()
 
-    def kill(recorder, happened, *rest):
+    def kill(recorder: Any, happened: Any, *rest: Any) -> Any:
         if happened.number == 8:
             raise forge.Killed
         return keep(recorder, happened, *rest)

@@ -130,7 +130,7 @@ def data(rng: random.Random, stem: Path) -> Path:
     if rng.random() < 0.8:
         content = scrambled(content, rng)
     suffix = f".{kind}" if kind else ""
-    packing = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+    packing: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
     if rng.random() < 0.4:
         packed = rng.choice(list(packing))
         content = packing[packed](content)
@@ -162,7 +162,7 @@ def _plain(kind: str, rng: random.Random) -> bytes:
     return "\n".join(f"{k % 2} 1:{k * scale} {rng.choice([2, 2, 2, 40])}:{k * k % 7}" for k in range(n)).encode()
 
 
-def wait_for_a_checkpoint(out: Path, process: subprocess.Popen) -> None:
+def wait_for_a_checkpoint(out: Path, process: subprocess.Popen[Any]) -> None:
     """Until the process has written something, or has ended."""
     before = {path for run in folders(out) for path in run.checkpoints.iterdir()} if out.is_dir() else set()
     while process.poll() is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from resolvent import engines
@@ -45,7 +46,7 @@ def solve(
     participation: Participation | float | None = None,
     engine: str | Engine = "in_process",
     seed: int = 0,
-    start: Tensor | State | None = None,
+    start: ArrayLike | Tensor | State | None = None,
     stop: Stop | Callable[[Round], bool] | None = None,
     average: str | None = None,
     every: int = 1,
@@ -203,7 +204,11 @@ def _warn(explanation: Explanation) -> None:
 
 
 def _begin(
-    engine: Engine, scheme: Scheme, participation: Participation, accelerate: Accelerate, start: Tensor | State | None
+    engine: Engine,
+    scheme: Scheme,
+    participation: Participation,
+    accelerate: Accelerate,
+    start: ArrayLike | Tensor | State | None,
 ) -> State:
     facts = engine.facts
     rows, dim = facts.here, facts.dim

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import resolvent as rs
@@ -29,7 +31,8 @@ def averages(seed: int) -> str:
         start=rng.standard_normal(d),
         callback=lambda r: models.append(r.model[0].numpy()),
     )
-    for row, last in zip(run.history.itertuples(), range(1, rounds + 1), strict=True):
+    table: Any = run.history
+    for row, last in zip(table.itertuples(), range(1, rounds + 1), strict=True):
         came = [t for t in range(last) if masks[t].any()]
         begun = 0 if kind == "ergodic" else 2 ** int(np.log2(last)) - 1
         counted = [t for t in came if t >= begun] or _before(came, begun)
@@ -42,7 +45,7 @@ def averages(seed: int) -> str:
             for c, x in zip(problem.curvature.numpy(), problem.centre.numpy(), strict=True)
         )
         assert np.isclose(row.average_value, value, rtol=1e-9, atol=1e-12), (
-            f"{kind}, round {last}: {masks.any(1)[:last]}"
+            f"{kind}, round {last}: {masks.any(1)[:last]}"  # type: ignore[index]
         )
     return "right"
 

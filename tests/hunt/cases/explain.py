@@ -54,7 +54,7 @@ def draw(rng: np.random.Generator) -> Case:
     if rng.random() < 0.15:
         k = int(rng.integers(3))
         numbers[k] = draw_change(rng, numbers[k])
-    scheme = rs.Scheme(*numbers, eta, operator, forward=forward)
+    scheme = rs.Scheme(*numbers, eta, operator, forward=forward)  # type: ignore[call-arg, misc]
 
     def at(t: int) -> tuple[float, ...]:
         return tuple(n(t) if callable(n) else n for n in (*numbers, eta))
@@ -89,7 +89,7 @@ def draw_problem(rng: np.random.Generator) -> tuple[Any, plain.Users, float]:
     L = float(np.linalg.eigvalsh(users.H).max())
     if kind != "custom":
         return rs.LeastSquares(A, b, weights=lam), users, L
-    known = {"lipschitz": L} if rng.random() < 0.5 else {}
+    known: dict[str, Any] = {"lipschitz": L} if rng.random() < 0.5 else {}
 
     def both(function: Any) -> Any:
         return lambda *given: torch.from_numpy(function(given[0].expand(m, -1).numpy(), *given[1:]))
@@ -206,7 +206,7 @@ def linearly(case: Case) -> float:
     """What a contraction may leave of the first residual: ten times its factor to the power of half the rounds."""
     alpha, _, gamma, eta = case.numbers(10**6)
     curvatures = (
-        np.linalg.eigvalsh(case.users.H) if isinstance(case.users, plain.Squares) else np.array([case.users.reg])
+        np.linalg.eigvalsh(case.users.H) if isinstance(case.users, plain.Squares) else np.array([case.users.reg])  # type: ignore[attr-defined]
     )
     s = np.array([curvatures.min(), curvatures.max()])
     answers = 1 - eta * s if case.scheme.forward else 1 / (1 + eta * s)
@@ -265,7 +265,7 @@ def least(users: plain.Users) -> float:
             bounds=[(None, None)] * d + [(0, None)] * m,
         )
         return float(found.fun)
-    w = np.zeros(users.dim)
+    w: Any = np.zeros(users.dim)
     if isinstance(users, plain.Squares):
         root = np.sqrt(users.lam)[:, None]
         w = np.linalg.lstsq((users.A * root[..., None]).reshape(-1, users.dim), (users.b * root).ravel(), rcond=None)[0]

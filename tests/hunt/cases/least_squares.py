@@ -113,7 +113,8 @@ def draw(seed: int, kinds: tuple[type, ...] = (np.float64, np.float32)) -> Case:
         scale = np.full(d, scale[0]) if alike is not None else np.concatenate([[scale.min()], scale[1:]])
     truth = rng.standard_normal(d) / scale
     noise = float(rng.choice([0, 1e-3, 1]))
-    A, b = [], []
+    A: list[Any] = []
+    b: list[Any] = []
     for _ in range(users):
         n = int(rng.integers(1, 9))
         X = rng.standard_normal((n, d))
@@ -147,7 +148,7 @@ def pooled(case: Case, pulls: list[Matrix] | None = None, sides: list[Vector] | 
     k = sides or [f.k for f in case.users]
     d = range(len(k[0]))
     total = [[sum(x * h[i][j] for x, h in zip(case.lam, H, strict=True)) for j in d] for i in d]
-    return solved(total, [sum(x * y[i] for x, y in zip(case.lam, k, strict=True)) for i in d])  # type: ignore[arg-type]
+    return solved(total, [sum(x * y[i] for x, y in zip(case.lam, k, strict=True)) for i in d])  # type: ignore[arg-type, misc]
 
 
 def f_of(case: Case, w: Vector) -> Fraction:

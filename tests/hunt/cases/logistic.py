@@ -214,7 +214,7 @@ def minimum_with_regulariser(seed: int) -> str:
         least = float(least)
     assert problem.fstar is not None
     assert abs(problem.fstar - least) <= 1e-9 * least, f"f* is {least}, not {problem.fstar}"
-    gap = float(problem.gap(torch.from_numpy(w).unsqueeze(0)))
+    gap = float(problem.gap(torch.from_numpy(w).unsqueeze(0)))  # type: ignore[arg-type]
     assert abs(gap - truth) <= 1e-6 * truth + 1e-9 * least, f"the gap is {truth}, not {gap}"
     return "right"
 

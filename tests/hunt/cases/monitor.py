@@ -39,11 +39,11 @@ class Case:
 
     @property
     def unstable(self) -> bool:
-        return bool(max(np.linalg.norm(f.A, 2) ** 2 for f in self.users) * self.scheme.eta > 1)
+        return bool(max(np.linalg.norm(f.A, 2) ** 2 for f in self.users) * self.scheme.eta > 1)  # type: ignore[operator]
 
     def solve(self, rounds: int = ROUNDS, **more: Any) -> rs.Run:
         mixing = (self.scheme.alpha, self.scheme.beta, self.scheme.gamma)
-        local = {"forward": bool(self.forward), "steps": max(self.forward, 1)}
+        local: dict[str, Any] = {"forward": bool(self.forward), "steps": max(self.forward, 1)}
         scheme = rs.Scheme(*mixing, self.scheme.eta, **local, name="it")
         more = {"start": self.start, "participation": self.who, "seed": self.seed} | more
         return rs.solve(self.problem, scheme, rounds=rounds, **more)
@@ -73,11 +73,11 @@ def draw(seed: int) -> Case:
     for _ in range(m):
         A = steep * rng.standard_normal((int(rng.integers(1, 5)), d))
         users.append(Squares(A, A @ (scale * rng.standard_normal(d))))
-    L = max(np.linalg.norm(f.A, 2) ** 2 for f in users)
+    L = float(max(np.linalg.norm(f.A, 2) ** 2 for f in users))
     forward = int(rng.choice([0, 0, 1, 3]))
     eta = (10 ** rng.uniform(-2, 1.5) if forward else 10 ** rng.uniform(-4, 4)) / L
-    mixing = ([1, 1, 1], [2, 2, 1], [2, 2, 0.5], [2, 1, 1], [1, 2, 1], list(rng.uniform(0.2, [2, 2, 1])))
-    scheme = Grand(
+    mixing: Any = ([1, 1, 1], [2, 2, 1], [2, 2, 0.5], [2, 1, 1], [1, 2, 1], list(rng.uniform(0.2, [2, 2, 1])))
+    scheme = Grand(  # type: ignore[call-arg]
         *mixing[int(rng.integers(len(mixing)))], eta, textbook.descend(forward) if forward else textbook.prox
     )
     absent = str(rng.choice(["hold", "paper"]))
@@ -163,7 +163,7 @@ def parts(seed: int) -> str:
     judged = [
         re.search(until, run.reason.replace(f"{ROUNDS - cut} rounds", f"{ROUNDS} rounds")) for run in (rest, whole)
     ]
-    assert judged[0][0] == judged[1][0], f"{rest.reason}, but the whole: {whole.reason}"
+    assert judged[0][0] == judged[1][0], f"{rest.reason}, but the whole: {whole.reason}"  # type: ignore[index]
     return "diverged" if whole.status == "diverged" else "right"
 
 

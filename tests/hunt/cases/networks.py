@@ -276,7 +276,7 @@ WAYS_TO_WRITE: list[Op] = [
     lambda m, h: h / h.size(0),
     lambda m, h: h + h.detach(),
     lambda m, h: torch.cat([h, torch.relu(h)], 1),
-    lambda m, h: sum(h.chunk(2, 1)[:1]),
+    lambda m, h: sum(h.chunk(2, 1)[:1]),  # type: ignore[list-item, return-value]
     lambda m, h: h.split(1, 1)[0],
     lambda m, h: h[:, : max(1, h.shape[1] - 1)],
     lambda m, h: h.flip(1),
@@ -360,7 +360,7 @@ def body(rng: Rng) -> tuple[Drawn, tuple[int, ...]]:
     for k in range(count):
         m.simple = bool(kind < 2 and k != odd)
         steps = SIMPLE if m.simple else STEPS
-        extend(m, shape, lambda found, steps=steps: steps[rng.integers(len(steps))](rng, m, found))
+        extend(m, shape, lambda found, steps=steps: steps[rng.integers(len(steps))](rng, m, found))  # type: ignore[misc]
     return m, shape
 
 
@@ -478,7 +478,7 @@ def hook(rng: Rng, m: Drawn) -> None:
         last.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
     elif kind == 2:
         last.register_full_backward_hook(
-            lambda module, inward, outward: tuple(None if g is None else 2 * g for g in inward)
+            lambda module, inward, outward: tuple(None if g is None else 2 * g for g in inward)  # type: ignore[attr-defined]
         )
     elif kind == 3:
         parametrizations.weight_norm(last)
@@ -491,7 +491,7 @@ def hook(rng: Rng, m: Drawn) -> None:
 
 @contextmanager
 def numba(there: bool) -> Iterator[None]:
-    desk.find_spec = find_spec if there else lambda name: None if name == "numba" else find_spec(name)  # type: ignore[attr-defined]
+    desk.find_spec = find_spec if there else lambda name: None if name == "numba" else find_spec(name)  # type: ignore[assignment, attr-defined, misc]
     try:
         yield
     finally:

@@ -20,11 +20,11 @@ def one_user(seed: int) -> str:
     d, n = int(rng.integers(1, 4)), int(rng.integers(1, 6))
     A = rng.standard_normal((n, d))
     user = Squares(A, A @ rng.standard_normal(d) + 0.1 * rng.standard_normal(n))
-    L = np.linalg.norm(A, 2) ** 2
+    L = float(np.linalg.norm(A, 2) ** 2)
     forward = int(rng.choice([0, 0, 1, 3]))
-    mixing = ([1, 1, 1], [2, 2, 1], [2, 2, 0.5], [2, 1, 1], [1, 2, 1], list(rng.uniform(0.2, [2, 2, 1])))
+    mixing: Any = ([1, 1, 1], [2, 2, 1], [2, 2, 0.5], [2, 1, 1], [1, 2, 1], list(rng.uniform(0.2, [2, 2, 1])))
     eta = (rng.uniform(0.1, 0.9) if forward else 10 ** rng.uniform(-2, 2)) / L
-    plain = Grand(*mixing[int(rng.integers(6))], eta, textbook.descend(forward) if forward else textbook.prox)
+    plain = Grand(*mixing[int(rng.integers(6))], eta, textbook.descend(forward) if forward else textbook.prox)  # type: ignore[call-arg]
     scheme = rs.Scheme(plain.alpha, plain.beta, plain.gamma, eta, forward=bool(forward), steps=max(forward, 1))
     absent = str(rng.choice(["hold", "paper"]))
     masks = rng.random((ROUNDS, 1)) < rng.uniform(0.3, 1)

@@ -105,9 +105,8 @@ def some_scheme(rng: np.random.Generator, L: float, changing: bool, mixing: bool
     if changing and rng.random() < 0.5:
         given, plain = some_schedule(rng, eta)
     if name in MIXING:
-        alpha, beta, gamma = MIXING[name]
         scheme = getattr(rs, name)(given, **({"steps": steps} if forward else {}))
-        return scheme, Grand(alpha, beta, gamma, plain, local), given is not eta
+        return scheme, Grand(*MIXING[name], plain, local), given is not eta
     alpha, beta, gamma = rng.uniform(0, 2), rng.choice([1.0, rng.uniform(0, 2)]), rng.uniform(0.05, 1)
     numbers: list[Any] = [float(alpha), float(beta), float(gamma)]
     if mixing and rng.random() < 0.3:
@@ -115,7 +114,7 @@ def some_scheme(rng: np.random.Generator, L: float, changing: bool, mixing: bool
         base = numbers[k]
         numbers[k] = lambda t: base * (1 - 0.5 / (t + 1))
     how: dict[str, Any] = {"forward": True, "steps": steps} if forward else {}
-    return rs.Scheme(*numbers, given, **how), Grand(*numbers, plain, local), given is not eta
+    return rs.Scheme(*numbers, given, **how), Grand(*numbers, plain, local), given is not eta  # type: ignore[call-arg]
 
 
 def draw(rng: np.random.Generator, changing: bool = True, mixing: bool = True, one: bool = True) -> Case:
@@ -132,7 +131,7 @@ def draw(rng: np.random.Generator, changing: bool = True, mixing: bool = True, o
     lam = some_weights(rng, m)
     dtype = np.float32 if float32 else np.float64
     problem = rs.LeastSquares([f.A.astype(dtype) for f in users], [f.b.astype(dtype) for f in users], weights=lam)
-    L = max(np.linalg.norm(f.A, 2) ** 2 for f in users)
+    L = float(max(np.linalg.norm(f.A, 2) ** 2 for f in users))
     scheme, grand, changes = some_scheme(rng, float(L), changing, mixing)
     if changes and scheme.exact:  # the package keeps subgradients when eta changes: see eta_that_changes
         scheme, grand, _ = rs.fedprox(1 / L), Grand(1, 1, 1, 1 / L), False

@@ -156,7 +156,7 @@ def targets(aim: Aim, n: int, rng: np.random.Generator) -> Tensor:
 # --- containers ------------------------------------------------------------------------------------------------------
 
 
-class Rows(Dataset):
+class Rows(Dataset[Any]):
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
 
@@ -175,7 +175,7 @@ class Doubled(TensorDataset):
         return 2 * x, y
 
 
-class Flow(IterableDataset):
+class Flow(IterableDataset[Any]):
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
 
@@ -199,7 +199,7 @@ class Own(Sampler[int]):
         return len(self.rows)
 
 
-def hidden(x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Dataset, list[int]]:
+def hidden(x: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[Any, list[int]]:
     """A data set with the user's rows among those of others, in order, and where they are."""
     n, more = len(y), int(rng.integers(1, 12))
     where = sorted(rng.choice(n + more, n, replace=False).tolist())
@@ -365,7 +365,7 @@ def drawing_loaders(seed: int) -> str:
     class Batches(BatchSampler):
         pass
 
-    class Reading(DataLoader):
+    class Reading(DataLoader[Any]):
         def __iter__(self) -> Any:
             return iter([])
 
@@ -420,7 +420,7 @@ def buffers_of_a_loop(seed: int) -> str:
                         own[i].zero_grad()
                         F.cross_entropy(own[i](x[mine]), y[mine]).backward()
                         ends[i] = ends[i] - 0.1 * torch.cat([p.grad.flatten() for p in own[i].parameters()])
-        w = sum(ends) / len(ends)
+        w = sum(ends) / len(ends)  # type: ignore[assignment]
     check_close(run.model, w, "model")
     for i, module in enumerate(own):
         for (name, found), (_, wanted) in zip(
