@@ -15,8 +15,8 @@ from torch import Tensor
 
 from resolvent.errors import BlewUp
 from resolvent.iteration.engine import PERSONAL, Ask, Memory, Spread
-from resolvent.problems.newton.factors import Factors, factors
-from resolvent.problems.newton.prox import Guess, cold, newton_prox, points
+from resolvent.problems.newton.inverses import Inverses, empty_inverses
+from resolvent.problems.newton.prox import WarmStart, cold_start, newton_prox, retained_points
 from resolvent.problems.problem import Problem, select
 from resolvent.problems.quadratic.affine import Affine
 
@@ -136,7 +136,7 @@ class Newton:
 
     problem: Any
     tol: float
-    kept: Factors | None = None
+    kept: Inverses | None = None
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         part = self.problem if ask.who is None else self.problem.take(ask.who)
@@ -149,7 +149,7 @@ class Newton:
         solved = newton_prox(part, u, ask.eta, self._guess(part, u, ask.eta, past), mine, self.tol)
         if solved.wrong:
             solved.demand(ask.eta, f" in round {ask.t + 1}", ask.among(self.problem.users).names)
-        now = vars(solved.guess) | {"anchor": mine.anchor, "error": solved.error}
+        now = vars(solved.warm) | {"anchor": mine.anchor, "error": solved.error}
         if ask.who is not None:
             now = {key: memory[key].index_copy(0, ask.who, rows) for key, rows in now.items()}
             kept.put(ask.who, mine)
@@ -158,22 +158,22 @@ class Newton:
 
     def _blank(self, like: Tensor) -> Memory:
         m, d = self.problem.users, self.problem.dim
-        k = points(d)
+        k = retained_points(d)
         shapes = {"x": (m, k, d), "g": (m, k, d), "debt": (m,), "anchor": (m, d + 1), "error": (m,)}
         return {name: like.new_full(shape, torch.nan) for name, shape in shapes.items()}
 
-    def _guess(self, part: Any, u: Tensor, eta: float, past: Memory) -> Guess:
+    def _guess(self, part: Any, u: Tensor, eta: float, past: Memory) -> WarmStart:
         x, g, debt = past["x"], past["g"], past["debt"]
         fresh = debt.isnan()
         if not bool(fresh.any()):
-            return Guess(x, g, debt)
-        new, rows = cold(part, u, eta), fresh[:, None, None]
-        return Guess(torch.where(rows, new.x, x), torch.where(rows, new.g, g), torch.where(fresh, new.debt, debt))
+            return WarmStart(x, g, debt)
+        new, rows = cold_start(part, u, eta), fresh[:, None, None]
+        return WarmStart(torch.where(rows, new.x, x), torch.where(rows, new.g, g), torch.where(fresh, new.debt, debt))
 
-    def _kept(self, anchor: Tensor) -> Factors:
+    def _kept(self, anchor: Tensor) -> Inverses:
         """The factorisations at these anchors: those at hand, or made anew after a resume, with the same bits."""
         if self.kept is None or self.kept.anchor is not anchor:
-            self.kept = factors(self.problem, anchor)
+            self.kept = empty_inverses(self.problem, anchor)
             which = ~anchor[:, 0].isnan()
             if bool(which.any()):
                 self.kept.renew(self.problem, which, anchor)

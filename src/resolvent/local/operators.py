@@ -17,7 +17,7 @@ from resolvent.errors import InputError, refuse, whole
 from resolvent.iteration.engine import Ask
 from resolvent.local.bound import Bound, Filter, Newton, Plain, Trained
 from resolvent.local.descent import accelerated, descend, gradients, optimise
-from resolvent.problems.newton.factors import by_rows, check_room
+from resolvent.problems.newton.inverses import by_rows, check_room
 from resolvent.problems.problem import Problem
 from resolvent.problems.quadratic.affine import prox_share, steps_share
 
