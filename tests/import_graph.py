@@ -58,7 +58,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"certified"},
         {"minimum"},
     ],
-    "local": [{"bound", "descent"}, {"operators"}],
+    "local": [{"bound", "memory", "descent"}, {"quadratic", "newton", "training"}, {"operators"}],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs"},
         {"userdata", "plain"},
