@@ -18,6 +18,8 @@ PLAIN = 40
 """Steps without softening: a good start needs a handful."""
 STEPS = 400
 COOLING = 0.03
+FINAL = 16.0
+"""Where curvatures jump, steps go on until the error is at most so many times what rounding contributes to it."""
 
 
 def minimise(objective: Objective, start: Floats) -> Certified:
@@ -44,7 +46,7 @@ def _minimise(objective: Objective, start: Floats) -> Certified:
 
 def _descend(objective: Objective, z: Floats, soft: bool) -> Certified:
     """Down to where steps gain nothing more, and the certificate of the best iterate close to the solution."""
-    best = Certified(z)
+    best, smooth = Certified(z), objective.loss.curvature_rate is not None
     least, closest, T = np.inf, None, _softness(objective, z) if soft else 1.0
     for _ in range(STEPS if soft else PLAIN):
         here = Iterate.at(objective, z, T)
@@ -58,9 +60,9 @@ def _descend(objective: Objective, z: Floats, soft: bool) -> Certified:
             if (settled or least == 0) and closest is not None:
                 new, closest = certificate(objective, closest), None
                 best = new if new.error <= best.error else best
-                if least == 0 or np.isfinite(best.error):
+                if least == 0 or (np.isfinite(best.error) if smooth else best.error <= FINAL * best.noise):
                     break
-        z = z - (1.0 if near else _length(objective, here, T)) * here.h
+        z = z - (1.0 if near and smooth else _length(objective, here, T)) * here.h
         if near:
             T = max(1.0, T * COOLING)
     return best if closest is None else min(best, certificate(objective, closest), key=lambda found: found.error)
