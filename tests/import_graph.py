@@ -44,7 +44,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "problems": [
         {"problem", "products", "room"},
         {"inputs", "newton"},
-        {"rows", "sets"},
+        {"rows", "sets", "callables"},
         {"quadratic", "linear"},
         {"least_squares", "logistic", "deviations", "simple", "indicators", "custom"},
         {"generate", "verify"},

@@ -1,6 +1,6 @@
 """What users remember between rounds: a dictionary of (users, ...) tensors, one row per user.
 
-A question to some users is answered with their rows, and changes no others.
+A question to some users reads and changes their rows only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a linear model needs to know of its loss: phi(t) per row, a function of the predictor t = a . w and a target b.
 
-A loss is an object made from the targets b, so that it may precompute what it likes from them. All of its methods work
+A loss is an object made from the targets b, so that it can precompute from them. All of its methods work
 element by element, on tensors of the shape of b.
 """
 

@@ -83,7 +83,7 @@ class LinearModel:
         return torch.addcmul(self.rows.gather(parts), self.reg.unsqueeze(1), W)
 
     def hessian(self, W: Tensor) -> Tensor:
-        """One user at a time, so that a cached inverse has the same bits whoever was asked beside this user."""
+        """One user at a time, so that a cached inverse has the same bits whichever users are asked together."""
         check_room(self)
         rows = [w.clone() for w in as_rows(W, self).expand(self.users, -1)]
         H = torch.stack([self._bend(i, w) for i, w in enumerate(rows)])

@@ -88,7 +88,7 @@ def _without_ridge(rows: Rows) -> Minimum:
     cutoff = max(scaled.shape) * EPS * S.max(initial=0)
     rank = int(np.count_nonzero(cutoff < S))
     if rank and S[rank - 1] <= UNCLEAR * cutoff:
-        return Minimum.unknown("the features are so nearly dependent that a minimiser cannot be told from none")
+        return Minimum.unknown("the features are so nearly dependent that round-off hides whether there is a minimiser")
     inside = rows.objective(0.0, lengths[:, None] * U[:, :rank], rotated=True)
     found = minimise(inside, np.zeros(rank))
     if np.isfinite(found.error):

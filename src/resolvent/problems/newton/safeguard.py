@@ -1,9 +1,9 @@
-"""The prox of one user's smooth convex function by Newton's method with a line search, where the quick way has failed.
+"""The prox of one user's smooth convex function by Newton's method with a line search, where the fast method failed.
 
 F(x) = eta f(x) + |x - u|^2 / 2 is strongly convex with modulus 1, and e(x) is its gradient. A step h with h . e > 0
 goes down. It is halved until the slope of F along it is not yet positive, which is at least half the way to the lowest
-point: since F is convex, that gains at least half of what the best length would. What contradicts convexity on the way
-is said.
+point: since F is convex, that gains at least half of what the best length would. What contradicts convexity on the
+way is reported.
 """
 
 from __future__ import annotations
