@@ -13,8 +13,10 @@ import resolvent as rs
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration.engine import Ask
 from resolvent.problems import room
-from resolvent.problems.newton import factors, minimum
-from resolvent.problems.newton.certified import Losses, minimise
+from resolvent.problems.logistic import WeightedLogistic
+from resolvent.problems.newton import inverses, minimum
+from resolvent.problems.newton.certified import minimise
+from resolvent.problems.newton.objective import Objective
 from resolvent.problems.problem import objective
 from resolvent.problems.sets import Ball, Orthant
 
@@ -46,8 +48,8 @@ def test_the_prox_is_found_where_losses_bend_in_thin_layers() -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
         A, b, u = rng.standard_normal((11, 4)) * 4e5, rng.choice([-1.0, 1.0], 11), rng.standard_normal(4) * 1e6
-        C = b[:, None] * A
-        found = minimise(Losses(C, C @ u, np.full(11, 10.0), 1.0), np.zeros(4))
+        loss = WeightedLogistic(b, np.full(11, 10.0))
+        found = minimise(Objective(A, A @ u, loss, 1.0), np.zeros(4))
         assert found.error <= 1e-12 * np.linalg.norm(u)
 
 
@@ -311,16 +313,16 @@ def test_the_space_of_the_rows_gives_the_same_prox(sizes: tuple[int, ...], eta: 
     problem = wide(80, sizes)
     u = torch.from_numpy(np.random.default_rng(6).standard_normal((len(sizes), 80)))
     thin = newton(problem, u, eta)
-    assert isinstance(factors.factors(problem, u), factors.Mixed)
-    monkeypatch.setattr(factors, "WIDE", 10**6)
-    assert isinstance(factors.factors(problem, u), factors.Kept)
+    assert isinstance(inverses.empty_inverses(problem, u), inverses.MixedInverses)
+    monkeypatch.setattr(inverses, "MANY_FEATURES", 10**6)
+    assert isinstance(inverses.empty_inverses(problem, u), inverses.DenseInverses)
     torch.testing.assert_close(thin, newton(problem, u, eta), rtol=1e-10, atol=1e-10)
 
 
 def test_the_space_of_the_rows_has_the_same_inverse() -> None:
     problem, eta = wide(80, (5, 90, 7)), 30.0
     x, e = torch.from_numpy(np.random.default_rng(7).standard_normal((2, 3, 80)))
-    mixed = factors.factors(problem, x)
+    mixed = inverses.empty_inverses(problem, x)
     mixed.renew(problem, torch.tensor([True] * 3), torch.cat([x, torch.full((3, 1), eta)], 1))
     Q = torch.eye(80, dtype=torch.float64) + eta * problem.hessian(x)
     torch.testing.assert_close(mixed.apply(e), torch.linalg.solve(Q, e), rtol=1e-10, atol=1e-12)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.problems.newton.factors import Kept
-from resolvent.problems.newton.prox import corrected, points
+from resolvent.problems.newton.inverses import DenseInverses
+from resolvent.problems.newton.prox import corrected, retained_points
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -23,11 +23,11 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
 
 
-def crude() -> Kept:
+def crude() -> DenseInverses:
     """B = I, which is wrong: what is right comes from the pairs."""
-    kept = Kept.empty(USERS, DIM, drawn(1))
-    kept.inverse += torch.eye(DIM, dtype=torch.float64)
-    return kept
+    inverses = DenseInverses.empty(USERS, DIM, drawn(1))
+    inverses.inverse += torch.eye(DIM, dtype=torch.float64)
+    return inverses
 
 
 @pytest.fixture
@@ -68,13 +68,13 @@ def test_pairs_that_hardly_differ_still_say_how(M: Tensor) -> None:
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
 def test_pairs_without_news_count_for_nothing(M: Tensor, kind: torch.dtype) -> None:
     s, y = (pair.to(kind) for pair in seen(M, drawn(USERS, 1, DIM, seed=2)))
-    e, kept = drawn(USERS, DIM, seed=1).to(kind), crude()
-    kept.inverse = kept.inverse.to(kind)
+    e, inverses = drawn(USERS, DIM, seed=1).to(kind), crude()
+    inverses.inverse = inverses.inverse.to(kind)
     nothing = torch.zeros_like(s)
-    assert torch.equal(corrected(kept, e, nothing, nothing), e)
-    once = corrected(kept, e, s, y)
+    assert torch.equal(corrected(inverses, e, nothing, nothing), e)
+    once = corrected(inverses, e, s, y)
     for more in ((s, y), (2 * s, 2 * y), (nothing, nothing)):
-        again = corrected(kept, e, torch.cat([s, more[0]], 1), torch.cat([y, more[1]], 1))
+        again = corrected(inverses, e, torch.cat([s, more[0]], 1), torch.cat([y, more[1]], 1))
         torch.testing.assert_close(again, once, rtol=1e-5, atol=1e-5)
 
 
@@ -114,5 +114,5 @@ def test_a_settled_round_takes_one_gradient(scheme: rs.Scheme) -> None:
 @pytest.mark.parametrize("dim", [1, 2, 30])
 def test_no_more_points_are_kept_than_say_something(dim: int) -> None:
     run = rs.solve(rs.make_logistic(users=3, rows=20, dim=dim), rs.fedpi(0.1), rounds=3)
-    assert run.state.memory["x"].shape == run.state.memory["g"].shape == (3, points(dim), dim)
-    assert points(dim) <= dim + 1
+    assert run.state.memory["x"].shape == run.state.memory["g"].shape == (3, retained_points(dim), dim)
+    assert retained_points(dim) <= dim + 1

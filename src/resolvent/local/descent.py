@@ -13,12 +13,12 @@ from torch import Tensor
 from resolvent import randomness
 
 Gradient = Callable[[Tensor], Tensor]
-Step = tuple[Gradient, Tensor | None]
-"""A gradient, and which users it moves, (users, 1); None: all."""
+LocalStep = tuple[Gradient, Tensor | None]
+"""A gradient, and a mask (users, 1) of the users that it moves; None: all."""
 
 
 def descend(
-    x: Tensor, lr: Tensor | float, momentum: float, steps: Iterator[Step], pull: Gradient | None = None
+    x: Tensor, lr: Tensor | float, momentum: float, steps: Iterator[LocalStep], pull: Gradient | None = None
 ) -> Tensor:
     """x <- x - lr v with v <- momentum v + gradient; `pull` is a second, full gradient added to each."""
     v = torch.zeros_like(x)
@@ -30,7 +30,7 @@ def descend(
     return x
 
 
-def optimise(x: Tensor, optimiser: Callable[[list[Tensor]], Any], steps: Iterator[Step], pull: Gradient) -> Tensor:
+def optimise(x: Tensor, optimiser: Callable[[list[Tensor]], Any], steps: Iterator[LocalStep], pull: Gradient) -> Tensor:
     """The same by any torch optimiser, each user's row a parameter of its own."""
     rows = [row.clone().requires_grad_() for row in x]
     update = optimiser(rows)
@@ -43,8 +43,8 @@ def optimise(x: Tensor, optimiser: Callable[[list[Tensor]], Any], steps: Iterato
     return torch.stack([row.detach() for row in rows])
 
 
-def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names: Tensor | None) -> Iterator[Step]:
-    """The gradient of each step: the full one, or one a batch of `steps` shuffled passes (Algorithm 2)."""
+def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names: Tensor | None) -> Iterator[LocalStep]:
+    """The gradient of each step: the full one, or one per batch of `steps` shuffled passes (Algorithm 2)."""
     numbers = np.arange(part.users) if names is None else names.cpu().numpy()
     for k in range(steps):
         if batch is None:
@@ -56,7 +56,7 @@ def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names
 
 
 def _drawing(part: Any, seed: int, t: int, k: int, j: int, numbers: Any) -> Any:
-    """The problem as it is in training, where that is something else: each user's dropout follows a seed of its own."""
+    """The problem in training mode, where it has one: each user's dropout follows a seed of its own."""
     if "training" in part.offers and not part.still:
         part.draw(randomness.words(seed, randomness.STEPS, t, k, j, numbers))
     return part
@@ -70,7 +70,7 @@ def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, x: Tensor) -> Tensor:
 def batches(sizes: Tensor, batch: int, seed: int, t: int, who: Any, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
     """A shuffled pass over every user's rows: (rows, mask), (users, batch) each; the last batch may be short.
 
-    A user's shuffle sorts one hash a row, so that it depends on (seed, round, user, epoch) alone.
+    A user's shuffle sorts one hash per row, so that it depends on (seed, round, user, epoch) alone.
     """
     count = sizes.cpu().numpy()[:, None]
     most = int(count.max())

@@ -15,9 +15,12 @@ from torch import Tensor
 
 from resolvent.errors import InputError, refuse, whole
 from resolvent.iteration.engine import Ask
-from resolvent.local.bound import Bound, Filter, Newton, Plain, Trained
+from resolvent.local.bound import Bound, Plain
 from resolvent.local.descent import accelerated, descend, gradients, optimise
-from resolvent.problems.newton.factors import by_rows, check_room
+from resolvent.local.newton import Newton
+from resolvent.local.quadratic import Filter
+from resolvent.local.training import Trained
+from resolvent.problems.newton.inverses import by_rows, check_room
 from resolvent.problems.problem import Problem
 from resolvent.problems.quadratic.affine import prox_share, steps_share
 

@@ -1,4 +1,4 @@
-"""Least absolute deviations: f_i(w) = |a_i.w - b_i|, one row a user. Convex, neither smooth nor strongly convex."""
+"""Least absolute deviations: f_i(w) = |a_i.w - b_i|, one row per user. Convex, neither smooth nor strongly convex."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AbsoluteDeviations:
     def __init__(self, A: Any, b: Any, weights: Any = None) -> None:
         A = finite(as_tensor(A, "A"), "A")
         if A.ndim != 2:
-            refuse("A", f"of shape {tuple(A.shape)}", "(users, d), one row a user, is needed")
+            refuse("A", f"of shape {tuple(A.shape)}", "(users, d), one row per user, is needed")
         b = finite(as_tensor(b, "b").to(A), "b")
         if b.shape != A.shape[:1]:
             refuse("b", f"of shape {tuple(b.shape)}", f"one number for each of the {len(A)} rows of A is needed")
@@ -121,10 +121,10 @@ def weighted_deviations(A: Any, b: Any, lam: Any) -> Any:
         return np.zeros(A.shape[1])
     A, b, cost = A[used] / size[used, None], b[used] / size[used], (lam * size)[used]
     # The tolerances of HiGHS are absolute, so let everything be of size one: columns, targets and costs.
-    wide = np.linalg.norm(A, axis=0)
-    wide[wide == 0] = 1.0
+    columns = np.linalg.norm(A, axis=0)
+    columns[columns == 0] = 1.0
     unit = np.abs(b).max() or 1.0
-    A, b, cost = A / wide, b / unit, cost / cost.max()
+    A, b, cost = A / columns, b / unit, cost / cost.max()
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     bounds = np.stack([-cost, cost], axis=1)
     found = linprog(b, A_eq=A.T, b_eq=np.zeros(A.shape[1]), bounds=bounds, method="highs", options=tight)
@@ -133,4 +133,4 @@ def weighted_deviations(A: Any, b: Any, lam: Any) -> Any:
     w = found.eqlin.marginals
     exact = np.abs(found.x) < cost * (1 - 1e-8)
     polished = w + np.linalg.lstsq(A[exact], b[exact] - A[exact] @ w, rcond=None)[0]
-    return unit / wide * min(w, polished, key=lambda v: float(cost @ np.abs(A @ v - b)))
+    return unit / columns * min(w, polished, key=lambda v: float(cost @ np.abs(A @ v - b)))

@@ -15,8 +15,8 @@ from resolvent.problems.problem import select
 from resolvent.problems.sets import TOL, ConvexSet
 
 SEEN, BEYOND = 1e3, 10.0
-"""Sets are said not to meet where their points are more than SEEN tolerances apart, and a common point would have to be
-more than BEYOND times as far away as they are from each other and from where the run began."""
+"""Sets are reported not to meet where their points are more than SEEN tolerances apart, and a common point would have
+to be more than BEYOND times as far away as they are from each other and from where the run began."""
 ROUNDING = 16.0
 """Units in the last place of u by which sums of normals may be wrong."""
 
@@ -24,8 +24,8 @@ ROUNDING = 16.0
 class Indicators:
     """f_i is 0 in sets[i] and infinite elsewhere, so that its prox, whatever eta, is the projection.
 
-    "In" means to within the length `tol` (1e-9, or 1e-4 in float32). Whether the sets have a common point is not looked
-    into: where one is known, give it as `minimiser`, and f* = 0 and the gap (0 or infinite) are known with it.
+    "In" means to within the length `tol` (1e-9, or 1e-4 in float32). Whether the sets have a common point is not
+    checked: where one is known, give it as `minimiser`, and f* = 0 and the gap (0 or infinite) are known with it.
     """
 
     offers = frozenset({"value", "prox"})
@@ -38,7 +38,7 @@ class Indicators:
     ) -> None:
         self.sets = tuple(sets)
         if not self.sets:
-            refuse("sets", "empty", "one set a user is needed")
+            refuse("sets", "empty", "one set per user is needed")
         self.users, self.dim = len(self.sets), self.sets[0].dim
         for user, each in enumerate(self.sets):
             if each.dim != self.dim:
@@ -117,7 +117,7 @@ class Indicators:
         return None if self.minimiser is None else 0.0
 
     def gap(self, W: Tensor) -> Tensor | None:
-        """0 or infinite; users of weight zero have no say (0 * inf = 0)."""
+        """0 or infinite; users of weight zero do not count (0 * inf = 0)."""
         if self.minimiser is None:
             return None
         return torch.stack([self.value(w)[self.weights > 0].sum() for w in points(W, self)])

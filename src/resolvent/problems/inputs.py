@@ -1,4 +1,4 @@
-"""What users hand in, made into tensors and checked: each refusal is one sentence that names the argument."""
+"""Data and numbers given by the caller, as checked tensors. Each refusal is one sentence that names the argument."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class LeastSquares:
     """Least squares over users of any sizes, weights and ranks.
 
     A is (users, rows, d) and b (users, rows), or lists of matrices and vectors of unequal lengths; NumPy or torch.
-    One eigendecomposition a user, made once, answers everything: values, gradients, prox at any eta, constants. It and
-    every sum are in float64. Rows in float32 stay so in memory, and so are the answers: points, values, constants.
+    One eigendecomposition per user, computed once, serves everything: values, gradients, prox at any eta, constants.
+    It and every sum are in float64. Rows in float32 stay so in memory, and the answers are in float32 too.
     """
 
     offers = frozenset({"value", "grad", "prox", "hessian", "batches", "spectrum"})

@@ -1,7 +1,7 @@
 """What a problem is: m users, each with a private f_i on R^d, and weights lambda_i that sum to one.
 
 Everything is stacked: W has shape (users, d) and row i belongs to user i. A single row (1, d) stands for
-users who agree.
+users who share a point.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def objective(problem: Problem, w: Tensor) -> Tensor:
 
 
 def weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """sum_i lambda_i v_i, where users of weight zero have no say: 0 times infinity or NaN is 0."""
+    """sum_i lambda_i v_i, where users of weight zero do not count: 0 times infinity or NaN is 0."""
     return weights @ values.masked_fill(weights == 0, 0)
 
 

@@ -58,7 +58,7 @@ class Rows:
         return len(self.sizes)
 
     def gather(self, parts: Sequence[Tensor]) -> Tensor:
-        """One tensor over all users from one a bucket."""
+        """One tensor over all users from one per bucket."""
         if self.buckets[0].who is None:
             return parts[0]
         out = parts[0].new_empty((self.users, *parts[0].shape[1:]))
@@ -74,7 +74,7 @@ class Rows:
 
     @cached_property
     def _places(self) -> list[tuple[Bucket, int]]:
-        """Where each user's rows lie."""
+        """Each user's bucket, and its place there."""
         first = self.buckets[0]
         if first.who is None:
             return [(first, j) for j in range(self.users)]

@@ -113,7 +113,7 @@ class Ball:
 
 @dataclass(frozen=True, eq=False, init=False)
 class Halfspace:
-    """{x : normal.x <= offset}, kept with a normal of length one. Its reflector is idempotent."""
+    """{x : normal.x <= offset}, stored with a normal of length one. Its reflector is idempotent."""
 
     normal: Tensor
     offset: float
@@ -183,7 +183,7 @@ class ObtuseCone:
 
 @dataclass(frozen=True, eq=False, init=False)
 class AffineSet:
-    """{x : matrix x = offset}, kept as an equivalent system with orthonormal rows: x - M^T (M x - b) then projects."""
+    """{x : matrix x = offset}, stored as an equal system with orthonormal rows: x - M^T (M x - b) then projects."""
 
     matrix: Tensor
     offset: Tensor
@@ -241,6 +241,6 @@ def _direction(data: Any, argument: str) -> tuple[Tensor, float]:
 
 
 def _set(frozen: object, **fields: Tensor | float) -> None:
-    """The fields of a frozen dataclass, from its own __init__, which takes NumPy and lists but keeps tensors."""
+    """The fields of a frozen dataclass, from its own __init__, which takes arrays and lists but stores tensors."""
     for name, value in fields.items():
         object.__setattr__(frozen, name, value)

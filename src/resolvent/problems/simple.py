@@ -143,7 +143,7 @@ class HalfSquares:
 
     @property
     def minimiser(self) -> Tensor:
-        """The smallest point, in every coordinate, that lies below nobody's shift."""
+        """The smallest point, in every coordinate, that is not below any user's shift."""
         return self.shift.amax(0)
 
     def gap(self, W: Tensor) -> Tensor:

@@ -1,22 +1,22 @@
-"""The minimum of a weighted sum of logistic losses over all rows of all users: certified, or why there is none."""
+"""The minimum of a weighted sum of losses over all rows of all users: certified, or why there is none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from resolvent.problems.newton.certified import EPS, Certified, Floats, Losses, minimise
+from resolvent.problems.newton.certificate import Certified
+from resolvent.problems.newton.certified import minimise
+from resolvent.problems.newton.objective import EPS, Floats, Objective, WeightedLoss
 from resolvent.problems.room import gib, room
 
 SURE = 1e-10
-"""f(w) - f* relative to f(w) beyond which w is no minimiser."""
+"""f(w) - f* relative to |f(w)| beyond which w is no minimiser."""
 UNCLEAR = 1e3
 """Singular values up to this many times the cutoff of the rank are neither zero nor not."""
-SMALL = 1 << 20
-"""Numbers in a linear program that is worth its time for a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,79 +32,81 @@ class Minimum:
         return Minimum(None, None, why)
 
 
-def minimum(users: Sequence[Any], weights: Sequence[float], ridge: float) -> Minimum:
-    """Of sum_i weights_i sum_j log(1 + exp(-c_ij . w)) + ridge/2 |w|^2, given each user's rows c_ij (n_i, d).
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """All users' rows C (n, d), with their targets and weights (n,), and the loss that these have."""
 
-    The minimiser lies in the span of the rows: with fewer rows than features it is looked for there.
-    """
-    n, d = sum(len(C) for C in users), users[0].shape[1]
+    C: Floats
+    target: Floats
+    weight: Floats
+    loss: Callable[[Floats, Floats], WeightedLoss]
+
+    def objective(self, ridge: float, C: Floats | None = None, rotated: bool = False) -> Objective:
+        """Of these rows, or of these losses over other rows."""
+        loss = self.loss(self.target, self.weight)
+        return Objective(self.C if C is None else C, np.zeros(len(self.C)), loss, ridge, rotated)
+
+    def take(self, some: Any) -> Rows:
+        return replace(self, C=self.C[some], target=self.target[some], weight=self.weight[some])
+
+
+def minimum(
+    users: Sequence[tuple[Any, Any]],
+    weights: Sequence[float],
+    loss: Callable[[Floats, Floats], WeightedLoss],
+    ridge: float,
+) -> Minimum:
+    """Of sum_i weights_i sum_j phi(a_ij . w) + ridge/2 |w|^2, given each user's rows (n_i, d) and targets (n_i,), and
+    the loss phi as a function of targets and weights."""
+    n, d = sum(len(A) for A, _ in users), users[0][0].shape[1]
     needed = 8 * (3 * n * d + 3 * min(n, d) ** 2)
     if needed > room():
         return Minimum.unknown(f"finding the minimum takes {gib(needed)}, and this machine has {gib(room())}")
-    C = np.concatenate(users).astype(np.float64, copy=False)
-    losses = Losses(C, np.zeros(n), np.repeat(weights, [len(rows) for rows in users]), ridge)
-    return _without_ridge(losses) if ridge == 0 else _with_ridge(losses)
+    C, target = (np.concatenate(parts).astype(np.float64, copy=False) for parts in zip(*users, strict=True))
+    rows = Rows(C, target, np.repeat(weights, [len(A) for A, _ in users]), loss)
+    return _without_ridge(rows) if ridge == 0 else _with_ridge(rows.objective(ridge))
 
 
-def _with_ridge(losses: Losses) -> Minimum:
-    n, d = losses.C.shape
-    if n >= d:
-        return _judged(losses, minimise(losses, np.zeros(d)))
-    basis, R = np.linalg.qr(losses.C.T)
-    inside = Losses(np.ascontiguousarray(R.T), losses.offset, losses.weight, losses.ridge, turned=True)
-    found = minimise(inside, np.zeros(n))
-    return _judged(losses, Certified(basis @ found.z, found.error, found.excess, found.noise))
+def _with_ridge(objective: Objective) -> Minimum:
+    return _accepted(objective, minimise(objective, np.zeros(objective.C.shape[1])))
 
 
-def _without_ridge(losses: Losses) -> Minimum:
+def _without_ridge(rows: Rows) -> Minimum:
     """In coordinates along the singular vectors of the rows, scaled to length one beforehand: scales of rows and of
     features do not decide what is zero."""
-    rows = np.linalg.norm(losses.C, axis=1)
-    if not rows.all():  # a row of zeros is a constant
-        some = rows > 0
-        part = Losses(losses.C[some], losses.offset[some], losses.weight[some], 0.0)
-        return _plus(_without_ridge(part), float(losses.weight[~some].sum()) * np.log(2))
-    if not len(rows):
-        return Minimum(np.zeros(losses.C.shape[1]), 0.0)
-    scaled = losses.C / rows[:, None]
+    lengths = np.linalg.norm(rows.C, axis=1)
+    if not lengths.all():  # the loss of a row of zeros is a constant
+        some = lengths > 0
+        constant = rows.take(~some).objective(0.0).value(np.zeros(rows.C.shape[1]))
+        return _plus(_without_ridge(rows.take(some)), constant)
+    if not len(lengths):
+        return Minimum(np.zeros(rows.C.shape[1]), 0.0)
+    scaled = rows.C / lengths[:, None]
     columns = np.linalg.norm(scaled, axis=0)
     columns[columns == 0] = 1.0
     U, S, Vt = np.linalg.svd(scaled / columns, full_matrices=False)
     cutoff = max(scaled.shape) * EPS * S.max(initial=0)
     rank = int(np.count_nonzero(cutoff < S))
     if rank and S[rank - 1] <= UNCLEAR * cutoff:
-        return Minimum.unknown("the features are so nearly dependent that a minimiser cannot be told from none")
-    inside = Losses(rows[:, None] * U[:, :rank], losses.offset, losses.weight, 0.0, turned=True)
+        return Minimum.unknown("the features are so nearly dependent that round-off hides whether there is a minimiser")
+    inside = rows.objective(0.0, lengths[:, None] * U[:, :rank], rotated=True)
     found = minimise(inside, np.zeros(rank))
-    w = (Vt[:rank].T @ (found.z / S[:rank])) / columns
     if np.isfinite(found.error):
-        return _judged(losses, Certified(w, found.error, found.excess, found.noise))
-    if separable(scaled):
-        return Minimum.unknown(
-            "the data are separable and reg is 0, so that f falls for ever along some direction and has no minimiser"
-        )
-    return Minimum.unknown("no minimiser could be certified: the data are separable, or nearly so, and reg is 0")
+        w = (Vt[:rank].T @ (found.z / S[:rank])) / columns
+        return _accepted(rows.objective(0.0), replace(found, z=w))
+    why = inside.loss.why_no_minimum(scaled)
+    return Minimum.unknown(why or "no minimiser could be certified: there may be none, since reg is 0")
 
 
 def _plus(least: Minimum, constant: float) -> Minimum:
     return Minimum(least.w, None if least.value is None else least.value + constant, least.why)
 
 
-def _judged(losses: Losses, found: Certified) -> Minimum:
-    value = losses.value(found.z)
-    if found.excess <= SURE * value:
+def _accepted(objective: Objective, found: Certified) -> Minimum:
+    """The minimum, where what is certified is enough."""
+    value = objective.value(found.z)
+    if found.excess <= SURE * abs(value):
         return Minimum(found.z, value)
     return Minimum.unknown(
         "no minimiser could be certified: features of very different scales, or a tiny reg, leave round-off too large"
     )
-
-
-def separable(C: Floats) -> bool:
-    """Whether some w has c_j . w >= 0 for every row and > 0 for one, by a linear program. False where it is large."""
-    if C.size > SMALL:
-        return False
-    from scipy.optimize import linprog
-
-    # The most of sum_j c_j . w over the box |w| <= 1 under c_j . w >= 0: zero exactly where there is no such w.
-    found = linprog(-C.sum(0), A_ub=-C, b_ub=np.zeros(len(C)), bounds=(-1, 1), method="highs")
-    return bool(found.status == 0 and -found.fun > 1e-7)

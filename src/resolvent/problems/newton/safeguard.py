@@ -1,9 +1,9 @@
-"""The prox of one user's smooth convex function by Newton's method with a line search, where the quick way has failed.
+"""The prox of one user's smooth convex function by Newton's method with a line search, where the fast method failed.
 
 F(x) = eta f(x) + |x - u|^2 / 2 is strongly convex with modulus 1, and e(x) is its gradient. A step h with h . e > 0
 goes down. It is halved until the slope of F along it is not yet positive, which is at least half the way to the lowest
-point: since F is convex, that gains at least half of what the best length would. What contradicts convexity on the way
-is said.
+point: since F is convex, that gains at least half of what the best length would. What contradicts convexity on the
+way is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORST = 1e-8
 
 
 @dataclass(frozen=True, eq=False)
-class Careful:
+class SafeProx:
     """A point x (d,), a bound on its distance to the prox, and what is wrong with it, or None."""
 
     x: Tensor
@@ -29,7 +29,7 @@ class Careful:
     wrong: str | None = None
 
 
-def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> Careful:
+def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
     """prox_eta f(u) for a problem of one user, u (d,) and x (d,), to tol (1 + |u|) or round-off."""
     descent = Descent(one, u, eta)
     e, best = descent.gradient(x), torch.inf
@@ -37,26 +37,26 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
         size = float(e.norm())
         floor = descent.round_off(x)
         if not torch.isfinite(e).all():
-            return Careful(x, torch.inf, "its gradient is NaN or infinite")
+            return SafeProx(x, torch.inf, "its gradient is NaN or infinite")
         if size <= max(tol * (1 + float(u.norm())), floor / 16):
             break
         Q = descent.curvature(x)
         wrong = definite(Q)
         if wrong is not None:
-            return Careful(x, size, wrong)
+            return SafeProx(x, size, wrong)
         h = torch.cholesky_solve(e.unsqueeze(1), torch.linalg.cholesky(Q)).squeeze(1)
         best = min(best, size)
         new, wrong = descent.along(x, h, e, best / 2)
         if wrong is not None:
-            return Careful(x, size, wrong)
+            return SafeProx(x, size, wrong)
         if torch.equal(new, x):
             break
         x, e = new, descent.gradient(new)
     size, floor = float(e.norm()), descent.round_off(x)
     reach = 1 + float(u.norm()) + float(x.norm())
     if size <= max(tol * (1 + float(u.norm())), min(floor, WORST * reach)):
-        return Careful(x, size if floor <= tol * reach else size + floor)
-    return Careful(x, size, "Newton's method does not get nearer: its hessian may not be the derivative of its grad")
+        return SafeProx(x, size if floor <= tol * reach else size + floor)
+    return SafeProx(x, size, "Newton's method does not get nearer: its hessian may not be the derivative of its grad")
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ class Spectrum:
         return torch.bmm((self.V * c.unsqueeze(-1)).mT, self.V)
 
     def weighted(self, c: Tensor, lam: Tensor) -> Tensor:
-        """sum_i lambda_i V_i^T diag(c_i) V_i, (d, d), without a matrix a user."""
+        """sum_i lambda_i V_i^T diag(c_i) V_i, (d, d), without one matrix per user."""
         d = self.V.shape[-1]
         total = self.V.new_zeros((d, d))
         for V, cl in zip(self.V.split(CHUNK), (c * lam.unsqueeze(1)).split(CHUNK), strict=True):
@@ -62,7 +62,7 @@ class Spectrum:
 class Affine:
     """The map above for all users. `steady` maps are used often enough to multiply out.
 
-    Maps are made in float64; answers are of the type of u.
+    Maps are computed in float64; answers are of the type of u.
     """
 
     spectrum: Spectrum
@@ -73,7 +73,7 @@ class Affine:
 
     @cached_property
     def _fused(self) -> tuple[Tensor, Tensor]:
-        """p_i = u_i M_i + m_i: one batched product a round instead of two."""
+        """p_i = u_i M_i + m_i: one batched product per round instead of two."""
         K = self.spectrum.hessian(self.c)
         eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
         return (eye - K).to(self.dtype), self.spectrum.back(self.c * self.spectrum.y).to(self.dtype)
@@ -144,7 +144,7 @@ class Affine:
 
 
 def prox_share(x: Tensor) -> Tensor:
-    """x / (1 + x), the share of a prox at x = eta s. Not 1 - 1 / (1 + x): small shares of long ways matter."""
+    """x / (1 + x), the share of a prox at x = eta s. Not 1 - 1 / (1 + x): a small share of a long distance matters."""
     return 1 / (1 + 1 / x)
 
 
@@ -154,5 +154,5 @@ def steps_share(x: Tensor, k: int) -> Tensor:
 
 
 def each_row(M: Tensor, rows: Tensor) -> Tensor:
-    """M x for each row x: one product a row, so that its bits do not depend on the rows beside it."""
+    """M x for each row x: one product per row, so that its bits do not depend on the rows beside it."""
     return torch.stack([torch.mv(M, x) for x in rows])

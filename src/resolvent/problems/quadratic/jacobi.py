@@ -66,7 +66,7 @@ def stacked_root(rows: Any, z: Any, sizes: Any) -> tuple[Any, Any]:
     rows (k, d) and z (k,) come from users, `sizes` (k,) has the largest column norm of the user whose row it is: the
     rounding error of any of its rows is a fixed part of that. A direction that only small users see is as real as one
     that large users see. So users are factorised from the largest to the smallest, by Householder reflections with
-    pivoting, which keep each row to its own rounding error; and what users of one size leave behind at theirs is
+    pivoting, under which each row has its own rounding error only; and what users of one size leave behind at theirs is
     dropped before smaller users join, beside whose rows it would pass as data.
     """
     d = rows.shape[1]

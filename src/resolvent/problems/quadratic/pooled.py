@@ -28,7 +28,7 @@ class Pooled:
 def pooled(spectrum: Spectrum, c: Tensor, lam: Tensor) -> Pooled:
     """sum_i lambda_i / 2 sum_r c_r (v_r . w - y_r)^2, c >= 0.
 
-    By its Hessian where that keeps every direction, columns scaled; else from the users' rows sqrt(lambda c) v, which
+    By its Hessian where that retains every direction, columns scaled; else from the users' rows sqrt(lambda c) v, which
     see directions that their squares have lost beside users of larger scale.
     """
     return _from_hessian(spectrum, c, lam) or _from_rows(spectrum, c, lam)
@@ -37,7 +37,7 @@ def pooled(spectrum: Spectrum, c: Tensor, lam: Tensor) -> Pooled:
 def _from_hessian(spectrum: Spectrum, c: Tensor, lam: Tensor) -> Pooled | None:
     H = spectrum.weighted(c, lam)
     scale = H.diagonal().clamp_min(0).sqrt()
-    seen = scale > 0  # a column that nobody has data in is a direction of its own
+    seen = scale > 0  # a column without data from any user is a direction of its own
     D = scale[seen]
     e, Q = torch.linalg.eigh(H[seen][:, seen] / (D.unsqueeze(1) * D)) if len(D) else (D, D.new_zeros((0, 0)))
     if len(e) and not bool(e[0] > EASY * e[-1]):

@@ -1,9 +1,9 @@
-"""Do the functions of a Custom problem belong together? Asked once, before the first round, at a few random points.
+"""Whether the functions of a Custom problem belong together: checked once, before the first round, at random points.
 
 A wrong gradient or prox has a fixed point too, and every certificate vanishes there. What is compared: grad with value,
 prox with value (or with grad), hessian with grad, users' rows with each other, and the claims `convex`, `lipschitz`,
 `convexity` and `minimiser` with all of these. Only what rounding and kinks cannot explain is refused. Where a function
-fails or is not finite, nothing is said: it may have been asked outside its domain.
+fails or is not finite, nothing is refused: the point may be outside its domain.
 
 The calls are bounded, whatever the functions do: about 80 of value, 60 of grad, 20 of prox and 10 of hessian at most,
 and where each user has a function of its own, to at most USERS users.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.custom import Custom
-from resolvent.problems.verify.claims import check_constants, check_minimiser, check_pairs
+from resolvent.problems.verify.claims import check_constants, check_minimiser, check_monotone
 from resolvent.problems.verify.examiner import Examiner
 from resolvent.problems.verify.functions import (
     check_every_eta,
@@ -33,24 +33,24 @@ USERS = 32
 def verify(problem: Custom, start: Tensor, eta: float, changes: bool = True) -> None:
     """Refuse functions and claims that contradict each other.
 
-    `start` (1 or users, d) and eta are those of the run. `changes`: whether eta does, so that a prox must serve others.
+    `start` (1 or users, d) and eta are those of the run. `changes`: whether eta changes during it.
     """
     users = torch.arange(problem.users)
-    if problem.apart and problem.users > USERS:
+    if problem.per_user and problem.users > USERS:
         users = torch.from_numpy(np.sort(np.random.default_rng(0).choice(problem.users, USERS, replace=False)))
     part = problem if len(users) == problem.users else problem.take(users)
     examiner = Examiner(part, users.tolist(), np.random.default_rng(1))
     start = start.to(part.weights).expand(problem.users, -1)
     places = examiner.places(start[users], eta)
     check_rows(examiner, places, eta)
-    pairs = check_slopes(examiner, places, eta)
+    subgradients = check_slopes(examiner, places, eta)
     for place in places:
         check_hessian(examiner, place)
     if part.convex:
-        check_pairs(examiner, pairs)
+        check_monotone(examiner, subgradients)
         if changes:
             check_every_eta(examiner, places[0].x, eta)
-    check_constants(examiner, places[0], pairs)
+    check_constants(examiner, places[0], subgradients)
     check_minimiser(Examiner(problem, list(range(problem.users)), examiner.rng), start)
 
 

@@ -1,4 +1,4 @@
-"""The claims `convex`, `lipschitz`, `convexity` and `minimiser` against what the functions say."""
+"""The claims `convex`, `lipschitz`, `convexity` and `minimiser` against the functions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ PROBES = (0.3, 1e-2, 1e-4)
 """Distances from a claimed minimiser, in units of its distance from the start."""
 
 
-class Pair(NamedTuple):
-    """Points x (users, d), what should be a subgradient there, its known error (users,), and where it comes from."""
+class Subgradient(NamedTuple):
+    """Points x (users, d), what should be a subgradient g there, a bound on its error (users,), and where it is from:
+    "grad" or "prox"."""
 
     source: str
     x: Tensor
@@ -28,9 +29,9 @@ class Pair(NamedTuple):
     error: Tensor
 
 
-def check_pairs(examiner: Examiner, pairs: list[Pair]) -> None:
+def check_monotone(examiner: Examiner, subgradients: list[Subgradient]) -> None:
     """(g - g') . (x - x') >= 0 for subgradients of a convex f; for two answers of a prox, firm nonexpansiveness."""
-    for a, b in combinations(pairs, 2):
+    for a, b in combinations(subgradients, 2):
         rise, square, noise = _between(a, b)
         who = "prox" if "prox" in (a.source, b.source) else "grad"
         words = {
@@ -47,7 +48,7 @@ def check_pairs(examiner: Examiner, pairs: list[Pair]) -> None:
         )
 
 
-def _between(a: Pair, b: Pair) -> tuple[Tensor, Tensor, Tensor]:
+def _between(a: Subgradient, b: Subgradient) -> tuple[Tensor, Tensor, Tensor]:
     """(g - g') . (x - x'), |x - x'|^2, and how exact the first is."""
     d, loose = a.x - b.x, Tolerance.of(a.x.dtype)
     change = (a.g - b.g).norm(dim=1)
@@ -56,20 +57,20 @@ def _between(a: Pair, b: Pair) -> tuple[Tensor, Tensor, Tensor]:
     return ((a.g - b.g) * d).sum(1), d.square().sum(1), error * d.norm(dim=1) + rounding * change
 
 
-def check_constants(examiner: Examiner, place: Place, pairs: list[Pair]) -> None:
+def check_constants(examiner: Examiner, place: Place, subgradients: list[Subgradient]) -> None:
     """|g - g'| <= L |x - x'| and (g - g') . (x - x') >= mu |x - x'|^2, in the steepest and flattest directions too."""
     L, mu = examiner.problem.lipschitz, examiner.problem.convexity
-    for a, b in combinations(pairs, 2) if L is not None or mu is not None else []:
+    for a, b in combinations(subgradients, 2) if L is not None or mu is not None else []:
         _check_constants(examiner, a, b)
     if not examiner.offers("grad") or (L is None and mu is None):
         return
-    here = Pair("grad", place.x, examiner.slopes(place.x), torch.zeros_like(place.reach))
+    here = Subgradient("grad", place.x, examiner.slopes(place.x), torch.zeros_like(place.reach))
     shift = torch.zeros_like(place.reach)
     for claim in (L, mu):  # towards the steepest direction, and then, on shift - H, towards the flattest
         v = examiner.directions()
         for _ in range(POWER if claim is not None else 0):
             x = place.x + 1e-2 * place.reach.unsqueeze(1) * v
-            there = Pair("grad", x, examiner.slopes(x), torch.zeros_like(place.reach))
+            there = Subgradient("grad", x, examiner.slopes(x), torch.zeros_like(place.reach))
             _check_constants(examiner, there, here)
             length = (x - place.x).norm(dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
             Hv = ((there.g - here.g) / length).nan_to_num(0, 0, 0)
@@ -81,7 +82,7 @@ def check_constants(examiner: Examiner, place: Place, pairs: list[Pair]) -> None
             v = torch.where(size > 0, ahead / size.clamp_min(torch.finfo(x.dtype).tiny), v)
 
 
-def _check_constants(examiner: Examiner, a: Pair, b: Pair) -> None:
+def _check_constants(examiner: Examiner, a: Subgradient, b: Subgradient) -> None:
     L, mu = examiner.problem.lipschitz, examiner.problem.convexity
     rise, square, noise = _between(a, b)
     distance = square.sqrt()
@@ -137,5 +138,5 @@ def check_minimiser(examiner: Examiner, start: Tensor) -> None:
 
 
 def _mean(weights: Tensor, answers: Tensor) -> Tensor:
-    """sum_i lambda_i a_i; users of weight zero have no say, whatever they answer."""
+    """sum_i lambda_i a_i; users of weight zero do not count, whatever they answer."""
     return weights[weights > 0] @ answers[weights > 0]

@@ -1,4 +1,4 @@
-"""Who asks a problem's functions, where, and how a contradiction is put into words."""
+"""At which points a problem's functions are called, and how a contradiction is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Examiner:
-    """Asks the users of a problem, who are called `names`."""
+    """Calls the functions of a problem whose users have the numbers `names`."""
 
     problem: Custom
     names: list[int]
@@ -101,7 +101,7 @@ class Examiner:
         return torch.where(self.outside(x), torch.nan, g) if self.offers("value") else g
 
     def _unstuck(self, u: Tensor, near: Tensor, far: Tensor, eta: float) -> Tensor:
-        """Answers of a prox that stay at one kink say little: `far` goes further away until they move."""
+        """Answers of a prox that stay at one kink show little, so `far` is moved away until they differ."""
         p = self.ask("prox", near, eta)
         for _ in range(3):
             q = self.ask("prox", far, eta)
@@ -112,7 +112,7 @@ class Examiner:
         return far
 
     def refuse(self, function: str, user: int, what: str, advice: str) -> NoReturn:
-        """One sentence with the user's name."""
+        """Raise InputError: one sentence with the user's number."""
         raise InputError(f"{function} of user {self.names[user]} {what}; {advice}{OR}")
 
     def refuse_claim(self, claim: str, what: str, advice: str) -> NoReturn:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from resolvent.problems.verify.claims import Pair
+from resolvent.problems.verify.claims import Subgradient
 from resolvent.problems.verify.examiner import Examiner, Place
 from resolvent.problems.verify.lines import Line, Tolerance, settle
 
@@ -38,9 +38,9 @@ def check_rows(examiner: Examiner, places: list[Place], eta: float) -> None:
             )
 
 
-def check_slopes(examiner: Examiner, places: list[Place], eta: float) -> list[Pair]:
-    """Gradients and the answers of a prox against values. Returns all of them, points with their subgradients."""
-    pairs: list[Pair] = []
+def check_slopes(examiner: Examiner, places: list[Place], eta: float) -> list[Subgradient]:
+    """Gradients and the answers of a prox against values. Returns all of them as subgradients."""
+    subgradients: list[Subgradient] = []
     answers: list[Tensor] = []
     for x, reach in places:
         if examiner.offers("value"):
@@ -49,14 +49,14 @@ def check_slopes(examiner: Examiner, places: list[Place], eta: float) -> list[Pa
             if examiner.offers("grad"):
                 check_gradient(examiner, line, examiner.ask("grad", x))
         if examiner.offers("grad"):
-            pairs.append(Pair("grad", x, examiner.slopes(x), torch.zeros_like(reach)))
+            subgradients.append(Subgradient("grad", x, examiner.slopes(x), torch.zeros_like(reach)))
         if examiner.offers("prox"):
             p = examiner.ask("prox", x, eta)
-            pairs.append(Pair("prox", p, *slope(x, p, eta)))
+            subgradients.append(Subgradient("prox", p, *slope(x, p, eta)))
             if examiner.problem.offers & {"value", "grad"}:
                 check_prox(examiner, x, p, eta, reach, answers[-1] if answers else None)
             answers.append(p)
-    return pairs
+    return subgradients
 
 
 def check_convex(examiner: Examiner, line: Line) -> None:
@@ -66,7 +66,7 @@ def check_convex(examiner: Examiner, line: Line) -> None:
             "value",
             found.user,
             f"is higher halfway between two points {2 * found.length:.3g} apart than the mean of its values there, by "
-            f"{-found.said:.3g}, but a convex function is not",
+            f"{-found.claimed:.3g}, but a convex function is not",
             "correct value, pass convex=False",
         )
 
@@ -87,10 +87,10 @@ def check_gradient(examiner: Examiner, line: Line, g: Tensor) -> None:
 def check_prox(
     examiner: Examiner, u: Tensor, p: Tensor, eta: float, reach: Tensor, other: Tensor | None = None
 ) -> None:
-    """(u - p) / eta must be a subgradient at p. Without convexity, p must be lower than what lies around it.
+    """(u - p) / eta must be a subgradient at p. Without convexity, f must be lower at p than around it.
 
-    Judged along a random direction, or towards another answer, in the coordinates in which p is not zero: answers of a
-    prox like to be at kinks, and across a kink every slope between two is right.
+    Checked along a random direction, or towards another answer, in the coordinates in which p is not zero: answers of a
+    prox are often at kinks, and across a kink every slope between two is right.
     """
     g, error = slope(u, p, eta)
     move = (u - p).norm(dim=1)

@@ -1,4 +1,4 @@
-"""Is g a (sub)gradient of f at x? Judged from values of f on the line x + h v, for steps h over six decades.
+"""Whether g is a (sub)gradient of f at x, from values of f on the line x + h v, for steps h over six decades.
 
 Convex f: g is a subgradient if and only if f(y) - f(x) >= g . (y - x) for every y. Both sides of x therefore enclose
 the slope of g along v, whether f has a kink at x or not, and one violated inequality is proof. Otherwise f is taken to
@@ -28,15 +28,15 @@ SETTLED = 0.03
 
 
 class Mismatch(NamedTuple):
-    """Where g and f disagree: the user, the step's length, what g says f changes by along it, and what f does."""
+    """Where g and f disagree: the user, the step's length, the change of f that g claims, and the one found."""
 
     user: int
     length: float
-    said: float
+    claimed: float
     found: float
 
     def __str__(self) -> str:
-        return f"along a step of length {self.length:.3g} it gives a change of {self.said:.6g}, but {self.found:.6g}"
+        return f"along a step of length {self.length:.3g} it gives a change of {self.claimed:.6g}, but {self.found:.6g}"
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class Line:
         lengths: Tensor = self.steps.norm(dim=3)
         return lengths
 
-    def said(self, g: Tensor) -> Tensor:
+    def claimed(self, g: Tensor) -> Tensor:
         """g . d, (steps, 2, users)."""
         return (self.steps * g).sum(3)
 
     def forgiven(self, g: Tensor, error: Tensor | float) -> Tensor:
         """Rounding of values and of g, whose own error is known to be at most `error`, (steps, 2, users)."""
         tolerance = Tolerance.of(g.dtype)
-        size = torch.maximum(self.said(g).abs(), self.rises.abs().nan_to_num(0, 0, 0))
+        size = torch.maximum(self.claimed(g).abs(), self.rises.abs().nan_to_num(0, 0, 0))
         slope = tolerance.slope * g.norm(dim=1) + error
         steep = (self.rises / self.lengths).abs().nan_to_num(0, 0, 0).amax(1)
         points = self.eps * torch.maximum(g.norm(dim=1), steep) * self.x.norm(dim=1)
@@ -87,18 +87,18 @@ class Line:
 
     def subgradient(self, g: Tensor, error: Tensor | float = 0.0, bend: float = 0.0) -> Mismatch | None:
         """f(y) - f(x) >= g . (y - x) - bend |y - x|^2 / 2 must hold. `bend` is the curvature f may lack."""
-        said = self.said(g)
-        excess = said - self.rises - self.forgiven(g, error) - bend * self.lengths.square() / 2
-        return self._worst(excess, said)
+        claimed = self.claimed(g)
+        excess = claimed - self.rises - self.forgiven(g, error) - bend * self.lengths.square() / 2
+        return self._worst(excess, claimed)
 
     def gradient(self, g: Tensor) -> Mismatch | None:
         """Where slopes of f have settled, that of g must lie between those of f to the left and to the right."""
-        said, lengths = self.said(g), self.lengths.clamp_min(torch.finfo(g.dtype).tiny)
+        claimed, lengths = self.claimed(g), self.lengths.clamp_min(torch.finfo(g.dtype).tiny)
         right, left = self.rises[:, 0], -self.rises[:, 1]
-        outside = torch.maximum(said[:, 0] - torch.maximum(left, right), torch.minimum(left, right) - said[:, 0])
+        outside = torch.maximum(claimed[:, 0] - torch.maximum(left, right), torch.minimum(left, right) - claimed[:, 0])
         settled, spread = settle(((left + right) / lengths.sum(1)).unsqueeze(2))
         excess = outside - self.forgiven(g, 0.0)[:, 0] - 3 * spread * lengths[:, 0]
-        return self._worst(torch.where(settled, excess, -1).unsqueeze(1).expand_as(said), said)
+        return self._worst(torch.where(settled, excess, -1).unsqueeze(1).expand_as(claimed), claimed)
 
     def convex(self) -> Mismatch | None:
         """f(x + d) + f(x - d) >= 2 f(x) must hold; `found` is by how much the mean of both sides is above f(x)."""
@@ -108,14 +108,14 @@ class Line:
         excess = (-self.rises.sum(1) - forgiven).unsqueeze(1).expand_as(self.rises)
         return self._worst(excess, self.rises.sum(1, keepdim=True).expand_as(self.rises) / 2)
 
-    def _worst(self, excess: Tensor, said: Tensor) -> Mismatch | None:
+    def _worst(self, excess: Tensor, claimed: Tensor) -> Mismatch | None:
         excess = excess[:-1].nan_to_num(-1, -1, -1)  # the last step only shows rounding
         if not bool((excess > 0).any()):
             return None
         relative = torch.where(excess > 0, excess / self.lengths[:-1], -1)
         step, side, user = (int(i) for i in torch.unravel_index(relative.argmax(), excess.shape))
         at = step, side, user
-        return Mismatch(user, float(self.lengths[at]), float(said[at]), float(self.rises[at]))
+        return Mismatch(user, float(self.lengths[at]), float(claimed[at]), float(self.rises[at]))
 
 
 def settle(slopes: Tensor) -> tuple[Tensor, Tensor]:

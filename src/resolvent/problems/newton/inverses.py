@@ -1,11 +1,11 @@
-"""B = (I + eta H)^-1 of each user, made at some point and retained over many rounds.
+"""B = (I + eta H)^-1 of each user, computed at some point and cached over many rounds.
 
 A user with many features and fewer rows than features is factorised in the space of its rows. With
 M = sqrt(eta phi'') A, c = 1 + eta reg and L L^T = c I + M M^T,
 
     B e = (e - V^T V e) / c,    V = L^-1 M,
 
-so that what is retained is never larger than the data.
+so that the cache is never larger than the data.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from torch import Tensor
 from resolvent.problems.products import rows_times
 from resolvent.problems.room import fits
 
-WIDE = 64
-"""Features up to which d x d matrices are small, whatever the rows."""
+MANY_FEATURES = 64
+"""Up to so many features a d x d matrix is small, whatever the rows."""
 
 
-class Factors(Protocol):
-    """B of each user at its anchor: the point and, in a last column, eta. Rows of NaN have none yet."""
+class Inverses(Protocol):
+    """B of each user at its anchor: the point and, in a last column, eta. Rows of NaN: no B yet."""
 
     anchor: Tensor
 
-    def take(self, who: Tensor) -> Factors: ...
+    def take(self, who: Tensor) -> Inverses: ...
     def put(self, who: Tensor, part: Any) -> None:
-        """What some users have now, but for their anchors."""
+        """Take over what some users have now, except for their anchors."""
         ...
 
     def renew(self, problem: Any, which: Tensor, anchor: Tensor) -> None:
-        """Factorise at new anchors for the users marked in `which`."""
+        """Compute B at new anchors for the users marked in `which`."""
         ...
 
     def apply(self, e: Tensor) -> Tensor:
@@ -44,16 +44,16 @@ class Factors(Protocol):
 
 def thin(rows: int, dim: int) -> bool:
     """Whether a user of so many rows is factorised in their space."""
-    return dim > WIDE and rows < dim
+    return dim > MANY_FEATURES and rows < dim
 
 
-def factors(problem: Any, like: Tensor) -> Factors:
-    """None made yet, of the kind that suits the problem."""
+def empty_inverses(problem: Any, like: Tensor) -> Inverses:
+    """No inverse yet, of the kind that suits the problem."""
     users, dim = problem.users, problem.dim
     if by_rows(problem):
-        return Mixed(like.new_full((users, dim + 1), torch.nan), [None] * users, like.new_ones(users))
+        return MixedInverses(like.new_full((users, dim + 1), torch.nan), [None] * users, like.new_ones(users))
     check_room(problem)
-    return Kept.empty(users, dim, like)
+    return DenseInverses.empty(users, dim, like)
 
 
 def by_rows(problem: Any) -> bool:
@@ -62,7 +62,7 @@ def by_rows(problem: Any) -> bool:
 
 
 def check_room(problem: Any) -> None:
-    """Refuse matrices (users, d, d) that would not fit."""
+    """Refuse matrices (users, d, d) that do not fit into memory."""
     users, dim = problem.users, problem.dim
     count = users * dim * dim * torch.finfo(problem.weights.dtype).bits // 8
     came = f"one that needs a {dim} x {dim} matrix for each of {users} users"
@@ -70,20 +70,20 @@ def check_room(problem: Any) -> None:
 
 
 @dataclass(eq=False)
-class Kept:
+class DenseInverses:
     """B itself, (users, d, d)."""
 
     anchor: Tensor
     inverse: Tensor
 
     @staticmethod
-    def empty(users: int, dim: int, like: Tensor) -> Kept:
-        return Kept(like.new_full((users, dim + 1), torch.nan), like.new_zeros((users, dim, dim)))
+    def empty(users: int, dim: int, like: Tensor) -> DenseInverses:
+        return DenseInverses(like.new_full((users, dim + 1), torch.nan), like.new_zeros((users, dim, dim)))
 
-    def take(self, who: Tensor) -> Kept:
-        return Kept(self.anchor[who], self.inverse[who])
+    def take(self, who: Tensor) -> DenseInverses:
+        return DenseInverses(self.anchor[who], self.inverse[who])
 
-    def put(self, who: Tensor, part: Kept) -> None:
+    def put(self, who: Tensor, part: DenseInverses) -> None:
         self.inverse[who] = part.inverse
 
     def renew(self, problem: Any, which: Tensor, anchor: Tensor) -> None:
@@ -92,7 +92,7 @@ class Kept:
         at, eta = anchor[who, :-1], anchor[who, -1]
         H = part.hessian(at) * eta[:, None, None]
         H.diagonal(dim1=1, dim2=2).add_(1)
-        # One at a time, and each from a tensor of its own: kernels round by where in memory a matrix lies.
+        # One at a time, and each from a tensor of its own: how kernels round depends on a matrix's alignment.
         self.inverse[who] = torch.stack([inverted(h.clone()) for h in H])
         self.anchor = torch.where(which.unsqueeze(1), anchor, self.anchor)
 
@@ -101,24 +101,24 @@ class Kept:
 
 
 def inverted(Q: Tensor) -> Tensor:
-    """Q^-1 for a positive definite Q, else the identity: the step is then a gradient's, and judged as any other."""
+    """Q^-1 for a positive definite Q, else the identity: a gradient step, which is checked like any other."""
     L, info = torch.linalg.cholesky_ex(Q)
     inverse = torch.cholesky_inverse(L) if int(info) == 0 else torch.eye(len(Q), dtype=Q.dtype, device=Q.device)
     return inverse
 
 
 @dataclass(eq=False)
-class Mixed:
+class MixedInverses:
     """B of some users as a matrix (d, d), of others as V (rows, d) with c."""
 
     anchor: Tensor
     parts: list[Tensor | None]
     c: Tensor
 
-    def take(self, who: Tensor) -> Mixed:
-        return Mixed(self.anchor[who], [self.parts[i] for i in who.tolist()], self.c[who])
+    def take(self, who: Tensor) -> MixedInverses:
+        return MixedInverses(self.anchor[who], [self.parts[i] for i in who.tolist()], self.c[who])
 
-    def put(self, who: Tensor, part: Mixed) -> None:
+    def put(self, who: Tensor, part: MixedInverses) -> None:
         for i, each in zip(who.tolist(), part.parts, strict=True):
             self.parts[i] = each
         self.c[who] = part.c

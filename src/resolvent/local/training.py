@@ -1,0 +1,70 @@
+"""Networks trained by gradient steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from resolvent.errors import BlewUp
+from resolvent.iteration.engine import PERSONAL, Ask, Memory, Spread
+from resolvent.local.bound import mean_and_spread
+from resolvent.local.memory import rows_of, with_rows
+
+if TYPE_CHECKING:
+    from resolvent.networks.cuda_graphs import Captured
+
+
+@dataclass(eq=False)
+class Trained:
+    """Networks. Memory: each user's buffers, such as running means, and the latest answers of users who share u."""
+
+    problem: Any
+    answer: Callable[[Any, Ask, Tensor], Tensor]
+    repeats: bool = False
+    """Whether every round computes the same function of u. Then, on CUDA, all of its steps are one launch."""
+    captured: tuple[float, Captured] | None = None
+
+    def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        who, u = ask.who, u.expand(self.problem.users if ask.who is None else len(ask.who), -1)
+        if self.repeats and who is None and u.is_cuda and self.problem.still:
+            from resolvent.networks.cuda_graphs import Captured
+
+            if self.captured is None or self.captured[0] != ask.eta:
+                self.captured = ask.eta, Captured(lambda u: self.answer(self.problem, ask, u))
+            p, now = self.captured[1](u).clone(), {}
+        else:
+            part = (self.problem if who is None else self.problem.take(who)).remembering(rows_of(memory, who))
+            with part.working():
+                p = self.answer(part, ask.among(self.problem.users), u)
+            now = part.memory()
+        _finite(p, ask)
+        return p, self._remembered(memory, who, now)
+
+    def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
+        p, memory = self.rows(ask, u, memory)
+        mean, spread = mean_and_spread(self.problem.weights, ask, p)
+        return mean, spread, self._remembered(memory, ask.who, {PERSONAL: p})
+
+    def _remembered(self, memory: Memory, who: Tensor | None, now: Memory) -> Memory:
+        """What all users remember. Users who have never answered remember what the problem begins with."""
+        if who is not None and not now.keys() <= memory.keys():
+            first = {PERSONAL: self.problem.start.expand(self.problem.users, -1)}
+            begun = self.problem.remembering({}).memory() | first
+            memory = {name: begun[name] for name in now} | memory
+        return with_rows(memory, who, now)
+
+
+def _finite(p: Tensor, ask: Ask) -> None:
+    """Raise BlewUp, with the user's name, where an answer is not finite."""
+    bad = ~torch.isfinite(p).all(1)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        user = first if ask.who is None else int(ask.who[first])
+        raise BlewUp(
+            f"user {user} answered NaN or infinity in round {ask.t + 1} (eta = {ask.eta:g}): its loss became infinite "
+            "or was NaN from the first step; check that user's data, or take smaller local steps"
+        )

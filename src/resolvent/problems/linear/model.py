@@ -1,0 +1,226 @@
+"""f_i(w) = sum_j phi(a_ij . w; b_ij) + reg_i/2 |w|^2, a sum over user i's rows, for any smooth convex loss phi."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.errors import refuse
+from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
+from resolvent.problems.linear.gap import Minimiser, in_double
+from resolvent.problems.linear.loss import Loss
+from resolvent.problems.newton.certified import minimise
+from resolvent.problems.newton.equation import length
+from resolvent.problems.newton.inverses import check_room
+from resolvent.problems.newton.minimum import Minimum, minimum
+from resolvent.problems.newton.objective import Floats, Objective, WeightedLoss
+from resolvent.problems.newton.prox import newton_prox
+from resolvent.problems.newton.safeguard import WORST, SafeProx
+from resolvent.problems.problem import select
+from resolvent.problems.products import rows_times, times_rows
+from resolvent.problems.rows import as_data
+
+
+class LinearModel:
+    """A loss over users of any sizes and weights. `loss` makes a Loss from targets.
+
+    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's.
+    """
+
+    offers = frozenset({"value", "grad", "prox", "hessian", "batches"})
+    convex = True
+    closed_form = False
+
+    def __init__(self, loss: Callable[[Tensor], Loss], A: Any, b: Any, reg: Any = None, weights: Any = None) -> None:
+        self.loss, self.rows = loss, as_data(A, b)
+        like = self.rows.buckets[0].A
+        finite(self.rows.gather([bucket.A.sum((1, 2)) for bucket in self.rows.buckets]), "A")
+        for bucket in self.rows.buckets:
+            loss(bucket.b if bucket.mask is None else bucket.b[bucket.mask > 0]).check()
+        self.weights = as_weights(weights, self.users, like)
+        self.reg = 1 / (self.users * self.sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
+        if self.reg.shape not in ((), (self.users,)) or not bool((torch.isfinite(self.reg) & (self.reg >= 0)).all()):
+            refuse("reg", reg, f"a number >= 0, or one for each of the {self.users} users, is needed")
+        self.reg = self.reg.expand(self.users)
+
+    @property
+    def users(self) -> int:
+        return self.rows.users
+
+    @property
+    def dim(self) -> int:
+        return self.rows.dim
+
+    @property
+    def sizes(self) -> Tensor:
+        """The number of rows of each user."""
+        return self.rows.sizes
+
+    @cached_property
+    def _losses(self) -> list[Loss]:
+        """One per bucket. A padded row has a = 0 and b = 0."""
+        return [self.loss(bucket.b) for bucket in self.rows.buckets]
+
+    def value(self, W: Tensor) -> Tensor:
+        W = as_rows(W, self)
+        parts = []
+        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
+            values = loss.value(bucket.margins(W))
+            parts.append((values if bucket.mask is None else values * bucket.mask).sum(1))
+        return self.rows.gather(parts) + 0.5 * self.reg * (W * W).sum(1)
+
+    def grad(self, W: Tensor) -> Tensor:
+        W = as_rows(W, self)
+        parts = []
+        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
+            parts.append(bucket.combine(loss.slope(bucket.margins(W))))
+        return torch.addcmul(self.rows.gather(parts), self.reg.unsqueeze(1), W)
+
+    def hessian(self, W: Tensor) -> Tensor:
+        """One user at a time, so that a cached inverse has the same bits whichever users are asked together."""
+        check_room(self)
+        rows = [w.clone() for w in as_rows(W, self).expand(self.users, -1)]
+        H = torch.stack([self._bend(i, w) for i, w in enumerate(rows)])
+        H.diagonal(dim1=1, dim2=2).add_(self.reg.unsqueeze(1))
+        return H
+
+    def _bend(self, i: int, w: Tensor) -> Tensor:
+        """A^T diag(phi'') A of one user."""
+        A, b = self.rows.one(i)
+        A = A.clone()
+        return (A * self.loss(b).curvature(A @ w).unsqueeze(1)).T @ A
+
+    def thin_inverse(self, i: int, at: Tensor, eta: Tensor) -> tuple[Tensor, Tensor]:
+        """V and c with (I + eta H)^-1 = (I - V^T V) / c for a user with fewer rows than features."""
+        A, b = self.rows.one(i)
+        A = A.clone()
+        M = A * (eta * self.loss(b).curvature(A @ at.clone())).sqrt().unsqueeze(1)
+        c = 1 + eta * self.reg[i]
+        S = M @ M.T
+        S.diagonal().add_(c)
+        L, info = torch.linalg.cholesky_ex(S)
+        return (torch.linalg.solve_triangular(L, M, upper=False) if int(info) == 0 else torch.zeros_like(M)), c
+
+    def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
+        """n_i / |batch| times the gradient over the chosen rows (users, k), and the regulariser's: unbiased."""
+        A, b = self.rows.pick(rows)
+        scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
+        slope = self.loss(b).slope(times_rows(A, W)) * mask * scale.unsqueeze(1)
+        return self.reg.unsqueeze(1) * W + rows_times(slope, A)
+
+    def take(self, who: Tensor) -> Self:
+        part = object.__new__(type(self))
+        part.loss, part.rows = self.loss, self.rows.take(who)
+        part.weights, part.reg = select(self.weights, who), self.reg[who]
+        if "_frobenius" in self.__dict__:  # it takes a pass over the data, as much as a gradient
+            part.__dict__["_frobenius"] = self._frobenius[who]
+        return part
+
+    # --- Newton's method ---------------------------------------------------------------------------------------------
+
+    def prox(self, U: Tensor, eta: float) -> Tensor:
+        """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
+        solved = newton_prox(self, as_rows(U, self).expand(self.users, -1), eta)
+        solved.demand(eta)
+        return solved.x
+
+    def careful_prox(self, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
+        """The prox of the first user, certified: with c = 1 + eta reg and z = x - u / c it minimises
+        eta sum_j phi(a_j . (u / c + z)) + c/2 |z|^2."""
+        A, b = (part.cpu().numpy().astype(np.float64) for part in self.rows.one(0))
+        c = 1 + eta * float(self.reg[0])
+        centre = u.cpu().numpy().astype(np.float64) / c
+        objective = Objective(A, A @ centre, self._weighted(b, np.full(len(A), float(eta))), c)
+        found = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
+        p = torch.from_numpy(centre + found.z).to(u)
+        size, reach = 1 + float(u.norm()), 1 + float(u.norm()) + float(p.norm())
+        error = found.error + 4 * torch.finfo(u.dtype).eps * reach
+        if error <= max(tol * size, max(WORST, 16 * torch.finfo(u.dtype).eps) * reach):
+            return SafeProx(p, error)
+        left = f"an error of {error:.1g}" if np.isfinite(error) else "nothing certain"
+        return SafeProx(p, error, f"since its margins a . w are too large for {u.dtype}: round-off leaves {left}")
+
+    def _weighted(self, b: Floats, weight: Floats) -> WeightedLoss:
+        return self.loss(torch.from_numpy(b)).weighted(weight)
+
+    @cached_property
+    def _frobenius(self) -> Tensor:
+        """|A_i|^2, the sum of all squares."""
+        return self.rows.gather([bucket.A.square().sum((1, 2)) for bucket in self.rows.buckets])
+
+    def rounding(self, W: Tensor) -> Tensor:
+        """A bound on the rounding error of grad at W, about: units in the last place of every predictor and slope."""
+        slope, curvature = self._losses[0].largest_slope, self._losses[0].largest_curvature
+        eps = 4 * torch.finfo(W.dtype).eps
+        if not (math.isfinite(slope) and math.isfinite(curvature)):
+            return eps * self._rounding_here(W)
+        bend, spread = self._frobenius * curvature + self.reg, self._frobenius.sqrt() * slope
+        return eps * (bend * length(W) + spread)
+
+    def _rounding_here(self, W: Tensor) -> Tensor:
+        """The same from the slopes and curvatures at W, relative to eps: sum_j |a_j| (|phi'| + phi'' |a_j| |w|)."""
+        parts = []
+        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
+            t, norms, size = bucket.margins(W), length(bucket.A, 2), length(bucket.of(W)).unsqueeze(1)
+            parts.append((norms * (loss.slope_size(t) + loss.curvature(t) * norms * size)).sum(1))
+        return self.rows.gather(parts) + self.reg * length(W)
+
+    # --- constants and the minimum -----------------------------------------------------------------------------------
+
+    @cached_property
+    def lipschitz(self) -> Tensor | None:
+        """The global constants |A_i|^2 max phi'' + reg_i; near a solution the curvature may be far smaller."""
+        curvature = self._losses[0].largest_curvature
+        if not math.isfinite(curvature):
+            return None
+        grams = [b.A.mT @ b.A if b.A.shape[1] >= self.dim else b.A @ b.A.mT for b in self.rows.buckets]
+        return self.rows.gather([torch.linalg.eigvalsh(g)[:, -1] for g in grams]) * curvature + self.reg
+
+    @property
+    def convexity(self) -> Tensor:
+        return self.reg
+
+    @cached_property
+    def minimum(self) -> Minimum:
+        """The minimiser of f in float64, whatever the data are in, certified; or why there is none."""
+        lam = self.weights.double()
+        counted = [i for i in range(self.users) if float(lam[i]) > 0]
+        rows = [self.rows.one(i) for i in counted]
+        users = [(A.cpu().numpy(), b.cpu().numpy()) for A, b in rows]
+        return minimum(users, [float(lam[i]) for i in counted], self._weighted, float(lam @ self.reg.double()))
+
+    @property
+    def minimiser(self) -> Tensor | None:
+        """Certified. None where there is none (separable data, no regulariser) or none was established; `minimum.why`
+        says which."""
+        return None if self.minimum.w is None else torch.from_numpy(self.minimum.w).to(self.weights)
+
+    @property
+    def without_minimum(self) -> str | None:
+        """Why there is no minimiser, or why none is known; None where there is one. With a regulariser there is."""
+        return self.minimum.why if float(self.weights @ self.reg) == 0 else None
+
+    @property
+    def fstar(self) -> float | None:
+        return self.minimum.value
+
+    @cached_property
+    def _least(self) -> Minimiser | None:
+        w, value = self.minimum.w, self.minimum.value
+        if w is None or value is None:
+            return None
+        reg = self.weights.double() @ self.reg.double()
+        buckets = in_double(self.rows, self.weights, self.loss)
+        return Minimiser.at(torch.from_numpy(w).to(self.weights.device), value, reg, buckets)
+
+    def gap(self, W: Tensor) -> Tensor | None:
+        """f(w) - f*, to many digits also where it is tiny."""
+        if self._least is None:
+            return None
+        return self._least.gaps(W, in_double(self.rows, self.weights, self.loss)).to(self.weights)

@@ -1,0 +1,138 @@
+"""How far a point can be from the minimiser of F (objective.py), and that there is a minimiser at all.
+
+Let g be the gradient and Q the Hessian of F at z. Where |phi'''| <= M phi'', the curvature k_j = omega_j phi''_j of a
+loss changes at most by the factor e^(M |c_j . v|) along any step v. So with lambda^2 = g . Q^-1 g, the lengths
+rho_j^2 = c_j . Q^-1 c_j and rho their largest, where M rho lambda < 1, a minimiser z* EXISTS, and
+
+    |z - z*|_Q <= -log(1 - M rho lambda) / (M rho) =: R,        F(z) - F* <= lambda R,
+    |z - z*| <= |Q^-1 g| + sum_j |Q^-1 c_j| k_j (e^(M rho_j R) - 1) rho_j R.
+
+Rows with next to no curvature, as those far out on the tails of their losses, may be left out of rho, as long as Q
+without them is nearly Q. The last sum includes all rows.
+
+Where there is no such M, as for losses whose curvature jumps, the ridge alone certifies: |z - z*| <= |g| / kappa.
+
+The rounding errors of g are estimated, a few units in the last place of every predictor and of every term. They enter
+lambda and |Q^-1 g| as Q^-1 acts on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from resolvent.problems.newton.factor import Factor
+from resolvent.problems.newton.objective import EPS, Floats, Objective
+
+SHARES = (0.0, 1e-12, 1e-6, 1e-3)
+"""The least shares in the curvature that a row must have to count in rho. The best of these choices is used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A point z and bounds on |z - z*| and on F(z) - F*, infinite where nothing is certified; `noise` is what rounding
+    contributes to the first bound."""
+
+    z: Floats
+    error: float = np.inf
+    excess: float = np.inf
+    noise: float = np.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate:
+    """z with its predictors t, the slopes and curvatures of the losses, Q's factor, the Newton step h = Q^-1 g, lambda
+    (the Newton decrement) and C h. The losses are softened to T phi(t / T)."""
+
+    z: Floats
+    t: Floats
+    slope: Floats
+    curvature: Floats
+    factor: Factor
+    h: Floats
+    decrement: float
+    along: Floats
+
+    @staticmethod
+    def at(objective: Objective, z: Floats, T: float = 1.0) -> Iterate | None:
+        """None where something is not finite."""
+        t = objective.predictors(z)
+        slope, curvature = objective.loss.derivatives(t / T)
+        curvature = curvature / T
+        factor = Factor(objective, curvature)
+        half = factor.half(objective.gradient(z, slope))
+        h = factor.back(half)
+        decrement = float(np.linalg.norm(half))
+        if not (np.isfinite(h).all() and np.isfinite(decrement)):
+            return None
+        return Iterate(z, t, slope, curvature, factor, h, decrement, objective.C @ h)
+
+
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    """Of g at an iterate: the error of each row's slope (n,), and that of the sum, coordinate by coordinate (d,)."""
+
+    slopes: Floats
+    summed: Floats
+
+    @staticmethod
+    def at(objective: Objective, here: Iterate) -> Rounding:
+        d = objective.C.shape[1]
+        size, slopes = np.abs(objective.offset), objective.loss.slope_size(here.t)
+        for part in objective.blocks():
+            size[part] += objective.sizes(part) @ np.abs(here.z)
+        summed = np.abs(objective.ridge * here.z)
+        for part in objective.blocks():
+            summed += slopes[part] @ objective.sizes(part)
+        return Rounding(EPS * (4 * slopes + here.curvature * (4 + np.sqrt(d)) * size), 8 * EPS * summed)
+
+
+def certificate(objective: Objective, here: Iterate) -> Certified:
+    """The bounds of this module's docstring for an iterate with T = 1, rounding errors included."""
+    rate = objective.loss.curvature_rate
+    return _by_ridge(objective, here) if rate is None else _by_curvature(objective, here, rate)
+
+
+def _by_curvature(objective: Objective, here: Iterate, rate: float) -> Certified:
+    """The best over a few choices of rows."""
+    z, curvature, rounding = here.z, here.curvature, Rounding.at(objective, here)
+    length, reach = np.empty_like(curvature), np.empty_like(curvature)
+    for part in objective.blocks():
+        length[part], reach[part] = here.factor.lengths(objective.C[part])
+    axes = here.factor.lengths(np.eye(len(z)))
+    decrement = here.decrement + float(rounding.slopes @ length) + float(rounding.summed @ axes[0])
+    far = float(np.linalg.norm(z))
+    noise = float(rounding.slopes @ reach) + float(rounding.summed @ axes[1]) + 2 * EPS * far
+    radius = min(_radius(rate, length, curvature * length**2, decrement, least) for least in SHARES)
+    if not np.isfinite(radius):
+        return Certified(z, noise=noise)
+    change = np.minimum(curvature * np.expm1(rate * length * radius), objective.loss.largest_curvature)
+    second = float((reach * change) @ length) * radius
+    return Certified(z, float(np.linalg.norm(here.h)) + noise + second, decrement * radius, noise)
+
+
+def _radius(rate: float, length: Floats, share: Floats, decrement: float, least: float) -> float:
+    """A bound on |z - z*|_Q from the rows whose share in the curvature is at least `least`; infinite if there is none.
+
+    Without the others Q is at least `retained` times Q, and lengths under its inverse grow accordingly.
+    """
+    active = share >= least
+    retained = 1 - float(share[~active].sum())
+    rho = rate * float(length[active].max(initial=0))
+    if not (retained > 0.5 and rho * decrement < 0.5 * retained):
+        return np.inf
+    return float(-np.log1p(-rho * decrement / retained) / rho if rho > 0 else decrement) / retained
+
+
+def _by_ridge(objective: Objective, here: Iterate) -> Certified:
+    """F is strongly convex with modulus kappa, whatever its curvature does."""
+    if objective.ridge == 0:
+        return Certified(here.z)
+    rounding, rows = Rounding.at(objective, here), np.empty_like(here.slope)
+    for part in objective.blocks():
+        rows[part] = np.linalg.norm(objective.C[part], axis=1)
+    blur = float(rounding.slopes @ rows) + float(np.linalg.norm(rounding.summed))
+    noise = blur / objective.ridge + 2 * EPS * float(np.linalg.norm(here.z))
+    slope = float(np.linalg.norm(objective.gradient(here.z, here.slope))) + blur
+    return Certified(here.z, slope / objective.ridge + noise, slope**2 / (2 * objective.ridge), noise)

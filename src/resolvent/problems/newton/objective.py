@@ -1,0 +1,94 @@
+"""A weighted sum of losses of linear predictors, with a ridge, in NumPy and float64:
+
+F(z) = sum_j omega_j phi_j(o_j + c_j . z) + kappa/2 |z|^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+EPS = float(np.finfo(np.float64).eps)
+BLOCK = 1 << 18
+"""Numbers in one block of weighted rows."""
+
+
+class WeightedLoss(Protocol):
+    """omega_j phi_j of every row j, as functions of the predictors t (n,)."""
+
+    @property
+    def curvature_rate(self) -> float | None:
+        """M with |phi'''| <= M phi''; None where there is none."""
+        ...
+
+    @property
+    def largest_curvature(self) -> Floats:
+        """A bound on omega_j phi_j''."""
+        ...
+
+    def total(self, t: Floats) -> float:
+        """sum_j omega_j phi_j(t_j)."""
+        ...
+
+    def slope(self, t: Floats) -> Floats:
+        """omega_j phi_j'(t_j)."""
+        ...
+
+    def derivatives(self, t: Floats) -> tuple[Floats, Floats]:
+        """omega_j phi_j'(t_j) and omega_j phi_j''(t_j)."""
+        ...
+
+    def slope_size(self, t: Floats) -> Floats:
+        """What the rounding errors of the slopes are relative to."""
+        ...
+
+    def shows_no_minimum(self, t: Floats) -> bool:
+        """Whether the sum of the losses falls for ever in the direction of these predictors."""
+        ...
+
+    def why_no_minimum(self, C: Floats) -> str | None:
+        """Why the sum of the losses has no minimiser over these rows, in words; None where it may have one."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """F: rows c_j (n, d), offsets o_j (n,), the weighted losses, and kappa.
+
+    `rotated` rows are coordinates in another basis: each is known to a unit in the last place of its length only.
+    """
+
+    C: Floats
+    offset: Floats
+    loss: WeightedLoss
+    ridge: float
+    rotated: bool = False
+
+    def predictors(self, z: Floats) -> Floats:
+        t: Floats = self.offset + self.C @ z
+        return t
+
+    def value(self, z: Floats) -> float:
+        return float(self.loss.total(self.predictors(z)) + self.ridge / 2 * (z @ z))
+
+    def gradient(self, z: Floats, slope: Floats) -> Floats:
+        """At z, where the losses have these slopes."""
+        g: Floats = self.ridge * z + self.C.T @ slope
+        return g
+
+    def sizes(self, part: slice) -> Floats:
+        """What rounding errors of these rows are relative to, entry by entry."""
+        size = np.abs(self.C[part])
+        return np.broadcast_to(np.linalg.norm(size, axis=1)[:, None], size.shape) if self.rotated else size
+
+    def blocks(self) -> Iterator[slice]:
+        """The rows, a block at a time."""
+        rows = max(1, BLOCK // max(1, self.C.shape[1]))
+        for first in range(0, len(self.C), rows):
+            yield slice(first, first + rows)
