@@ -51,7 +51,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems.quadratic": [{"affine", "jacobi"}, {"decomposition", "pooled"}],
     "problems.newton": [{"factors", "safeguard", "certified"}, {"prox", "minimum"}],
-    "local": [{"bound", "descent"}, {"operators"}],
+    "local": [{"bound", "descent", "law"}, {"operators"}],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs"},
         {"userdata", "plain"},

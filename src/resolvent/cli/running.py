@@ -12,7 +12,7 @@ from resolvent import config as configs
 from resolvent import experiment, report, runs
 from resolvent.cli import output
 from resolvent.cli.output import Format, say
-from resolvent.cli.settings import Settings, Trust, assignments, configurable, configure, problem_of
+from resolvent.cli.settings import ALGORITHMS, Settings, Trust, assignments, configurable, configure, problem_of
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError, refuse
 from resolvent.experiment.conduct import Outcome
@@ -105,10 +105,7 @@ def explain(problem: ProblemName, settings: Settings, form: Form = Format.table)
     if form is Format.table:
         output.write(str(explanation))
         return
-    about = {
-        key: getattr(explanation, key) for key in ("scheme", "solves", "eta_eff", "exactly", "theorem", "personal")
-    }
-    output.pairs(about | {"findings": [str(finding) for finding in explanation.findings]}, form)
+    output.pairs(explanation.facts, form)
 
 
 # --- what they are made of -------------------------------------------------------------------------------------------
@@ -151,7 +148,10 @@ COMMANDS: dict[Callable[..., Any], str] = {
 
         resolvent run experiment.toml --set scheme.eta=1e-4
 
-        resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3""",
+        resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
+
+        """
+    + ALGORITHMS,
     resume: """Examples:
 
         resolvent resume fedpi-least-squares-20260101-120000-1f2e
@@ -164,5 +164,8 @@ COMMANDS: dict[Callable[..., Any], str] = {
 
         resolvent explain least-squares --algorithm fedprox --eta 1e-5
 
-        resolvent explain experiment.toml --format json""",
+        resolvent explain experiment.toml --format json
+
+        """
+    + ALGORITHMS,
 }

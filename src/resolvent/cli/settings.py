@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -30,13 +30,13 @@ class Flag(NamedTuple):
     panel: str
     text: bool = False
     """Whether the value is text whatever it looks like."""
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
 
 
 PROBLEM, ALGORITHM, RUN = "Problem", "Algorithm", "Run"
 FLAGS = (
     Flag("--algorithm", "scheme.algorithm", "NAME", f"One of {', '.join(TABLE)}, custom.", ALGORITHM, True,
-         tuple(TABLE)),
+         TABLE),
     Flag("--eta", "scheme.eta", "NUMBER|auto", "The step size.", ALGORITHM),
     Flag("--schedule", "scheme.schedule", "NAME", "How eta falls: harmonic, inverse-sqrt, ...", ALGORITHM,
          True, ("constant", "harmonic", "inverse-sqrt", "inverse-log", "inverse-ln", "halving")),
@@ -65,12 +65,15 @@ FLAGS = (
          True),
 )  # fmt: skip
 
+ALGORITHMS = "\n\n        ".join(["Algorithms:", *(f"- {name}: {row.about}" for name, row in TABLE.items())])
+"""What --help says of each."""
+
 Trust = Annotated[bool, typer.Option("--trust", help="Call the file.py:function that a folder of others names.")]
 Settings = dict[str, Any]
 """Values by option, as they came; None where an option was not given."""
 
 
-def _complete(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+def _complete(choices: Collection[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -44,8 +45,9 @@ class Experiment:
     participation: Participation
     stop: Stop | None
 
-    @property
+    @cached_property
     def explanation(self) -> Explanation:
+        """What it solves: made once, told before the run, stored with it and passed to `solve`."""
         return explain(self.scheme, self.task.problem, self.participation, self.anderson)
 
     @property
@@ -105,9 +107,10 @@ def _eta(scheme: configs.sections.Scheme, lr: float | None, made: Task) -> float
     """What was asked for; else found while running where that solves the same problem, else what is customary."""
     if scheme.eta is not None:
         return scheme.eta
-    if scheme.algorithm in TABLE and TABLE[scheme.algorithm].forward and lr is not None:
+    row = TABLE.get(scheme.algorithm)
+    if row is not None and row.forward and lr is not None:
         return lr  # gradient steps on f itself: their size is eta
-    exact = scheme.algorithm in ("fedpi", "fedsplit")
+    exact = row is not None and row.exact
     if exact and made.small is not None:
         return made.small
     if exact and scheme.schedule == "constant" and made.problem.convex:

@@ -114,7 +114,6 @@ def find(fingerprint: str, out: Path) -> Folder | None:
 def about(experiment: Experiment) -> dict[str, Any]:
     """What a run says about itself beside its configuration."""
     problem, explanation = experiment.task.problem, experiment.explanation
-    said = {key: getattr(explanation, key) for key in ("solves", "eta_eff", "exactly", "theorem", "personal")}
     return {
         "fingerprint": experiment.fingerprint,
         "title": experiment.scheme.name,
@@ -124,7 +123,7 @@ def about(experiment: Experiment) -> dict[str, Any]:
             "minimum": problem.fstar,
             "partition": experiment.task.partition,
         },
-        "explanation": said | {"words": str(explanation), "findings": [str(f) for f in explanation.findings]},
+        "explanation": explanation.facts | {"words": str(explanation)},
         "environment": environment(),
     }
 
@@ -273,6 +272,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             every=config.every,
             progress=progress,
             keep=recorder,
+            explanation=experiment.explanation,
         )
     recorder.flush()
     return run.status, run.reason

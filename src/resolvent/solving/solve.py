@@ -30,7 +30,7 @@ from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
 from resolvent.solving.watch import Keeper, Stop, Watch
 from resolvent.theory import closed_forms
-from resolvent.theory.explain import Explanation, explain, operator_of
+from resolvent.theory.explain import Explanation, explain
 
 
 def solve(
@@ -49,6 +49,7 @@ def solve(
     progress: bool | None = None,
     eta: Number | str | None = None,
     keep: Keeper | None = None,
+    explanation: Explanation | None = None,
 ) -> Run:
     """Run `rounds` rounds of a scheme, from `start`: a vector, rows (users, d), or the State of an earlier run.
 
@@ -57,6 +58,7 @@ def solve(
     stop: rs.Stop(gap=1e-10, ...) or a function of the round. average: "ergodic" (the paper's) or "suffix".
     every: a row of the history for every round that it divides, and for the last. callback: called with every Round.
     keep: takes every round before the next begins; `resolvent.runs` keeps them on disk.
+    explanation: where arguments were checked and explained already, what was said; neither is then done again.
 
     Warns when the configuration does not solve the original problem or may not converge, in the words of rs.explain.
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so. What code of yours raises
@@ -69,10 +71,12 @@ def solve(
             "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed",
         )
     scheme, accelerate, taking_part = as_scheme(scheme, eta), as_anderson(anderson), as_participation(participation)
-    operator = check(problem, scheme, taking_part, rounds, every, average, seed)
     _check_hooks(stop, callback)
-    explanation = explain(scheme, problem, taking_part, accelerate)
-    _warn(explanation)
+    if explanation is None:
+        check(problem, scheme, taking_part, rounds, every, average, seed)
+        explanation = explain(scheme, problem, taking_part, accelerate)
+        _warn(explanation)
+    operator = operators.local_operator(scheme, problem)
     where = engines.build(engine, problem, operator, scheme.steady)
     state = _begin(where, problem, scheme, taking_part, accelerate, start)
     _verify(problem, scheme, state)
@@ -128,7 +132,7 @@ def check(
     seed: int = 0,
 ) -> operators.Operator:
     """The local operator, once everything that `solve` needs of these arguments is there."""
-    operator = operator_of(scheme, problem)
+    operator = operators.local_operator(scheme, problem)
     participation.check(problem.users)
     operators.check(operator, problem)
     if scheme.auto and not participation.full and participation.absent == "paper":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from resolvent import theory
 from resolvent.experiment.tasks import task
 from resolvent.paper.figure import Claim, Figure, First, Panel, Settings, Verdict
 from resolvent.paper.figures.mixing import GRID, NUMBERS, name
 from resolvent.paper.results import Results, short
-from resolvent.paper.settings import BLUE, GREY, LEAST_SQUARES, RED
+from resolvent.paper.settings import BLUE, LEAST_SQUARES, RED
 from resolvent.paper.small import section
-from resolvent.theory import closed_forms
+from resolvent.report.curves import GREY
 
 STEPS = (2, 3, 5, 10, 20, 50)
 PROPER = 0.35
@@ -22,8 +23,8 @@ def _predicted(settings: Settings) -> dict[str, Any]:
     gaps = {}
     for alpha in NUMBERS:
         for beta in NUMBERS:
-            eta = closed_forms.effective_eta(alpha, beta, settings["scheme.eta"])
-            gaps[name(alpha, beta)] = float(problem.gap(closed_forms.regularised_minimiser(problem, eta).unsqueeze(0)))
+            eta = theory.effective_eta(alpha, beta, settings["scheme.eta"])
+            gaps[name(alpha, beta)] = float(problem.gap(theory.regularised_minimiser(problem, eta).unsqueeze(0)))
     return {"predicted": gaps}
 
 
@@ -52,10 +53,10 @@ def _averages(settings: Settings) -> dict[str, Any]:
     problem: Any = task(section(settings), 0).problem
     eta, star, rows = settings["scheme.eta"], problem.minimiser, {}
     for k in STEPS:
-        w = closed_forms.fedavg_fixed_point(problem, eta, k)
-        half, whole = (closed_forms.regularised_minimiser(problem, eta * (k - 1) / n) for n in (2, 1))
+        w = theory.fedavg_fixed_point(problem, eta, k)
+        half, whole = (theory.regularised_minimiser(problem, eta * (k - 1) / n) for n in (2, 1))
         rows[k] = tuple(float((w - x).norm() / (w - star).norm()) for x in (half, whole))
-    return {"rows": rows, "curvature": eta * closed_forms.curvatures(problem)[1]}
+    return {"rows": rows, "curvature": eta * theory.curvatures(problem)[1]}
 
 
 def _half(results: Results) -> Verdict:
