@@ -24,20 +24,27 @@ from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.build import algorithm as algorithm_of
 from resolvent.experiment.conduct import Outcome
 from resolvent.experiment.tasks import Task, task
+from resolvent.iteration.scheme import TABLE
 
 MEMORY = 2
-COMPARED = ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp")
 Make = Callable[[Any, int, int | None], Task]
 """A problem by its section, seed and threads."""
 PAUSE = 0.5
 """Seconds between two looks at runs that other processes are at."""
 
 
+def _compared() -> list[str]:
+    """The algorithms that are compared unless others are named."""
+    return [name for name, row in TABLE.items() if row.compared]
+
+
 @configurable
 def compare(
     problem: ProblemName,
     settings: Settings,
-    algorithms: Annotated[str, typer.Option(help="Which ones, with commas between.")] = ",".join(COMPARED),
+    algorithms: Annotated[
+        str | None, typer.Option(help="Which ones, with commas between.", show_default=",".join(_compared()))
+    ] = None,
     out: Out = RUNS,
     form: Form = Format.table,
     quiet: Quiet = False,
@@ -47,7 +54,8 @@ def compare(
         refuse("--algorithm", settings["algorithm"], "several are compared here: --algorithms says which")
     base, make = tree(problem_of(problem), settings), _making()
     base = configs.with_values(base, _equal_footing(base, make))
-    names = list(dict.fromkeys(algorithm_of(name.strip()) for name in algorithms.split(",")))
+    asked = _compared() if algorithms is None else algorithms.split(",")
+    names = list(dict.fromkeys(algorithm_of(name.strip()) for name in asked))
     memories = [0, base.get("anderson", {}).get("memory") or MEMORY]
     configurations = [
         configs.read(
@@ -105,7 +113,8 @@ def _equal_footing(base: dict[str, Any], make: Make) -> Iterator[tuple[str, Any]
 
 def _steps(base: dict[str, Any], algorithm: str) -> list[tuple[str, Any]]:
     """FedAvg takes two local steps, as in the paper's figure on acceleration, unless something else was asked for."""
-    return [("local.steps", 2)] if algorithm == "fedavg" and "steps" not in base.get("local", {}) else []
+    steps = TABLE[algorithm].compared_steps if algorithm in TABLE else 1
+    return [("local.steps", steps)] if steps > 1 and "steps" not in base.get("local", {}) else []
 
 
 def _axes(grid: Sequence[str]) -> dict[str, list[Any]]:

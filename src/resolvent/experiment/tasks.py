@@ -38,7 +38,7 @@ class Task:
     section: Any
     eta: float | None = None
     small: float | None = None
-    """The eta of FedPi and FedSplit, where it must be another: on networks a large one lets them run away."""
+    """The eta of schemes that are exact at any, FedPi and FedSplit: on networks they run away with a large one."""
     threads: int = 1
     """Rounds of convex problems are short: threads that wait for each other cost more than they save."""
     partition: dict[str, Any] = field(default_factory=dict)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resolvent.config import Config
 from resolvent.paper.conduct import Made
 from resolvent.paper.figure import Line, Panel
 from resolvent.paper.results import Results
-from resolvent.report.curves import COLOURS
+from resolvent.report.curves import colour_of as algorithm_colour
 from resolvent.runs.durable import storing
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def picture(made: Made, folder: Path, dpi: int = 110, note: str = "") -> Path | 
 
 
 def colour_of(line: Line) -> str:
-    return line.colour or COLOURS[line.settings.get("scheme.algorithm", "fedpi")]
+    """The line's colour, or else its algorithm's own."""
+    return line.colour or algorithm_colour(line.settings.get("scheme.algorithm", Config().scheme.algorithm))
 
 
 def curves(axis: Axes, panel: Panel, results: Results) -> None:

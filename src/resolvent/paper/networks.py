@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resolvent.iteration.scheme import TABLE
 from resolvent.paper.figure import Line, Settings
 from resolvent.paper.settings import FEDAVG_1, PROX
 
@@ -35,7 +36,7 @@ def fedavg(k: int = STEPS, rate: float = RATE, fold: int = QUICK) -> Line:
 
 def prox(title: str, eta: float | None = None, fold: int = QUICK) -> Line:
     """A prox by gradient descent, 100 steps of size 0.01."""
-    exact = title in ("FedSplit", "FedPi")
+    exact = TABLE[PROX[title]].exact
     settings: Settings = {
         "scheme.algorithm": PROX[title],
         "scheme.eta": (SMALL_ETA if exact else ETA) if eta is None else eta,

@@ -11,7 +11,6 @@ from resolvent.paper.results import Results, short
 from resolvent.paper.settings import (
     BLUE,
     GREEN,
-    GREY,
     LEAST_SQUARES,
     LOGISTIC,
     ORANGE,
@@ -21,6 +20,7 @@ from resolvent.paper.settings import (
     VIOLET,
     fedavg,
 )
+from resolvent.report.curves import GREY
 
 SCHEDULES = {"/t": "harmonic", "/sqrt t": "inverse-sqrt", "/log t": "inverse-log", ", halving": "halving"}
 COLOURS = {"/t": GREEN, "/sqrt t": BLUE, "/log t": PINK, ", halving": VIOLET}

@@ -14,7 +14,7 @@ from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, PROX, fedavg
 from resolvent.paper.small import quietly
 
-TITLES = {"fedavg": "FedAvg", "fedprox": "FedProx", "fedsplit": "FedSplit", "fedpi": "FedPi", "fedrp": "FedRP"}
+TITLES = {name: rs.TABLE[name].title for name in ("fedavg", *PROX.values())}
 ORIGINAL, REGULARISED, NOTHING = "original", "regularised", "–"
 KNOWN, OPEN = "✓", "?"
 PAPER = {  # constant eta, vanishing eta, nonconvex, sampling, stochastic
