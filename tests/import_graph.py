@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 
 FLOORS: list[set[str]] = [
     {"errors", "installed"},
-    {"randomness", "config"},
+    {"randomness"},
     {"iteration"},
     {"problems", "data"},
     {"networks"},
@@ -26,6 +26,7 @@ FLOORS: list[set[str]] = [
     {"theory"},
     {"engines"},
     {"solving"},
+    {"config"},
     {"runs"},
     {"experiment", "report"},
     {"paper"},

@@ -63,7 +63,7 @@ def go_on(folder: Folder, progress: bool | None = None, trusted: bool = False) -
 
 def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
     """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
-    if isinstance(config.problem, sections.Own) and config.problem.name == folder.code:
+    if isinstance(config.problem, sections.OwnSection) and config.problem.name == folder.code:
         _consent(folder, trusted)
     if wrong := folder.damage():
         raise damaged(folder, wrong)
@@ -141,7 +141,7 @@ def _new(
         told["forked"] = {"run": fork[0].about["id"], "round": fork[1].round}
         told["fingerprint"] += f"+{fork[0].about['id']}-{fork[1].round}"  # not what a run from the start computes
     start = None if fork is None else fork[1]
-    code = isinstance(experiment.config.problem, sections.Own)
+    code = isinstance(experiment.config.problem, sections.OwnSection)
     folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, start, code)
     with ExitStack() as inner:
         try:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resolvent.config.sections import NETWORKS
+
 if TYPE_CHECKING:
     from resolvent.paper.results import Results
 
@@ -15,7 +17,6 @@ Settings = dict[str, Any]
 HOLDS, IN_PART, NOT = "holds", "holds in part", "does not hold"
 NOT_JUDGED = "not judged"
 """Of a first choice whose runs are not there."""
-NETWORKS = ("mnist", "fashion-mnist", "cifar10")
 
 
 class Verdict(NamedTuple):
