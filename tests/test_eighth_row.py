@@ -12,7 +12,7 @@ import pytest
 import resolvent as rs
 from command_line import SMALL, resolvent
 from resolvent import report
-from resolvent.cli.settings import FLAGS
+from resolvent.cli.options import FLAGS
 from resolvent.iteration.scheme import TABLE, Row
 from resolvent.runs import folders
 

@@ -16,9 +16,9 @@ import typer
 from resolvent import config as configs
 from resolvent import data, experiment, report
 from resolvent.cli import output
+from resolvent.cli.options import Options, configurable, problem_of, tree
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import CODES, RUNS, Form, Out, ProblemName, Quiet
-from resolvent.cli.settings import Settings, configurable, problem_of, tree
 from resolvent.config import Config
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.build import algorithm as algorithm_of
@@ -41,7 +41,7 @@ def _compared() -> list[str]:
 @configurable
 def compare(
     problem: ProblemName,
-    settings: Settings,
+    options: Options,
     algorithms: Annotated[
         str | None, typer.Option(help="Which ones, with commas between.", show_default=",".join(_compared()))
     ] = None,
@@ -50,9 +50,9 @@ def compare(
     quiet: Quiet = False,
 ) -> int:
     """Run every algorithm, plain and accelerated, on equal footing: a table, a picture, one HTML file."""
-    if settings["algorithm"] is not None:
-        refuse("--algorithm", settings["algorithm"], "several are compared here: --algorithms says which")
-    base, make = tree(problem_of(problem), settings), _making()
+    if options["algorithm"] is not None:
+        refuse("--algorithm", options["algorithm"], "several are compared here: --algorithms says which")
+    base, make = tree(problem_of(problem), options), _making()
     base = configs.with_values(base, _equal_footing(base, make))
     asked = _compared() if algorithms is None else algorithms.split(",")
     names = list(dict.fromkeys(algorithm_of(name.strip()) for name in asked))
@@ -71,7 +71,7 @@ def compare(
 @configurable
 def sweep(
     problem: ProblemName,
-    settings: Settings,
+    options: Options,
     grid: Annotated[list[str], typer.Option(metavar="SECTION.KEY=A,B,..", help="Values of a key; repeatable.")],
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 1,
     out: Out = RUNS,
@@ -79,7 +79,7 @@ def sweep(
     quiet: Quiet = False,
 ) -> int:
     """Run a grid of configurations, each with several seeds. What is done is not done again."""
-    base, axes, make = tree(problem_of(problem), settings), _axes(grid), _making()
+    base, axes, make = tree(problem_of(problem), options), _axes(grid), _making()
     first = configs.read(base).run.seed
     axes["run.seed"] = [first + k for k in range(whole(seeds, "seeds"))]
     title = f"{_called(problem, base)}: " + " x ".join(f"{key} ({len(values)})" for key, values in axes.items())

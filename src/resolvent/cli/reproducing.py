@@ -16,8 +16,8 @@ from resolvent.cli.running import CODES, Form, Quiet
 from resolvent.errors import refuse
 from resolvent.paper import archive as archives
 from resolvent.paper import conduct
-from resolvent.paper.conduct import Made, Store
-from resolvent.paper.figure import Figure, Panel, Verdict
+from resolvent.paper.conduct import Made, RunIndex
+from resolvent.paper.figure import ClaimVerdict, Figure, Panel
 from resolvent.paper.figures.contents import FIGURES
 from resolvent.solving import progress
 
@@ -50,7 +50,7 @@ def reproduce(
 ) -> int:  # fmt: skip
     """Reproduce the paper: run what a figure needs, draw it, and judge what the text claims of it."""
     if what is None:
-        output.rows(_listed(Store(out, scale)), form, "resolvent reproduce FIGURE [--panel KEY], or all")
+        output.rows(_listed(RunIndex(out, scale)), form, "resolvent reproduce FIGURE [--panel KEY], or all")
         return 0
     if scale not in (conduct.QUICK, conduct.PAPER):
         refuse("--scale", repr(scale), "quick or paper is needed")
@@ -60,7 +60,7 @@ def reproduce(
         refuse("--archive", archive, "it is for --scale paper: quick runs are made again soon enough")
     report.needed("matplotlib")
     chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]
-    store = Store(out, scale, device, seeds)
+    store = RunIndex(out, scale, device, seeds)
     say(*(f"left out: {words}" for words in store.complaints))
     code = _make(chosen, store, kept, verdicts, form, quiet)
     if archive is not None and code == 0:
@@ -69,7 +69,12 @@ def reproduce(
 
 
 def _make(
-    chosen: Sequence[tuple[Figure, Panel]], store: Store, kept: bool, verdicts: Path | None, form: Format, quiet: bool
+    chosen: Sequence[tuple[Figure, Panel]],
+    store: RunIndex,
+    kept: bool,
+    verdicts: Path | None,
+    form: Format,
+    quiet: bool,
 ) -> int:
     from resolvent.paper import document, page
 
@@ -91,7 +96,7 @@ def _make(
     return 0
 
 
-def _listed(store: Store) -> list[dict[str, Any]]:
+def _listed(store: RunIndex) -> list[dict[str, Any]]:
     return [
         {
             "figure": figure.name,
@@ -121,7 +126,7 @@ def _told(made: Sequence[Made]) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(panel: str, claim: str, verdict: str, measured: str, first: Verdict | None = None) -> dict[str, Any]:
+def _row(panel: str, claim: str, verdict: str, measured: str, first: ClaimVerdict | None = None) -> dict[str, Any]:
     said = "" if first is None else first.said
     return {"panel": panel, "claim": claim, "verdict": verdict, "first choice": said, "measured": measured}
 

@@ -11,8 +11,8 @@ import typer
 from resolvent import config as configs
 from resolvent import experiment, report, runs
 from resolvent.cli import output
+from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, configurable, configure, problem_of
 from resolvent.cli.output import Format, say
-from resolvent.cli.settings import ALGORITHMS, Settings, Trust, assignments, configurable, configure, problem_of
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError, refuse
 from resolvent.experiment.conduct import Outcome
@@ -54,14 +54,14 @@ def sound(run: Folder) -> Folder:
 @configurable
 def run(
     problem: ProblemName,
-    settings: Settings,
+    options: Options,
     out: Out = RUNS,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's event files too.")] = False,
     form: Form = Format.table,
     quiet: Quiet = False,
 ) -> int:
     """Run one algorithm on one problem, kept on disk as it goes."""
-    config = configure(problem_of(problem), settings | _tensorboard(tensorboard, settings))
+    config = configure(problem_of(problem), options | _tensorboard(tensorboard, options))
     built = experiment.build(config)
     if not quiet:
         say(*(f"note: {finding}" for finding in built.explanation.findings))
@@ -82,25 +82,25 @@ def resume(
 @configurable
 def fork(
     name: RunName,
-    settings: Settings,
+    options: Options,
     out: Out = RUNS,
     form: Form = Format.table,
     quiet: Quiet = False,
 ) -> int:
     """Go on from a run's state with other settings, in a new run; the first one is left as it is."""
-    if settings["preset"] is not None:
-        refuse("--preset", settings["preset"], "a fork has the settings of its run: change them with --set")
+    if options["preset"] is not None:
+        refuse("--preset", options["preset"], "a fork has the settings of its run: change them with --set")
     source = runs.find(name, out)
     base = {section: dict(keys) for section, keys in sound(source).config.items()}
     base["problem"].pop("sha256", None)  # the file as it is now
-    config = configs.read(configs.with_values(base, assignments(settings)))
-    return _tell(experiment.fork(source, config, out, False if quiet else None, settings["trust"]), form, quiet)
+    config = configs.read(configs.with_values(base, assignments(options)))
+    return _tell(experiment.fork(source, config, out, False if quiet else None, options["trust"]), form, quiet)
 
 
 @configurable
-def explain(problem: ProblemName, settings: Settings, form: Form = Format.table) -> None:
+def explain(problem: ProblemName, options: Options, form: Form = Format.table) -> None:
     """Say what a configuration solves, by which theorem, what speaks against it, and what to change."""
-    built = experiment.build(configure(problem_of(problem), settings))
+    built = experiment.build(configure(problem_of(problem), options))
     explanation = built.explanation
     if form is Format.table:
         output.write(str(explanation))
@@ -111,8 +111,8 @@ def explain(problem: ProblemName, settings: Settings, form: Form = Format.table)
 # --- what they are made of -------------------------------------------------------------------------------------------
 
 
-def _tensorboard(wanted: bool, settings: Settings) -> Settings:
-    return {"set_": [*(settings["set_"] or ()), "store.tensorboard=true"]} if wanted else {}
+def _tensorboard(wanted: bool, options: Options) -> Options:
+    return {"set_": [*(options["set_"] or ()), "store.tensorboard=true"]} if wanted else {}
 
 
 def _tell(outcome: Outcome, form: Format, quiet: bool) -> int:

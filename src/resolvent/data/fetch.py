@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from resolvent.data import limits
-from resolvent.data.originals import Damaged, Layout, Original, Package, members
+from resolvent.data.originals import Damaged, FileLayout, Original, Package, members
 
 TIMEOUT = 20.0
 """Seconds without a byte before the next mirror is asked."""
@@ -73,7 +73,7 @@ def _mirror(url: str, which: Original, folder: Path, bench: Path) -> None:
         _unpack(archive, members, layout, folder, bench)
 
 
-def _package(package: Package, layout: Layout, folder: Path, bench: Path) -> None:
+def _package(package: Package, layout: FileLayout, folder: Path, bench: Path) -> None:
     command = PROGRAMS[package.program]()
     if command is None:
         raise Unavailable("not installed")
@@ -93,7 +93,11 @@ def _package(package: Package, layout: Layout, folder: Path, bench: Path) -> Non
 
 
 def _unpack(
-    archive: Path, unpack: Callable[[Path, Layout], Iterator[tuple[str, bytes]]], layout: Layout, to: Path, bench: Path
+    archive: Path,
+    unpack: Callable[[Path, FileLayout], Iterator[tuple[str, bytes]]],
+    layout: FileLayout,
+    to: Path,
+    bench: Path,
 ) -> None:
     kept = set()
     try:
@@ -108,7 +112,7 @@ def _unpack(
         raise Unavailable(f"{archive.name} lacks {missing[0]}")
 
 
-def _keep(name: str, raw: bytes, layout: Layout, folder: Path, bench: Path) -> None:
+def _keep(name: str, raw: bytes, layout: FileLayout, folder: Path, bench: Path) -> None:
     """Check a file and put it where it belongs, at once or not at all."""
     try:
         layout.content(name, raw)

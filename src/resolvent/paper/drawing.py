@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent.config import Config
 from resolvent.paper.conduct import Made
-from resolvent.paper.figure import Line, Panel
+from resolvent.paper.figure import Panel, PanelLine
 from resolvent.paper.results import Results
 from resolvent.report.curves import colour_of as algorithm_colour
 from resolvent.runs.durable import storing
@@ -49,7 +49,7 @@ def picture(made: Made, folder: Path, dpi: int = 110, note: str = "") -> Path | 
     return path
 
 
-def colour_of(line: Line) -> str:
+def colour_of(line: PanelLine) -> str:
     """The line's colour, or else its algorithm's own."""
     return line.colour or algorithm_colour(line.settings.get("scheme.algorithm", Config().scheme.algorithm))
 

@@ -19,28 +19,28 @@ NOT_JUDGED = "not judged"
 """Of a first choice whose runs are not there."""
 
 
-class Verdict(NamedTuple):
+class ClaimVerdict(NamedTuple):
     """What became of a claim, and the numbers that say so."""
 
     said: str
     numbers: str
 
     @staticmethod
-    def of(holds: bool, numbers: str) -> Verdict:
-        return Verdict(HOLDS if holds else NOT, numbers)
+    def of(holds: bool, numbers: str) -> ClaimVerdict:
+        return ClaimVerdict(HOLDS if holds else NOT, numbers)
 
     @staticmethod
-    def share(parts: Mapping[str, bool], numbers: str) -> Verdict:
+    def share(parts: Mapping[str, bool], numbers: str) -> ClaimVerdict:
         """Of several parts: it holds if all do, in part if some do; those that do not are named."""
         failed = [name for name, holds in parts.items() if not holds]
         if not failed:
-            return Verdict(HOLDS, numbers)
+            return ClaimVerdict(HOLDS, numbers)
         said = NOT if len(failed) == len(parts) else IN_PART
-        return Verdict(said, f"{numbers}; not for {', '.join(failed)}" if said == IN_PART else numbers)
+        return ClaimVerdict(said, f"{numbers}; not for {', '.join(failed)}" if said == IN_PART else numbers)
 
 
 @dataclass(frozen=True)
-class Line:
+class PanelLine:
     """A line of a panel: a configuration, and the column of its history that is drawn."""
 
     label: str
@@ -74,7 +74,7 @@ class First:
     """
 
     words: str
-    check: Callable[[Any], Verdict] | None = None
+    check: Callable[[Any], ClaimVerdict] | None = None
     panel: Panel | None = None
 
 
@@ -83,7 +83,7 @@ class Claim:
     """A sentence of the text in our words, and the check that can refute it."""
 
     words: str
-    check: Callable[[Results], Verdict]
+    check: Callable[[Results], ClaimVerdict]
     ours: bool = False
     """Whether it is this library's claim and not the paper's."""
     why: str = ""
@@ -98,7 +98,7 @@ class Across:
 
     words: str
     panels: tuple[str, ...]
-    check: Callable[[dict[str, Results]], Verdict]
+    check: Callable[[dict[str, Results]], ClaimVerdict]
     why: str = ""
     first: First | None = None
     ours = False
@@ -111,7 +111,7 @@ class Panel:
     key: str
     title: str
     base: Settings = field(default_factory=dict)
-    lines: tuple[Line, ...] = ()
+    lines: tuple[PanelLine, ...] = ()
     claims: tuple[Claim, ...] = ()
     column: str = "gap"
     ylabel: str = "f(w) - f*"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resolvent.iteration.scheme import TABLE
-from resolvent.paper.figure import Line, Settings
+from resolvent.paper.figure import PanelLine, Settings
 from resolvent.paper.settings import FEDAVG_1, PROX
 
 MNIST: Settings = {"problem.name": "mnist", "problem.users": 20, "problem.partition": "shards:6", "run.rounds": 50}
@@ -27,14 +27,14 @@ FINE_WORDS = (
 )
 
 
-def fedavg(k: int = STEPS, rate: float = RATE, fold: int = QUICK) -> Line:
+def fedavg(k: int = STEPS, rate: float = RATE, fold: int = QUICK) -> PanelLine:
     """FedAvg's k steps of size eta = 0.01."""
     settings: Settings = {"scheme.algorithm": "fedavg", "scheme.eta": rate, "local.steps": k}
     quick: Settings = {"scheme.eta": rate * fold, "local.steps": max(1, k // fold)}
-    return Line(ONE if k == 1 else MANY, settings, quick=quick, colour=FEDAVG_1 if k == 1 else None)
+    return PanelLine(ONE if k == 1 else MANY, settings, quick=quick, colour=FEDAVG_1 if k == 1 else None)
 
 
-def prox(title: str, eta: float | None = None, fold: int = QUICK) -> Line:
+def prox(title: str, eta: float | None = None, fold: int = QUICK) -> PanelLine:
     """A prox by gradient descent, 100 steps of size 0.01."""
     exact = TABLE[PROX[title]].exact
     settings: Settings = {
@@ -44,9 +44,9 @@ def prox(title: str, eta: float | None = None, fold: int = QUICK) -> Line:
         "local.lr": RATE,
     }
     rate = RATE * fold / (2 if exact and eta is None else 1)
-    return Line(title, settings, quick={"local.steps": STEPS // fold, "local.lr": rate})
+    return PanelLine(title, settings, quick={"local.steps": STEPS // fold, "local.lr": rate})
 
 
-def algorithms(alone: bool = False, fold: int = QUICK) -> tuple[Line, ...]:
+def algorithms(alone: bool = False, fold: int = QUICK) -> tuple[PanelLine, ...]:
     """The five algorithms; FedAvg with k = 100 and, unless `alone`, with k = 1."""
     return (*(() if alone else (fedavg(1),)), fedavg(fold=fold), *(prox(title, fold=fold) for title in PROX))

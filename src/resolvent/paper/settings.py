@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from resolvent.iteration.scheme import TABLE
-from resolvent.paper.figure import Line, Settings
+from resolvent.paper.figure import PanelLine, Settings
 
 LEAST_SQUARES: Settings = {"problem.name": "least-squares", "scheme.eta": 1e-5, "run.rounds": 600}
 LOGISTIC: Settings = {"problem.name": "logistic", "scheme.eta": 1e-2, "run.rounds": 800}
@@ -24,26 +24,28 @@ PROX = {TABLE[name].title: name for name in ("fedprox", "fedsplit", "fedpi", "fe
 """Those that the paper compares, by title."""
 
 
-def fedavg(k: int, **more: object) -> Line:
+def fedavg(k: int, **more: object) -> PanelLine:
     """FedAvg with k local steps."""
-    return Line(
+    return PanelLine(
         f"FedAvg, k = {k}",
         {"scheme.algorithm": "fedavg", "local.steps": k} | more,
         colour=FEDAVG_1 if k == 1 else None,
     )
 
 
-def prox_algorithms(settings: Settings | None = None) -> tuple[Line, ...]:
+def prox_algorithms(settings: Settings | None = None) -> tuple[PanelLine, ...]:
     """FedProx, FedSplit, FedPi and FedRP."""
-    return tuple(Line(title, {"scheme.algorithm": name} | (settings or {})) for title, name in PROX.items())
+    return tuple(PanelLine(title, {"scheme.algorithm": name} | (settings or {})) for title, name in PROX.items())
 
 
-def algorithms(k: int = 5, alone: bool = False) -> tuple[Line, ...]:
+def algorithms(k: int = 5, alone: bool = False) -> tuple[PanelLine, ...]:
     """The five algorithms, FedAvg with k local steps and, unless `alone`, with one."""
     return (*(() if alone else (fedavg(1),)), fedavg(k), *prox_algorithms())
 
 
-def also(lines: Iterable[Line], word: str, style: str, settings: Settings, ours: bool = False) -> tuple[Line, ...]:
+def also(
+    lines: Iterable[PanelLine], word: str, style: str, settings: Settings, ours: bool = False
+) -> tuple[PanelLine, ...]:
     """Each line once more with other settings, in another style: its label is "name | word"."""
     return tuple(
         replace(line, label=f"{line.label} | {word}", settings=line.settings | settings, style=style, ours=ours)

@@ -14,7 +14,7 @@ from resolvent.iteration.state import State
 from resolvent.runs import durable
 from resolvent.runs.metrics import Extent
 
-KEPT = 2
+RETAINED = 2
 SUFFIX = ".safetensors"
 
 
@@ -64,7 +64,7 @@ def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
     content = encode(held)
     path = folder / f"{held.round:08d}-{_checksum(content)}{SUFFIX}"
     durable.write(path, content)
-    old_ones = [old for old in _files(folder) if old != path] if alone else _files(folder)[KEPT:]
+    old_ones = [old for old in _files(folder) if old != path] if alone else _files(folder)[RETAINED:]
     for old in (*old_ones, *folder.glob(".*.part")):
         old.unlink(missing_ok=True)
     if alone:  # a later round that came back after a power cut would be taken for the newest

@@ -6,7 +6,7 @@ from typing import Any
 
 from resolvent import theory
 from resolvent.experiment.tasks import task
-from resolvent.paper.figure import Claim, Figure, First, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, Settings
 from resolvent.paper.figures.mixing import GRID, NUMBERS, name
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import BLUE, LEAST_SQUARES, RED
@@ -28,12 +28,12 @@ def _predicted(settings: Settings) -> dict[str, Any]:
     return {"predicted": gaps}
 
 
-def _agree(results: Results) -> Verdict:
+def _agree(results: Results) -> ClaimVerdict:
     predicted = results.facts["predicted"]
     biased = [label for label in predicted if label != name(2, 2)]
     off = max(abs(results.final(label) / predicted[label] - 1) for label in biased)
     exact = results.final(name(2, 2))
-    return Verdict.of(
+    return ClaimVerdict.of(
         off < 1e-3 and exact < 1e-12, f"{len(biased)} gaps agree to {off:.1e}; (2, 2) ends at {short(exact)}"
     )
 
@@ -59,20 +59,20 @@ def _averages(settings: Settings) -> dict[str, Any]:
     return {"rows": rows, "curvature": eta * theory.curvatures(problem)[1]}
 
 
-def _half(results: Results) -> Verdict:
+def _half(results: Results) -> ClaimVerdict:
     rows, L = results.facts["rows"], results.facts["curvature"]
     words = ", ".join(f"k = {k}: {half:.0%} against {whole:.0%}" for k, (half, whole) in rows.items())
     short_paths = {k: row for k, row in rows.items() if (k - 1) * L <= PROPER}
-    return Verdict.of(
+    return ClaimVerdict.of(
         bool(short_paths) and all(half < 0.1 and half < whole / 5 for half, whole in short_paths.values()),
         f"distance to FedProx at eta (k-1)/2 and at eta (k-1), over that to w*: {words}; L eta = {short(L)}",
     )
 
 
-def _half_first(results: Results) -> Verdict:
+def _half_first(results: Results) -> ClaimVerdict:
     rows = {k: row for k, row in results.facts["rows"].items() if k <= 10}
     words = ", ".join(f"k = {k}: {half:.0%} against {whole:.0%}" for k, (half, whole) in rows.items())
-    return Verdict.of(all(half < 0.05 and half < whole / 5 for half, whole in rows.values()), words)
+    return ClaimVerdict.of(all(half < 0.05 and half < whole / 5 for half, whole in rows.values()), words)
 
 
 def _draw_averages(axis: Any, results: Results) -> None:

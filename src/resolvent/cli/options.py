@@ -70,7 +70,7 @@ ALGORITHMS = "\n\n        ".join(["Algorithms:", *(f"- {name}: {row.about}" for 
 """What --help says of each."""
 
 Trust = Annotated[bool, typer.Option("--trust", help="Call the file.py:function that a folder of others names.")]
-Settings = dict[str, Any]
+Options = dict[str, Any]
 """Values by option, as they came; None where an option was not given."""
 
 
@@ -83,7 +83,7 @@ def _name(flag: Flag) -> str:
 
 
 def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command every option of the table, and --set; they reach it together as `settings`."""
+    """Give a command every option of the table, and --set; they reach it together as `options`."""
     own = inspect.signature(command, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     added = []
@@ -101,12 +101,12 @@ def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
     added.append(inspect.Parameter("trust", keyword, default=False, annotation=Trust))
     preset = typer.Option("--preset", metavar="quick|paper", help="Settings of an image problem to begin with.")
     added.append(inspect.Parameter("preset", keyword, default=None, annotation=Annotated[str | None, preset]))
-    mine = [p.replace(kind=keyword) for name, p in own.parameters.items() if name != "settings"]
+    mine = [p.replace(kind=keyword) for name, p in own.parameters.items() if name != "options"]
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
-        settings = {p.name: given.pop(p.name) for p in added}
-        return command(**given, settings=settings)
+        options = {p.name: given.pop(p.name) for p in added}
+        return command(**given, options=options)
 
     del wrapped.__wrapped__  # typer must see the signature below
     wrapped.__signature__ = inspect.Signature([*mine, *added])  # type: ignore[attr-defined]
@@ -114,14 +114,14 @@ def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def tree(problem: str, settings: Settings) -> dict[str, Any]:
+def tree(problem: str, options: Options) -> dict[str, Any]:
     """The sections that a problem (or a TOML file) and options ask for. Options win over the file, --set over both."""
     base: dict[str, Any] = configs.load(problem) if problem.endswith(".toml") else {"problem": {"name": problem}}
-    if settings["preset"] is not None:
-        base = configs.preset(problem, settings["preset"])
-    asked = configs.with_values(base, assignments(settings))
+    if options["preset"] is not None:
+        base = configs.preset(problem, options["preset"])
+    asked = configs.with_values(base, assignments(options))
     if problem.endswith(".toml"):
-        _consent(Path(problem), asked.get("problem", {}), settings["trust"])
+        _consent(Path(problem), asked.get("problem", {}), options["trust"])
     return asked
 
 
@@ -140,16 +140,16 @@ def _consent(path: Path, section: Any, trusted: bool) -> None:
         )
 
 
-def assignments(settings: Settings) -> list[tuple[str, Any]]:
+def assignments(options: Options) -> list[tuple[str, Any]]:
     """What options and --set ask for, as keys and values."""
-    given = [(flag, settings[_name(flag)]) for flag in FLAGS if settings[_name(flag)] is not None]
+    given = [(flag, options[_name(flag)]) for flag in FLAGS if options[_name(flag)] is not None]
     flags = [(flag.key, value if flag.text else configs.literal(value)) for flag, value in given]
-    return flags + [configs.parse(assignment) for assignment in settings["set_"] or ()]
+    return flags + [configs.parse(assignment) for assignment in options["set_"] or ()]
 
 
-def configure(problem: str, settings: Settings) -> Config:
+def configure(problem: str, options: Options) -> Config:
     """The configuration that was asked for, checked."""
-    return configs.read(tree(problem, settings))
+    return configs.read(tree(problem, options))
 
 
 def problem_of(name: str) -> str:
