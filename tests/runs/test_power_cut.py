@@ -59,7 +59,7 @@ def campaign(tmp_path: Path, lost: Site | None = None, resume: bool = False, tre
         disk.after = None
         cut(done=outcome.status)
     for run in survivors:
-        assert experiment.go_on(run, progress=False).status == "finished"
+        assert experiment.resume(run, progress=False).status == "finished"
         assert rows(run) == rows(folders(root / "runs")[0])
     return disk, cuts
 

@@ -30,7 +30,7 @@ MEMORY = 2
 Make = Callable[[Any, int, int | None], Task]
 """A problem by its section, seed and threads."""
 PAUSE = 0.5
-"""Seconds between two looks at runs that other processes are at."""
+"""Seconds between two looks at runs of other processes."""
 
 
 def _compared() -> list[str]:
@@ -43,7 +43,7 @@ def compare(
     problem: ProblemName,
     options: Options,
     algorithms: Annotated[
-        str | None, typer.Option(help="Which ones, with commas between.", show_default=",".join(_compared()))
+        str | None, typer.Option(help="Names, separated by commas.", show_default=",".join(_compared()))
     ] = None,
     out: Out = RUNS,
     form: Form = Format.table,
@@ -78,7 +78,7 @@ def sweep(
     form: Form = Format.table,
     quiet: Quiet = False,
 ) -> int:
-    """Run a grid of configurations, each with several seeds. What is done is not done again."""
+    """Run a grid of configurations, each with several seeds. Finished runs are not repeated."""
     base, axes, make = tree(problem_of(problem), options), _axes(grid), _making()
     first = configs.read(base).run.seed
     axes["run.seed"] = [first + k for k in range(whole(seeds, "seeds"))]
@@ -91,7 +91,7 @@ def sweep(
 
 
 def _making() -> Make:
-    """Problems are made once as long as the same is asked for; one at a time is kept."""
+    """Makes problems; the last one is cached, since most configurations in a row share it."""
     return functools.lru_cache(maxsize=1)(task)
 
 
@@ -123,7 +123,7 @@ def _axes(grid: Sequence[str]) -> dict[str, list[Any]]:
         if key == "run.seed":
             refuse("--grid", key, "seeds are counted by --seeds, from --seed on")
         if key in axes:
-            refuse("--grid", f"{key} twice", "all values of a key belong into one")
+            refuse("--grid", f"{key} twice", "give all values of a key in one --grid")
         axes[key] = values
     return axes
 
@@ -179,7 +179,7 @@ def _many(settled: dict[Config, str], make: Make, title: str, path: Path, form: 
 
 
 def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Iterator[Outcome]:
-    """Run what is not done yet, resume what was left; what another process is at comes last, once it is done."""
+    """Run what is not done yet and resume what was interrupted; runs of other processes come last, once they end."""
     labels = report.labels(list(settled.values()), [configs.plain(config) for config in settled])
     waiting = deque((k, config, label) for k, (config, label) in enumerate(zip(settled, labels, strict=True), 1))
     busy = 0
@@ -198,12 +198,12 @@ def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Ite
         )
         if not quiet and not busy > len(waiting):
             say(f"[{k}/{len(settled)}] {label}" + (how and f": {how}"))
-        outcome = None if how == "being run" else experiment.take(built, out, False if quiet else None)
+        outcome = None if how == "being run" else experiment.begin_or_resume(built, out, False if quiet else None)
         if outcome is None:
             waiting.append((k, config, label))
             busy += 1
             if busy >= len(waiting):
-                time.sleep(PAUSE)  # nothing is left but what others are at
+                time.sleep(PAUSE)  # only runs of other processes are left
             continue
         busy = 0
         say(*(() if how == "done already" else outcome.messages))

@@ -40,26 +40,28 @@ FLAGS = (
     Flag("--eta", "scheme.eta", "NUMBER|auto", "The step size.", ALGORITHM),
     Flag("--schedule", "scheme.schedule", "NAME", "How eta falls: harmonic, inverse-sqrt, ...", ALGORITHM,
          True, configs.choices("scheme.schedule")),
-    Flag("--local-steps", "local.steps", "K", "Gradient steps of a user in a round (with --batch: epochs).", ALGORITHM),
+    Flag("--local-steps", "local.steps", "K", "Gradient steps per user and round (with --batch: epochs).", ALGORITHM),
     Flag("--lr", "local.lr", "NUMBER", "Step size of gradient steps inside a prox.", ALGORITHM),
     Flag("--batch", "local.batch", "ROWS", "Rows in a minibatch.", ALGORITHM),
-    Flag("--momentum", "local.momentum", "NUMBER", "Of gradient steps.", ALGORITHM),
+    Flag("--momentum", "local.momentum", "NUMBER", "Momentum of gradient steps.", ALGORITHM),
     Flag("--anderson", "anderson.memory", "MEMORY", "Anderson acceleration with this memory; 0 is none.", ALGORITHM),
-    Flag("--participation", "participation.probability", "P", "Each user is there with this probability.", ALGORITHM),
+    Flag("--participation", "participation.probability", "P", "Probability that a user takes part in a round.",
+         ALGORITHM),
     Flag("--absent", "participation.absent", "hold|paper", "What absent users do.", ALGORITHM, True,
          configs.choices("participation.absent")),
     Flag("--rounds", "run.rounds", "N", "How many rounds.", RUN),
-    Flag("--seed", "run.seed", "N", "Of everything random.", RUN),
+    Flag("--seed", "run.seed", "N", "The seed of everything random.", RUN),
     Flag("--every", "run.every", "N", "Rounds between two rows of metrics.", RUN),
     Flag("--average", "run.average", "ergodic|suffix", "Report the average of the models.", RUN, True,
          configs.choices("run.average")),
-    Flag("--stop-gap", "stop.gap", "NUMBER", "Stop as soon as f(w) - f* is as small.", RUN),
-    Flag("--stop-certificates", "stop.certificates", "NUMBER", "Stop when stationarity and consensus are.", RUN),
-    Flag("--stop-seconds", "stop.seconds", "NUMBER", "Stop after as many seconds of computing.", RUN),
+    Flag("--stop-gap", "stop.gap", "NUMBER", "Stop when f(w) - f* is at most this.", RUN),
+    Flag("--stop-certificates", "stop.certificates", "NUMBER", "Stop when stationarity and consensus are at most this.",
+         RUN),
+    Flag("--stop-seconds", "stop.seconds", "NUMBER", "Stop after this many seconds of computing.", RUN),
     Flag("--users", "problem.users", "N", "How many users.", PROBLEM),
-    Flag("--dim", "problem.dim", "N", "Dimension of a made problem.", PROBLEM),
-    Flag("--rows", "problem.rows", "N", "Rows a user of a made problem.", PROBLEM),
-    Flag("--data", "problem.data", "FILE", "Own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
+    Flag("--dim", "problem.dim", "N", "Dimension of a generated problem.", PROBLEM),
+    Flag("--rows", "problem.rows", "N", "Rows per user of a generated problem.", PROBLEM),
+    Flag("--data", "problem.data", "FILE", "Your own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
     Flag("--device", "problem.device", "cpu|cuda", "Where a network is trained.", PROBLEM, True, ("cpu", "cuda")),
     Flag("--target", "problem.target", "COLUMN", "The column to predict.", PROBLEM),
     Flag("--partition", "problem.partition", "KIND", "iid, dirichlet:0.3, shards:2, sorted:2, contiguous.", PROBLEM,
@@ -69,7 +71,9 @@ FLAGS = (
 ALGORITHMS = "\n\n        ".join(["Algorithms:", *(f"- {name}: {row.about}" for name, row in TABLE.items())])
 """What --help says of each."""
 
-Trust = Annotated[bool, typer.Option("--trust", help="Call the file.py:function that a folder of others names.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Call the file.py:function that a run or file from elsewhere names.")
+]
 Options = dict[str, Any]
 """Values by option, as they came; None where an option was not given."""
 

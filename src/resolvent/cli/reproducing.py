@@ -31,18 +31,18 @@ def _labels(incomplete: str) -> list[str]:
 
 
 def reproduce(
-    what: Annotated[str | None, typer.Argument(metavar="[FIGURE|all]", help="Without it: a list of what there is.",
+    what: Annotated[str | None, typer.Argument(metavar="[FIGURE|all]", help="Without it: a list of all figures.",
                                                autocompletion=_labels)] = None,
     panel: Annotated[str | None, typer.Option("--panel", metavar="KEY", help="One panel of the figure.")] = None,
     scale: Annotated[str, typer.Option(metavar="quick|paper", help="How large networks' panels are.")] = conduct.QUICK,
     only: Annotated[str, typer.Option(metavar="convex|networks", help="Leave the other panels out.")] = ALL,
     device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where networks are trained.")] = "cpu",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Run so many seeds at most.")] = None,
-    kept: Annotated[bool, typer.Option("--kept", help="Run nothing: draw and judge what is there.")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Run at most this many seeds.")] = None,
+    stored_only: Annotated[bool, typer.Option("--kept", help="Run nothing: draw and judge the stored runs.")] = False,
     verdicts: Annotated[Path | None, typer.Option("--verdicts", metavar="FILE.md",
                                                   help="Write the verdicts, with pictures beside them, too.")] = None,
     archive: Annotated[Path | None, typer.Option("--archive", metavar="DIR",
-                                                 help="Keep curves of networks at --scale paper there, as small "
+                                                 help="Store curves of networks at --scale paper there, as small "
                                                  "files.")] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of runs, pictures and the page.")] = OUT,
     form: Form = Format.table,
@@ -62,7 +62,7 @@ def reproduce(
     chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]
     store = RunIndex(out, scale, device, seeds)
     say(*(f"left out: {words}" for words in store.complaints))
-    code = _make(chosen, store, kept, verdicts, form, quiet)
+    code = _make(chosen, store, stored_only, verdicts, form, quiet)
     if archive is not None and code == 0:
         say(f"{archives.add(chosen, store, archive)}: the curves")
     return code
@@ -71,7 +71,7 @@ def reproduce(
 def _make(
     chosen: Sequence[tuple[Figure, Panel]],
     store: RunIndex,
-    kept: bool,
+    stored_only: bool,
     verdicts: Path | None,
     form: Format,
     quiet: bool,
@@ -81,7 +81,7 @@ def _make(
     made: list[Made] = []
     try:
         with _bar(store.steps(chosen), quiet) as step:
-            made.extend(conduct.make(figure, panel, store, step, kept) for figure, panel in chosen)
+            made.extend(conduct.make(figure, panel, store, step, stored_only) for figure, panel in chosen)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where it was left")
         return CODES["interrupted"]
@@ -133,7 +133,7 @@ def _row(panel: str, claim: str, verdict: str, measured: str, first: ClaimVerdic
 
 @contextlib.contextmanager
 def _bar(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A bar over all runs where somebody looks, else a line a panel."""
+    """A progress bar over all runs on a terminal, else one line per panel."""
     if quiet or not progress.wanted(None):
         seen: set[str] = set()
 

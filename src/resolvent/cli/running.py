@@ -60,7 +60,7 @@ def run(
     form: Form = Format.table,
     quiet: Quiet = False,
 ) -> int:
-    """Run one algorithm on one problem, kept on disk as it goes."""
+    """Run one algorithm on one problem, and store it on disk as it goes."""
     config = configure(problem_of(problem), options | _tensorboard(tensorboard, options))
     built = experiment.build(config)
     if not quiet:
@@ -75,8 +75,8 @@ def run(
 def resume(
     name: RunName, out: Out = RUNS, trust: Trust = False, form: Form = Format.table, quiet: Quiet = False
 ) -> int:
-    """Go on with a run that was interrupted or killed; it ends with the bits it would have had."""
-    return _tell(experiment.go_on(runs.find(name, out), False if quiet else None, trust), form, quiet)
+    """Resume a run that was interrupted or killed; its result is the same to the last bit."""
+    return _tell(experiment.resume(runs.find(name, out), False if quiet else None, trust), form, quiet)
 
 
 @configurable
@@ -128,7 +128,7 @@ def _tell(outcome: Outcome, form: Format, quiet: bool) -> int:
 
 
 def _draw_partition(partition: dict[str, Any], run: Folder, quiet: bool) -> None:
-    """The run has ended by now: what cannot be drawn is a pity, not a failure."""
+    """The run has ended by now: that a picture cannot be drawn is noted, and is no failure."""
     try:
         words = f"{report.draw_partition(partition, run.path / 'partition.png')}: who holds what"
     except InputError as error:

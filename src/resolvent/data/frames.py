@@ -30,7 +30,7 @@ SEPARATORS = (",", "\t", ";")
 
 
 def separated(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
-    """CSV, TSV or values apart by semicolons; the heading, if there is one, names the columns."""
+    """CSV, TSV or values separated by semicolons; the heading, if there is one, names the columns."""
     try:
         frame = _separated(file, name)
     except (UnicodeDecodeError, csv.Error) as error:
@@ -99,7 +99,7 @@ def _labels(column: pd.Series[Any], label: str, name: str) -> NDArray[Any]:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     if column.isna().any():
         row = int(column.isna().to_numpy().argmax()) + 1
-        refuse("path", f"{name}, where the target {label!r} of row {row} is missing", "a label a row is needed")
+        refuse("path", f"{name}, where the target {label!r} of row {row} is missing", "one label per row is needed")
     return np.array(column.astype(str).tolist())
 
 

@@ -162,7 +162,7 @@ def _images(which: Original, four: formats.Four, source: str) -> Images:
 def _tensors(which: Original, x: NDArray[Any], y: NDArray[Any], source: str) -> tuple[Tensor, Tensor]:
     most = len(which.classes) - 1
     if y.shape != x.shape[:1] or not len(y):
-        refuse("file", f"{source}, with {len(x)} images and labels of shape {y.shape}", "a label each is needed")
+        refuse("file", f"{source}, with {len(x)} images and labels of shape {y.shape}", "one label per image is needed")
     if int(y.max()) > most or int(y.min()) < 0:
         refuse("file", f"{source}, with labels {y.min()} to {y.max()}", f"0 to {most} are needed")
     pixels = formats.nchw(x, which.shape, source)

@@ -30,7 +30,7 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class Iid:
-    """Rows in random order, cut into one piece a user."""
+    """Rows in random order, cut into one piece per user."""
 
     equal = False
 
@@ -40,7 +40,7 @@ class Iid:
 
 @dataclass(frozen=True)
 class Contiguous:
-    """Rows in the order of the file, cut into one piece a user."""
+    """Rows in the order of the file, cut into one piece per user."""
 
     equal = False
 
@@ -50,10 +50,10 @@ class Contiguous:
 
 @dataclass(frozen=True)
 class Shards:
-    """At most n classes a user: each class is cut into users n / classes shards, and n shards go to each user.
+    """At most n classes per user: each class is cut into users n / classes shards, and n shards go to each user.
 
     No shard holds two classes, so the bound is strict however unequal the classes are (the paper's appendix A: 20
-    users of MNIST with 6 classes each from 12 shards a class).
+    users of MNIST with 6 classes each from 12 shards per class).
     """
 
     n: int

@@ -61,7 +61,7 @@ def split(spec: str | Partition, y: Any, users: int, seed: int = 0, equal: bool 
     """The rows of each user, disjoint and in ascending order.
 
     equal=True drops rows at random until every user has as many as the smallest; None does so for `shards` and
-    `sorted`, whose users are equal by definition; False keeps every row.
+    `sorted`, whose users are equal by definition; False retains every row.
     """
     kind, users, labels = parse(spec), whole(users, "users"), _labels(y)
     _check_seed(seed)
@@ -109,7 +109,7 @@ def _trim(parts: list[RowNumbers], seed: int) -> list[RowNumbers]:
 def _labels(y: Any) -> Labels:
     labels = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
     if labels.ndim != 1 or not len(labels):
-        refuse("y", f"of shape {labels.shape}", "one label a row is needed")
+        refuse("y", f"of shape {labels.shape}", "one label per row is needed")
     return labels
 
 

@@ -50,10 +50,10 @@ class Experiment:
 
 
 def build(config: Config, ready: Task | None = None) -> Experiment:
-    """Build everything, checked; `ready` is the problem where it is at hand already.
+    """Build everything, checked; `ready` is the problem, where it is made already.
 
     From here on torch has the run's threads: what is computed before the first round has the same bits when the run is
-    taken up again.
+    resumed.
     """
     made = task(config.problem, config.run.seed, config.run.threads) if ready is None else ready
     resolved = _resolved(config, made)

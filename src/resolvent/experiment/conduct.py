@@ -31,7 +31,7 @@ from resolvent.solving.solve import solve
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, for now. `messages` are what a person should know of how it was taken up."""
+    """How a run ended, for now. `messages` are what a person should know of how it was resumed."""
 
     run: Folder
     status: str
@@ -48,8 +48,8 @@ def begin(
         return _drive(folder, experiment, recorder, progress)
 
 
-def go_on(folder: Folder, progress: bool | None = None, trusted: bool = False) -> Outcome:
-    """Take a run up where it was left. One that has ended is verified and left alone.
+def resume(folder: Folder, progress: bool | None = None, trusted: bool = False) -> Outcome:
+    """Resume a run where it was left. One that has ended is verified and left alone.
 
     Code that a configuration names is called only if this user made the run, or has `trusted` it.
     """
@@ -58,7 +58,7 @@ def go_on(folder: Folder, progress: bool | None = None, trusted: bool = False) -
         if folder.end is not None:
             return _ended(folder)
         _consent(folder, trusted)
-        return _taken_up(folder, build(configs.read(folder.config)), stack, progress)
+        return _resumed(folder, build(configs.read(folder.config)), stack, progress)
 
 
 def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
@@ -79,10 +79,10 @@ def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None
     return replace(outcome, messages=(*complaints, *outcome.messages))
 
 
-def take(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
-    """What is left to do of an experiment under `out`: it is begun, gone on with, or done already.
+def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
+    """What is left to do of an experiment under `out`: it is begun, resumed, or done already.
 
-    None while another process is at it. Processes that share `out` look and begin one at a time, so that no
+    None while another process runs it. Processes that share `out` look and begin one at a time, so that no
     experiment is begun twice.
     """
     with ExitStack() as stack:
@@ -101,7 +101,7 @@ def take(experiment: Experiment, out: Path, progress: bool | None = None) -> Out
             return _drive(folder, experiment, recorder, progress)
         if left.end is not None:  # it was ended between the look and the lock
             return _ended(left)
-        return _taken_up(left, experiment, stack, progress)
+        return _resumed(left, experiment, stack, progress)
 
 
 def find(fingerprint: str, out: Path) -> Folder | None:
@@ -128,7 +128,7 @@ def about(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-# --- where a run begins or is taken up -------------------------------------------------------------------------------
+# --- where a run begins or is resumed --------------------------------------------------------------------------------
 
 
 def _new(
@@ -148,7 +148,7 @@ def _new(
             inner.enter_context(lock.held(folder.path))
             with durable.storing(folder.path, "name another folder with --out, or make room there"):
                 recorder = inner.enter_context(closing(_recorder(folder, experiment.config, sink)))
-        except lock.Held:  # somebody was quicker to go on with it
+        except lock.Held:  # another process resumed it first
             raise
         except BaseException:
             inner.close()
@@ -196,7 +196,7 @@ def _ended(folder: Folder) -> Outcome:
     return Outcome(folder, end["kind"], end.get("reason", ""), (f"run {folder.id} has {end['kind']} already, {how}",))
 
 
-def _taken_up(folder: Folder, experiment: Experiment, stack: ExitStack, progress: bool | None) -> Outcome:
+def _resumed(folder: Folder, experiment: Experiment, stack: ExitStack, progress: bool | None) -> Outcome:
     """Go on with a run whose lock is held."""
     sink = _sink(experiment.config)
     with durable.storing(folder.path, "make it writable to go on"):
@@ -245,8 +245,8 @@ def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
         if isinstance(error, InputError):
             raise
         raise RoundFailed(
-            f"round {recorder.done + 1} of run {folder.id} failed ({what}); what was done before it is kept: "
-            f"`resolvent resume {folder.id}` tries again, `resolvent fork {folder.id}` goes on with mended code"
+            f"round {recorder.done + 1} of run {folder.id} failed ({what}); everything before it is stored: "
+            f"`resolvent resume {folder.id}` tries again, `resolvent fork {folder.id}` goes on with corrected code"
         ) from error
 
 

@@ -56,7 +56,7 @@ def within(section: str) -> Iterator[None]:
 def task(section: sections.ProblemSection, seed: int, threads: int | None = None) -> Task:
     """The problem that a section describes, made with the threads that its runs will have where these are given.
 
-    A function of the user's is called with one thread, whether its run begins or is taken up again.
+    A function of the user's is called with one thread, whether its run begins or is resumed.
     """
     made = TASKS[type(section)]
     for name, value in vars(section).items():
@@ -125,7 +125,7 @@ def _images(s: sections.ImagesSection, seed: int) -> Task:
     x, y = images.x_train, images.y_train
     if s.images is not None:
         if not s.users <= s.images <= len(y):
-            refuse("problem.images", s.images, f"a number from {s.users}, one a user, to {len(y)} is needed")
+            refuse("problem.images", s.images, f"a number from {s.users}, one per user, to {len(y)} is needed")
         part = data.split("iid", y.numpy(), 1, seed)[0][: s.images]
         x, y = x[part], y[part]
     parts = data.split(s.partition, y.numpy(), s.users, seed, equal=True)

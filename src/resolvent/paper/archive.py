@@ -1,7 +1,7 @@
 """Networks' runs at the paper's size as small files: they took a GPU, but their curves can be read and judged anywhere.
 
-Two tables. `runs.tsv` has a row a run: what was asked, how it ended, how long it took, and on what. `curves.tsv` has a
-row a recorded round.
+Two tables. `runs.tsv` has one row per run: what was asked, how it ended, how long it took, and on what. `curves.tsv`
+has one row per recorded round.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RUNS, CURVES = "runs.tsv", "curves.tsv"
 STORED_COLUMNS = ("value", "average_value", "test_accuracy", "personal_test_accuracy")
-"""The columns that are kept of a history, where it has them."""
+"""The columns of a history that are stored, where it has them."""
 ABOUT = ("status", "rounds", "seconds", "device", "torch", "date")
 """What is known of a run beside its settings: `rounds` that were done; `seconds`, more where runs shared a device."""
 UNFINISHED = "unfinished"

@@ -1,4 +1,4 @@
-"""Runs what panels need through the run store, and judges their claims. What is done is not done again."""
+"""Runs what panels need through the run store, and judges their claims. Finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 QUICK, PAPER = "quick", "paper"
 PAUSE = 0.5
-"""Seconds between two looks at a run that another process is at."""
+"""Seconds between two looks at a run of another process."""
 Announce = Callable[[str], None]
 """Called before each run, with what it is."""
 
@@ -67,7 +67,7 @@ class RunIndex:
         self._make = functools.lru_cache(maxsize=1)(task)
 
     def plan(self, panel: Panel, line: PanelLine) -> Iterator[Config]:
-        """The configurations of a line, one a seed."""
+        """The configurations of a line, one per seed."""
         return itertools.islice(plan(panel, line, self.scale, self.device), self.most)
 
     def steps(self, chosen: Iterable[tuple[Figure, Panel]]) -> int:
@@ -76,12 +76,12 @@ class RunIndex:
         return sum(len(list(self.plan(panel, line))) for panel in panels for line in panel.lines)
 
     def run(self, config: Config) -> pd.DataFrame:
-        """The history of a configuration: read, gone on with, or run."""
+        """The history of a configuration: read, resumed, or run."""
         built = experiment.build(config, self._make(config.problem, config.run.seed, config.run.threads))
         left = self.found.get(built.fingerprint)
         if left is None or left.status not in runs.ENDED:
-            while (outcome := experiment.take(built, self.out, False)) is None:
-                time.sleep(PAUSE)  # another process is at it
+            while (outcome := experiment.begin_or_resume(built, self.out, False)) is None:
+                time.sleep(PAUSE)  # another process runs it
             if outcome.status == "interrupted":
                 raise KeyboardInterrupt
             left = self.found[built.fingerprint] = Folder(outcome.run.path)
@@ -104,7 +104,7 @@ class RunIndex:
 
 
 def plan(panel: Panel, line: PanelLine, scale: str, device: str = "cpu") -> Iterator[Config]:
-    """The configurations of a line at a scale, one a seed."""
+    """The configurations of a line at a scale, one per seed."""
     settings: Settings = {"store.checkpoint": 10.0} | panel.base
     if scale == QUICK:
         settings |= panel.quick
@@ -129,7 +129,7 @@ def asked(config: Config) -> str:
 
 
 def make(figure: Figure, panel: Panel, store: RunIndex, step: Announce, only_stored: bool = False) -> Made:
-    """Run one panel and judge what the text claims of it; with `only_stored`, from what is there, or not at all.
+    """Run one panel and judge what the text claims of it; with `only_stored`, from stored runs or not at all.
 
     On one thread, but for networks, whose runs take as many as there are: short products gain little from a second
     one, and wait for it whenever something else holds a core.

@@ -85,7 +85,7 @@ def curves(axis: Axes, panel: Panel, results: Results) -> None:
 
 
 def _legend(axis: Axes, panel: Panel) -> tuple[list[Any], list[str]]:
-    """An entry a line; or, where styles have a meaning, one a colour and one a style."""
+    """One entry per line; or, where styles have a meaning, one per colour and one per style."""
     from matplotlib.lines import Line2D
 
     handles, labels = axis.get_legend_handles_labels()

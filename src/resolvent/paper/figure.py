@@ -125,7 +125,7 @@ class Panel:
     draw: Callable[[Any, Results], None] | None = None
     """Draws on an axis what is not a value against rounds."""
     styles: Mapping[str, str] = field(default_factory=dict)
-    """What line styles mean; the legend then has an entry a colour and one a style."""
+    """What line styles mean; the legend then has one entry per colour and one per style."""
     table: Callable[[Results], tuple[list[str], list[list[str]]]] | None = None
     """A table instead of a picture: headings and rows."""
     bands: bool = True

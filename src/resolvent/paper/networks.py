@@ -11,7 +11,7 @@ QUICK, FINE = 10, 2
 """Local steps are divided by it in quick runs, and the step size is multiplied by it; `FINE` is for acceleration, which
 does not stand long steps."""
 QUICK_MNIST: Settings = {"problem.images": 600, "run.rounds": 20}
-"""At most 24 training images a user instead of 2,400: users are cut to the size of the smallest."""
+"""At most 24 training images per user instead of 2,400: users are cut to the size of the smallest."""
 STEPS, RATE, ETA, SMALL_ETA = 100, 0.01, 100.0, 0.1
 """FedSplit and FedPi take the small one: at 100 quick runs run away, since duals of size eta |grad f_i| build up."""
 ONE, MANY = "FedAvg, one step", "FedAvg, many steps"

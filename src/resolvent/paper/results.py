@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Results(Mapping[str, "list[pd.DataFrame]"]):
-    """Histories by line, one a seed, and `facts`, which were computed beside them."""
+    """Histories by line, one per seed, and `facts`, which were computed beside them."""
 
     def __init__(
         self, panel: Panel, frames: dict[str, list[pd.DataFrame]], facts: dict[str, Any] | None = None

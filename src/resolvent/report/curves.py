@@ -43,14 +43,14 @@ class Curve:
 
     @cached_property
     def frames(self) -> list[pd.DataFrame]:
-        """A history a run that has rows, with the bytes so far; where a run averages, its figures are the average's."""
+        """One history per run that has rows, with the bytes so far. Where a run averages, its averages are shown."""
         frames = []
         for frame in (run.history() for run in self.runs):
             if not len(frame):
                 continue
             if "average_gap" in frame:
                 frame = frame.drop(columns=["gap", "value"]).rename(columns=AVERAGED)
-            rounds = frame["round"].diff().fillna(frame["round"])  # those without a row are taken to be alike
+            rounds = frame["round"].diff().fillna(frame["round"])  # rounds without a row are assumed to be alike
             frame["bytes"] = ((frame["bytes_up"] + frame["bytes_down"]) * rounds).cumsum()
             frames.append(frame)
         return frames
@@ -134,7 +134,7 @@ def _colours(runs: Sequence[Folder]) -> list[str]:
 
 
 def lighter(colour: str, steps: int) -> str:
-    """A colour mixed with white, a quarter a step."""
+    """A colour mixed with white, by a quarter per step."""
     channels = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
     for _ in range(min(steps, 5)):
         channels = [round(c + 0.25 * (255 - c)) for c in channels]

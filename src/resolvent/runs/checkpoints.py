@@ -60,7 +60,7 @@ def decode(content: bytes) -> Checkpoint:
 
 
 def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
-    """Add a checkpoint; the last two are kept, or this one `alone`."""
+    """Add a checkpoint and remove older ones: the newest two remain, or this one `alone`."""
     content = encode(held)
     path = folder / f"{held.round:08d}-{_checksum(content)}{SUFFIX}"
     durable.write(path, content)
@@ -72,7 +72,7 @@ def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
 
 
 def newest(folder: Path, run: str | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint whose bytes are what was written, and a sentence for each that had to be passed over.
+    """The newest checkpoint whose bytes are what was written, and one sentence for each that was skipped.
 
     With `run`, it must be one of this run's: a file that was copied here from another has a right checksum, too.
     """
@@ -82,14 +82,14 @@ def newest(folder: Path, run: str | None = None) -> tuple[Checkpoint | None, lis
         try:
             content = path.read_bytes()
             if _checksum(content) != checksum:
-                complaints.append(f"checkpoint {path.name} is damaged and passed over")
+                complaints.append(f"checkpoint {path.name} is damaged and was skipped")
                 continue
             found = decode(content)
         except (OSError, ValueError) as error:
-            complaints.append(f"checkpoint {path.name} cannot be read ({error}) and is passed over")
+            complaints.append(f"checkpoint {path.name} cannot be read ({error}) and was skipped")
             continue
         if found.round != int(number) or run not in (None, found.numbers.get("run")):
-            complaints.append(f"checkpoint {path.name} is another run's or round's and passed over")
+            complaints.append(f"checkpoint {path.name} belongs to another run or round and was skipped")
             continue
         return found, complaints
     return None, complaints

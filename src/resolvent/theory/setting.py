@@ -1,4 +1,4 @@
-"""A configuration with everything that decides what it solves: long-run trends, who comes, what users compute."""
+"""A configuration with everything that decides what it solves: long-run trends, who takes part, what users compute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from resolvent.problems.problem import Problem
 from resolvent.theory.trends import AUTOMATIC, CONSTANT, Trend, trend
 
 PROBED = 512
-"""Rounds for which a participation of the user's own making is asked who comes."""
+"""Rounds for which a participation of the user's own making is asked who takes part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ class Setting:
         return UserFacts(None if sizes is None else sizes.cpu().numpy()[self.counting], self._curvatures(self.problem))
 
     def _curvatures(self, problem: Problem) -> tuple[Any, float] | None:
-        """(L_i of the users who count, the least mu_i); None where L_i are not known or f_i may bend downwards."""
+        """(L_i of the users who count, the least mu_i); None where L_i are not known or some f_i may not be convex."""
         if problem.lipschitz is None or not problem.convex:
             return None
         L = problem.lipschitz.detach().cpu().double().numpy()[self.counting]
@@ -115,7 +115,7 @@ class Setting:
         least = 0.0 if mu is None else float(mu.detach().cpu().double().numpy()[self.counting].min())
         return (L, max(least, 0.0)) if np.isfinite(L).all() else None
 
-    # --- who comes ---------------------------------------------------------------------------------------------------
+    # --- who takes part ----------------------------------------------------------------------------------------------
 
     @cached_property
     def partial(self) -> bool:
@@ -140,7 +140,7 @@ class Setting:
 
     @cached_property
     def missing(self) -> tuple[int, ...]:
-        """Users with a say in the objective who never come, as far as can be seen."""
+        """Users with a positive weight who never take part, as far as can be seen."""
         if not self.partial or self.random:
             return ()
         present = self._present()
@@ -150,7 +150,7 @@ class Setting:
         return tuple(np.flatnonzero(~present & counts).tolist())
 
     def _present(self) -> Any:
-        """Who comes at all, (users,); None where nobody can say."""
+        """Who takes part at all, (users,); None where it is not known."""
         if isinstance(self.participation, Trace):
             return self.participation.masks.any(0)
         if self.problem is None:
