@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / PACKAGE
 
 FLOORS: list[set[str]] = [
     {"errors", "installed"},
-    {"randomness", "config"},
+    {"randomness"},
     {"iteration"},
     {"problems", "data"},
     {"networks"},
@@ -26,6 +26,7 @@ FLOORS: list[set[str]] = [
     {"theory"},
     {"engines"},
     {"solving"},
+    {"config"},
     {"runs"},
     {"experiment", "report"},
     {"paper"},
@@ -60,7 +61,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"certified"},
         {"minimum"},
     ],
-    "local": [{"bound", "memory", "descent"}, {"quadratic", "newton", "training"}, {"operators"}],
+    "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "training"}, {"operators"}],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs"},
         {"userdata", "plain"},

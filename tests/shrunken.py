@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from resolvent.data.images import Images
-from resolvent.paper.figure import Claim, Line, Panel, Settings
+from resolvent.paper.figure import Claim, Panel, PanelLine, Settings
 from resolvent.paper.results import Results
 
 TENTH = 10
@@ -80,7 +80,7 @@ def _frames(panel: Panel, levels: Any, rates: Any) -> dict[str, list[pd.DataFram
     return made
 
 
-def _frame(panel: Panel, line: Line, level: float, rate: float, seed: int) -> pd.DataFrame:
+def _frame(panel: Panel, line: PanelLine, level: float, rate: float, seed: int) -> pd.DataFrame:
     rounds = np.arange(1, 401)
     values = level * (1 + (rate - 0.3) * seed) + 100.0 * rate**rounds
     columns = dict.fromkeys((line.column or panel.column, "gap", "value", "average_gap", "average_value"), values)

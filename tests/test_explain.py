@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +19,7 @@ from torch import Tensor
 import resolvent as rs
 import textbook
 from resolvent.iteration.scheme import named
+from resolvent.local.law import Law, UserFacts
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -480,7 +484,7 @@ def test_so_are_alpha_beta_and_gamma(numbers: tuple[Any, Any, Any], solves: str)
         assert float(squares().gap(run.model.unsqueeze(0))) > 1e-6
 
 
-# --- who comes -------------------------------------------------------------------------------------------------------
+# --- who takes part --------------------------------------------------------------------------------------------------
 
 
 def test_a_user_who_never_comes_has_no_say() -> None:
@@ -587,3 +591,45 @@ def test_acceleration_has_no_theorem_of_its_own() -> None:
     assert said.theorem is None
     assert "without it: Douglas-Rachford" in str(said)
     assert said.findings == ()
+
+
+# --- operators state their own law -----------------------------------------------------------------------------------
+
+
+class Damped:
+    """An operator of a user's: half a prox, which states what its fixed points solve."""
+
+    needs, forward, certifies = frozenset({"prox"}), False, None
+
+    def bind(self, problem: Any, steady: bool) -> Any:
+        raise NotImplementedError
+
+    def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+        return rs.ExactProx().law(alpha, beta, 3 * eta, users)._replace(steps=(7,))
+
+
+class Silent(Damped):
+    """The same, but it states nothing."""
+
+    law = None  # type: ignore[assignment]
+
+
+def test_explain_asks_the_operator_and_guesses_nothing() -> None:
+    said = rs.explain(rs.fedprox(ETA, local=Damped()), squares())
+    assert (said.solves, said.exactly, said.error) == (REGULARISED, True, 0.0)
+    assert said.eta_eff == pytest.approx(3 * ETA)
+    assert said.theorem is not None
+    less = rs.explain(rs.fedprox(ETA, local=Silent()), squares())
+    assert (less.solves, less.exactly, less.eta_eff) == (REGULARISED, False, ETA)
+    assert (less.theorem, less.why) == (None, "no theorem covers an inexact prox")
+
+
+def test_no_operator_is_known_by_its_type() -> None:
+    for path in Path(rs.theory.__file__).parent.glob("*.py"):
+        assert not re.search(r"\b(ExactProx|NewtonProx|GradientProx|GradientSteps)\b", _code(path)), path.name
+
+
+def _code(path: Path) -> str:
+    """A module's source without its texts."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return " ".join(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))

@@ -113,7 +113,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Network code is imported when it is first asked for: convex problems need none of it."""
+    """Constructors of rows added to TABLE; and network code when it is first asked for: convex problems need none."""
+    if name in TABLE:
+        return TABLE[name].scheme
     if name == "Neural":
         from resolvent.networks.problem import Neural
 

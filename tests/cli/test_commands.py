@@ -1,6 +1,7 @@
 """Every command does what the library does, says it to people and to machines, and ends with the right code."""
 
 import csv
+import importlib
 import io
 import json
 import os
@@ -450,7 +451,25 @@ def test_explain_is_rs_explain(options: str, scheme: rs.Scheme, more: dict[str, 
     assert told["solves"] == expected.solves
     assert told["eta_eff"] == expected.eta_eff
     assert told["findings"] == [str(finding) for finding in expected.findings]
+    assert (told["error"], told["why"]) == (expected.error, expected.why)
     assert not RUNS.exists()
+
+
+def test_a_run_is_checked_and_explained_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **more: (calls.append(name), function(*given, **more))[1]
+
+    for module in (experiment.build.__module__, "resolvent.solving.solve"):
+        for name in ("check", "explain"):
+            there = importlib.import_module(module)
+            monkeypatch.setattr(there, name, counted(name, getattr(there, name)))
+    assert resolvent(*FEDPI, "--algorithm", "fedprox", "--local-steps", "3").code == 0
+    assert sorted(calls) == ["check", "explain"]
+    expected = rs.explain(rs.fedprox(0.02, local=rs.GradientProx(3)), squares())
+    assert only().about["explanation"]["error"] == expected.error > 0
+    assert only().about["explanation"]["why"] == expected.why == "no theorem covers an inexact prox"
 
 
 def test_ls_and_show_know_how_runs_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from resolvent import data
 from resolvent.data import Images, fetch, formats, images, normalised, originals
-from resolvent.data.originals import CIFAR10, FASHION_MNIST, MNIST, Layout, Original, Package
+from resolvent.data.originals import CIFAR10, FASHION_MNIST, MNIST, FileLayout, Original, Package
 from resolvent.errors import InputError
 
 Refused = Callable[..., str]
@@ -69,7 +69,7 @@ def bin_files() -> dict[str, bytes]:
 
 def small(which: Original, contents: dict[str, bytes], **changes: Any) -> Original:
     """The set with small files, whose checksums are right, and nowhere to get them from but what is given."""
-    layout = Layout(sums(contents), which.layouts[0].read)
+    layout = FileLayout(sums(contents), which.layouts[0].read)
     return replace(which, **{"layouts": (layout,), "mirrors": (), "package": None, "system": ()} | changes)
 
 
@@ -178,7 +178,7 @@ def test_cifar_python(dump: Callable[..., bytes], tmp_path: Path) -> None:
     contents = dict(zip(PICKLED, batches, strict=True))
     put(tmp_path / "cifar-10-batches-py", contents)
     which = small(CIFAR10, bin_files())
-    which = replace(which, layouts=(*which.layouts, Layout(sums(contents), formats.cifar_python)))
+    which = replace(which, layouts=(*which.layouts, FileLayout(sums(contents), formats.cifar_python)))
     check(images.load(which, tmp_path, offline=True), PHOTOS, (3, 32, 32))
 
 

@@ -18,7 +18,7 @@ import resolvent as rs
 from resolvent.engines.debug import Debug
 from resolvent.engines.in_process import InProcess
 from resolvent.iteration.engine import Engine
-from resolvent.theory.explain import operator_of
+from resolvent.local.operators import local_operator
 
 ENGINES: dict[str, Callable[[Any, Any, bool], Any]] = {
     "in_process": InProcess,
@@ -39,7 +39,7 @@ def opened(name: str, problem: Any, operator: Any, steady: bool = True) -> Itera
 
 def opened_for(name: str, problem: Any, scheme: rs.Scheme) -> Any:
     """The engine that `solve` would build for this scheme."""
-    return opened(name, problem, operator_of(scheme, problem), scheme.steady)
+    return opened(name, problem, local_operator(scheme, problem), scheme.steady)
 
 
 # --- problems: few users of unequal sizes and weights, so that every mistake shows -----------------------------------

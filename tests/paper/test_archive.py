@@ -24,7 +24,7 @@ from resolvent.paper.figures.contents import FIGURES
 from shrunken import images, small
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-KEPT = DOCS / "paper" / "scale-paper"
+STORED = DOCS / "paper" / "scale-paper"
 NETWORKS = [pair for pair in conduct.choose(FIGURES, "all") if pair[1].networks]
 COMP = next(figure for figure in FIGURES if figure.name == "fig-comp")
 MIDDLE = next(panel for panel in COMP.panels if panel.key == "bottom-middle")
@@ -45,7 +45,7 @@ def frame(last: float, status: str = "finished", rounds: int = 50) -> pd.DataFra
     return made
 
 
-def kept(panel: Panel, ends: dict[str, float], status: str = "finished", seeds: int = 1) -> archive.Archive:
+def stored(panel: Panel, ends: dict[str, float], status: str = "finished", seeds: int = 1) -> archive.Archive:
     """An archive of a panel whose lines end where they are told to; others are not there."""
     found = {}
     for line in panel.lines:
@@ -74,7 +74,7 @@ ENDS = {
 def written(found: archive.Archive, quick: conduct.Made, folder: Path) -> str:
     """What the document says of one panel."""
     archive.write(found, folder / "paper" / document.LARGE)
-    return document.write([quick], folder / "paper.md", conduct.Store(folder / "none")).read_text()
+    return document.write([quick], folder / "paper.md", conduct.RunIndex(folder / "none")).read_text()
 
 
 def unrun(figure: Figure, panel: Panel) -> conduct.Made:
@@ -82,7 +82,7 @@ def unrun(figure: Figure, panel: Panel) -> conduct.Made:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    found = kept(MIDDLE, ENDS) | kept(MIDDLE, {"FedSplit, eta = 100": 1e9}, "diverged")
+    found = stored(MIDDLE, ENDS) | stored(MIDDLE, {"FedSplit, eta = 100": 1e9}, "diverged")
     archive.write(found, tmp_path)
     again = archive.read(tmp_path)
     assert again.keys() == found.keys()
@@ -96,50 +96,50 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_claims_of_the_paper_need_its_lines_and_ours_all(tmp_path: Path) -> None:
-    made = archive.panel_of(COMP, MIDDLE, kept(MIDDLE, ENDS))
+    made = archive.panel_of(COMP, MIDDLE, stored(MIDDLE, ENDS))
     assert [(claim.ours, verdict.said) for claim, verdict in made.verdicts] == [(False, HOLDS), (False, HOLDS)]
     assert made.missing == 4 * 8 - 6
     whole = ENDS | {"FedSplit, eta = 100": 3.0, "FedPi, eta = 100": 3.0}
-    assert [claim.ours for claim, _ in archive.panel_of(COMP, MIDDLE, kept(MIDDLE, whole)).verdicts] == [False] * 2 + [
-        True
-    ]
-    assert archive.panel_of(COMP, MIDDLE, kept(MIDDLE, whole, seeds=4)).missing == 0
+    assert [claim.ours for claim, _ in archive.panel_of(COMP, MIDDLE, stored(MIDDLE, whole)).verdicts] == [
+        False
+    ] * 2 + [True]
+    assert archive.panel_of(COMP, MIDDLE, stored(MIDDLE, whole, seeds=4)).missing == 0
     most = {label: end for label, end in ENDS.items() if label != "FedRP"}
-    assert archive.panel_of(COMP, MIDDLE, kept(MIDDLE, most)).verdicts == ()
+    assert archive.panel_of(COMP, MIDDLE, stored(MIDDLE, most)).verdicts == ()
     assert archive.panel_of(COMP, MIDDLE, {}).results is None
 
 
 def test_the_checks_are_those_of_quick_runs_and_can_refute() -> None:
     worse = ENDS | {"FedRP": 1.5, "FedAvg, many steps": 1.9}
-    verdicts = dict(archive.panel_of(COMP, MIDDLE, kept(MIDDLE, worse)).verdicts)
+    verdicts = dict(archive.panel_of(COMP, MIDDLE, stored(MIDDLE, worse)).verdicts)
     assert [claim.check for claim in verdicts] == [claim.check for claim in MIDDLE.claims[:2]]
     assert [verdict.said for verdict in verdicts.values()] == [NOT, NOT]
 
 
 def test_unfinished_runs_are_named_and_not_judged(tmp_path: Path) -> None:
-    found = kept(MIDDLE, ENDS) | kept(MIDDLE, {"FedPi, eta = 100": 0.5}, archive.UNFINISHED)
+    found = stored(MIDDLE, ENDS) | stored(MIDDLE, {"FedPi, eta = 100": 0.5}, archive.UNFINISHED)
     made = archive.panel_of(COMP, MIDDLE, found)
     assert "FedPi, eta = 100" not in (made.results or {})
     words = written(found, unrun(COMP, MIDDLE), tmp_path)
     assert "Left unfinished, and not judged: FedPi, eta = 100 after 50 rounds, at a loss of 0.5." in words
     assert "Not run: FedSplit, eta = 100." in words
-    assert archive.panel_of(COMP, MIDDLE, kept(MIDDLE, ENDS, archive.UNFINISHED)).results is None
+    assert archive.panel_of(COMP, MIDDLE, stored(MIDDLE, ENDS, archive.UNFINISHED)).results is None
 
 
 def test_the_document_shows_marks_and_compares(tmp_path: Path) -> None:
     quick = conduct.judge(COMP, MIDDLE, {label: [frame(1.0)] for label in (line.label for line in MIDDLE.lines)})
-    words = written(kept(MIDDLE, ENDS), quick, tmp_path)
+    words = written(stored(MIDDLE, ENDS), quick, tmp_path)
     assert "at most six digits a user, at the paper's size, 1 of 4 seeds.**" in words
     assert (tmp_path / "paper" / document.LARGE / "fig-comp-bottom-middle.png").is_file()
     assert (
         '"FedAvg with k = 1 is far behind FedAvg with many local steps." *does not hold* in quick runs, *holds*'
         in words
     )
-    part = written(kept(MIDDLE, {"FedRP": 0.05}), quick, tmp_path / "part")
+    part = written(stored(MIDDLE, {"FedRP": 0.05}), quick, tmp_path / "part")
     assert "at the paper's size: in part only, so not judged.** Run: FedRP (final loss 0.05), 1 of 4 seeds." in part
     left = next(panel for panel in COMP.panels if panel.key == "bottom-left")
     assert "digits spread evenly, at the paper's size: not run.**" in written(
-        kept(MIDDLE, ENDS), unrun(COMP, left), tmp_path / "none"
+        stored(MIDDLE, ENDS), unrun(COMP, left), tmp_path / "none"
     )
     assert "No network was run at the paper's size." in written({}, unrun(COMP, left), tmp_path / "empty")
 
@@ -148,15 +148,15 @@ def test_across_panels_needs_every_seed(tmp_path: Path) -> None:
     figure = next(figure for figure in FIGURES if figure.name == "fig-extrap-error")
     found: archive.Archive = {}
     for panel in figure.panels:
-        found |= kept(panel, {line.label: 0.1 for line in panel.lines})
+        found |= stored(panel, {line.label: 0.1 for line in panel.lines})
     quick = [unrun(figure, panel) for panel in figure.panels]
     archive.write(found, tmp_path / "paper" / document.LARGE)
-    store = conduct.Store(tmp_path / "none")
+    store = conduct.RunIndex(tmp_path / "none")
     words = document.write(quick, tmp_path / "paper.md", store).read_text()
     assert "**Across panels, at the paper's size: not judged**" in words
     assert "Claims there: 0 hold, 0 hold in part, 5 do not hold;" in words
     for panel in figure.panels:
-        found |= kept(panel, {line.label: 0.1 for line in panel.lines}, seeds=4)
+        found |= stored(panel, {line.label: 0.1 for line in panel.lines}, seeds=4)
     archive.write(found, tmp_path / "paper" / document.LARGE)
     words = document.write(quick, tmp_path / "paper.md", store).read_text()
     assert "**Across panels, at the paper's size.**" in words
@@ -172,7 +172,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Panel:
     panel = replace(shrunk, base=shrunk.base | shrunk.quick, lines=lines, claims=shrunk.claims[1:2])
 
     made = (images, lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)))
-    monkeypatch.setattr(tasks, "NETWORKS", {"mnist": made})
+    monkeypatch.setattr(tasks, "LOADERS", {"mnist": made})
     monkeypatch.setattr(data, "normalised", lambda images: replace(images, x_train=images.x_train / 255))
     monkeypatch.setattr(reproducing, "FIGURES", (replace(COMP, panels=(panel,), claims=()),))
     return panel
@@ -216,17 +216,17 @@ def test_curves_are_kept_of_the_papers_size_only() -> None:
 
 
 def test_every_run_in_docs_belongs_to_a_panel() -> None:
-    found = archive.read(KEPT)
+    found = archive.read(STORED)
     wanted = {conduct.asked(c) for _, p in NETWORKS for line in p.lines for c in conduct.plan(p, line, conduct.PAPER)}
     assert found
     assert found.keys() <= wanted, "settings changed: these runs no longer belong to any panel"
     assert {made.attrs["rounds"] for made in found.values() if made.attrs["status"] == "finished"} == {50, 100, 200}
-    assert sum(path.stat().st_size for path in KEPT.iterdir()) < 1.5e6
+    assert sum(path.stat().st_size for path in STORED.iterdir()) < 1.5e6
 
 
 def test_docs_tell_every_networks_panel_at_the_papers_size() -> None:
     words = (DOCS / "paper.md").read_text()
-    found = archive.read(KEPT)
+    found = archive.read(STORED)
     for figure, panel in NETWORKS:
         made = archive.panel_of(figure, panel, found)
         assert f"**{panel.key}: {panel.title}, {document.SIZE}" in words

@@ -49,7 +49,7 @@ def said(made: conduct.Made, beginning: str) -> str:
 def check(figure: Figure, panel: Panel, out: Path) -> conduct.Made:
     """Run it small, draw it, and see every check come to more than one verdict over results that never were."""
     shrunk = small(panel)
-    made = conduct.make(figure, shrunk, conduct.Store(out), lambda words: None)
+    made = conduct.make(figure, shrunk, conduct.RunIndex(out), lambda words: None)
     assert made.results is not None
     assert len(made.verdicts) == len(panel.claims)
     assert all(verdict.numbers for _, verdict in made.verdicts)
@@ -88,7 +88,7 @@ def test_network_panels_tiny(figure: Figure, panel: Panel, tmp_path: Path, monke
         "mnist": (images, lambda: network(784)),
         "cifar10": (lambda folder: images(shape=(3, 32, 32)), lambda: network(3072)),
     }
-    monkeypatch.setattr(tasks, "NETWORKS", made)
+    monkeypatch.setattr(tasks, "LOADERS", made)
     monkeypatch.setattr(data, "normalised", lambda images: replace(images, x_train=images.x_train / 255))
     check(figure, panel, tmp_path)
 
@@ -176,7 +176,7 @@ def firsts() -> dict[tuple[str, str, str], str]:
 @pytest.mark.slow
 def test_the_convex_reproduction_at_full_size(tmp_path: Path) -> None:
     """Everything that trains no network, as the paper has it, comes to what docs/paper.md says of it."""
-    store, wanted = conduct.Store(tmp_path), written()
+    store, wanted = conduct.RunIndex(tmp_path), written()
     made = [conduct.make(f, p, store, lambda words: None) for f, p in PANELS if not p.networks]
     said = {(m.figure.name, m.panel.key, claim.words): verdict for m in made for claim, verdict in m.verdicts}
     for figure in FIGURES:

@@ -14,7 +14,7 @@ from resolvent import experiment
 from resolvent.cli import reproducing
 from resolvent.errors import InputError
 from resolvent.paper import conduct, document, page
-from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Claim, Figure, First, Line, Panel, Verdict
+from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Claim, ClaimVerdict, Figure, First, Panel, PanelLine
 from resolvent.paper.figures.contents import FIGURES
 from resolvent.paper.results import Results, short
 from shrunken import small
@@ -29,7 +29,7 @@ def history(values: object, status: str = "finished") -> pd.DataFrame:
 
 
 def results(*frames: pd.DataFrame) -> Results:
-    return Results(Panel("p", "P", lines=(Line("a", {}),)), {"a": list(frames)})
+    return Results(Panel("p", "P", lines=(PanelLine("a", {}),)), {"a": list(frames)})
 
 
 def test_questions_to_results() -> None:
@@ -49,9 +49,9 @@ def test_numbers_as_one_says_them() -> None:
 
 
 def test_verdicts_of_parts() -> None:
-    assert Verdict.share({"a": True, "b": True}, "n").said == HOLDS
-    assert Verdict.share({"a": True, "b": False}, "n") == (IN_PART, "n; not for b")
-    assert Verdict.share({"a": False}, "n").said == NOT
+    assert ClaimVerdict.share({"a": True, "b": True}, "n").said == HOLDS
+    assert ClaimVerdict.share({"a": True, "b": False}, "n") == (IN_PART, "n; not for b")
+    assert ClaimVerdict.share({"a": False}, "n").said == NOT
 
 
 @pytest.mark.parametrize("label", ["fig-extrap", "extrap", "fig:extrap", "FIG_EXTRAP"])
@@ -72,7 +72,7 @@ def test_every_label_of_the_paper_is_there() -> None:
 
 @pytest.mark.parametrize("scale", [conduct.QUICK, conduct.PAPER])
 def test_every_configuration_can_be_read(scale: str, tmp_path: Path) -> None:
-    store = conduct.Store(tmp_path, scale)
+    store = conduct.RunIndex(tmp_path, scale)
     for figure, panel in conduct.choose(FIGURES, "all"):
         for line in panel.lines:
             assert len(list(store.plan(panel, line))) >= 1, figure.label
@@ -158,16 +158,16 @@ def test_first_choices_are_judged_beside_the_present_ones() -> None:
     """A threshold by its own check, a setting by its own results, and what was not run is not judged."""
 
     def below(level: float) -> Any:
-        return lambda results: Verdict.of(results.final("a") < level, f"below {level:g}")
+        return lambda results: ClaimVerdict.of(results.final("a") < level, f"below {level:g}")
 
-    other = Panel("q", "Q", lines=(Line("a", {}),))
+    other = Panel("q", "Q", lines=(PanelLine("a", {}),))
     claims = (
         Claim("One.", below(2), first=First("below 0.5", below(0.5))),
         Claim("Two.", below(2), first=First("another start", panel=other)),
         Claim("Three.", below(2), first=First("lost")),
         Claim("Four.", below(2)),
     )
-    panel = Panel("p", "P", lines=(Line("a", {}),), claims=claims)
+    panel = Panel("p", "P", lines=(PanelLine("a", {}),), claims=claims)
     figure = Figure("fig:f", "F", "", (panel,))
     found = {id(other): Results(other, {"a": [history([9.0, 8.0])]})}
     made = conduct.judge(figure, panel, {"a": [history([9.0, 1.0])]}, others=found)

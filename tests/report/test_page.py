@@ -12,7 +12,7 @@ import pytest
 from command_line import strictly
 from resolvent import config as configs
 from resolvent import experiment, report
-from resolvent.report.curves import COLOURS
+from resolvent.report.curves import colour_of
 from resolvent.runs import Folder
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
@@ -133,7 +133,7 @@ def test_every_curve_is_drawn_in_its_colour_dashed_where_accelerated(
     assert lines(page).count() == len(made) == 10
     assert [trace["name"] for trace in made] == [curve.label for curve in curves]
     for trace, curve in zip(made, curves, strict=True):
-        assert trace["colour"] == COLOURS[curve.first.config["scheme"]["algorithm"]]
+        assert trace["colour"] == colour_of(curve.first.config["scheme"]["algorithm"])
         assert trace["dash"] == ("dash" if "Anderson" in curve.label else "solid")
         history = curve.first.history()
         assert trace["x"] == history["round"].tolist()

@@ -10,11 +10,12 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
+import resolvent as rs
 from resolvent import config as configs
 from resolvent import experiment, report
 from resolvent.errors import StorageError
 from resolvent.report import tables
-from resolvent.report.curves import COLOURS, lighter
+from resolvent.report.curves import colour_of, lighter, palette
 from resolvent.runs import Folder, folders
 
 SMALL = {"name": "least-squares", "users": 4, "dim": 5, "rows": 12}
@@ -54,7 +55,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_colours_are_fixed_and_acceleration_is_dashed(run: Run, figures: list[Any], tmp_path: Path) -> None:
-    names = [name for name in COLOURS if name != "custom"]
+    names = list(rs.TABLE)
     runs = [run(name, memory) for name in names for memory in (0, 2)]
     curves = report.curves(runs)
     report.draw(curves, tmp_path / "all.png", "Seven algorithms")
@@ -64,22 +65,22 @@ def test_colours_are_fixed_and_acceleration_is_dashed(run: Run, figures: list[An
         assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
         assert len(axis.lines) == 14
         for line, name, k in zip(axis.lines, sorted(names * 2, key=names.index), range(14), strict=True):
-            assert line.get_color() == COLOURS[name]
+            assert line.get_color() == colour_of(name)
             assert line.get_linestyle() == ("--" if k % 2 else "-")
         assert not axis.collections
     assert figures[0].get_suptitle() == "Seven algorithms"
     legend = [text.get_text() for text in figures[0].legends[0].get_texts()]
     assert legend == [curve.label for curve in curves]
     few = report.curves(runs[6:8])  # FedPi alone has the colour that it has among seven
-    assert {curve.colour for curve in few} == {COLOURS["fedpi"]}
+    assert {curve.colour for curve in few} == {colour_of("fedpi")}
 
 
 def test_colours_can_be_told_apart() -> None:
     """Pictures of different days must agree, and Okabe and Ito's colours are told apart by everyone."""
-    five = [COLOURS[name] for name in ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp")]
+    five = [colour_of(name) for name in ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp")]
     assert five == ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"]
-    assert len(set(COLOURS.values())) == len(COLOURS)
-    channels = [[int(colour[k : k + 2], 16) for k in (1, 3, 5)] for colour in COLOURS.values()]
+    assert len(set(palette())) == len(palette()) == 8
+    channels = [[int(colour[k : k + 2], 16) for k in (1, 3, 5)] for colour in palette()]
     far = [
         sum((a - b) ** 2 for a, b in zip(one, two, strict=True)) for one in channels for two in channels if one != two
     ]
@@ -91,10 +92,10 @@ def test_colours_can_be_told_apart() -> None:
 def test_settings_of_several_algorithms_are_lighter_and_of_one_have_the_palette(run: Run) -> None:
     two = report.curves([run(name, eta=eta) for name in ("fedpi", "fedprox") for eta in (0.01, 0.02)])
     assert [curve.colour for curve in two] == [
-        COLOURS["fedprox"], lighter(COLOURS["fedprox"], 1), COLOURS["fedpi"], lighter(COLOURS["fedpi"], 1)
+        colour_of("fedprox"), lighter(colour_of("fedprox"), 1), colour_of("fedpi"), lighter(colour_of("fedpi"), 1)
     ]  # fmt: skip
     one = report.curves([run(eta=eta) for eta in (0.01, 0.02, 0.03)])
-    assert [curve.colour for curve in one] == list(COLOURS.values())[:3]
+    assert [curve.colour for curve in one] == palette()[:3]
     assert [curve.label for curve in one] == ["FedPi, eta = 0.01", "FedPi, eta = 0.02", "FedPi, eta = 0.03"]
 
 
@@ -117,7 +118,7 @@ def test_seeds_are_bands(run: Run, figures: list[Any], tmp_path: Path) -> None:
     assert {(k, y) for k, y in corners.tolist()} == {
         *((float(k), y) for k, y in enumerate(least, 1)), *((float(k), y) for k, y in enumerate(most, 1))
     }  # fmt: skip
-    assert to_hex(axis.collections[0].get_facecolor()[0]) == COLOURS["fedpi"].lower()
+    assert to_hex(axis.collections[0].get_facecolor()[0]) == colour_of("fedpi").lower()
 
 
 def test_the_same_run_twice_is_not_two_seeds(run: Run) -> None:

@@ -171,9 +171,9 @@ def test_an_edited_configuration_is_refused(
     path = run.path / "config.toml"
     path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
     with pytest.raises(DamagedRun, match=r"config\.toml .*(changed|not the configuration)"):
-        experiment.go_on(run, progress=False)
+        experiment.resume(run, progress=False)
     assert experiment.find(run.about["fingerprint"], tmp_path) is None  # and no sweep is served it
-    assert experiment.take(build(), tmp_path, False).run.id != run.id
+    assert experiment.begin_or_resume(build(), tmp_path, False).run.id != run.id
 
 
 def test_edited_rows_are_refused(originals: dict[str, Folder], tmp_path: Path) -> None:
@@ -183,20 +183,20 @@ def test_edited_rows_are_refused(originals: dict[str, Folder], tmp_path: Path) -
     run.metrics.write_bytes(content.replace(row, row.replace(b"0.02", b"0.03")))
     assert run.metrics.stat().st_size == len(content)
     with pytest.raises(DamagedRun, match=r"metrics\.csv was changed"):
-        experiment.go_on(run, progress=False)
+        experiment.resume(run, progress=False)
 
 
 def test_a_finished_run_is_verified(originals: dict[str, Folder], tmp_path: Path) -> None:
     run = copied(originals["whole"], tmp_path)
-    assert experiment.go_on(run, progress=False).messages[0].endswith("verified by its checksums")
+    assert experiment.resume(run, progress=False).messages[0].endswith("verified by its checksums")
     last = max(run.checkpoints.iterdir())
     content = last.read_bytes()
     last.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(DamagedRun, match=f"checkpoint {last.name} is damaged"):
-        experiment.go_on(run, progress=False)
+        experiment.resume(run, progress=False)
     last.unlink()
     with pytest.raises(DamagedRun, match=f"checkpoint {last.name} is missing"):
-        experiment.go_on(run, progress=False)
+        experiment.resume(run, progress=False)
 
 
 def test_a_checkpoint_of_another_run_is_passed_over(originals: dict[str, Folder], tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_checkpoint_of_another_run_is_passed_over(originals: dict[str, Folder]
     other = interrupted(tmp_path / "other", at=9, tree=TREE | {"scheme": {"eta": 0.5}})
     for path in other.checkpoints.iterdir():
         shutil.copy(path, run.checkpoints)
-    outcome = experiment.go_on(run, progress=False)
+    outcome = experiment.resume(run, progress=False)
     assert "another run's" in outcome.messages[0]
     assert rows_of(run) == rows_of(originals["whole"])
 
@@ -213,7 +213,7 @@ def test_a_checkpoint_under_another_round_is_passed_over(originals: dict[str, Fo
     run = copied(originals["torn"], tmp_path)
     last = max(run.checkpoints.iterdir())
     last.rename(last.with_name("00000099" + last.name[8:]))
-    assert "another run's or round's" in experiment.go_on(run, progress=False).messages[0]
+    assert "belongs to another run or round" in experiment.resume(run, progress=False).messages[0]
     assert rows_of(run) == rows_of(originals["whole"])
 
 
@@ -222,8 +222,8 @@ def test_an_event_that_was_added_ends_nothing(line: str, originals: dict[str, Fo
     run = copied(originals["torn"], tmp_path)
     with (run.path / "events.jsonl").open("a") as file:
         file.write(line + "\n")
-    outcome = experiment.go_on(run, progress=False)
-    assert outcome.messages == (f"line {len(originals['torn'].events) + 1} of events.jsonl is damaged and passed over",)
+    outcome = experiment.resume(run, progress=False)
+    assert outcome.messages == (f"line {len(originals['torn'].events) + 1} of events.jsonl is damaged and was skipped",)
     assert rows_of(run) == rows_of(originals["whole"])
 
 
@@ -237,7 +237,7 @@ def test_export_says_that_the_last_checkpoint_is_damaged(
     last.write_bytes(last.read_bytes()[:-1])
     said = resolvent("export", run.id, "--to", "model.npz")
     assert said.code == 0
-    assert f"checkpoint {last.name} is damaged and passed over: the model is that of round 11" in said.err
+    assert f"checkpoint {last.name} is damaged and was skipped: the model is that of round 11" in said.err
     last.unlink()
     assert (
         f"checkpoint {last.name} is missing: the model is that of round 11"
@@ -274,7 +274,7 @@ def test_a_run_of_a_later_version_is_refused_by_name(originals: dict[str, Folder
     (run.path / "about.json").write_bytes(contents["about.json"])
     (run.path / sums.FILE).write_bytes(sums.listing(contents))
     with pytest.raises(DamagedRun, match="format 99 is that of a later version"):
-        experiment.go_on(run, progress=False)
+        experiment.resume(run, progress=False)
 
 
 def test_a_monitor_state_of_another_version_is_refused_by_name(
@@ -283,7 +283,7 @@ def test_a_monitor_state_of_another_version_is_refused_by_name(
     run = copied(originals["torn"], tmp_path)
     monkeypatch.setattr("resolvent.runs.recorder.MonitorState", lambda: None)  # takes nothing of what was stored
     with pytest.raises(InputError, match=r"was left by resolvent .* this version cannot go on from"):
-        experiment.go_on(run, progress=False)
+        experiment.resume(run, progress=False)
 
 
 # --- random damage ---------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def mutated(path: Path, rng: random.Random) -> str:
 def outcome_of(run: Folder, whole: Folder) -> str:
     """How a damaged run is taken up: "the same bits" or "refused"; anything else is wrong."""
     try:
-        experiment.go_on(run, progress=False)
+        experiment.resume(run, progress=False)
     except InputError as error:
         return "refused" if "\n" not in str(error) else f"refused in many lines: {error}"
     assert rows_of(run) == rows_of(whole)

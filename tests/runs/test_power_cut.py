@@ -62,7 +62,7 @@ def campaign(
         disk.after = None
         cut(done=outcome.status)
     for run in survivors:
-        assert experiment.go_on(run, progress=False).status == "finished"
+        assert experiment.resume(run, progress=False).status == "finished"
         assert rows(run) == rows(folders(root / "runs")[0])
     return disk, cuts
 

@@ -73,6 +73,6 @@ def test_what_a_power_cut_leaves_on_ext4(image: Path, tmp_path: Path) -> None:
             assert run.damage() == []
             assert run.log[1] == []
             assert run.state().round >= done - 1  # the folder may name what is still being written
-            assert experiment.go_on(run, progress=False).status == "finished"
+            assert experiment.resume(run, progress=False).status == "finished"
             assert rows(run) == rows(whole)
             assert model(run) == model(whole)

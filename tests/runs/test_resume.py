@@ -83,11 +83,11 @@ def go_on_until_it_ends(run: Folder, monkeypatch: pytest.MonkeyPatch, survives: 
             patch.setattr(Path, "replace", count(Path.replace))
             patch.setattr(Path, "unlink", count(Path.unlink))
             try:
-                experiment.go_on(run, progress=False)
+                experiment.resume(run, progress=False)
                 return kills
             except Killed:
                 kills += 1
-    experiment.go_on(run, progress=False)
+    experiment.resume(run, progress=False)
     return kills
 
 
@@ -192,7 +192,7 @@ def interrupted(tree: dict[str, Any], out: Path, at: int = 10) -> Folder:
 def test_ctrl_c_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     run = interrupted(FEDPI, tmp_path / "torn")
     assert run.status == "interrupted"
-    assert experiment.go_on(run, progress=False).status == "finished"
+    assert experiment.resume(run, progress=False).status == "finished"
     assert same(experiment.begin(build(FEDPI), tmp_path / "whole", progress=False).run, run)
 
 
@@ -206,7 +206,7 @@ def test_a_long_memory_keeps_its_order(tmp_path: Path) -> None:
     tensors, numbers = checkpoint.pack(run.state())  # type: ignore[arg-type]
     again = checkpoint.unpack(dict(sorted(tensors.items())), numbers).past
     assert all(torch.equal(a, b) for a, b in zip(past.points, again.points, strict=True))
-    assert experiment.go_on(run, progress=False).status == "finished"
+    assert experiment.resume(run, progress=False).status == "finished"
     assert same(experiment.begin(build(tree), tmp_path / "whole", progress=False).run, run)
 
 
@@ -230,7 +230,7 @@ def test_any_corrupted_byte_is_noticed(tmp_path: Path) -> None:
         assert found.round == 9
         assert "damaged" in complaints[0]
     newest.write_bytes(content[: len(content) // 2])  # torn
-    outcome = experiment.go_on(run, progress=False)
+    outcome = experiment.resume(run, progress=False)
     assert any("damaged" in words for words in outcome.messages)
     assert same(whole, run)
 
@@ -240,7 +240,7 @@ def test_with_no_good_checkpoint_the_run_begins_again_and_ends_the_same(tmp_path
     run = interrupted(FEDPI, tmp_path / "torn")
     for path in run.checkpoints.iterdir():
         path.write_bytes(b"nothing")
-    assert len(experiment.go_on(run, progress=False).messages) == 2
+    assert len(experiment.resume(run, progress=False).messages) == 2
     assert same(whole, run)
 
 
@@ -248,7 +248,7 @@ def test_metrics_that_were_cut_are_noticed(tmp_path: Path) -> None:
     whole = experiment.begin(build(FEDPI), tmp_path / "whole", progress=False).run
     run = interrupted(FEDPI, tmp_path / "torn")
     run.metrics.write_bytes(run.metrics.read_bytes()[:300])
-    assert "shorter" in experiment.go_on(run, progress=False).messages[0]
+    assert "shorter" in experiment.resume(run, progress=False).messages[0]
     assert same(whole, run)
 
 
@@ -281,7 +281,7 @@ def test_a_run_that_ends_above_its_start_says_so(tmp_path: Path) -> None:
 def test_what_has_ended_is_left_alone(name: str, tmp_path: Path) -> None:
     run = experiment.begin(build(CASES[name]), tmp_path, progress=False).run
     files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    outcome = experiment.go_on(run, progress=False)
+    outcome = experiment.resume(run, progress=False)
     assert outcome.messages == (f"run {run.id} has {run.status} already, verified by its checksums",)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files
 
@@ -295,13 +295,13 @@ def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
         assert process.stdout.readline() == "held\n"
         assert run.status == "running"
         with pytest.raises(InputError, match=f"is being written by process {process.pid} on "):
-            experiment.go_on(run, progress=False)
+            experiment.resume(run, progress=False)
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
     assert run.status == "interrupted"  # the lock died with its process
-    assert experiment.go_on(run, progress=False).status == "finished"
+    assert experiment.resume(run, progress=False).status == "finished"
 
 
 def test_a_full_disk_ends_with_one_sentence_and_an_intact_run(tmp_path: Path) -> None:
@@ -312,13 +312,13 @@ def test_a_full_disk_ends_with_one_sentence_and_an_intact_run(tmp_path: Path) ->
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, limits[1]))  # room for a part of a row
     try:
         with pytest.raises(StorageError, match=r"cannot be written \(File too large\); what was done is kept"):
-            experiment.go_on(run, progress=False)
+            experiment.resume(run, progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert run.state().round == 10
     assert not list(run.checkpoints.glob(".*"))
-    assert experiment.go_on(run, progress=False).status == "finished"
+    assert experiment.resume(run, progress=False).status == "finished"
     assert same(whole, run)
 
 
@@ -336,7 +336,7 @@ def test_data_that_changed_since_is_noticed(tmp_path: Path) -> None:
     assert len(run.config["problem"]["sha256"]) == 64
     (tmp_path / "data.libsvm").write_text("\n".join(lines[:-1]))
     with pytest.raises(InputError, match="is not the file that this run began with"):
-        experiment.go_on(run, progress=False)
+        experiment.resume(run, progress=False)
     assert run.status == "interrupted"
 
 

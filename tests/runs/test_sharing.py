@@ -33,14 +33,14 @@ def test_parallel_sweeps_run_nothing_twice(tmp_path: Path) -> None:
 
 
 def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
-    assert experiment.take(build(), tmp_path, False).status == "finished"
+    assert experiment.begin_or_resume(build(), tmp_path, False).status == "finished"
     (run,) = folders(tmp_path)
     events = run.path / "events.jsonl"
     events.write_bytes(events.read_bytes().splitlines(keepends=True)[0])  # killed, as far as anybody knows
     with lock.held(run.path):
-        assert experiment.take(build(), tmp_path, False) is None
-        assert experiment.take(build(0.5), tmp_path, False).status == "finished"
-    assert experiment.take(build(), tmp_path, False).run.id == run.id
+        assert experiment.begin_or_resume(build(), tmp_path, False) is None
+        assert experiment.begin_or_resume(build(0.5), tmp_path, False).status == "finished"
+    assert experiment.begin_or_resume(build(), tmp_path, False).run.id == run.id
     assert len(folders(tmp_path)) == 2
 
 
@@ -70,4 +70,4 @@ def test_a_store_whose_lock_is_held_too_long(tmp_path: Path, monkeypatch: pytest
     from filelock import FileLock
 
     with FileLock(tmp_path / ".lock"), pytest.raises(StorageError, match="is locked by another"):
-        experiment.take(build(), tmp_path, False)
+        experiment.begin_or_resume(build(), tmp_path, False)

@@ -56,7 +56,7 @@ def test_a_full_disk_at_every_write(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [path.name for path in Path("runs").glob(".*.part")] == []
         for run in folders(Path("runs")):
             assert run.damage() == []
-            assert experiment.go_on(run, progress=False).status == "finished"
+            assert experiment.resume(run, progress=False).status == "finished"
     assert k > 10
 
 

@@ -52,7 +52,7 @@ def begun(tree: dict[str, Any], out: str, until: int | None = None) -> Folder:
 def test_a_resumed_run_has_the_same_history(name: str) -> None:
     whole, torn = begun(CASES[name], "whole"), begun(CASES[name], "torn", until=3)
     torch.set_num_threads(2)
-    assert experiment.go_on(torn, progress=False).status == "finished"
+    assert experiment.resume(torn, progress=False).status == "finished"
     assert rows(torn) == rows(whole)
     assert model(torn) == model(whole)
 
@@ -66,5 +66,5 @@ def test_runs_of_a_sweep_have_the_bits_of_runs_alone() -> None:
         tree = LOGISTIC | {"run": {"rounds": 4, "threads": threads}}
         asked = config.read(tree)
         built = experiment.build(asked, make(asked.problem, asked.run.seed, asked.run.threads))
-        swept = experiment.take(built, Path("swept"), False).run
+        swept = experiment.begin_or_resume(built, Path("swept"), False).run
         assert rows(swept) == rows(begun(tree, f"alone-{threads}"))

@@ -16,38 +16,46 @@ import typer
 from resolvent import config as configs
 from resolvent import data, experiment, report
 from resolvent.cli import output
+from resolvent.cli.options import Options, configurable, problem_of, tree
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import CODES, RUNS, Form, Out, ProblemName, Quiet
-from resolvent.cli.settings import Settings, configurable, problem_of, tree
 from resolvent.config import Config
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.build import algorithm as algorithm_of
 from resolvent.experiment.conduct import Outcome
 from resolvent.experiment.tasks import Task, task
+from resolvent.iteration.scheme import TABLE
 
 MEMORY = 2
-COMPARED = ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp")
 Make = Callable[[Any, int, int | None], Task]
 """A problem by its section, seed and threads."""
 PAUSE = 0.5
-"""Seconds between two looks at runs that other processes are at."""
+"""Seconds between two looks at runs of other processes."""
+
+
+def _compared() -> list[str]:
+    """The algorithms that are compared unless others are named."""
+    return [name for name, row in TABLE.items() if row.compared]
 
 
 @configurable
 def compare(
     problem: ProblemName,
-    settings: Settings,
-    algorithms: Annotated[str, typer.Option(help="Which ones, with commas between.")] = ",".join(COMPARED),
+    options: Options,
+    algorithms: Annotated[
+        str | None, typer.Option(help="Names, separated by commas.", show_default=",".join(_compared()))
+    ] = None,
     out: Out = RUNS,
     form: Form = Format.table,
     quiet: Quiet = False,
 ) -> int:
     """Run every algorithm, plain and accelerated, on equal footing: a table, a picture, one HTML file."""
-    if settings["algorithm"] is not None:
-        refuse("--algorithm", settings["algorithm"], "several are compared here: --algorithms says which")
-    base, make = tree(problem_of(problem), settings), _making()
+    if options["algorithm"] is not None:
+        refuse("--algorithm", options["algorithm"], "several are compared here: --algorithms says which")
+    base, make = tree(problem_of(problem), options), _making()
     base = configs.with_values(base, _equal_footing(base, make))
-    names = list(dict.fromkeys(algorithm_of(name.strip()) for name in algorithms.split(",")))
+    asked = _compared() if algorithms is None else algorithms.split(",")
+    names = list(dict.fromkeys(algorithm_of(name.strip()) for name in asked))
     memories = [0, base.get("anderson", {}).get("memory") or MEMORY]
     configurations = [
         configs.read(
@@ -63,15 +71,15 @@ def compare(
 @configurable
 def sweep(
     problem: ProblemName,
-    settings: Settings,
+    options: Options,
     grid: Annotated[list[str], typer.Option(metavar="SECTION.KEY=A,B,..", help="Values of a key; repeatable.")],
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 1,
     out: Out = RUNS,
     form: Form = Format.table,
     quiet: Quiet = False,
 ) -> int:
-    """Run a grid of configurations, each with several seeds. What is done is not done again."""
-    base, axes, make = tree(problem_of(problem), settings), _axes(grid), _making()
+    """Run a grid of configurations, each with several seeds. Finished runs are not repeated."""
+    base, axes, make = tree(problem_of(problem), options), _axes(grid), _making()
     first = configs.read(base).run.seed
     axes["run.seed"] = [first + k for k in range(whole(seeds, "seeds"))]
     title = f"{_called(problem, base)}: " + " x ".join(f"{key} ({len(values)})" for key, values in axes.items())
@@ -83,7 +91,7 @@ def sweep(
 
 
 def _making() -> Make:
-    """Problems are made once as long as the same is asked for; one at a time is kept."""
+    """Makes problems; the last one is cached, since most configurations in a row share it."""
     return functools.lru_cache(maxsize=1)(task)
 
 
@@ -105,7 +113,8 @@ def _equal_footing(base: dict[str, Any], make: Make) -> Iterator[tuple[str, Any]
 
 def _steps(base: dict[str, Any], algorithm: str) -> list[tuple[str, Any]]:
     """FedAvg takes two local steps, as in the paper's figure on acceleration, unless something else was asked for."""
-    return [("local.steps", 2)] if algorithm == "fedavg" and "steps" not in base.get("local", {}) else []
+    steps = TABLE[algorithm].compared_steps if algorithm in TABLE else 1
+    return [("local.steps", steps)] if steps > 1 and "steps" not in base.get("local", {}) else []
 
 
 def _axes(grid: Sequence[str]) -> dict[str, list[Any]]:
@@ -114,7 +123,7 @@ def _axes(grid: Sequence[str]) -> dict[str, list[Any]]:
         if key == "run.seed":
             refuse("--grid", key, "seeds are counted by --seeds, from --seed on")
         if key in axes:
-            refuse("--grid", f"{key} twice", "all values of a key belong into one")
+            refuse("--grid", f"{key} twice", "give all values of a key in one --grid")
         axes[key] = values
     return axes
 
@@ -170,7 +179,7 @@ def _many(settled: dict[Config, str], make: Make, title: str, path: Path, form: 
 
 
 def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Iterator[Outcome]:
-    """Run what is not done yet, resume what was left; what another process is at comes last, once it is done."""
+    """Run what is not done yet and resume what was interrupted; runs of other processes come last, once they end."""
     labels = report.labels(list(settled.values()), [configs.plain(config) for config in settled])
     waiting = deque((k, config, label) for k, (config, label) in enumerate(zip(settled, labels, strict=True), 1))
     busy = 0
@@ -189,12 +198,12 @@ def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Ite
         )
         if not quiet and not busy > len(waiting):
             say(f"[{k}/{len(settled)}] {label}" + (how and f": {how}"))
-        outcome = None if how == "being run" else experiment.take(built, out, False if quiet else None)
+        outcome = None if how == "being run" else experiment.begin_or_resume(built, out, False if quiet else None)
         if outcome is None:
             waiting.append((k, config, label))
             busy += 1
             if busy >= len(waiting):
-                time.sleep(PAUSE)  # nothing is left but what others are at
+                time.sleep(PAUSE)  # only runs of other processes are left
             continue
         busy = 0
         say(*(() if how == "done already" else outcome.messages))

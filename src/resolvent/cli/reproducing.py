@@ -16,8 +16,8 @@ from resolvent.cli.running import CODES, Form, Quiet
 from resolvent.errors import refuse
 from resolvent.paper import archive as archives
 from resolvent.paper import conduct
-from resolvent.paper.conduct import Made, Store
-from resolvent.paper.figure import Figure, Panel, Verdict
+from resolvent.paper.conduct import Made, RunIndex
+from resolvent.paper.figure import ClaimVerdict, Figure, Panel
 from resolvent.paper.figures.contents import FIGURES
 from resolvent.solving import progress
 
@@ -31,18 +31,18 @@ def _labels(incomplete: str) -> list[str]:
 
 
 def reproduce(
-    what: Annotated[str | None, typer.Argument(metavar="[FIGURE|all]", help="Without it: a list of what there is.",
+    what: Annotated[str | None, typer.Argument(metavar="[FIGURE|all]", help="Without it: a list of all figures.",
                                                autocompletion=_labels)] = None,
     panel: Annotated[str | None, typer.Option("--panel", metavar="KEY", help="One panel of the figure.")] = None,
     scale: Annotated[str, typer.Option(metavar="quick|paper", help="How large networks' panels are.")] = conduct.QUICK,
     only: Annotated[str, typer.Option(metavar="convex|networks", help="Leave the other panels out.")] = ALL,
     device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where networks are trained.")] = "cpu",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Run so many seeds at most.")] = None,
-    kept: Annotated[bool, typer.Option("--kept", help="Run nothing: draw and judge what is there.")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Run at most this many seeds.")] = None,
+    stored_only: Annotated[bool, typer.Option("--kept", help="Run nothing: draw and judge the stored runs.")] = False,
     verdicts: Annotated[Path | None, typer.Option("--verdicts", metavar="FILE.md",
                                                   help="Write the verdicts, with pictures beside them, too.")] = None,
     archive: Annotated[Path | None, typer.Option("--archive", metavar="DIR",
-                                                 help="Keep curves of networks at --scale paper there, as small "
+                                                 help="Store curves of networks at --scale paper there, as small "
                                                  "files.")] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of runs, pictures and the page.")] = OUT,
     form: Form = Format.table,
@@ -50,7 +50,7 @@ def reproduce(
 ) -> int:  # fmt: skip
     """Reproduce the paper: run what a figure needs, draw it, and judge what the text claims of it."""
     if what is None:
-        output.rows(_listed(Store(out, scale)), form, "resolvent reproduce FIGURE [--panel KEY], or all")
+        output.rows(_listed(RunIndex(out, scale)), form, "resolvent reproduce FIGURE [--panel KEY], or all")
         return 0
     if scale not in (conduct.QUICK, conduct.PAPER):
         refuse("--scale", repr(scale), "quick or paper is needed")
@@ -60,23 +60,28 @@ def reproduce(
         refuse("--archive", archive, "it is for --scale paper: quick runs are made again soon enough")
     report.needed("matplotlib")
     chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]
-    store = Store(out, scale, device, seeds)
+    store = RunIndex(out, scale, device, seeds)
     say(*(f"left out: {words}" for words in store.complaints))
-    code = _make(chosen, store, kept, verdicts, form, quiet)
+    code = _make(chosen, store, stored_only, verdicts, form, quiet)
     if archive is not None and code == 0:
         say(f"{archives.add(chosen, store, archive)}: the curves")
     return code
 
 
 def _make(
-    chosen: Sequence[tuple[Figure, Panel]], store: Store, kept: bool, verdicts: Path | None, form: Format, quiet: bool
+    chosen: Sequence[tuple[Figure, Panel]],
+    store: RunIndex,
+    stored_only: bool,
+    verdicts: Path | None,
+    form: Format,
+    quiet: bool,
 ) -> int:
     from resolvent.paper import document, page
 
     made: list[Made] = []
     try:
         with _bar(store.steps(chosen), quiet) as step:
-            made.extend(conduct.make(figure, panel, store, step, kept) for figure, panel in chosen)
+            made.extend(conduct.make(figure, panel, store, step, stored_only) for figure, panel in chosen)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where it was left")
         return CODES["interrupted"]
@@ -91,7 +96,7 @@ def _make(
     return 0
 
 
-def _listed(store: Store) -> list[dict[str, Any]]:
+def _listed(store: RunIndex) -> list[dict[str, Any]]:
     return [
         {
             "figure": figure.name,
@@ -121,14 +126,14 @@ def _told(made: Sequence[Made]) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(panel: str, claim: str, verdict: str, measured: str, first: Verdict | None = None) -> dict[str, Any]:
+def _row(panel: str, claim: str, verdict: str, measured: str, first: ClaimVerdict | None = None) -> dict[str, Any]:
     said = "" if first is None else first.said
     return {"panel": panel, "claim": claim, "verdict": verdict, "first choice": said, "measured": measured}
 
 
 @contextlib.contextmanager
 def _bar(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A bar over all runs where somebody looks, else a line a panel."""
+    """A progress bar over all runs on a terminal, else one line per panel."""
     if quiet or not progress.wanted(None):
         seen: set[str] = set()
 

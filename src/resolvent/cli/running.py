@@ -11,8 +11,8 @@ import typer
 from resolvent import config as configs
 from resolvent import experiment, report, runs
 from resolvent.cli import output
+from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, configurable, configure, problem_of
 from resolvent.cli.output import Format, say
-from resolvent.cli.settings import Settings, Trust, assignments, configurable, configure, problem_of
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError, refuse
 from resolvent.experiment.conduct import Outcome
@@ -54,14 +54,14 @@ def sound(run: Folder) -> Folder:
 @configurable
 def run(
     problem: ProblemName,
-    settings: Settings,
+    options: Options,
     out: Out = RUNS,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's event files too.")] = False,
     form: Form = Format.table,
     quiet: Quiet = False,
 ) -> int:
-    """Run one algorithm on one problem, kept on disk as it goes."""
-    config = configure(problem_of(problem), settings | _tensorboard(tensorboard, settings))
+    """Run one algorithm on one problem, and store it on disk as it goes."""
+    config = configure(problem_of(problem), options | _tensorboard(tensorboard, options))
     built = experiment.build(config)
     if not quiet:
         say(*(f"note: {finding}" for finding in built.explanation.findings))
@@ -75,47 +75,44 @@ def run(
 def resume(
     name: RunName, out: Out = RUNS, trust: Trust = False, form: Form = Format.table, quiet: Quiet = False
 ) -> int:
-    """Go on with a run that was interrupted or killed; it ends with the bits it would have had."""
-    return _tell(experiment.go_on(runs.find(name, out), False if quiet else None, trust), form, quiet)
+    """Resume a run that was interrupted or killed; its result is the same to the last bit."""
+    return _tell(experiment.resume(runs.find(name, out), False if quiet else None, trust), form, quiet)
 
 
 @configurable
 def fork(
     name: RunName,
-    settings: Settings,
+    options: Options,
     out: Out = RUNS,
     form: Form = Format.table,
     quiet: Quiet = False,
 ) -> int:
     """Go on from a run's state with other settings, in a new run; the first one is left as it is."""
-    if settings["preset"] is not None:
-        refuse("--preset", settings["preset"], "a fork has the settings of its run: change them with --set")
+    if options["preset"] is not None:
+        refuse("--preset", options["preset"], "a fork has the settings of its run: change them with --set")
     source = runs.find(name, out)
     base = {section: dict(keys) for section, keys in sound(source).config.items()}
     base["problem"].pop("sha256", None)  # the file as it is now
-    config = configs.read(configs.with_values(base, assignments(settings)))
-    return _tell(experiment.fork(source, config, out, False if quiet else None, settings["trust"]), form, quiet)
+    config = configs.read(configs.with_values(base, assignments(options)))
+    return _tell(experiment.fork(source, config, out, False if quiet else None, options["trust"]), form, quiet)
 
 
 @configurable
-def explain(problem: ProblemName, settings: Settings, form: Form = Format.table) -> None:
+def explain(problem: ProblemName, options: Options, form: Form = Format.table) -> None:
     """Say what a configuration solves, by which theorem, what speaks against it, and what to change."""
-    built = experiment.build(configure(problem_of(problem), settings))
+    built = experiment.build(configure(problem_of(problem), options))
     explanation = built.explanation
     if form is Format.table:
         output.write(str(explanation))
         return
-    about = {
-        key: getattr(explanation, key) for key in ("scheme", "solves", "eta_eff", "exactly", "theorem", "personal")
-    }
-    output.pairs(about | {"findings": [str(finding) for finding in explanation.findings]}, form)
+    output.pairs(explanation.facts, form)
 
 
 # --- what they are made of -------------------------------------------------------------------------------------------
 
 
-def _tensorboard(wanted: bool, settings: Settings) -> Settings:
-    return {"set_": [*(settings["set_"] or ()), "store.tensorboard=true"]} if wanted else {}
+def _tensorboard(wanted: bool, options: Options) -> Options:
+    return {"set_": [*(options["set_"] or ()), "store.tensorboard=true"]} if wanted else {}
 
 
 def _tell(outcome: Outcome, form: Format, quiet: bool) -> int:
@@ -131,7 +128,7 @@ def _tell(outcome: Outcome, form: Format, quiet: bool) -> int:
 
 
 def _draw_partition(partition: dict[str, Any], run: Folder, quiet: bool) -> None:
-    """The run has ended by now: what cannot be drawn is a pity, not a failure."""
+    """The run has ended by now: that a picture cannot be drawn is noted, and is no failure."""
     try:
         words = f"{report.draw_partition(partition, run.path / 'partition.png')}: who holds what"
     except InputError as error:
@@ -151,7 +148,10 @@ COMMANDS: dict[Callable[..., Any], str] = {
 
         resolvent run experiment.toml --set scheme.eta=1e-4
 
-        resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3""",
+        resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
+
+        """
+    + ALGORITHMS,
     resume: """Examples:
 
         resolvent resume fedpi-least-squares-20260101-120000-1f2e
@@ -164,5 +164,8 @@ COMMANDS: dict[Callable[..., Any], str] = {
 
         resolvent explain least-squares --algorithm fedprox --eta 1e-5
 
-        resolvent explain experiment.toml --format json""",
+        resolvent explain experiment.toml --format json
+
+        """
+    + ALGORITHMS,
 }

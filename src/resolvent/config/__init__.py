@@ -2,6 +2,7 @@
 
 from resolvent.config.reading import (
     alike,
+    choices,
     dumps,
     fingerprint,
     fingerprints,
@@ -19,6 +20,7 @@ from resolvent.config.sections import Config
 __all__ = [
     "Config",
     "alike",
+    "choices",
     "dumps",
     "fingerprint",
     "fingerprints",

@@ -19,7 +19,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from resolvent.config.sections import PRESETS, PROBLEMS, Config, Own, Table
+from resolvent.config.presets import PRESETS
+from resolvent.config.sections import (
+    PROBLEMS,
+    SPELLINGS,
+    Config,
+    LeastSquaresSection,
+    OwnSection,
+    TableSection,
+)
 from resolvent.errors import InputError, refuse
 
 SECTIONS = {f.name: f for f in fields(Config)}
@@ -139,6 +147,14 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def choices(key: str) -> tuple[str, ...]:
+    """The words that `section.key` may be; none where it is not a choice."""
+    section, _, name = key.partition(".")
+    hint = typing.get_type_hints(type(getattr(Config(), section)))[name]
+    options = (hint, *typing.get_args(hint))
+    return next((typing.get_args(option) for option in options if typing.get_origin(option) is Literal), ())
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """How a sentence about an unknown name goes on."""
     names = list(valid)
@@ -147,14 +163,14 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def _problem(section: Mapping[str, Any]) -> type[Any]:
-    name = section.get("name", "least-squares")
+    name = section.get("name", LeastSquaresSection.name)
     if not isinstance(name, str):
         refuse("problem.name", repr(name), f"one of {', '.join(PROBLEMS)} is needed")
     if ".py:" in name:
-        return Own
+        return OwnSection
     if alike(name) not in PROBLEMS:
         raise InputError(f"there is no problem {name!r}{nearest(name, PROBLEMS)}")
-    return Table if "data" in section and alike(name) in ("least-squares", "logistic") else PROBLEMS[alike(name)]
+    return TableSection if "data" in section and alike(name) in ("least-squares", "logistic") else PROBLEMS[alike(name)]
 
 
 def alike(name: str) -> str:
@@ -177,6 +193,8 @@ def _value(where: str, value: Any, hint: Any) -> Any:
         if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
         else (hint,)
     )
+    if isinstance(value, str):
+        value = SPELLINGS.get(where, {}).get(value, value)
     for option in options:
         if typing.get_origin(option) is Literal:
             if isinstance(value, str) and alike(value) in typing.get_args(option):

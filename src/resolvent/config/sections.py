@@ -1,38 +1,89 @@
-"""The sections of a configuration and their keys, with types and defaults."""
+"""The sections of a configuration and their keys, with types and defaults.
+
+A default that the library has already is read from there, so that a configuration and a call agree. What a section
+holds is part of every run's fingerprint: renaming a key, or changing a default, makes earlier runs others.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from resolvent import engines
+from resolvent.iteration import averaging, schedules
+from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.participation import Bernoulli
+from resolvent.local.operators import GradientSteps, NewtonProx
+from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.solving.solve import solve
+from resolvent.solving.stopping import Stop
+
+
+def _defaults(of: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of the arguments of a function or class of the library."""
+    return {name: parameter.default for name, parameter in inspect.signature(of).parameters.items()}
+
+
+SOLVE, ANDERSON, BERNOULLI = _defaults(solve), _defaults(Anderson), _defaults(Bernoulli)
+GRADIENT_STEPS, NEWTON_PROX = _defaults(GradientSteps), _defaults(NewtonProx)
+MAKE_LEAST_SQUARES, MAKE_LOGISTIC = _defaults(make_least_squares), _defaults(make_logistic)
+SCHEDULES: dict[str, Callable[..., Any]] = {
+    "constant": lambda eta, period: eta,
+    "harmonic": lambda eta, period: schedules.harmonic(eta),
+    "inverse-sqrt": lambda eta, period: schedules.inverse_sqrt(eta),
+    "inverse-log": lambda eta, period: schedules.inverse_log(eta),
+    "inverse-ln": lambda eta, period: schedules.inverse_log(eta, natural=True),
+    "halving": schedules.halving,
+}
+"""Schedules by name, made from eta and a period."""
+WRITTEN = {name: old for old, name in engines.SPELLINGS.items()}
+"""Engines that configurations spell as the first ones did: fingerprints depend on it. Either spelling is read."""
+ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
+SPELLINGS = {"run.engine": WRITTEN}
+"""Other spellings of values, by key."""
+
+ImageProblem = Literal["mnist", "fashion-mnist", "cifar10"]
+NETWORKS: tuple[str, ...] = get_args(ImageProblem)
+"""Problems that train a network."""
+if TYPE_CHECKING:
+    ScheduleName = str
+    EngineName = str
+    AverageKind = str
+else:
+    ScheduleName = Literal[tuple(SCHEDULES)]
+    EngineName = Literal[tuple(WRITTEN.get(name, name) for name in engines.ENGINES)]
+    AverageKind = Literal[averaging.KINDS]
 
 
 @dataclass(frozen=True)
-class LeastSquares:
+class LeastSquaresSection:
     """The paper's least squares, made by seed (the run's own where none is given)."""
 
     name: Literal["least-squares"] = "least-squares"
-    users: int = 25
-    dim: int = 100
-    rows: int = 5000
-    noise: float = 0.5
-    shift: float = 0.0
+    users: int = MAKE_LEAST_SQUARES["users"]
+    dim: int = MAKE_LEAST_SQUARES["dim"]
+    rows: int = MAKE_LEAST_SQUARES["rows"]
+    noise: float = MAKE_LEAST_SQUARES["noise"]
+    shift: float = MAKE_LEAST_SQUARES["shift"]
     seed: int | None = None
 
 
 @dataclass(frozen=True)
-class Logistic:
+class LogisticSection:
     """The paper's logistic regression, made by seed."""
 
     name: Literal["logistic"] = "logistic"
-    users: int = 10
-    dim: int = 100
-    rows: int = 1000
+    users: int = MAKE_LOGISTIC["users"]
+    dim: int = MAKE_LOGISTIC["dim"]
+    rows: int = MAKE_LOGISTIC["rows"]
     seed: int | None = None
 
 
 @dataclass(frozen=True)
-class Table:
-    """A problem from a file of the user's, parted among users."""
+class TableSection:
+    """A problem from a file of the user's, partitioned among users."""
 
     name: Literal["least-squares", "logistic"]
     data: str
@@ -50,14 +101,15 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Images:
-    """A network of the paper's on images parted among users, 80 % of each user's for training, 10 % for either test."""
+class ImagesSection:
+    """One of the paper's networks on images partitioned among users: 80 % of a user's images are for training, 10 % for
+    validation and 10 % for testing."""
 
-    name: Literal["mnist", "fashion-mnist", "cifar10"]
+    name: ImageProblem
     users: int = 20
     partition: str = "shards:6"
     images: int | None = None
-    """How many of the training set's images are parted; all of them unless given."""
+    """How many of the training set's images are used; all of them unless given."""
     folder: str | None = None
     device: str = "cpu"
     autocast: Literal["bfloat16", "float16"] | None = None
@@ -65,7 +117,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnSection:
     """A problem from a function of the user's: file.py:function."""
 
     name: str
@@ -73,16 +125,16 @@ class Own:
     """Of the file, as above."""
 
 
-Problem = LeastSquares | Logistic | Table | Images | Own
+ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection
 
 
 @dataclass(frozen=True)
-class Scheme:
+class SchemeSection:
     """A row of Table 1 by name, or "custom" with alpha, beta and gamma."""
 
     algorithm: str = "fedpi"
     eta: float | Literal["auto"] | None = None
-    schedule: Literal["constant", "harmonic", "inverse-sqrt", "inverse-log", "inverse-ln", "halving"] = "constant"
+    schedule: ScheduleName = "constant"
     period: int = 500
     alpha: float | None = None
     beta: float | None = None
@@ -90,56 +142,54 @@ class Scheme:
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalSection:
     """What users compute. "best" is the best that the problem offers, unless `steps` asks for gradient steps."""
 
     kind: Literal["best", "exact", "newton", "gradient"] = "best"
     steps: int | None = None
+    """None: as many as the operator takes by itself."""
     lr: float | None = None
     batch: int | None = None
-    momentum: float = 0.0
-    tol: float = 5e-13
+    momentum: float = GRADIENT_STEPS["momentum"]
+    tol: float = NEWTON_PROX["tol"]
 
 
 @dataclass(frozen=True)
-class Anderson:
+class AndersonSection:
+    """Anderson acceleration; a memory of 0 is none."""
+
     memory: int = 0
-    on: Literal["u", "mean"] = "u"
-    safeguard: bool = True
+    on: Literal["u", "mean"] = ANDERSON["on"]
+    safeguard: bool = ANDERSON["safeguard"]
     """Without it: raw Anderson, as the paper prints it."""
 
 
 @dataclass(frozen=True)
-class Participation:
+class ParticipationSection:
     """Everyone, each with a probability, or a fixed number of users."""
 
     probability: float | None = None
     size: int | None = None
-    absent: Literal["hold", "paper"] = "hold"
+    absent: Literal["hold", "paper"] = BERNOULLI["absent"]
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSection:
+    """The arguments of `solve` that concern the run as a whole."""
+
     rounds: int = 200
-    seed: int = 0
-    every: int = 1
-    average: Literal["ergodic", "suffix"] | None = None
-    engine: Literal["inprocess", "debug"] = "inprocess"
+    """Twice as many as `solve` has by default: a run on disk can be interrupted and resumed."""
+    seed: int = SOLVE["seed"]
+    every: int = SOLVE["every"]
+    average: AverageKind | None = SOLVE["average"]
+    engine: EngineName = ENGINE
     threads: int | None = None
-    """Of torch; the bits of a run may depend on it. Without it what suits the problem."""
+    """Of torch; the bits of a run may depend on it. None: as many as suit the problem."""
 
 
 @dataclass(frozen=True)
-class Stop:
-    gap: float | None = None
-    residual: float | None = None
-    certificates: float | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Store:
-    """How the run is kept; what it computes does not depend on it."""
+class StoreSection:
+    """How the run is stored; what it computes does not depend on it."""
 
     checkpoint: float = 0.0
     """Seconds between two checkpoints; 0: after every round."""
@@ -148,53 +198,21 @@ class Store:
 
 @dataclass(frozen=True)
 class Config:
-    problem: Problem = field(default_factory=LeastSquares)
-    scheme: Scheme = Scheme()
-    local: Local = Local()
-    anderson: Anderson = Anderson()
-    participation: Participation = Participation()
-    run: Run = Run()
-    stop: Stop = Stop()
-    store: Store = Store()
+    """A run's whole configuration."""
+
+    problem: ProblemSection = field(default_factory=LeastSquaresSection)
+    scheme: SchemeSection = SchemeSection()
+    local: LocalSection = LocalSection()
+    anderson: AndersonSection = AndersonSection()
+    participation: ParticipationSection = ParticipationSection()
+    run: RunSection = RunSection()
+    stop: Stop = field(default_factory=Stop)
+    store: StoreSection = StoreSection()
 
 
-PROBLEMS: dict[str, type[LeastSquares] | type[Logistic] | type[Images]] = {
-    "least-squares": LeastSquares,
-    "logistic": Logistic,
-    "mnist": Images,
-    "fashion-mnist": Images,
-    "cifar10": Images,
+PROBLEMS: dict[str, type[LeastSquaresSection] | type[LogisticSection] | type[ImagesSection]] = {
+    "least-squares": LeastSquaresSection,
+    "logistic": LogisticSection,
+    **dict.fromkeys(NETWORKS, ImagesSection),
 }
-"""By name; with `data` the first two are a Table."""
-
-Preset = dict[str, dict[str, Any]]
-MNIST: dict[str, Preset] = {
-    "quick": {
-        "problem": {"users": 20, "partition": "shards:6", "images": 3000},
-        "local": {"steps": 20, "lr": 0.05},
-        "run": {"rounds": 20},
-    },
-    "paper": {
-        "problem": {"users": 20, "partition": "shards:6"},
-        "local": {"steps": 100, "lr": 0.01},
-        "run": {"rounds": 200},
-    },
-}
-CIFAR10: dict[str, Preset] = {
-    "quick": {
-        "problem": {"users": 10, "partition": "sorted:10", "images": 1000},
-        "local": {"steps": 1, "batch": 20, "lr": 0.1},
-        "run": {"rounds": 10},
-    },
-    "paper": {
-        "problem": {"users": 10, "partition": "sorted:10", "images": 10000},
-        "local": {"steps": 5, "batch": 20, "lr": 0.1},
-        "run": {"rounds": 200},
-    },
-}
-PRESETS: dict[str, dict[str, Preset]] = {
-    "mnist": MNIST,
-    "fashion-mnist": MNIST,
-    "cifar10": CIFAR10,
-}
-"""Settings to begin with, by problem and name: some minutes on two cores, or the paper's size."""
+"""By name; with `data` the first two are a TableSection."""

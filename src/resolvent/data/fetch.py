@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from resolvent.data import limits
-from resolvent.data.originals import Damaged, Layout, Original, Package, members
+from resolvent.data.originals import Damaged, FileLayout, Original, Package, members
 
 TIMEOUT = 20.0
 """Seconds without a byte before the next mirror is asked."""
@@ -66,14 +66,14 @@ def _mirror(url: str, which: Original, folder: Path, bench: Path) -> None:
             packed = f"{name}.gz"
             if not (folder / packed).exists():
                 _download(url + packed, bench / packed, f"{which.title}: {packed}")
-                _keep(packed, (bench / packed).read_bytes(), layout, folder, bench)
+                _store(packed, (bench / packed).read_bytes(), layout, folder, bench)
     else:
         archive = bench / PurePosixPath(urlsplit(url).path).name
         _download(url, archive, f"{which.title}: {archive.name}")
         _unpack(archive, members, layout, folder, bench)
 
 
-def _package(package: Package, layout: Layout, folder: Path, bench: Path) -> None:
+def _package(package: Package, layout: FileLayout, folder: Path, bench: Path) -> None:
     command = PROGRAMS[package.program]()
     if command is None:
         raise Unavailable("not installed")
@@ -93,22 +93,26 @@ def _package(package: Package, layout: Layout, folder: Path, bench: Path) -> Non
 
 
 def _unpack(
-    archive: Path, unpack: Callable[[Path, Layout], Iterator[tuple[str, bytes]]], layout: Layout, to: Path, bench: Path
+    archive: Path,
+    unpack: Callable[[Path, FileLayout], Iterator[tuple[str, bytes]]],
+    layout: FileLayout,
+    to: Path,
+    bench: Path,
 ) -> None:
-    kept = set()
+    stored = set()
     try:
         for name, content in unpack(archive, layout):
-            _keep(name, content, layout, to, bench)
-            kept.add(name)
+            _store(name, content, layout, to, bench)
+            stored.add(name)
     except limits.TooLarge as error:
         raise Unavailable(str(error)) from error
     except (OSError, EOFError, KeyError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise Unavailable(f"{archive.name} is truncated or corrupted ({_brief(error)})") from error
-    if missing := [name for name in layout.files if name not in kept]:
+    if missing := [name for name in layout.files if name not in stored]:
         raise Unavailable(f"{archive.name} lacks {missing[0]}")
 
 
-def _keep(name: str, raw: bytes, layout: Layout, folder: Path, bench: Path) -> None:
+def _store(name: str, raw: bytes, layout: FileLayout, folder: Path, bench: Path) -> None:
     """Check a file and put it where it belongs, at once or not at all."""
     try:
         layout.content(name, raw)

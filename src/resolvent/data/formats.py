@@ -111,7 +111,7 @@ def _unpickled(content: bytes, name: str) -> tuple[Bytes, Bytes]:
         batch = _Plain(io.BytesIO(content), encoding="bytes").load()
         x, labels = batch[b"data"].values, np.array(batch[b"labels"])
         if labels.dtype.kind not in "iu" or labels.shape != x.shape[:1] or labels.min() < 0 or labels.max() > 255:
-            raise ValueError("a label a row is needed")
+            raise ValueError("one label per row is needed")
     except Exception as error:  # a damaged pickle may raise anything
         refuse("file", name, f"it is not a batch of CIFAR-10's Python version ({type(error).__name__}: {error})")
     return x, labels.astype(np.uint8)

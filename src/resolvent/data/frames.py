@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Columns = tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]
-Target = str | int | None
+TargetColumn = str | int | None
 
 TARGETS = ("y", "target", "label", "class")
 """What the column of labels is called where nobody says."""
 SEPARATORS = (",", "\t", ";")
 
 
-def separated(file: IO[bytes], name: str, target: Target = None) -> Columns:
-    """CSV, TSV or values apart by semicolons; the heading, if there is one, names the columns."""
+def separated(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
+    """CSV, TSV or values separated by semicolons; the heading, if there is one, names the columns."""
     try:
         frame = _separated(file, name)
     except (UnicodeDecodeError, csv.Error) as error:
@@ -38,7 +38,7 @@ def separated(file: IO[bytes], name: str, target: Target = None) -> Columns:
     return _columns(frame, name, target)
 
 
-def parquet(file: IO[bytes], name: str, target: Target = None) -> Columns:
+def parquet(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
     """A Parquet file, which needs pyarrow."""
     import pandas as pd
 
@@ -65,7 +65,7 @@ def _unpacked(told: Any) -> int:
     return sum(told.row_group(k).total_byte_size for k in range(told.num_row_groups))
 
 
-def _columns(frame: pd.DataFrame, name: str, target: Target) -> Columns:
+def _columns(frame: pd.DataFrame, name: str, target: TargetColumn) -> Columns:
     names = list(frame.columns)
     at = _target(names, target, name)
     if len(names) == 1:
@@ -77,7 +77,7 @@ def _columns(frame: pd.DataFrame, name: str, target: Target) -> Columns:
     return x, _labels(frame.iloc[:, at], names[at], name), tuple(names[i] for i in rest), names[at]
 
 
-def _target(names: list[str], target: Target, name: str) -> int:
+def _target(names: list[str], target: TargetColumn, name: str) -> int:
     """The number of the column of labels."""
     if isinstance(target, int):
         if not -len(names) <= target < len(names):
@@ -99,7 +99,7 @@ def _labels(column: pd.Series[Any], label: str, name: str) -> NDArray[Any]:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     if column.isna().any():
         row = int(column.isna().to_numpy().argmax()) + 1
-        refuse("path", f"{name}, where the target {label!r} of row {row} is missing", "a label a row is needed")
+        refuse("path", f"{name}, where the target {label!r} of row {row} is missing", "one label per row is needed")
     return np.array(column.astype(str).tolist())
 
 

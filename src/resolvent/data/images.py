@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.data import fetch, formats
-from resolvent.data.originals import CIFAR10, FASHION_MNIST, MNIST, SETS, Damaged, Layout, Original
+from resolvent.data.originals import CIFAR10, FASHION_MNIST, MNIST, SETS, Damaged, FileLayout, Original
 from resolvent.errors import InputError, refuse
 
 
@@ -127,7 +127,7 @@ def _search(which: Original, root: Path) -> Images | None:
     return None
 
 
-def _contents(which: Original, layout: Layout, place: Path) -> dict[str, bytes] | None:
+def _contents(which: Original, layout: FileLayout, place: Path) -> dict[str, bytes] | None:
     """The files of a layout, checked; None where one is missing, or is another set's of the same name."""
     paths = {name: [p for p in (place / f"{name}.gz", place / name) if p.is_file()] for name in layout.files}
     if not all(paths.values()):
@@ -146,7 +146,7 @@ def _contents(which: Original, layout: Layout, place: Path) -> dict[str, bytes] 
     return contents
 
 
-def _sums(layout: Layout) -> set[str]:
+def _sums(layout: FileLayout) -> set[str]:
     return {md5 for known in layout.files.values() for md5 in known}
 
 
@@ -162,7 +162,7 @@ def _images(which: Original, four: formats.Four, source: str) -> Images:
 def _tensors(which: Original, x: NDArray[Any], y: NDArray[Any], source: str) -> tuple[Tensor, Tensor]:
     most = len(which.classes) - 1
     if y.shape != x.shape[:1] or not len(y):
-        refuse("file", f"{source}, with {len(x)} images and labels of shape {y.shape}", "a label each is needed")
+        refuse("file", f"{source}, with {len(x)} images and labels of shape {y.shape}", "one label per image is needed")
     if int(y.max()) > most or int(y.min()) < 0:
         refuse("file", f"{source}, with labels {y.min()} to {y.max()}", f"0 to {most} are needed")
     pixels = formats.nchw(x, which.shape, source)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from resolvent import randomness
 from resolvent.errors import refuse, whole
 
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 Labels = NDArray[Any]
 
 _ROWS, _SHARDS, _SHARES, _GIFTS, TRIM = range(5)
@@ -20,40 +20,40 @@ _ROWS, _SHARDS, _SHARES, _GIFTS, TRIM = range(5)
 
 
 @runtime_checkable
-class Kind(Protocol):
+class Partition(Protocol):
     """One way to deal rows to users; `equal` says whether users get the same number of rows unless told otherwise."""
 
     @property
     def equal(self) -> bool: ...
-    def deal(self, y: Labels, users: int, seed: int) -> list[Rows]: ...
+    def deal(self, y: Labels, users: int, seed: int) -> list[RowNumbers]: ...
 
 
 @dataclass(frozen=True)
 class Iid:
-    """Rows in random order, cut into one piece a user."""
+    """Rows in random order, cut into one piece per user."""
 
     equal = False
 
-    def deal(self, y: Labels, users: int, seed: int) -> list[Rows]:
+    def deal(self, y: Labels, users: int, seed: int) -> list[RowNumbers]:
         return np.array_split(_shuffled(len(y), seed, _ROWS), users)
 
 
 @dataclass(frozen=True)
 class Contiguous:
-    """Rows in the order of the file, cut into one piece a user."""
+    """Rows in the order of the file, cut into one piece per user."""
 
     equal = False
 
-    def deal(self, y: Labels, users: int, seed: int) -> list[Rows]:
+    def deal(self, y: Labels, users: int, seed: int) -> list[RowNumbers]:
         return np.array_split(np.arange(len(y)), users)
 
 
 @dataclass(frozen=True)
 class Shards:
-    """At most n classes a user: each class is cut into users n / classes shards, and n shards go to each user.
+    """At most n classes per user: each class is cut into users n / classes shards, and n shards go to each user.
 
     No shard holds two classes, so the bound is strict however unequal the classes are (the paper's appendix A: 20
-    users of MNIST with 6 classes each from 12 shards a class).
+    users of MNIST with 6 classes each from 12 shards per class).
     """
 
     n: int
@@ -62,7 +62,7 @@ class Shards:
     def __post_init__(self) -> None:
         whole(self.n, "n of shards")
 
-    def deal(self, y: Labels, users: int, seed: int) -> list[Rows]:
+    def deal(self, y: Labels, users: int, seed: int) -> list[RowNumbers]:
         values, code = classes(y, "shards")
         each, rest = divmod(users * self.n, len(values))
         if self.n > len(values):
@@ -89,7 +89,7 @@ class Sorted:
     def __post_init__(self) -> None:
         whole(self.n, "n of sorted")
 
-    def deal(self, y: Labels, users: int, seed: int) -> list[Rows]:
+    def deal(self, y: Labels, users: int, seed: int) -> list[RowNumbers]:
         _, code = classes(y, "sorted")
         if users * self.n > len(y):
             refuse("n of sorted", self.n, f"{users} users would need {users * self.n} rows, and y has {len(y)}")
@@ -110,11 +110,11 @@ class Dirichlet:
         if not (isinstance(self.alpha, (int, float)) and math.isfinite(self.alpha) and self.alpha > 0):
             refuse("alpha of dirichlet", repr(self.alpha), "a finite number > 0 is needed")
 
-    def deal(self, y: Labels, users: int, seed: int) -> list[Rows]:
+    def deal(self, y: Labels, users: int, seed: int) -> list[RowNumbers]:
         values, code = classes(y, "dirichlet")
         ends = np.cumsum(self.shares(len(values), users, seed), axis=1)
         order = _shuffled(len(y), seed, _ROWS)
-        parts: list[list[Rows]] = [[] for _ in range(users)]
+        parts: list[list[RowNumbers]] = [[] for _ in range(users)]
         for c in range(len(values)):
             rows = order[code[order] == c]
             cuts = np.rint(ends[c, :-1] * len(rows)).astype(np.int64)
@@ -139,7 +139,7 @@ class Dirichlet:
         return shares
 
 
-def classes(y: Labels, kind: str) -> tuple[Labels, Rows]:
+def classes(y: Labels, kind: str) -> tuple[Labels, RowNumbers]:
     """The classes, and each row's number among them."""
     if y.dtype.kind == "f" and not (np.isfinite(y).all() and (y == np.rint(y)).all()):
         refuse("y", "real-valued", f"{kind} needs classes (iid and contiguous do not)")
@@ -150,17 +150,17 @@ def classes(y: Labels, kind: str) -> tuple[Labels, Rows]:
     return values, code.astype(np.int64)
 
 
-def _shuffled(n: int, seed: int, purpose: int) -> Rows:
+def _shuffled(n: int, seed: int, purpose: int) -> RowNumbers:
     keys = randomness.words(seed, randomness.PARTITION, purpose, np.arange(n))
     return np.argsort(keys, kind="stable")
 
 
-def _hand_out(shards: list[Rows], users: int, seed: int) -> list[Rows]:
+def _hand_out(shards: list[RowNumbers], users: int, seed: int) -> list[RowNumbers]:
     deck = _shuffled(len(shards), seed, _SHARDS).reshape(users, -1)
     return [np.concatenate([shards[i] for i in hand]) for hand in deck]
 
 
-def _nobody_empty(parts: list[Rows], seed: int) -> list[Rows]:
+def _nobody_empty(parts: list[RowNumbers], seed: int) -> list[RowNumbers]:
     sizes = np.array([len(part) for part in parts])
     for user in np.flatnonzero(sizes == 0):
         giver = int(sizes.argmax())

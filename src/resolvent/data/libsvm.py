@@ -1,4 +1,4 @@
-"""LIBSVM's text format: `label index:value index:value ...`, indices from 1, a line a row, comments after #."""
+"""LIBSVM's text format: `label index:value index:value ...`, indices from 1, one line per row, comments after #."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def fits(rows: int, columns: int, name: str) -> None:
     """Refuse what would fill the memory once it is dense."""
     if rows * columns * 8 > MOST:
         came = f"{name}, whose rows ({rows} or more, of {columns} features) take {rows * columns * 8 / 2**30:.1f} GiB"
-        refuse("path", came, f"at most {MOST / 2**30:g} GiB are read: keep fewer rows or features")
+        refuse("path", came, f"at most {MOST / 2**30:g} GiB are read: take fewer rows or features")
 
 
 def _blocks(file: IO[bytes], name: str) -> Iterator[tuple[Floats, NDArray[np.int64]]]:

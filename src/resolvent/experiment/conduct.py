@@ -31,7 +31,7 @@ from resolvent.solving.solve import solve
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, for now. `messages` are what a person should know of how it was taken up."""
+    """How a run ended, for now. `messages` are what a person should know of how it was resumed."""
 
     run: Folder
     status: str
@@ -48,8 +48,8 @@ def begin(
         return _drive(folder, experiment, recorder, progress)
 
 
-def go_on(folder: Folder, progress: bool | None = None, trusted: bool = False) -> Outcome:
-    """Take a run up where it was left. One that has ended is verified and left alone.
+def resume(folder: Folder, progress: bool | None = None, trusted: bool = False) -> Outcome:
+    """Resume a run where it was left. One that has ended is verified and left alone.
 
     Code that a configuration names is called only if this user made the run, or has `trusted` it.
     """
@@ -58,12 +58,12 @@ def go_on(folder: Folder, progress: bool | None = None, trusted: bool = False) -
         if folder.end is not None:
             return _ended(folder)
         _consent(folder, trusted)
-        return _taken_up(folder, build(configs.read(folder.config)), stack, progress)
+        return _resumed(folder, build(configs.read(folder.config)), stack, progress)
 
 
 def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
     """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
-    if isinstance(config.problem, sections.Own) and config.problem.name == folder.code:
+    if isinstance(config.problem, sections.OwnSection) and config.problem.name == folder.code:
         _consent(folder, trusted)
     if wrong := folder.damage():
         raise damaged(folder, wrong)
@@ -79,10 +79,10 @@ def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None
     return replace(outcome, messages=(*complaints, *outcome.messages))
 
 
-def take(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
-    """What is left to do of an experiment under `out`: it is begun, gone on with, or done already.
+def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
+    """What is left to do of an experiment under `out`: it is begun, resumed, or done already.
 
-    None while another process is at it. Processes that share `out` look and begin one at a time, so that no
+    None while another process runs it. Processes that share `out` look and begin one at a time, so that no
     experiment is begun twice.
     """
     with ExitStack() as stack:
@@ -101,7 +101,7 @@ def take(experiment: Experiment, out: Path, progress: bool | None = None) -> Out
             return _drive(folder, experiment, recorder, progress)
         if left.end is not None:  # it was ended between the look and the lock
             return _ended(left)
-        return _taken_up(left, experiment, stack, progress)
+        return _resumed(left, experiment, stack, progress)
 
 
 def find(fingerprint: str, out: Path) -> Folder | None:
@@ -114,7 +114,6 @@ def find(fingerprint: str, out: Path) -> Folder | None:
 def about(experiment: Experiment) -> dict[str, Any]:
     """What a run says about itself beside its configuration."""
     problem, explanation = experiment.task.problem, experiment.explanation
-    said = {key: getattr(explanation, key) for key in ("solves", "eta_eff", "exactly", "theorem", "personal")}
     return {
         "fingerprint": experiment.fingerprint,
         "title": experiment.scheme.name,
@@ -124,12 +123,12 @@ def about(experiment: Experiment) -> dict[str, Any]:
             "minimum": problem.fstar,
             "partition": experiment.task.partition,
         },
-        "explanation": said | {"words": str(explanation), "findings": [str(f) for f in explanation.findings]},
+        "explanation": explanation.facts | {"words": str(explanation)},
         "environment": environment(),
     }
 
 
-# --- where a run begins or is taken up -------------------------------------------------------------------------------
+# --- where a run begins or is resumed --------------------------------------------------------------------------------
 
 
 def _new(
@@ -142,14 +141,14 @@ def _new(
         told["forked"] = {"run": fork[0].about["id"], "round": fork[1].round}
         told["fingerprint"] += f"+{fork[0].about['id']}-{fork[1].round}"  # not what a run from the start computes
     start = None if fork is None else fork[1]
-    code = isinstance(experiment.config.problem, sections.Own)
+    code = isinstance(experiment.config.problem, sections.OwnSection)
     folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, start, code)
     with ExitStack() as inner:
         try:
             inner.enter_context(lock.held(folder.path))
             with durable.storing(folder.path, "name another folder with --out, or make room there"):
                 recorder = inner.enter_context(closing(_recorder(folder, experiment.config, sink)))
-        except lock.Held:  # somebody was quicker to go on with it
+        except lock.Held:  # another process resumed it first
             raise
         except BaseException:
             inner.close()
@@ -197,7 +196,7 @@ def _ended(folder: Folder) -> Outcome:
     return Outcome(folder, end["kind"], end.get("reason", ""), (f"run {folder.id} has {end['kind']} already, {how}",))
 
 
-def _taken_up(folder: Folder, experiment: Experiment, stack: ExitStack, progress: bool | None) -> Outcome:
+def _resumed(folder: Folder, experiment: Experiment, stack: ExitStack, progress: bool | None) -> Outcome:
     """Go on with a run whose lock is held."""
     sink = _sink(experiment.config)
     with durable.storing(folder.path, "make it writable to go on"):
@@ -246,8 +245,8 @@ def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
         if isinstance(error, InputError):
             raise
         raise RoundFailed(
-            f"round {recorder.done + 1} of run {folder.id} failed ({what}); what was done before it is kept: "
-            f"`resolvent resume {folder.id}` tries again, `resolvent fork {folder.id}` goes on with mended code"
+            f"round {recorder.done + 1} of run {folder.id} failed ({what}); everything before it is stored: "
+            f"`resolvent resume {folder.id}` tries again, `resolvent fork {folder.id}` goes on with corrected code"
         ) from error
 
 
@@ -273,6 +272,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             every=config.every,
             progress=progress,
             recorder=recorder,
+            explanation=experiment.explanation,
         )
     recorder.flush()
     return run.status, run.reason

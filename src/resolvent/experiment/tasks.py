@@ -38,7 +38,7 @@ class Task:
     section: Any
     eta: float | None = None
     small: float | None = None
-    """The eta of FedPi and FedSplit, where it must be another: on networks a large one lets them run away."""
+    """The eta of schemes that are exact at any, FedPi and FedSplit: on networks they run away with a large one."""
     threads: int = 1
     """Rounds of convex problems are short: threads that wait for each other cost more than they save."""
     partition: dict[str, Any] = field(default_factory=dict)
@@ -53,16 +53,16 @@ def within(section: str) -> Iterator[None]:
         raise error if section in str(error) else InputError(f"{section}: {error}") from None
 
 
-def task(section: sections.Problem, seed: int, threads: int | None = None) -> Task:
+def task(section: sections.ProblemSection, seed: int, threads: int | None = None) -> Task:
     """The problem that a section describes, made with the threads that its runs will have where these are given.
 
-    A function of the user's is called with one thread, whether its run begins or is taken up again.
+    A function of the user's is called with one thread, whether its run begins or is resumed.
     """
     made = TASKS[type(section)]
     for name, value in vars(section).items():
         if isinstance(value, str) and "\0" in value:
             refuse(f"problem.{name}", repr(value), "text without NUL is needed")
-    torch.set_num_threads(1 if isinstance(section, sections.Own) or not threads or threads < 1 else threads)
+    torch.set_num_threads(1 if isinstance(section, sections.OwnSection) or not threads or threads < 1 else threads)
     with within("problem"):
         try:
             return made(section, seed)
@@ -73,7 +73,7 @@ def task(section: sections.Problem, seed: int, threads: int | None = None) -> Ta
             raise InputError(f"the problem cannot be made ({why}); take fewer users, rows or features") from error
 
 
-def _least_squares(s: sections.LeastSquares, seed: int) -> Task:
+def _least_squares(s: sections.LeastSquaresSection, seed: int) -> Task:
     seed = seed if s.seed is None else s.seed
     _fits(s.users, s.rows, s.dim)
     return Task(make_least_squares(s.users, s.dim, s.rows, s.noise, s.shift, seed), s, eta=1e-5)
@@ -89,12 +89,12 @@ def _fits(users: int, rows: int, dim: int) -> None:
         refuse("the problem", came, f"this machine has {there / 2**30:.3g} GiB: take fewer")
 
 
-def _logistic(s: sections.Logistic, seed: int) -> Task:
+def _logistic(s: sections.LogisticSection, seed: int) -> Task:
     _fits(s.users, s.rows, s.dim)
     return Task(make_logistic(s.users, s.dim, s.rows, seed if s.seed is None else s.seed), s, eta=1e-2)
 
 
-def _table(s: sections.Table, seed: int) -> Task:
+def _table(s: sections.TableSection, seed: int) -> Task:
     sha256 = _same_file(Path(s.data), s.sha256)
     table = data.read(s.data, s.target)
     x, y = table.x, table.y
@@ -117,15 +117,15 @@ def _table(s: sections.Table, seed: int) -> Task:
     return Task(problem, section, eta=1 / L if L > 0 else None, partition=_held(parts, y))
 
 
-def _images(s: sections.Images, seed: int) -> Task:
+def _images(s: sections.ImagesSection, seed: int) -> Task:
     """A network of the paper's; a user's images are split 80/10/10 for training, validation and test."""
     seed = seed if s.seed is None else s.seed
-    make, network = NETWORKS[s.name]
+    make, network = LOADERS[s.name]
     images = data.normalised(make(s.folder))
     x, y = images.x_train, images.y_train
     if s.images is not None:
         if not s.users <= s.images <= len(y):
-            refuse("problem.images", s.images, f"a number from {s.users}, one a user, to {len(y)} is needed")
+            refuse("problem.images", s.images, f"a number from {s.users}, one per user, to {len(y)} is needed")
         part = data.split("iid", y.numpy(), 1, seed)[0][: s.images]
         x, y = x[part], y[part]
     parts = data.split(s.partition, y.numpy(), s.users, seed, equal=True)
@@ -140,7 +140,7 @@ def _images(s: sections.Images, seed: int) -> Task:
     return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=_held(parts, y.numpy()))
 
 
-def _own(s: sections.Own, seed: int) -> Task:
+def _own(s: sections.OwnSection, seed: int) -> Task:
     path, _, name = s.name.rpartition(":")
     if not Path(path).is_file():
         refuse("problem", repr(s.name), f"there is no file {path}: file.py:function is needed")
@@ -165,17 +165,17 @@ def _own(s: sections.Own, seed: int) -> Task:
     return Task(problem, replace(s, name=f"{Path(path).absolute()}:{name}", sha256=sha256), threads=threads)
 
 
-NETWORKS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Module]]] = {
+LOADERS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Module]]] = {
     "mnist": (data.mnist, models.mnist_cnn),
     "fashion-mnist": (data.fashion_mnist, models.mnist_cnn),
     "cifar10": (data.cifar10, models.cifar10_cnn),
 }
 TASKS: dict[type, Callable[[Any, int], Task]] = {
-    sections.LeastSquares: _least_squares,
-    sections.Logistic: _logistic,
-    sections.Table: _table,
-    sections.Images: _images,
-    sections.Own: _own,
+    sections.LeastSquaresSection: _least_squares,
+    sections.LogisticSection: _logistic,
+    sections.TableSection: _table,
+    sections.ImagesSection: _images,
+    sections.OwnSection: _own,
 }
 
 

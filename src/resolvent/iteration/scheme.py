@@ -25,24 +25,65 @@ AUTO = "auto"
 
 
 class Row(NamedTuple):
-    """A line of Table 1: the mixing numbers, and whether local(u) is a prox or gradient steps."""
+    """A line of Table 1, with all that the rest of the library needs to know about an algorithm.
+
+    A new algorithm is a new row: `solve`, `explain`, the command line, reports and pictures read the table.
+    """
 
     title: str
     alpha: float
     beta: float
     gamma: float
     forward: bool
+    """Whether local(u) is gradient steps instead of a prox."""
+    colour: str
+    """Of its curves in every picture, as #RRGGBB."""
+    about: str
+    """One line of documentation."""
+    compared: bool = True
+    """Whether `resolvent compare` runs it without being asked to."""
+    compared_steps: int = 1
+    """Local gradient steps that `resolvent compare` lets it take, unless told otherwise."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it solves the original problem at any eta."""
+        return not self.forward and cancels(self.alpha, self.beta)
+
+    @property
+    def default_eta(self) -> str | None:
+        """ "auto" where what is solved does not depend on eta; None where a step size must be given."""
+        return AUTO if self.exact else None
+
+    def scheme(self, eta: Number | str, local: Any = None, steps: int = 1) -> Scheme:
+        """The scheme of this row."""
+        mixing = self.alpha, self.beta, self.gamma
+        return Scheme(*mixing, eta, local, name=self.title, forward=self.forward, steps=steps)
+
+
+def cancels(alpha: float, beta: float) -> bool:
+    """Whether alpha + beta = alpha beta > 0: the fixed points of a prox scheme then do not depend on eta."""
+    return alpha + beta == alpha * beta > 0
 
 
 TABLE: dict[str, Row] = {
-    "fedavg": Row("FedAvg", 1, 1, 1, forward=True),
-    "fedprox": Row("FedProx", 1, 1, 1, forward=False),
-    "fedsplit": Row("FedSplit", 2, 2, 1, forward=False),
-    "fedpi": Row("FedPi", 2, 2, 0.5, forward=False),
-    "fedrp": Row("FedRP", 2, 1, 1, forward=False),
-    "reflect_gradient": Row("R_H G", 1, 2, 1, forward=True),
-    "reflect_prox": Row("R_H P", 1, 2, 1, forward=False),
-}
+    "fedavg": Row("FedAvg", 1, 1, 1, forward=True, colour="#0072B2", compared_steps=2,
+                  about="gradient steps, then the mean; solves the original problem with one local step"),
+    "fedprox": Row("FedProx", 1, 1, 1, forward=False, colour="#E69F00",
+                   about="prox, then the mean; solves the problem of the Moreau envelopes at eta"),
+    "fedsplit": Row("FedSplit", 2, 2, 1, forward=False, colour="#009E73",
+                    about="reflected prox, reflected mean; solves the original problem, strongly convex and smooth"),
+    "fedpi": Row("FedPi", 2, 2, 0.5, forward=False, colour="#D55E00",
+                 about="FedSplit averaged with the identity; solves the original problem, convex"),
+    "fedrp": Row("FedRP", 2, 1, 1, forward=False, colour="#CC79A7",
+                 about="reflected prox, then the mean; has the fixed points of FedProx"),
+    "reflect_gradient": Row("R_H G", 1, 2, 1, forward=True, colour="#56B4E9", compared=False,
+                            about="gradient steps, reflected mean; solves neither problem"),
+    "reflect_prox": Row("R_H P", 1, 2, 1, forward=False, colour="#6B4C9A", compared=False,
+                        about="prox, reflected mean; has the fixed points of FedProx at eta / 2"),
+}  # fmt: skip
+"""Table 1 of the paper by name. Colours are Okabe and Ito's, but for their yellow and black: colour-blind readers can
+tell them apart."""
 
 
 @dataclass(frozen=True, init=False)
@@ -166,7 +207,7 @@ class Scheme:
     def exact(self) -> bool:
         """Whether alpha + beta = alpha beta always: a prox scheme then solves the original problem at any eta."""
         pair = self.relaxation
-        return pair is not None and not self.forward and pair[0] + pair[1] == pair[0] * pair[1] > 0
+        return pair is not None and not self.forward and cancels(*pair)
 
     @property
     def projects(self) -> bool:
@@ -206,8 +247,7 @@ def named(name: str, eta: Number | str, local: Any = None, steps: int = 1) -> Sc
     """The scheme of a row of Table 1."""
     if name not in TABLE:
         refuse("scheme", repr(name), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
-    row = TABLE[name]
-    return Scheme(row.alpha, row.beta, row.gamma, eta, local, name=row.title, forward=row.forward, steps=steps)
+    return TABLE[name].scheme(eta, local, steps)
 
 
 def fedavg(eta: Number, steps: int = 1, local: Any = None) -> Scheme:
@@ -246,7 +286,7 @@ def reflect_prox(eta: Number, local: Any = None) -> Scheme:
 
 
 def as_scheme(scheme: Scheme | str, eta: Number | str | None = None) -> Scheme:
-    """A scheme, or a row of Table 1 by name (FedPi and FedSplit then find their eta themselves)."""
+    """A scheme, or a row of Table 1 by name; exact ones (FedPi, FedSplit) then find eta themselves."""
     if isinstance(scheme, Scheme):
         if eta is not None:
             refuse("eta", eta, f"{scheme.name} has its own already: give it there, or give the scheme by name")
@@ -254,12 +294,11 @@ def as_scheme(scheme: Scheme | str, eta: Number | str | None = None) -> Scheme:
     if not isinstance(scheme, str):
         refuse("scheme", repr(scheme), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
     name = scheme.lower().replace("-", "_")
-    if eta is None:
-        row = TABLE.get(name)
-        if row is not None and (row.forward or row.alpha + row.beta != row.alpha * row.beta):
+    if eta is None and name in TABLE:
+        eta = TABLE[name].default_eta
+        if eta is None:
             raise InputError(
-                f"scheme is {scheme!r} without a step size, but {row.title} cannot find one by itself; "
+                f"scheme is {scheme!r} without a step size, but {TABLE[name].title} cannot find one by itself; "
                 f"write rs.{name}(eta=...) or give eta"
             )
-        eta = AUTO
-    return named(name, eta)
+    return named(name, AUTO if eta is None else eta)

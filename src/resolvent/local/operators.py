@@ -5,18 +5,23 @@ An operator is a frozen description; `bind` joins it to a problem that offers wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, refuse, whole
 from resolvent.iteration.engine import Ask
+from resolvent.iteration.scheme import Scheme
+from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Plain
 from resolvent.local.descent import accelerated, descend, gradients, optimise
+from resolvent.local.law import Law, Target, UserFacts
 from resolvent.local.newton import Newton
 from resolvent.local.quadratic import Filter
 from resolvent.local.training import Trained
@@ -24,9 +29,15 @@ from resolvent.problems.newton.inverses import by_rows, check_room
 from resolvent.problems.problem import Problem
 from resolvent.problems.quadratic.affine import prox_share, steps_share
 
+SHARP = 1e-8
+"""The tolerance up to which Newton's prox counts as exact."""
+
 
 class Operator(Protocol):
-    """A description of what users compute. `certifies` is where (u - p) / eta is a subgradient: "p", "u" or None."""
+    """A description of what users compute. `certifies` is where (u - p) / eta is a subgradient: "p", "u" or None.
+
+    `law`, which an operator of your own may leave out, states what the fixed points solve: `explain` asks it.
+    """
 
     @property
     def needs(self) -> frozenset[str]: ...
@@ -35,6 +46,28 @@ class Operator(Protocol):
     @property
     def certifies(self) -> str | None: ...
     def bind(self, problem: Any, steady: bool) -> Bound: ...
+
+
+def local_operator(scheme: Scheme, problem: Problem | None) -> Operator:
+    """The scheme's local operator: the one it was given, else gradient steps, else the best prox of the problem.
+
+    Without a problem an exact prox is meant.
+    """
+    if scheme.local is not None:
+        return scheme.local  # type: ignore[no-any-return]
+    if scheme.forward:
+        return GradientSteps(scheme.steps)
+    return ExactProx() if problem is None else best(problem)
+
+
+def law_of(operator: Operator, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+    """What the operator states of its fixed points, or what its certificates show where it states nothing."""
+    stated = getattr(operator, "law", None)
+    if stated is not None:
+        return stated(alpha, beta, eta, users)  # type: ignore[no-any-return]
+    certified = getattr(operator, "certifies", None) is not None
+    forward = bool(getattr(operator, "forward", False))
+    return laws.unstated(type(operator).__name__, forward, certified, alpha, beta, eta)
 
 
 def check(operator: Operator, problem: Problem) -> None:
@@ -72,6 +105,9 @@ class ExactProx:
     forward = False
     certifies = "p"
 
+    def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+        return laws.of_prox(alpha, beta, eta, exact=True)
+
     def bind(self, problem: Any, steady: bool) -> Bound:
         if "spectrum" in problem.offers:
             return Filter(problem, lambda eta, s: prox_share(eta * s), steady)
@@ -96,6 +132,9 @@ class NewtonProx:
     def __post_init__(self) -> None:
         if not 0 <= self.tol < 1:
             refuse("tol", self.tol, "a relative tolerance in [0, 1) is needed")
+
+    def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+        return laws.of_prox(alpha, beta, eta, exact=self.tol <= SHARP)
 
     def bind(self, problem: Any, steady: bool) -> Bound:
         if not by_rows(problem):
@@ -136,8 +175,27 @@ class GradientProx:
     def needs(self) -> frozenset[str]:
         return frozenset({"grad"}) if self.batch is None else frozenset({"grad", "batches"})
 
+    def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+        """A prox, as closely as its steps come to it."""
+        batch = _batch(self.batch, users)
+        steps = _steps(self.steps, batch, users)
+        plain = batch is None and self.optimiser is None
+
+        def left(s: laws.Floats, steep: float, k: int) -> laws.Floats:
+            prox, lr = 1 / (1 + eta * s), 1 / (steep + 1 / eta) if self.lr is None else self.lr
+            return prox + laws.left_after(s + 1 / eta, lr, k, self.momentum) * (1 - prox)
+
+        if eta == 0 and (self.lr is not None or users.curvatures is None):
+            aim = Target(laws.NEITHER, why="lr stays while eta vanishes, so that in the end the prox's steps diverge")
+        else:
+            eta_eff = laws.prox_eta(alpha, beta, eta)
+            known = not self.anderson and self.optimiser is None
+            error = _error(alpha, beta, eta, eta_eff, batch, steps, users, left) if known else math.nan
+            aim = laws.settled(eta_eff, False, error)
+        return Law(aim, False, steps, self.momentum, self.lr, minimises=plain)
+
     def rate(self, problem: Problem, eta: float) -> Tensor | float:
-        """lr, or what stands for it: a column, one a user."""
+        """lr, or what stands for it: a column with one entry per user."""
         if self.lr is not None:
             return self.lr
         L = problem.lipschitz
@@ -184,6 +242,26 @@ class GradientSteps:
     def certifies(self) -> str | None:
         return "u" if self.steps == 1 and self.batch is None else None
 
+    def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+        """One step has a law of its own; k of them pull like the prox at eta (k-1)/2, if they are short."""
+        batch = _batch(self.batch, users)
+        steps = _steps(self.steps, batch, users)
+        if batch is None and steps == (1,):
+            return laws.of_step(alpha, beta, eta)._replace(momentum=self.momentum)
+
+        def left(s: laws.Floats, steep: float, k: int) -> laws.Floats:
+            return laws.left_after(s, eta, k, self.momentum)
+
+        if len(steps) > 1:
+            aim = laws.uneven(steps)
+        elif eta == 0:  # every pull tends to that of f_i
+            aim = Target(laws.ORIGINAL, 0.0, batch is None, math.nan)
+        else:
+            total, lag = laws.step_sums(steps[0], self.momentum)
+            eta_eff = eta * (lag - laws.offset(alpha, beta) * total)
+            aim = laws.settled(eta_eff, False, _error(alpha, beta, eta, eta_eff, batch, steps, users, left))
+        return Law(aim, False, steps, self.momentum, minimises=batch is None)
+
     def bind(self, problem: Any, steady: bool) -> Bound:
         if "spectrum" in problem.offers and self.batch is None and not self.momentum:
             return Filter(problem, lambda eta, s: steps_share(eta * s, self.steps), steady)
@@ -191,6 +269,35 @@ class GradientSteps:
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
         return descend(u, ask.eta, self.momentum, gradients(part, self.steps, self.batch, ask.seed, ask.t, ask.names))
+
+
+def _batch(batch: int | None, users: UserFacts) -> int | None:
+    """Rows of a batch; None where a step takes all of them."""
+    return None if batch is not None and users.rows is not None and batch >= users.rows.max(initial=0) else batch
+
+
+def _steps(steps: int, batch: int | None, users: UserFacts) -> tuple[int, ...]:
+    """The numbers of gradient steps per round that users take: batches make them differ."""
+    if batch is None or users.rows is None:
+        return (int(steps),)
+    return tuple(int(n) * steps for n in np.unique(-(-users.rows // batch)))
+
+
+def _error(
+    alpha: float,
+    beta: float,
+    eta: float,
+    eta_eff: float,
+    batch: int | None,
+    steps: tuple[int, ...],
+    users: UserFacts,
+    left: Callable[[laws.Floats, float, int], laws.Floats],
+) -> float:
+    """The relative error of users' pulls; NaN where it is not known: no L_i, no number for eta, noise of batches."""
+    if users.curvatures is None or not (math.isfinite(eta) and eta > 0 and eta_eff >= 0):
+        return math.nan
+    error = laws.pull_error(laws.offset(alpha, beta), eta_eff, users.curvatures, steps, left)
+    return math.nan if batch is not None and error <= laws.TOLERANCE else error
 
 
 def _check_optimiser(optimiser: Any, momentum: float, anderson: int) -> None:

@@ -1,7 +1,7 @@
 """Networks' runs at the paper's size as small files: they took a GPU, but their curves can be read and judged anywhere.
 
-Two tables. `runs.tsv` has a row a run: what was asked, how it ended, how long it took, and on what. `curves.tsv` has a
-row a recorded round.
+Two tables. `runs.tsv` has one row per run: what was asked, how it ended, how long it took, and on what. `curves.tsv`
+has one row per recorded round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resolvent import config as configs
-from resolvent.paper.conduct import PAPER, Made, Store, asked, judge, plan
+from resolvent.paper.conduct import PAPER, Made, RunIndex, asked, judge, plan
 from resolvent.paper.figure import Figure, Panel
 from resolvent.runs import ENDED, Folder, durable
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUNS, CURVES = "runs.tsv", "curves.tsv"
-KEPT = ("value", "average_value", "test_accuracy", "personal_test_accuracy")
-"""The columns that are kept of a history, where it has them."""
+STORED_COLUMNS = ("value", "average_value", "test_accuracy", "personal_test_accuracy")
+"""The columns of a history that are stored, where it has them."""
 ABOUT = ("status", "rounds", "seconds", "device", "torch", "date")
 """What is known of a run beside its settings: `rounds` that were done; `seconds`, more where runs shared a device."""
 UNFINISHED = "unfinished"
@@ -57,7 +57,7 @@ def write(archive: Mapping[str, pd.DataFrame], folder: Path) -> Path:
     rows, curves = [], []
     for n, (_, frame) in enumerate(sorted(archive.items()), start=1):
         rows.append({"run": n} | {name: frame.attrs[name] for name in (*ABOUT, "settings")})
-        curve = frame[["round", *(name for name in KEPT if name in frame)]].copy()
+        curve = frame[["round", *(name for name in STORED_COLUMNS if name in frame)]].copy()
         curve.attrs = {}
         curve.insert(0, "run", n)
         curves.append(curve)
@@ -71,7 +71,7 @@ def write(archive: Mapping[str, pd.DataFrame], folder: Path) -> Path:
     return folder
 
 
-def add(chosen: Iterable[tuple[Figure, Panel]], store: Store, folder: Path) -> Path:
+def add(chosen: Iterable[tuple[Figure, Panel]], store: RunIndex, folder: Path) -> Path:
     """Put these panels' runs into the archive, unfinished ones marked so; what is there already stays."""
     archive = read(folder)
     known = {asked(configs.read(run.config)): run for run in store.found.values() if len(run.history())}

@@ -1,4 +1,4 @@
-"""Runs what panels need through the run store, and judges their claims. What is done is not done again."""
+"""Runs what panels need through the run store, and judges their claims. Finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from resolvent.config import Config
 from resolvent.errors import InputError
 from resolvent.experiment.tasks import task
 from resolvent.networks.stacked.thread_pool import one_thread
-from resolvent.paper.figure import HOLDS, NOT_JUDGED, Across, Claim, Figure, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import HOLDS, NOT_JUDGED, Across, Claim, ClaimVerdict, Figure, Panel, PanelLine, Settings
 from resolvent.paper.results import Results
 from resolvent.runs import Folder
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 QUICK, PAPER = "quick", "paper"
 PAUSE = 0.5
-"""Seconds between two looks at a run that another process is at."""
-Step = Callable[[str], None]
+"""Seconds between two looks at a run of another process."""
+Announce = Callable[[str], None]
 """Called before each run, with what it is."""
 
 
@@ -38,15 +38,15 @@ class Made:
     figure: Figure
     panel: Panel
     results: Results | None
-    verdicts: tuple[tuple[Claim, Verdict], ...] = ()
+    verdicts: tuple[tuple[Claim, ClaimVerdict], ...] = ()
     missing: int = 0
     """How many of its runs are not there."""
-    first: dict[str, Verdict] = field(default_factory=dict)
+    first: dict[str, ClaimVerdict] = field(default_factory=dict)
     """The verdicts under first choices, where another one was made after a look, by the claim's words."""
 
 
 @dataclass
-class Store:
+class RunIndex:
     """The runs under a folder by fingerprint, read once."""
 
     out: Path
@@ -66,8 +66,8 @@ class Store:
                 self.found[folder.about["fingerprint"]] = folder
         self._make = functools.lru_cache(maxsize=1)(task)
 
-    def plan(self, panel: Panel, line: Line) -> Iterator[Config]:
-        """The configurations of a line, one a seed."""
+    def plan(self, panel: Panel, line: PanelLine) -> Iterator[Config]:
+        """The configurations of a line, one per seed."""
         return itertools.islice(plan(panel, line, self.scale, self.device), self.most)
 
     def steps(self, chosen: Iterable[tuple[Figure, Panel]]) -> int:
@@ -76,18 +76,18 @@ class Store:
         return sum(len(list(self.plan(panel, line))) for panel in panels for line in panel.lines)
 
     def run(self, config: Config) -> pd.DataFrame:
-        """The history of a configuration: read, gone on with, or run."""
+        """The history of a configuration: read, resumed, or run."""
         built = experiment.build(config, self._make(config.problem, config.run.seed, config.run.threads))
         left = self.found.get(built.fingerprint)
         if left is None or left.status not in runs.ENDED:
-            while (outcome := experiment.take(built, self.out, False)) is None:
-                time.sleep(PAUSE)  # another process is at it
+            while (outcome := experiment.begin_or_resume(built, self.out, False)) is None:
+                time.sleep(PAUSE)  # another process runs it
             if outcome.status == "interrupted":
                 raise KeyboardInterrupt
             left = self.found[built.fingerprint] = Folder(outcome.run.path)
         return self.read(left)
 
-    def kept(self, config: Config) -> pd.DataFrame | None:
+    def stored(self, config: Config) -> pd.DataFrame | None:
         """The history of a configuration if its run has ended, on any device; nothing is built and nothing run."""
         folder = self.ended.get(asked(config))
         return None if folder is None else self.read(folder)
@@ -103,8 +103,8 @@ class Store:
         return frame
 
 
-def plan(panel: Panel, line: Line, scale: str, device: str = "cpu") -> Iterator[Config]:
-    """The configurations of a line at a scale, one a seed."""
+def plan(panel: Panel, line: PanelLine, scale: str, device: str = "cpu") -> Iterator[Config]:
+    """The configurations of a line at a scale, one per seed."""
     settings: Settings = {"store.checkpoint": 10.0} | panel.base
     if scale == QUICK:
         settings |= panel.quick
@@ -115,7 +115,7 @@ def plan(panel: Panel, line: Line, scale: str, device: str = "cpu") -> Iterator[
         yield configs.read(configs.with_values({}, [*settings.items(), ("run.seed", seed)]))
 
 
-def seeds(panel: Panel, line: Line, scale: str) -> int:
+def seeds(panel: Panel, line: PanelLine, scale: str) -> int:
     """How many runs a line has at a scale."""
     return line.seeds or (panel.large_seeds if scale == PAPER else panel.seeds)
 
@@ -128,30 +128,30 @@ def asked(config: Config) -> str:
     return json.dumps({name: section for name, section in tree.items() if name != "store"}, sort_keys=True)
 
 
-def make(figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool = False) -> Made:
-    """Run one panel and judge what the text claims of it; with `only_kept`, from what is there, or not at all.
+def make(figure: Figure, panel: Panel, store: RunIndex, step: Announce, only_stored: bool = False) -> Made:
+    """Run one panel and judge what the text claims of it; with `only_stored`, from stored runs or not at all.
 
     On one thread, but for networks, whose runs take as many as there are: short products gain little from a second
     one, and wait for it whenever something else holds a core.
     """
     with one_thread():
-        return _make(figure, panel, store, step, only_kept)
+        return _make(figure, panel, store, step, only_stored)
 
 
-def _make(figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool) -> Made:
-    frames, missing = _histories(figure, panel, store, step, only_kept)
+def _make(figure: Figure, panel: Panel, store: RunIndex, step: Announce, only_stored: bool) -> Made:
+    frames, missing = _histories(figure, panel, store, step, only_stored)
     if missing:
         return Made(figure, panel, None, missing=missing)
     others = {}
     for first in panel.firsts:
-        found, lost = _histories(figure, first, store, step, only_kept)
+        found, lost = _histories(figure, first, store, step, only_stored)
         if not lost:
             others[id(first)] = _results(first, found, store.scale)
     return judge(figure, panel, frames, store.scale, others)
 
 
 def _histories(
-    figure: Figure, panel: Panel, store: Store, step: Step, only_kept: bool
+    figure: Figure, panel: Panel, store: RunIndex, step: Announce, only_stored: bool
 ) -> tuple[dict[str, list[pd.DataFrame]], int]:
     """The histories of a panel by line, and how many are missing."""
     frames: dict[str, list[pd.DataFrame]] = {}
@@ -160,13 +160,13 @@ def _histories(
         frames[line.label] = []
         for config in store.plan(panel, line):
             step(f"{figure.name} {panel.key}: {line.label}")
-            frame = store.kept(config) if only_kept else store.run(config)
+            frame = store.stored(config) if only_stored else store.run(config)
             missing += frame is None
             frames[line.label] += [] if frame is None else [frame]
     return frames, missing
 
 
-def _told(claim: Claim | Across, verdict: Verdict) -> Verdict:
+def _told(claim: Claim | Across, verdict: ClaimVerdict) -> ClaimVerdict:
     """The verdict, with the reason where it is not that the claim holds."""
     if verdict.said == HOLDS or not claim.why:
         return verdict
@@ -192,7 +192,7 @@ def _results(panel: Panel, frames: dict[str, list[pd.DataFrame]], scale: str) ->
     return Results(panel, frames, {} if panel.facts is None else panel.facts(settings))
 
 
-def _first(claim: Claim | Across, results: Any, others: dict[int, Results]) -> Verdict:
+def _first(claim: Claim | Across, results: Any, others: dict[int, Results]) -> ClaimVerdict:
     """The verdict under the first choice: another check, or other runs, or none."""
     first = claim.first
     assert first is not None
@@ -200,15 +200,17 @@ def _first(claim: Claim | Across, results: Any, others: dict[int, Results]) -> V
         results = others.get(id(first.panel))
     elif first.check is None:
         results = None
-    return Verdict(NOT_JUDGED, "its runs are not there") if results is None else (first.check or claim.check)(results)
+    return (
+        ClaimVerdict(NOT_JUDGED, "its runs are not there") if results is None else (first.check or claim.check)(results)
+    )
 
 
-def across(figure: Figure, made: Iterable[Made]) -> list[tuple[Across, Verdict]]:
+def across(figure: Figure, made: Iterable[Made]) -> list[tuple[Across, ClaimVerdict]]:
     """The verdicts on claims about several panels, where all of these were run."""
     return [(claim, _told(claim, claim.check(results))) for claim, results in _several(figure, made)]
 
 
-def across_first(figure: Figure, made: Iterable[Made]) -> dict[str, Verdict]:
+def across_first(figure: Figure, made: Iterable[Made]) -> dict[str, ClaimVerdict]:
     """Those under first choices, by the claim's words."""
     return {claim.words: _first(claim, results, {}) for claim, results in _several(figure, made) if claim.first}
 

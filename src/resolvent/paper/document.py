@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from resolvent.paper import archive as archives
 from resolvent.paper.archive import Archive
-from resolvent.paper.conduct import PAPER, Made, Store, across, across_first
+from resolvent.paper.conduct import PAPER, Made, RunIndex, across, across_first
 from resolvent.paper.drawing import picture
-from resolvent.paper.figure import Across, Claim, Figure, Verdict
+from resolvent.paper.figure import Across, Claim, ClaimVerdict, Figure
 from resolvent.paper.page import LEAD, counted, tally, unique, with_first
 from resolvent.paper.results import short
 from resolvent.runs.durable import storing
@@ -60,7 +60,7 @@ Large = dict[tuple[str, str], Made]
 """Networks' panels at the paper's size, by figure and panel."""
 
 
-def write(made: Sequence[Made], path: Path, store: Store) -> Path:
+def write(made: Sequence[Made], path: Path, store: RunIndex) -> Path:
     """Write the file and its pictures; at scale quick, networks' panels at the paper's size from the archive too."""
     folder = path.with_suffix("")
     archive = {} if store.scale == PAPER else archives.read(folder / LARGE)
@@ -106,7 +106,7 @@ def _place(one: Made) -> tuple[str, str]:
     return one.figure.label, one.panel.key
 
 
-def _verdicts(large: Large, first: bool = False) -> list[Verdict]:
+def _verdicts(large: Large, first: bool = False) -> list[ClaimVerdict]:
     """All verdicts on the paper's claims at the paper's size, or those under first choices."""
     found = []
     for one in large.values():
@@ -118,7 +118,7 @@ def _verdicts(large: Large, first: bool = False) -> list[Verdict]:
     return found
 
 
-def _across(figure: Figure, large: Large) -> list[tuple[Across, Verdict]]:
+def _across(figure: Figure, large: Large) -> list[tuple[Across, ClaimVerdict]]:
     """Claims about several panels at the paper's size, which are about seeds too: judged where none is missing."""
     return across(figure, [one for one in large.values() if not one.missing])
 
@@ -141,7 +141,9 @@ def _figure(
     return parts
 
 
-def _several(verdicts: Sequence[tuple[Across, Verdict]], first: dict[str, Verdict], heading: str) -> list[str]:
+def _several(
+    verdicts: Sequence[tuple[Across, ClaimVerdict]], first: dict[str, ClaimVerdict], heading: str
+) -> list[str]:
     if not verdicts:
         return []
     return [heading, "\n".join([HEAD, *(row(claim, verdict, first.get(claim.words)) for claim, verdict in verdicts)])]
@@ -195,7 +197,7 @@ def _shown(one: Made, folder: Path, link: str, note: str = "") -> list[str]:
     return parts
 
 
-def row(claim: Claim | Across, verdict: Verdict, first: Verdict | None) -> str:
+def row(claim: Claim | Across, verdict: ClaimVerdict, first: ClaimVerdict | None) -> str:
     """A line of a table of verdicts."""
     words = claim.words + (" (ours)" if claim.ours else "")
     return f"| {_plain(words)} | **{verdict.said}** | {_plain(with_first(claim, verdict, first, '*{}*'))} |"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resolvent.config import Config
 from resolvent.paper.conduct import Made
-from resolvent.paper.figure import Line, Panel
+from resolvent.paper.figure import Panel, PanelLine
 from resolvent.paper.results import Results
-from resolvent.report.curves import COLOURS
+from resolvent.report.curves import colour_of as algorithm_colour
 from resolvent.runs.durable import storing
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def picture(made: Made, folder: Path, dpi: int = 110, note: str = "") -> Path | 
     return path
 
 
-def colour_of(line: Line) -> str:
-    return line.colour or COLOURS[line.settings.get("scheme.algorithm", "fedpi")]
+def colour_of(line: PanelLine) -> str:
+    """The line's colour, or else its algorithm's own."""
+    return line.colour or algorithm_colour(line.settings.get("scheme.algorithm", Config().scheme.algorithm))
 
 
 def curves(axis: Axes, panel: Panel, results: Results) -> None:
@@ -83,7 +85,7 @@ def curves(axis: Axes, panel: Panel, results: Results) -> None:
 
 
 def _legend(axis: Axes, panel: Panel) -> tuple[list[Any], list[str]]:
-    """An entry a line; or, where styles have a meaning, one a colour and one a style."""
+    """One entry per line; or, where styles have a meaning, one per colour and one per style."""
     from matplotlib.lines import Line2D
 
     handles, labels = axis.get_legend_handles_labels()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resolvent.config.sections import NETWORKS
+
 if TYPE_CHECKING:
     from resolvent.paper.results import Results
 
@@ -15,31 +17,30 @@ Settings = dict[str, Any]
 HOLDS, IN_PART, NOT = "holds", "holds in part", "does not hold"
 NOT_JUDGED = "not judged"
 """Of a first choice whose runs are not there."""
-NETWORKS = ("mnist", "fashion-mnist", "cifar10")
 
 
-class Verdict(NamedTuple):
+class ClaimVerdict(NamedTuple):
     """What became of a claim, and the numbers that say so."""
 
     said: str
     numbers: str
 
     @staticmethod
-    def of(holds: bool, numbers: str) -> Verdict:
-        return Verdict(HOLDS if holds else NOT, numbers)
+    def of(holds: bool, numbers: str) -> ClaimVerdict:
+        return ClaimVerdict(HOLDS if holds else NOT, numbers)
 
     @staticmethod
-    def share(parts: Mapping[str, bool], numbers: str) -> Verdict:
+    def share(parts: Mapping[str, bool], numbers: str) -> ClaimVerdict:
         """Of several parts: it holds if all do, in part if some do; those that do not are named."""
         failed = [name for name, holds in parts.items() if not holds]
         if not failed:
-            return Verdict(HOLDS, numbers)
+            return ClaimVerdict(HOLDS, numbers)
         said = NOT if len(failed) == len(parts) else IN_PART
-        return Verdict(said, f"{numbers}; not for {', '.join(failed)}" if said == IN_PART else numbers)
+        return ClaimVerdict(said, f"{numbers}; not for {', '.join(failed)}" if said == IN_PART else numbers)
 
 
 @dataclass(frozen=True)
-class Line:
+class PanelLine:
     """A line of a panel: a configuration, and the column of its history that is drawn."""
 
     label: str
@@ -73,7 +74,7 @@ class First:
     """
 
     words: str
-    check: Callable[[Any], Verdict] | None = None
+    check: Callable[[Any], ClaimVerdict] | None = None
     panel: Panel | None = None
 
 
@@ -82,7 +83,7 @@ class Claim:
     """A sentence of the text in our words, and the check that can refute it."""
 
     words: str
-    check: Callable[[Results], Verdict]
+    check: Callable[[Results], ClaimVerdict]
     ours: bool = False
     """Whether it is this library's claim and not the paper's."""
     why: str = ""
@@ -97,7 +98,7 @@ class Across:
 
     words: str
     panels: tuple[str, ...]
-    check: Callable[[dict[str, Results]], Verdict]
+    check: Callable[[dict[str, Results]], ClaimVerdict]
     why: str = ""
     first: First | None = None
     ours = False
@@ -110,7 +111,7 @@ class Panel:
     key: str
     title: str
     base: Settings = field(default_factory=dict)
-    lines: tuple[Line, ...] = ()
+    lines: tuple[PanelLine, ...] = ()
     claims: tuple[Claim, ...] = ()
     column: str = "gap"
     ylabel: str = "f(w) - f*"
@@ -124,7 +125,7 @@ class Panel:
     draw: Callable[[Any, Results], None] | None = None
     """Draws on an axis what is not a value against rounds."""
     styles: Mapping[str, str] = field(default_factory=dict)
-    """What line styles mean; the legend then has an entry a colour and one a style."""
+    """What line styles mean; the legend then has one entry per colour and one per style."""
     table: Callable[[Results], tuple[list[str], list[list[str]]]] | None = None
     """A table instead of a picture: headings and rows."""
     bands: bool = True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from resolvent.paper.figure import Line, Settings
+from resolvent.iteration.scheme import TABLE
+from resolvent.paper.figure import PanelLine, Settings
 from resolvent.paper.settings import FEDAVG_1, PROX
 
 MNIST: Settings = {"problem.name": "mnist", "problem.users": 20, "problem.partition": "shards:6", "run.rounds": 50}
@@ -10,7 +11,7 @@ QUICK, FINE = 10, 2
 """Local steps are divided by it in quick runs, and the step size is multiplied by it; `FINE` is for acceleration, which
 does not stand long steps."""
 QUICK_MNIST: Settings = {"problem.images": 600, "run.rounds": 20}
-"""At most 24 training images a user instead of 2,400: users are cut to the size of the smallest."""
+"""At most 24 training images per user instead of 2,400: users are cut to the size of the smallest."""
 STEPS, RATE, ETA, SMALL_ETA = 100, 0.01, 100.0, 0.1
 """FedSplit and FedPi take the small one: at 100 quick runs run away, since duals of size eta |grad f_i| build up."""
 ONE, MANY = "FedAvg, one step", "FedAvg, many steps"
@@ -26,16 +27,16 @@ FINE_WORDS = (
 )
 
 
-def fedavg(k: int = STEPS, rate: float = RATE, fold: int = QUICK) -> Line:
+def fedavg(k: int = STEPS, rate: float = RATE, fold: int = QUICK) -> PanelLine:
     """FedAvg's k steps of size eta = 0.01."""
     settings: Settings = {"scheme.algorithm": "fedavg", "scheme.eta": rate, "local.steps": k}
     quick: Settings = {"scheme.eta": rate * fold, "local.steps": max(1, k // fold)}
-    return Line(ONE if k == 1 else MANY, settings, quick=quick, colour=FEDAVG_1 if k == 1 else None)
+    return PanelLine(ONE if k == 1 else MANY, settings, quick=quick, colour=FEDAVG_1 if k == 1 else None)
 
 
-def prox(title: str, eta: float | None = None, fold: int = QUICK) -> Line:
+def prox(title: str, eta: float | None = None, fold: int = QUICK) -> PanelLine:
     """A prox by gradient descent, 100 steps of size 0.01."""
-    exact = title in ("FedSplit", "FedPi")
+    exact = TABLE[PROX[title]].exact
     settings: Settings = {
         "scheme.algorithm": PROX[title],
         "scheme.eta": (SMALL_ETA if exact else ETA) if eta is None else eta,
@@ -43,9 +44,9 @@ def prox(title: str, eta: float | None = None, fold: int = QUICK) -> Line:
         "local.lr": RATE,
     }
     rate = RATE * fold / (2 if exact and eta is None else 1)
-    return Line(title, settings, quick={"local.steps": STEPS // fold, "local.lr": rate})
+    return PanelLine(title, settings, quick={"local.steps": STEPS // fold, "local.lr": rate})
 
 
-def algorithms(alone: bool = False, fold: int = QUICK) -> tuple[Line, ...]:
+def algorithms(alone: bool = False, fold: int = QUICK) -> tuple[PanelLine, ...]:
     """The five algorithms; FedAvg with k = 100 and, unless `alone`, with k = 1."""
     return (*(() if alone else (fedavg(1),)), fedavg(fold=fold), *(prox(title, fold=fold) for title in PROX))

@@ -13,7 +13,7 @@ from typing import Any
 
 from resolvent.paper.conduct import Made, across, across_first
 from resolvent.paper.drawing import picture
-from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Across, Claim, Figure, Verdict
+from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Across, Claim, ClaimVerdict, Figure
 from resolvent.runs.durable import storing
 
 CLASSES = {HOLDS: "yes", IN_PART: "part", NOT: "no", NOT_JUDGED: "part"}
@@ -61,16 +61,16 @@ def _twice(made: Sequence[Made], ours: bool) -> str:
     return tally(now) + (f"; with what was first chosen for {changed} of them: {tally(first)}" if changed else "")
 
 
-def tally(verdicts: Iterable[Verdict]) -> str:
+def tally(verdicts: Iterable[ClaimVerdict]) -> str:
     """How many there are of each kind."""
     said = Counter(verdict.said for verdict in verdicts)
     kinds = [kind for kind in CLASSES if kind != NOT_JUDGED or said[kind]]
     return ", ".join(f"{said[kind]} {kind.replace('holds', 'hold').replace('does not', 'do not')}" for kind in kinds)
 
 
-def told(made: Sequence[Made]) -> list[tuple[Claim | Across, Verdict, Verdict | None]]:
+def told(made: Sequence[Made]) -> list[tuple[Claim | Across, ClaimVerdict, ClaimVerdict | None]]:
     """Every claim, the verdict on it, and the one under the first choice where that was another."""
-    found: list[tuple[Claim | Across, Verdict, Verdict | None]] = []
+    found: list[tuple[Claim | Across, ClaimVerdict, ClaimVerdict | None]] = []
     for one in made:
         found += [(claim, verdict, one.first.get(claim.words)) for claim, verdict in one.verdicts]
     for figure in unique(one.figure for one in made):
@@ -79,12 +79,12 @@ def told(made: Sequence[Made]) -> list[tuple[Claim | Across, Verdict, Verdict | 
     return found
 
 
-def judged(made: Sequence[Made], ours: bool = False, first: bool = False) -> list[Verdict]:
+def judged(made: Sequence[Made], ours: bool = False, first: bool = False) -> list[ClaimVerdict]:
     """All verdicts on the paper's claims, or on this library's own; or those under first choices."""
     return [(before if first else None) or now for claim, now, before in told(made) if claim.ours == ours]
 
 
-def with_first(claim: Claim | Across, verdict: Verdict, first: Verdict | None, bold: str = "{}") -> str:
+def with_first(claim: Claim | Across, verdict: ClaimVerdict, first: ClaimVerdict | None, bold: str = "{}") -> str:
     """The numbers, and what the first choice said; `bold` is how a verdict is set."""
     if first is None or claim.first is None:
         return verdict.numbers
@@ -124,7 +124,7 @@ def _table(headings: list[str], rows: list[list[str]]) -> str:
     return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
-def _line(claim: Claim | Across, verdict: Verdict, first: Verdict | None) -> tuple[str, Verdict, bool]:
+def _line(claim: Claim | Across, verdict: ClaimVerdict, first: ClaimVerdict | None) -> tuple[str, ClaimVerdict, bool]:
     return claim.words, verdict._replace(numbers=with_first(claim, verdict, first)), claim.ours
 
 

@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from resolvent.paper.figure import Line, Panel
+from resolvent.paper.figure import Panel, PanelLine
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class Results(Mapping[str, "list[pd.DataFrame]"]):
-    """Histories by line, one a seed, and `facts`, which were computed beside them."""
+    """Histories by line, one per seed, and `facts`, which were computed beside them."""
 
     def __init__(
         self, panel: Panel, frames: dict[str, list[pd.DataFrame]], facts: dict[str, Any] | None = None
@@ -87,7 +87,7 @@ class Results(Mapping[str, "list[pd.DataFrame]"]):
             return math.nan
         return math.log(late.iloc[-1] / late.iloc[0]) / math.log(late.index[-1] / late.index[0])
 
-    def shown(self, style: str | None = None, ours: bool | None = None) -> list[Line]:
+    def shown(self, style: str | None = None, ours: bool | None = None) -> list[PanelLine]:
         """The lines that are drawn, of a style."""
         lines = [line for line in self.panel.lines if not line.hidden]
         return [x for x in lines if style in (None, x.style) and ours in (None, x.ours)]

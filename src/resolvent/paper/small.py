@@ -15,13 +15,13 @@ from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 
 if TYPE_CHECKING:
-    from resolvent.config.sections import Problem
+    from resolvent.config.sections import ProblemSection
 
 CURVES = "curves"
 """The fact that holds curves to draw: values by round 1, 2, ..., by label."""
 
 
-def section(settings: Settings) -> Problem:
+def section(settings: Settings) -> ProblemSection:
     """The problem that settings describe, as a section of a configuration."""
     return configs.read(configs.with_values({}, settings.items())).problem
 

@@ -9,23 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from resolvent.iteration.scheme import TABLE
 from resolvent.runs import Folder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLOURS = {
-    "fedavg": "#0072B2",
-    "fedprox": "#E69F00",
-    "fedsplit": "#009E73",
-    "fedpi": "#D55E00",
-    "fedrp": "#CC79A7",
-    "reflect_gradient": "#56B4E9",
-    "reflect_prox": "#6B4C9A",
-    "custom": "#666666",
-}
-"""Okabe and Ito's palette, but for its yellow and black: told apart by colour-blind readers too."""
-
+GREY = "#666666"
+"""Of schemes that are no row of the table."""
 ROUND_OFF = 1e-9
 AVERAGED = {"average_gap": "gap", "average_value": "value"}
 QUIET = {"run": ("seed", "threads"), "problem": ("seed", "sha256"), "store": None}
@@ -52,14 +43,14 @@ class Curve:
 
     @cached_property
     def frames(self) -> list[pd.DataFrame]:
-        """A history a run that has rows, with the bytes so far; where a run averages, its figures are the average's."""
+        """One history per run that has rows, with the bytes so far. Where a run averages, its averages are shown."""
         frames = []
         for frame in (run.history() for run in self.runs):
             if not len(frame):
                 continue
             if "average_gap" in frame:
                 frame = frame.drop(columns=["gap", "value"]).rename(columns=AVERAGED)
-            rounds = frame["round"].diff().fillna(frame["round"])  # those without a row are taken to be alike
+            rounds = frame["round"].diff().fillna(frame["round"])  # rounds without a row are assumed to be alike
             frame["bytes"] = ((frame["bytes_up"] + frame["bytes_down"]) * rounds).cumsum()
             frames.append(frame)
         return frames
@@ -117,6 +108,16 @@ def telling(config: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def colour_of(algorithm: str) -> str:
+    """An algorithm's own colour."""
+    return TABLE[algorithm].colour if algorithm in TABLE else GREY
+
+
+def palette() -> list[str]:
+    """Colours that can be told apart."""
+    return [*(row.colour for row in TABLE.values()), GREY]
+
+
 def _colours(runs: Sequence[Folder]) -> list[str]:
     """An algorithm's own colour, lighter for each further setting of it; settings of a single one share the palette."""
     settings: dict[str, list[str]] = defaultdict(list)
@@ -124,16 +125,16 @@ def _colours(runs: Sequence[Folder]) -> list[str]:
         seen = settings[_algorithm(run)]
         if apart_from_anderson(run) not in seen:
             seen.append(apart_from_anderson(run))
-    palette, made = list(COLOURS.values()), []
+    every, made = palette(), []
     for run in runs:
         k = settings[_algorithm(run)].index(apart_from_anderson(run))
         alone = len(settings) == 1 and len(settings[_algorithm(run)]) > 1
-        made.append(palette[k % len(palette)] if alone else lighter(COLOURS[_algorithm(run)], k))
+        made.append(every[k % len(every)] if alone else lighter(colour_of(_algorithm(run)), k))
     return made
 
 
 def lighter(colour: str, steps: int) -> str:
-    """A colour mixed with white, a quarter a step."""
+    """A colour mixed with white, by a quarter per step."""
     channels = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
     for _ in range(min(steps, 5)):
         channels = [round(c + 0.25 * (255 - c)) for c in channels]
@@ -149,8 +150,9 @@ def _memory(run: Folder) -> int:
 
 
 def _place(group: Sequence[Folder]) -> tuple[int, str, int]:
-    run = group[0]
-    return list(COLOURS).index(_algorithm(run)), apart_from_anderson(run), _memory(run)
+    run, order = group[0], list(TABLE)
+    place = order.index(_algorithm(run)) if _algorithm(run) in order else len(order)
+    return place, apart_from_anderson(run), _memory(run)
 
 
 def _different(trees: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:

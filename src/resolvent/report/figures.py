@@ -43,7 +43,7 @@ def draw(curves: Sequence[Curve], path: Path, title: str = "", y: str | None = N
 
 
 def plain(text: str) -> str:
-    """Text as Matplotlib shows it unread: between two dollars it would look for mathematics."""
+    """Text with its dollar signs escaped: Matplotlib would set what lies between two of them as mathematics."""
     return text.replace("$", r"\$")
 
 
@@ -69,7 +69,7 @@ def _ticks(axis: Axes) -> None:
 
 
 def draw_partition(partition: dict[str, Any], path: Path, title: str = "Who holds what") -> Path:
-    """A bar a user, parted by class."""
+    """One bar per user, divided by class."""
     figure, (axis,) = _figure(1)
     if "counts" in partition:
         counts, left = partition["counts"], [0] * len(partition["counts"])

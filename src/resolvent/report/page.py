@@ -1,4 +1,4 @@
-"""One self-contained HTML page of some runs: curves to explore, a table, and all that is known of their making."""
+"""One self-contained HTML page of some runs: curves to explore, a table, and how the runs were made."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _partition(partition: dict[str, Any]) -> str:
 
 
 def _explanations(curves: Sequence[Curve]) -> str:
-    """What each solves, said once for curves of which the same is to be said."""
+    """What each curve solves; curves with the same explanation share one entry."""
     labels: dict[str, list[str]] = {}
     for curve in curves:
         labels.setdefault(curve.first.about["explanation"]["words"], []).append(curve.label)

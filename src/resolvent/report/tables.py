@@ -1,4 +1,4 @@
-"""The summary of some runs: a row a curve."""
+"""The summary of some runs: one row per curve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE = "rounds to limit: until the distance to it stays within 1e-6 of the first
 
 
 def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """A row a curve: what it solves, how far it came (median, least and most over seeds) and how fast.
+    """One row per curve: what it solves, how far it came (median, least and most over seeds) and how fast.
 
     `rounds_to_limit` counts until the distance to the limit is, and stays, within 1e-6 of the first one. The limit is
     zero for gaps of what solves the original problem, else where the curve or its accelerated sibling ended, whichever

@@ -14,7 +14,7 @@ from resolvent.iteration.state import State
 from resolvent.runs import durable
 from resolvent.runs.metrics import Extent
 
-KEPT = 2
+RETAINED = 2
 SUFFIX = ".safetensors"
 
 
@@ -60,11 +60,11 @@ def decode(content: bytes) -> Checkpoint:
 
 
 def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
-    """Add a checkpoint; the last two are kept, or this one `alone`."""
+    """Add a checkpoint and remove older ones: the newest two remain, or this one `alone`."""
     content = encode(held)
     path = folder / f"{held.round:08d}-{_checksum(content)}{SUFFIX}"
     durable.write(path, content)
-    old_ones = [old for old in _files(folder) if old != path] if alone else _files(folder)[KEPT:]
+    old_ones = [old for old in _files(folder) if old != path] if alone else _files(folder)[RETAINED:]
     for old in (*old_ones, *folder.glob(".*.part")):
         old.unlink(missing_ok=True)
     if alone:  # a later round that came back after a power cut would be taken for the newest
@@ -72,7 +72,7 @@ def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
 
 
 def newest(folder: Path, run: str | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint whose bytes are what was written, and a sentence for each that had to be passed over.
+    """The newest checkpoint whose bytes are what was written, and one sentence for each that was skipped.
 
     With `run`, it must be one of this run's: a file that was copied here from another has a right checksum, too.
     """
@@ -82,14 +82,14 @@ def newest(folder: Path, run: str | None = None) -> tuple[Checkpoint | None, lis
         try:
             content = path.read_bytes()
             if _checksum(content) != checksum:
-                complaints.append(f"checkpoint {path.name} is damaged and passed over")
+                complaints.append(f"checkpoint {path.name} is damaged and was skipped")
                 continue
             found = decode(content)
         except (OSError, ValueError) as error:
-            complaints.append(f"checkpoint {path.name} cannot be read ({error}) and is passed over")
+            complaints.append(f"checkpoint {path.name} cannot be read ({error}) and was skipped")
             continue
         if found.round != int(number) or run not in (None, found.numbers.get("run")):
-            complaints.append(f"checkpoint {path.name} is another run's or round's and passed over")
+            complaints.append(f"checkpoint {path.name} belongs to another run or round and was skipped")
             continue
         return found, complaints
     return None, complaints

@@ -72,7 +72,7 @@ def storing(where: Path, then: str) -> Iterator[None]:
 def _write(path: Path, how: int, content: bytes, durably: bool = True) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | how, 0o644)
     try:
-        while content:  # a disk that is nearly full takes a part
+        while content:  # a nearly full disk may write only a part
             content = content[os.write(handle, content) :]
         if durably:
             os.fsync(handle)

@@ -22,7 +22,7 @@ def line(kind: str, **about: Any) -> bytes:
 
 
 def read(path: Path, strict: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """The events, in order, and a few words on each line that was passed over.
+    """The events, in order, and a few words on each line that was skipped.
 
     A last line without its end was torn by a kill, and is left out in silence. With `strict` every line needs its
     checksum; without, those of earlier versions, which had none, are taken as they are.
@@ -33,7 +33,7 @@ def read(path: Path, strict: bool) -> tuple[list[dict[str, Any]], list[str]]:
     if torn and _parsed(torn, strict) is not None:
         lines.append(torn)
     parsed = [(number, _parsed(raw, strict)) for number, raw in enumerate(lines, 1) if raw.strip()]
-    complaints = [f"line {number} of {FILE} is damaged and passed over" for number, event in parsed if event is None]
+    complaints = [f"line {number} of {FILE} is damaged and was skipped" for number, event in parsed if event is None]
     events = [event for _, event in parsed if event is not None]
     if not events and not complaints:
         complaints = [f"{FILE} is empty"]

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDED = ("finished", "stopped", "diverged")
-"""How a run ends for good; every other one can go on."""
+"""Statuses of a run that has ended for good; any other run can be resumed."""
 LEFT = ("interrupted", "failed", "resumed")
-"""What else tells where a run stands."""
+"""Other events that say where a run stands."""
 START = "start.safetensors"
 """The State that a fork began with."""
 NAME = 80
 """Characters of a run's name, without date and number."""
 STALE = 3600.0
-"""Seconds after which a half-made folder is nobody's."""
+"""Age in seconds after which an incomplete folder counts as abandoned."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Folder:
 
     @property
     def log(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """What happened, in order, and a few words on what of it was passed over: it tells nothing that is computed."""
+        """The events in order, and a few words on each line that was skipped: no result depends on it."""
         with self._reading(events.FILE):
             return events.read(self.path / events.FILE, strict=self.verified)
 
@@ -103,7 +103,7 @@ class Folder:
 
     @property
     def status(self) -> str:
-        """running, finished, stopped, diverged, interrupted, failed, or killed: begun, but nobody is at it."""
+        """running, finished, stopped, diverged, interrupted, failed, or killed: begun, but no process runs it."""
         if lock.is_held(self.path):
             return "running"
         kinds = [event["kind"] for event in self.events if event["kind"] in (*ENDED, *LEFT)]
@@ -116,7 +116,7 @@ class Folder:
         return name if ".py:" in str(name) else None
 
     def damage(self) -> list[str]:
-        """What is not as it was written, a few words each; checkpoints are not looked at."""
+        """What differs from what was written, a few words each; checkpoints are not read."""
         return inspection.damage(self)
 
     def verify(self) -> list[str]:
@@ -124,12 +124,12 @@ class Folder:
         return inspection.verify(self)
 
     def history(self) -> pd.DataFrame:
-        """A row a recorded round."""
+        """One row per recorded round."""
         with self._reading("metrics.csv"):
             return metrics.read(self.metrics)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest sound checkpoint, and a sentence for each that had to be passed over."""
+        """The newest sound checkpoint, and one sentence for each that was skipped."""
         return checkpoints.newest(self.checkpoints, self.about.get("id") if self.format > 1 else None)
 
     def start(self) -> State | None:
@@ -140,19 +140,19 @@ class Folder:
             return checkpoints.decode((self.path / START).read_bytes()).state
 
     def row(self) -> dict[str, Any]:
-        """The last row; of a run that diverged, that of the state handed back. Empty where there is none."""
+        """The last row; of a run that diverged, the row of the state that was returned. Empty where there is none."""
         history, ended = self.history(), [event for event in self.events if event["kind"] == "diverged"][-1:]
         if ended and self.status == "diverged":
             history = history[history["round"] == ended[0].get("round")]
         return {str(name): value for name, value in next(iter(history.iloc[-1:].to_dict("records")), {}).items()}
 
     def state(self) -> State | None:
-        """The State after the last round kept; None before the first."""
+        """The State after the last round stored; None before the first."""
         found, _ = self.newest()
         return found and found.state
 
     def model(self) -> Tensor | None:
-        """The model (d,) after the last round kept."""
+        """The model (d,) after the last round stored."""
         state = self.state()
         return None if state is None else model_of(state)
 
@@ -233,7 +233,7 @@ def folders(out: Path) -> list[Folder]:
 
 
 def sound(out: Path) -> tuple[list[Folder], list[str]]:
-    """The runs under a folder that are as they were written, and a sentence on each other one."""
+    """The undamaged runs under a folder, and one sentence on each damaged one."""
     good, complaints = [], []
     for run in folders(out):
         wrong = run.damage()
@@ -276,7 +276,7 @@ def _plain(name: str) -> str:
 
 
 def _tidy(out: Path) -> None:
-    """Remove folders that a killed process had half made."""
+    """Remove incomplete folders that a killed process left behind."""
     for part in out.glob(".*.part"):
         with suppress(OSError):
             if time.time() - part.lstat().st_mtime > STALE and part.is_dir() and not part.is_symlink():

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 MOMENT = 0.5
-"""Seconds that somebody who only looks may hold it."""
+"""Seconds for which a process that only looks may hold the lock."""
 CLAIM = 60.0
-"""Seconds that others may take to look for a run and begin one."""
+"""Seconds that other processes may take to look for a run and begin one."""
 
 
 class Held(InputError):

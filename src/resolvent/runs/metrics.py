@@ -16,7 +16,7 @@ COUNTS = ("round", "participants", "bytes_up", "bytes_down")
 
 
 class Extent(NamedTuple):
-    """So many bytes of the file, and their SHA-256; None where an earlier version noted none."""
+    """The first bytes of the file: how many, and their SHA-256; None where an earlier version stored none."""
 
     bytes: int = 0
     sha256: str | None = None
@@ -54,7 +54,7 @@ class Metrics:
         content = text.encode()
         self._sum.update(content)
         self.length += len(content)
-        while content:  # a disk that is nearly full takes a part
+        while content:  # a nearly full disk may write only a part
             content = content[os.write(self._file, content) :]
 
     def sync(self) -> None:
@@ -74,5 +74,5 @@ def read(path: Path) -> pd.DataFrame:
     whole = content[: content.rfind(b"\n") + 1]
     if not whole:
         return pd.DataFrame({"round": pd.Series(dtype="int64")})
-    frame = pd.read_csv(io.BytesIO(whole), dtype=str).astype(float)  # Python's floats keep every bit
+    frame = pd.read_csv(io.BytesIO(whole), dtype=str).astype(float)  # Python reads floats exactly
     return frame.astype({name: "int64" for name in COUNTS if name in frame})

@@ -35,7 +35,7 @@ from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
 from resolvent.solving.stopping import Stop
 from resolvent.theory import closed_forms
-from resolvent.theory.explain import Explanation, explain, operator_of
+from resolvent.theory.explain import Explanation, explain
 
 
 def solve(
@@ -55,6 +55,7 @@ def solve(
     eta: Number | str | None = None,
     accelerate: Accelerate | int | None = None,
     recorder: Recorder | None = None,
+    explanation: Explanation | None = None,
 ) -> Run:
     """Run `rounds` rounds of a scheme, from `start`: a vector, rows (users, d), or the State of an earlier run.
 
@@ -65,6 +66,7 @@ def solve(
     stop: rs.Stop(gap=1e-10, ...) or a function of the round. average: "ergodic" (the paper's) or "suffix".
     every: one row of the history for every round that it divides, and for the last. callback: called with every Round.
     recorder: is given every round before the next begins; `resolvent.runs.Recorder` stores them on disk.
+    explanation: where arguments were checked and explained already, what was said; neither is then done again.
 
     Warns when the configuration does not solve the original problem or may not converge, in the words of rs.explain.
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so. What code of yours raises
@@ -73,10 +75,12 @@ def solve(
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
     accelerating = _acceleration(anderson, accelerate)
     known, scheme = _facts(problem, engine, scheme)
-    operator = check(known, scheme, taking_part, rounds, every, average, seed)
     _check_hooks(stop, callback)
-    explanation = explain(scheme, known, taking_part, accelerating)
-    _warn(explanation)
+    if explanation is None:
+        check(known, scheme, taking_part, rounds, every, average, seed)
+        explanation = explain(scheme, known, taking_part, accelerating)
+        _warn(explanation)
+    operator = operators.local_operator(scheme, known)
     where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
     with where:
         state = _begin(where, scheme, taking_part, accelerating, start)
@@ -88,9 +92,8 @@ def solve(
         try:
             status, reason = _drive(loop, monitor, scheme.name, rounds, callback, progress)
         except (Exception, SystemExit) as error:
-            _attach(
-                error, Run(monitor.state, monitor.history.so_far(), "failed", repr(error), explanation, where, seed)
-            )
+            rows = monitor.history.so_far()
+            _attach(error, Run(monitor.state, rows, "failed", repr(error), explanation, where, seed))
             raise
         history = monitor.history.frame()
     if status == "diverged":
@@ -164,7 +167,7 @@ def check(
     seed: int = 0,
 ) -> operators.Operator:
     """The local operator, once everything that `solve` needs of these arguments is there."""
-    operator = operator_of(scheme, problem)
+    operator = operators.local_operator(scheme, problem)
     participation.check(problem.users)
     operators.check(operator, problem)
     if scheme.auto and not participation.full and participation.absent == "paper":

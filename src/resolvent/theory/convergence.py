@@ -12,8 +12,8 @@ from resolvent.theory.trends import VANISHES
 
 class Promise(NamedTuple):
     theorem: str | None
-    why: str = "no theorem covers this"
-    """Why there is none."""
+    why: str = ""
+    """Why there is none; empty where there is one."""
 
 
 def promise(setting: Setting) -> Promise:
@@ -39,7 +39,7 @@ def _plain(setting: Setting) -> Promise:
         return Promise(f"{_averaged_words(setting)}{blocks}")
     if contracts(setting):
         return Promise(f"every f_i is strongly convex and smooth, so T contracts: linear convergence{blocks}")
-    return Promise(None)
+    return Promise(None, "no theorem covers this")
 
 
 def _uncovered(setting: Setting) -> str | None:

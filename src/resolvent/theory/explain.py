@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProblem
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.scheme import Scheme, as_scheme
-from resolvent.local.operators import GradientProx
+from resolvent.local.law import NEITHER, ORIGINAL, REGULARISED, UNKNOWN, Target
 from resolvent.problems.problem import Problem
 from resolvent.theory.convergence import averaged, contracts, largest_step, promise
-from resolvent.theory.setting import Setting, never_moves, operator_of
-from resolvent.theory.target import NEITHER, ORIGINAL, REGULARISED, UNKNOWN, Target, target
-
-__all__ = ["Explanation", "Finding", "explain", "operator_of"]
+from resolvent.theory.setting import Setting, never_moves
+from resolvent.theory.target import target
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Explanation:
     theorem: str | None
     """What promises convergence; None where nothing does."""
     why: str
-    """Why no theorem does, or why it is not known what is solved."""
+    """Why no theorem does; empty where one does."""
     personal: str
     findings: tuple[Finding, ...]
 
@@ -67,6 +66,15 @@ class Explanation:
             if self.solves == UNKNOWN
             else "neither the original nor a regularised problem"
         )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything that is said, as plain values; None for numbers that are not known."""
+        told = {f.name: getattr(self, f.name) for f in fields(self)}
+        numbers = {
+            name: value if math.isfinite(value) else None for name, value in told.items() if type(value) is float
+        }
+        return told | numbers | {"findings": [str(finding) for finding in self.findings]}
 
     def __str__(self) -> str:
         sure = self.theorem is not None or self.solves in (NEITHER, UNKNOWN)
@@ -167,7 +175,7 @@ def _regularised(setting: Setting, aim: Target) -> str:
         return f"its Moreau envelopes at eta_eff = {aim.eta_eff:g}"
     if not setting.forward:
         return f"about its Moreau envelopes at eta_eff = {aim.eta_eff:g}{off}, since the prox is inexact"
-    plain = setting.beta.limit == 1 and not setting.momentum
+    plain = setting.beta.limit == 1 and not setting.law.momentum
     law = "eta (k-1)/2" if plain else "eta_eff"
     if math.isnan(aim.error):
         off = ", if its local steps are small against 1/L"
@@ -215,7 +223,7 @@ def _convergence(setting: Setting) -> Iterator[Finding]:
 
 def _step_sizes(setting: Setting) -> Iterator[Finding]:
     """Gradient steps are stable below 2/L."""
-    problem, operator, scheme = setting.problem, setting.operator, setting.scheme
+    problem, lr, scheme = setting.problem, setting.law.lr, setting.scheme
     if problem is None or problem.lipschitz is None or scheme.auto:
         return
     eta = setting.eta.high if math.isfinite(setting.eta.high) else scheme.eta_at(0)
@@ -228,10 +236,10 @@ def _step_sizes(setting: Setting) -> Iterator[Finding]:
             yield Finding(
                 MayNotConverge, words, f"stay below {top:.3g} (a global bound: the curvature met may be less)"
             )
-    elif isinstance(operator, GradientProx) and operator.lr is not None:
+    elif lr is not None:
         top = 2 / (float(problem.lipschitz.max()) + 1 / eta)
-        if operator.lr > top:
-            words = f"lr = {operator.lr:g} is above 2/(L + 1/eta) = {top:.3g}, where the prox's steps may diverge"
+        if lr > top:
+            words = f"lr = {lr:g} is above 2/(L + 1/eta) = {top:.3g}, where the prox's steps may diverge"
             yield Finding(MayNotConverge, words, f"take lr < {top:.3g}, or rs.NewtonProx")
 
 

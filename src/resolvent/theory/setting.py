@@ -1,4 +1,4 @@
-"""A configuration with everything that decides what it solves: long-run trends, who comes, what users compute."""
+"""A configuration with everything that decides what it solves: long-run trends, who takes part, what users compute."""
 
 from __future__ import annotations
 
@@ -10,24 +10,14 @@ import numpy as np
 
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.participation import Bernoulli, FixedSize, Participation, Trace
-from resolvent.iteration.scheme import Scheme
-from resolvent.local.operators import GradientProx, GradientSteps, NewtonProx, Operator, best
+from resolvent.iteration.scheme import Scheme, cancels
+from resolvent.local.law import Law, UserFacts
+from resolvent.local.operators import law_of, local_operator
 from resolvent.problems.problem import Problem
 from resolvent.theory.trends import AUTOMATIC, CONSTANT, Trend, trend
 
-SHARP = 1e-8
-"""The tolerance up to which Newton's prox counts as exact."""
 PROBED = 512
-"""Rounds for which a participation of the user's own making is asked who comes."""
-
-
-def operator_of(scheme: Scheme, problem: Problem | None) -> Operator:
-    """The scheme's local operator, or the one it takes by itself."""
-    if scheme.local is not None:
-        return scheme.local  # type: ignore[no-any-return]
-    if scheme.forward:
-        return GradientSteps(scheme.steps)
-    return GradientProx() if problem is None else best(problem)
+"""Rounds for which a participation of the user's own making is asked who takes part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +28,6 @@ class Setting:
     problem: Problem | None
     participation: Participation
     anderson: Accelerate
-
-    @cached_property
-    def operator(self) -> Operator | None:
-        known = self.problem is not None or self.scheme.local or self.scheme.forward
-        return operator_of(self.scheme, self.problem) if known else None
 
     # --- the numbers of the scheme -----------------------------------------------------------------------------------
 
@@ -76,7 +61,7 @@ class Setting:
     @property
     def agrees(self) -> bool:
         """Whether p_i is the model at every fixed point, whatever users compute: alpha (beta - 1) = beta."""
-        return self.alpha.limit + self.beta.limit == self.alpha.limit * self.beta.limit > 0
+        return cancels(self.alpha.limit, self.beta.limit)
 
     # --- what users compute ------------------------------------------------------------------------------------------
 
@@ -84,42 +69,21 @@ class Setting:
     def forward(self) -> bool:
         return self.scheme.forward
 
-    @property
-    def sizes(self) -> Any:
-        """Rows of each user who counts; None where users have none."""
-        sizes = getattr(self.problem, "sizes", None)
-        return None if sizes is None else sizes.cpu().numpy()[self.counting]
-
-    @property
-    def batch(self) -> int | None:
-        """Rows of a batch; None where a step takes all of them."""
-        batch = getattr(self.operator, "batch", None)
-        whole = batch is not None and self.sizes is not None and batch >= self.sizes.max(initial=0)
-        return None if whole else batch
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """The numbers of gradient steps per round that users take: batches make them differ."""
-        steps = int(getattr(self.operator, "steps", self.scheme.steps))
-        if self.batch is None or self.sizes is None:
-            return (steps,)
-        return tuple(int(n) * steps for n in np.unique(-(-self.sizes // self.batch)))
-
-    @property
-    def momentum(self) -> float:
-        return float(getattr(self.operator, "momentum", 0.0))
+    @cached_property
+    def law(self) -> Law:
+        """What the local operator states of the fixed points, at the values that alpha, beta and eta tend to."""
+        operator = local_operator(self.scheme, self.problem)
+        return law_of(operator, self.alpha.limit, self.beta.limit, self.eta.limit, self.users)
 
     @property
     def exact(self) -> bool:
         """Whether every user computes its prox, or one gradient step, exactly."""
-        operator = self.operator
-        if operator is None:
-            return True
-        if isinstance(operator, NewtonProx):
-            return operator.tol <= SHARP
-        if isinstance(operator, GradientSteps):
-            return self.batch is None and self.steps == (1,)
-        return getattr(operator, "certifies", None) is not None
+        return self.law.exact
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The numbers of gradient steps per round that users take: batches make them differ."""
+        return self.law.steps
 
     # --- the users ---------------------------------------------------------------------------------------------------
 
@@ -135,17 +99,23 @@ class Setting:
         return self.problem is not None and int(self.counting.sum()) == 1
 
     @property
-    def curvatures(self) -> tuple[Any, float] | None:
-        """(L_i of the users who count, the least mu_i); None where L_i are not known or f_i may bend downwards."""
-        problem = self.problem
-        if problem is None or problem.lipschitz is None or not problem.convex:
+    def users(self) -> UserFacts:
+        """What the law may depend on: rows and curvatures of the users who count."""
+        if self.problem is None:
+            return UserFacts()
+        sizes = getattr(self.problem, "sizes", None)
+        return UserFacts(None if sizes is None else sizes.cpu().numpy()[self.counting], self._curvatures(self.problem))
+
+    def _curvatures(self, problem: Problem) -> tuple[Any, float] | None:
+        """(L_i of the users who count, the least mu_i); None where L_i are not known or some f_i may not be convex."""
+        if problem.lipschitz is None or not problem.convex:
             return None
         L = problem.lipschitz.detach().cpu().double().numpy()[self.counting]
         mu = problem.convexity
         least = 0.0 if mu is None else float(mu.detach().cpu().double().numpy()[self.counting].min())
         return (L, max(least, 0.0)) if np.isfinite(L).all() else None
 
-    # --- who comes ---------------------------------------------------------------------------------------------------
+    # --- who takes part ----------------------------------------------------------------------------------------------
 
     @cached_property
     def partial(self) -> bool:
@@ -170,7 +140,7 @@ class Setting:
 
     @cached_property
     def missing(self) -> tuple[int, ...]:
-        """Users with a say in the objective who never come, as far as can be seen."""
+        """Users with a positive weight who never take part, as far as can be seen."""
         if not self.partial or self.random:
             return ()
         present = self._present()
@@ -180,7 +150,7 @@ class Setting:
         return tuple(np.flatnonzero(~present & counts).tolist())
 
     def _present(self) -> Any:
-        """Who comes at all, (users,); None where nobody can say."""
+        """Who takes part at all, (users,); None where it is not known."""
         if isinstance(self.participation, Trace):
             return self.participation.masks.any(0)
         if self.problem is None:

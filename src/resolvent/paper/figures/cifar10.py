@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resolvent.paper.figure import Claim, Figure, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, Panel, PanelLine, Settings
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import RAMP
 
@@ -20,11 +20,11 @@ EPOCHS = (1, 2, 5, 10)
 QUICK: Settings = {"problem.images": 300, "local.batch": 8, "scheme.eta": 0.05, "run.rounds": 5}
 
 
-def _no_trade_off(results: Results) -> Verdict:
+def _no_trade_off(results: Results) -> ClaimVerdict:
     finals = {label: results.final(label) for label in results.lines}
     best = min(finals, key=finals.__getitem__)
     words = "final losses: " + ", ".join(f"{label}: {short(value)}" for label, value in finals.items())
-    return Verdict.of(best != f"k = {min(EPOCHS)}", words)
+    return ClaimVerdict.of(best != f"k = {min(EPOCHS)}", words)
 
 
 FIGURE = Figure(
@@ -33,7 +33,7 @@ FIGURE = Figure(
     "FedAvg with more and more local epochs on a network of 797,962 parameters; ten users with unlike data.",
     (
         Panel("only", "CNN on CIFAR-10, ten users", CIFAR10,
-              tuple(Line(f"k = {k}", {"local.steps": k, "scheme.algorithm": "fedavg"}, colour=c)
+              tuple(PanelLine(f"k = {k}", {"local.steps": k, "scheme.algorithm": "fedavg"}, colour=c)
                     for k, c in zip(EPOCHS, RAMP[1:], strict=False)),
               (Claim("Fewer local epochs do not pay in the end: there is no trade-off, as far as one can compute.",
                      _no_trade_off),), column="value", ylabel="training loss", paper_seeds=4, quick=QUICK),

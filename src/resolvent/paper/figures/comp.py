@@ -7,7 +7,7 @@ from typing import Any
 
 from resolvent.experiment.tasks import task
 from resolvent.paper import networks
-from resolvent.paper.figure import Across, Claim, Figure, First, Panel, Settings, Verdict
+from resolvent.paper.figure import Across, Claim, ClaimVerdict, Figure, First, Panel, Settings
 from resolvent.paper.networks import MNIST, QUICK_MNIST, QUICK_WORDS
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, algorithms
@@ -31,21 +31,21 @@ def _heterogeneity(settings: Settings) -> dict[str, Any]:
     return {"H": closed_forms.heterogeneity(task(section(settings), 0).problem)}
 
 
-def _smallest(results: Results) -> Verdict:
+def _smallest(results: Results) -> ClaimVerdict:
     worst = max(results.final(label) for label in EXACT)
     best = min(results.final(label) for label in BIASED)
-    return Verdict.of(worst < best / 10, results.numbers(*EXACT, *BIASED))
+    return ClaimVerdict.of(worst < best / 10, results.numbers(*EXACT, *BIASED))
 
 
 def _papers_H(paper: float) -> Claim:
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         H = results.facts["H"]
-        return Verdict.of(0.8 < H / paper < 1.25, f"H = {H:.3g}, the paper's {paper:.3g}")
+        return ClaimVerdict.of(0.8 < H / paper < 1.25, f"H = {H:.3g}, the paper's {paper:.3g}")
 
     return Claim("The data are as heterogeneous as stated.", check)
 
 
-def _deteriorate(panels: dict[str, Results]) -> Verdict:
+def _deteriorate(panels: dict[str, Results]) -> ClaimVerdict:
     first, *_, last = panels.values()
     growth = {label: last.final(label) / first.final(label) for label in (*EXACT, *BIASED)}
     exact = max(results.final(label) for results in panels.values() for label in EXACT)
@@ -53,14 +53,14 @@ def _deteriorate(panels: dict[str, Results]) -> Verdict:
     words = f"H grows {H:.0f}x, and gaps: " + ", ".join(f"{label}: {short(growth[label])}x" for label in BIASED)
     words += f"; {', '.join(EXACT)} stay below {short(exact)} at every level"
     parts = {label: growth[label] > 10 for label in BIASED} | dict.fromkeys(EXACT, exact > 1e-12)
-    return Verdict.share(parts, words)
+    return ClaimVerdict.share(parts, words)
 
 
-def _network_best(results: Results, tie: float = TIE) -> Verdict:
+def _network_best(results: Results, tie: float = TIE) -> ClaimVerdict:
     return _best_of({line.label: results.final(line.label) for line in results.shown()}, tie)
 
 
-def _network_best_first(results: Results) -> Verdict:
+def _network_best_first(results: Results) -> ClaimVerdict:
     """No ties, and FedSplit and FedPi at eta = 100 where that was run."""
     finals = {line.label: results.final(line.label) for line in results.shown()}
     finals |= {x.label.split(",")[0]: results.final(x.label) for x in LARGE if x.label in results}
@@ -69,23 +69,23 @@ def _network_best_first(results: Results) -> Verdict:
     return verdict if run else verdict._replace(numbers=f"{verdict.numbers}, these two with eta = 0.1: 100 was not run")
 
 
-def _best_of(finals: dict[str, float], tie: float) -> Verdict:
+def _best_of(finals: dict[str, float], tie: float) -> ClaimVerdict:
     order = sorted(finals, key=finals.__getitem__)
     best = {"FedRP", networks.MANY}
     words = "final losses: " + ", ".join(f"{label}: {short(finals[label])}" for label in order)
     level = tie * finals[order[1]]
-    return Verdict.share({label: finals[label] <= level for label in sorted(best)}, words)
+    return ClaimVerdict.share({label: finals[label] <= level for label in sorted(best)}, words)
 
 
-def _one_step(results: Results) -> Verdict:
+def _one_step(results: Results) -> ClaimVerdict:
     one, many = results.final(networks.ONE), results.final(networks.MANY)
-    return Verdict.of(one > 1.5 * many, f"one step: {short(one)}, many: {short(many)}")
+    return ClaimVerdict.of(one > 1.5 * many, f"one step: {short(one)}, many: {short(many)}")
 
 
-def _run_away(results: Results) -> Verdict:
+def _run_away(results: Results) -> ClaimVerdict:
     ends = {line.label: results.final(line.label) for line in LARGE}
     words = ", ".join(f"{label}: {short(value)}" for label, value in ends.items())
-    return Verdict.share({label: not value < 2.3 for label, value in ends.items()}, f"final losses: {words}")
+    return ClaimVerdict.share({label: not value < 2.3 for label, value in ends.items()}, f"final losses: {words}")
 
 
 LARGE = tuple(

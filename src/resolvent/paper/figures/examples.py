@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import resolvent as rs
-from resolvent.paper.figure import Claim, Figure, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, Panel, Settings
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import BLACK, BLUE, GREEN, ORANGE, RED
 from resolvent.paper.small import CURVES, draw_curves, path
@@ -34,16 +34,16 @@ def _parabolas(settings: Settings) -> dict[str, Any]:
     return {CURVES: curves, "off": off}
 
 
-def _formula(results: Results) -> Verdict:
-    return Verdict.of(results.facts["off"] < 1e-13, f"iterates are the products to {results.facts['off']:.1e}")
+def _formula(results: Results) -> ClaimVerdict:
+    return ClaimVerdict.of(results.facts["off"] < 1e-13, f"iterates are the products to {results.facts['off']:.1e}")
 
 
-def _iff(results: Results) -> Verdict:
+def _iff(results: Results) -> ClaimVerdict:
     ends = {label: values[-1] for label, values in results.facts[CURVES].items()}
     words = ", ".join(f"{label}: {short(w)}" for label, w in ends.items())
     limit = math.pi / math.sinh(math.pi)
     stuck = abs(ends["1/t^2"] - limit) < 1e-3
-    return Verdict.of(
+    return ClaimVerdict.of(
         stuck and all(w < 0.01 for label, w in ends.items() if label != "1/t^2"),
         f"|w| after {ROUNDS} rounds: {words} (its limit is pi/sinh pi = {limit:.4f})",
     )
@@ -61,11 +61,11 @@ def _unequal(settings: Settings) -> dict[str, Any]:
     return {"limits": limits, "vanishing": vanishing}
 
 
-def _limits(results: Results) -> Verdict:
+def _limits(results: Results) -> ClaimVerdict:
     predicted = [1 / (3 + 4 * eta) for eta in ETAS]
     off = max(abs(a - b) for a, b in zip(results.facts["limits"], predicted, strict=True))
     vanishing = results.facts["vanishing"]
-    return Verdict.of(
+    return ClaimVerdict.of(
         off < 1e-9 and abs(vanishing - 1 / 3) < 1e-3 and all(abs(w - 1 / 3) > 1e-3 for w in results.facts["limits"]),
         f"limits are 1/(3 + 4 eta) to {off:.1e}, never 1/3; with eta = 1/t w is {vanishing:.5f}",
     )
@@ -106,11 +106,11 @@ def _cones(settings: Settings) -> dict[str, Any]:
     return {"defects": defects, "agree": agree}
 
 
-def _iff_obtuse(results: Results) -> Verdict:
+def _iff_obtuse(results: Results) -> ClaimVerdict:
     pairs = dict(zip(ANGLES, results.facts["defects"], strict=True))
     sharp = min(defect for angle, defect in pairs.items() if angle < 45)
     obtuse = max(defect for angle, defect in pairs.items() if angle >= 45)
-    return Verdict.of(
+    return ClaimVerdict.of(
         sharp > 1e-3 and obtuse < 1e-12,
         f"|R R x - R x| is at least {short(sharp)} below 45 degrees, {short(obtuse)} from there on",
     )
@@ -136,10 +136,10 @@ def _half(settings: Settings) -> dict[str, Any]:
     return {"w": w.tolist(), "R": R, "defects": defects, "plus": plus}
 
 
-def _idempotent(results: Results) -> Verdict:
+def _idempotent(results: Results) -> ClaimVerdict:
     defects = results.facts["defects"]
     words = ", ".join(f"eta = {eta:g}: {short(d)}" for eta, d in defects.items())
-    return Verdict.of(
+    return ClaimVerdict.of(
         results.facts["plus"] < 1e-12 and defects[1.0] < 1e-12, f"R = (w)_+ at eta = 1; |R R w - R w| {words}"
     )
 

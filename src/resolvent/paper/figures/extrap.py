@@ -7,7 +7,7 @@ import statistics
 from dataclasses import replace
 
 from resolvent.paper import networks
-from resolvent.paper.figure import HOLDS, IN_PART, NOT, Claim, Figure, First, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import HOLDS, IN_PART, NOT, Claim, ClaimVerdict, Figure, First, Panel, PanelLine, Settings
 from resolvent.paper.networks import FINE, FINE_WORDS, MNIST, QUICK_MNIST, QUICK_WORDS
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, algorithms, also
@@ -19,7 +19,7 @@ EXACT = ("fedsplit", "fedpi")
 BIASED = ("fedavg", "fedprox", "fedrp")
 
 
-def accelerated(lines: tuple[Line, ...], memory: int, on: str = "u") -> tuple[Line, ...]:
+def accelerated(lines: tuple[PanelLine, ...], memory: int, on: str = "u") -> tuple[PanelLine, ...]:
     """Each line; the same with Anderson as the paper prints it, dashed; and with this library's safeguards, dotted."""
     settings: Settings = {"anderson.memory": memory, "anderson.on": on}
     raw = also(lines, RAW, "--", settings | {"anderson.safeguard": False})
@@ -51,40 +51,42 @@ def _within(results: Results, label: str, limit: float) -> float:
     return float(after[0]) if len(after) > 1 else math.inf
 
 
-def _faster(results: Results) -> Verdict:
+def _faster(results: Results) -> ClaimVerdict:
     counts = rounds(results)
     words = ", ".join(f"{name} {_n(plain)} -> {_n(fast)}" for name, (plain, fast) in counts.items())
-    return Verdict.share({name: fast < plain for name, (plain, fast) in counts.items()}, f"rounds to 1e-6: {words}")
+    return ClaimVerdict.share(
+        {name: fast < plain for name, (plain, fast) in counts.items()}, f"rounds to 1e-6: {words}"
+    )
 
 
 def _n(n: float) -> str:
     return "not reached" if math.isinf(n) else f"{n:.0f}"
 
 
-def _most(results: Results) -> Verdict:
+def _most(results: Results) -> ClaimVerdict:
     last = float(max(results[next(iter(results))][0]["round"]))
     gains = {name: min(plain, last) / min(fast, last) for name, (plain, fast) in rounds(results).items()}
     one = min(gain for name, gain in gains.items() if _algorithm(results, name) in BIASED)
     other = max(gain for name, gain in gains.items() if _algorithm(results, name) in EXACT)
     least = min(gain for name, gain in gains.items() if _algorithm(results, name) in EXACT)
     words = ", ".join(f"{name} {gain:.0f}x" for name, gain in gains.items())
-    return Verdict(HOLDS if one >= other else IN_PART if one > least else NOT, f"fewer rounds: {words}")
+    return ClaimVerdict(HOLDS if one >= other else IN_PART if one > least else NOT, f"fewer rounds: {words}")
 
 
-def _same(results: Results) -> Verdict:
+def _same(results: Results) -> ClaimVerdict:
     pairs = [line.label for line in results.shown("-")]
     biased = [label for label in pairs if _algorithm(results, label) in BIASED]
     worst = max(abs(results.final(f"{label} | {RAW}") / results.final(label) - 1) for label in biased)
     exact = max(results.final(f"{label} | {RAW}") for label in pairs if label not in biased)
     first = max(results.at(label, 1) for label in pairs)
     words = f"biased limits differ by {worst:.1%} at most; exact methods end at {short(exact)} or less, accelerated"
-    return Verdict.of(worst < 0.05 and exact < 1e-9 * first, words)
+    return ClaimVerdict.of(worst < 0.05 and exact < 1e-9 * first, words)
 
 
-def _safe(results: Results) -> Verdict:
+def _safe(results: Results) -> ClaimVerdict:
     raw, safe = rounds(results), rounds(results, SAFE)
     words = ", ".join(f"{name} {_n(raw[name][1])} and {_n(safe[name][1])}" for name in raw)
-    return Verdict.share(
+    return ClaimVerdict.share(
         {name: safe[name][1] <= 1.3 * raw[name][1] for name in raw}, f"rounds, raw and safeguarded: {words}"
     )
 
@@ -113,21 +115,21 @@ def gain(results: Results, label: str, kind: str = RAW) -> float:
     return statistics.median(float(a["value"].sum() / b["value"].sum()) for a, b in pairs)
 
 
-def helped(results: Results) -> Verdict:
+def helped(results: Results) -> ClaimVerdict:
     """Which algorithms the raw acceleration of the mean helped, and which it harmed."""
     gains = {x.label: gain(results, x.label) for x in results.shown("-")}
     parts = {}
     for label, ratio in gains.items():
         parts[label] = ratio < BETTER if _algorithm(results, label) in STABLE else ratio > 1
     words = ", ".join(f"{label}: {short(ratio)}" for label, ratio in gains.items())
-    return Verdict.share(parts, f"area under the loss, accelerated over plain: {words}")
+    return ClaimVerdict.share(parts, f"area under the loss, accelerated over plain: {words}")
 
 
-def kept_safe(results: Results) -> Verdict:
+def kept_safe(results: Results) -> ClaimVerdict:
     """Whether the safeguarded acceleration harms nobody."""
     gains = {x.label: gain(results, x.label, SAFE) for x in results.shown("-")}
     words = ", ".join(f"{label}: {short(ratio)}" for label, ratio in gains.items())
-    return Verdict.share(
+    return ClaimVerdict.share(
         {k: v < 1.05 for k, v in gains.items()}, f"area under the loss, safeguarded over plain: {words}"
     )
 

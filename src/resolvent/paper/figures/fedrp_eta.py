@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from resolvent.paper.figure import Across, Figure, Panel, Verdict
+from resolvent.paper.figure import Across, ClaimVerdict, Figure, Panel
 from resolvent.paper.figures.eta_effect_fedprox import ROUNDS, SCHEDULES, STYLES, claims, lines
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC
 
 
-def _alike(panels: dict[str, Results]) -> Verdict:
+def _alike(panels: dict[str, Results]) -> ClaimVerdict:
     """FedRP's constant-step limits against those of FedProx, which its fixed points equal."""
     words, parts = [], {}
     for key, results in panels.items():
@@ -16,7 +16,7 @@ def _alike(panels: dict[str, Results]) -> Verdict:
         slope = results.slope(next(x for x in results.lines if x.endswith("/t")))
         parts[key] = slope < -1.5
         words.append(f"{key}: {label} ends at {short(results.final(label))}, 1/t falls with slope {slope:.2f}")
-    return Verdict.share(parts, "; ".join(words))
+    return ClaimVerdict.share(parts, "; ".join(words))
 
 
 FIGURE = Figure(

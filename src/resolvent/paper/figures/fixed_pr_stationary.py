@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from resolvent.experiment.tasks import task
-from resolvent.paper.figure import Claim, Figure, First, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, PanelLine, Settings
 from resolvent.paper.networks import MNIST, QUICK_MNIST
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, RAMP
@@ -80,27 +80,27 @@ def _times(ratio: float) -> str:
     return f"{short(ratio)}x" if math.isfinite(ratio) else "any factor, since some diverged,"
 
 
-def _product(results: Results, most: float = PROPER) -> Verdict:
+def _product(results: Results, most: float = PROPER) -> ClaimVerdict:
     gaps, L = gaps_of(results), results.facts["L"]
     spreads = _spreads(gaps)
     proper = [spread for c, spread in spreads.items() if c * L <= most]
     other = [spread for c, spread in spreads.items() if c * L > most]
     if not proper:
-        return Verdict.of(False, f"no product has eta (k-1) L <= {most:g}")
+        return ClaimVerdict.of(False, f"no product has eta (k-1) L <= {most:g}")
     whole = max(gaps.values()) / min(gaps.values())
     words = f"over k = {min(KS)}..{max(KS)} gaps at one product differ by {_times(max(proper))} at most where "
     words += f"eta (k-1) L <= {most:g}, by {_times(max(other))} beyond" if other else f"eta (k-1) L <= {most:g}"
-    return Verdict.of(max(proper) < 1.5, f"{words}; over all products by {_times(whole)}")
+    return ClaimVerdict.of(max(proper) < 1.5, f"{words}; over all products by {_times(whole)}")
 
 
-def _smaller(results: Results) -> Verdict:
+def _smaller(results: Results) -> ClaimVerdict:
     """Along every line of equal k the gap grows with eta; along every eta with k."""
     gaps = gaps_of(results)
     grows = all(gaps[c, k] < gaps[d, k] for k in KS for c, d in _pairs({c for c, _ in gaps}))
     columns = results.facts.get("columns", {})
     in_k = all(a < b for column in columns.values() for a, b in itertools.pairwise(column))
     words = f"the gap {'grows' if grows else 'does not always grow'} with eta along every line of equal k"
-    return Verdict.of(grows and in_k, words + (", and with k at equal eta" if columns else ""))
+    return ClaimVerdict.of(grows and in_k, words + (", and with k at equal eta" if columns else ""))
 
 
 def _pairs(values: set[float]) -> list[tuple[float, float]]:
@@ -108,19 +108,21 @@ def _pairs(values: set[float]) -> list[tuple[float, float]]:
     return list(itertools.pairwise(ordered))
 
 
-def _one(results: Results) -> Verdict:
-    return Verdict.of(results.facts["one"] < 1e-15, f"k = 1 ends at a gap of {short(results.facts['one'])} or less")
+def _one(results: Results) -> ClaimVerdict:
+    return ClaimVerdict.of(
+        results.facts["one"] < 1e-15, f"k = 1 ends at a gap of {short(results.facts['one'])} or less"
+    )
 
 
-def _confirmed(results: Results) -> Verdict:
+def _confirmed(results: Results) -> ClaimVerdict:
     plain, closed = results.final("plain"), results.facts["plain"]
     off = abs(plain / closed - 1)
-    return Verdict.of(off < 1e-3, f"k = 5, eta = 1e-5, run: {plain:.6g}; closed form: {closed:.6g}")
+    return ClaimVerdict.of(off < 1e-3, f"k = 5, eta = 1e-5, run: {plain:.6g}; closed form: {closed:.6g}")
 
 
-def _accelerated(results: Results) -> Verdict:
+def _accelerated(results: Results) -> ClaimVerdict:
     plain, fast = results.final("plain"), results.final(cell(1e-2, 5))
-    return Verdict.of(
+    return ClaimVerdict.of(
         abs(plain / fast - 1) < 1e-3, f"k = 5, eta = 0.0025: 6000 plain rounds {plain:.6g}, accelerated {fast:.6g}"
     )
 
@@ -141,25 +143,25 @@ def _draw(axis: Any, results: Results) -> None:
     axis.grid(alpha=0.25)
 
 
-def _grid(products: tuple[float, ...] = LOGISTIC_PRODUCTS, memory: int = 4) -> tuple[Line, ...]:
+def _grid(products: tuple[float, ...] = LOGISTIC_PRODUCTS, memory: int = 4) -> tuple[PanelLine, ...]:
     lines = []
     for c in products:
         for k in KS:
             settings = {"scheme.algorithm": "fedavg", "scheme.eta": c / (k - 1), "local.steps": k}
             fast = {"anderson.memory": memory, "run.rounds": 300, "stop.residual": 1e-7}
-            lines.append(Line(cell(c, k), settings | fast))
+            lines.append(PanelLine(cell(c, k), settings | fast))
     plain = {"scheme.algorithm": "fedavg", "scheme.eta": 1e-2 / 4, "local.steps": 5, "run.rounds": 6000}
-    return (*lines, Line("plain", plain | {"run.every": 10}))
+    return (*lines, PanelLine("plain", plain | {"run.every": 10}))
 
 
 def network_cell(k: int, rate: float) -> str:
     return f"k = {k}, eta = {rate:g}"
 
 
-def _network_lines() -> tuple[Line, ...]:
+def _network_lines() -> tuple[PanelLine, ...]:
     cells = itertools.product(NETWORK_KS, NETWORK_RATES)
     fedavg = {"scheme.algorithm": "fedavg"}
-    return tuple(Line(network_cell(k, r), fedavg | {"scheme.eta": r, "local.steps": k}) for k, r in cells)
+    return tuple(PanelLine(network_cell(k, r), fedavg | {"scheme.eta": r, "local.steps": k}) for k, r in cells)
 
 
 def _ends(results: Results) -> dict[tuple[int, float], float]:
@@ -179,24 +181,24 @@ def _network_draw(axis: Any, results: Results) -> None:
     axis.grid(alpha=0.25)
 
 
-def _crude(results: Results) -> Verdict:
+def _crude(results: Results) -> ClaimVerdict:
     """Runs at like products end at unlike losses."""
     ends = _ends(results)
     spreads = [max(ends[cell] for cell in those) / min(ends[cell] for cell in those) for those in ALIKE]
     words = "cells of about equal eta (k-1) end at losses " + " and ".join(f"{spread:.2g}x" for spread in spreads)
-    return Verdict.of(max(spreads) > 1.5, f"{words} apart")
+    return ClaimVerdict.of(max(spreads) > 1.5, f"{words} apart")
 
 
-def _larger(results: Results) -> Verdict:
+def _larger(results: Results) -> ClaimVerdict:
     """The text's "smaller is better" is said of enough rounds; with few, larger k and eta win."""
     ends = _ends(results)
     best, worst = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     words = f"best k = {best[0]}, eta = {best[1]:g} ({short(ends[best])}), worst k = {worst[0]}, eta = {worst[1]:g}"
     smallest = best[0] == min(NETWORK_KS) and best[1] == min(NETWORK_RATES)
-    return Verdict.of(smallest, f"{words} ({short(ends[worst])}): few rounds favour large steps")
+    return ClaimVerdict.of(smallest, f"{words} ({short(ends[worst])}): few rounds favour large steps")
 
 
-def _narrower(results: Results) -> Verdict:
+def _narrower(results: Results) -> ClaimVerdict:
     return _product(results, FIRST_PROPER)
 
 
@@ -215,7 +217,7 @@ FIGURE = Figure(
             "left",
             "Least squares, closed form",
             LEAST_SQUARES,
-            (Line("plain", {"scheme.algorithm": "fedavg", "local.steps": 5}, hidden=True),),
+            (PanelLine("plain", {"scheme.algorithm": "fedavg", "local.steps": 5}, hidden=True),),
             (
                 Claim("Fewer local steps and smaller eta give better final solutions.", _smaller),
                 Claim("The product eta (k-1) almost completely decides the final gap, for small eta.", _product,

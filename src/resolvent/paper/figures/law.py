@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from resolvent import theory
 from resolvent.experiment.tasks import task
-from resolvent.paper.figure import Claim, Figure, First, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, Settings
 from resolvent.paper.figures.mixing import GRID, NUMBERS, name
 from resolvent.paper.results import Results, short
-from resolvent.paper.settings import BLUE, GREY, LEAST_SQUARES, RED
+from resolvent.paper.settings import BLUE, LEAST_SQUARES, RED
 from resolvent.paper.small import section
-from resolvent.theory import closed_forms
+from resolvent.report.curves import GREY
 
 STEPS = (2, 3, 5, 10, 20, 50)
 PROPER = 0.35
@@ -22,17 +23,17 @@ def _predicted(settings: Settings) -> dict[str, Any]:
     gaps = {}
     for alpha in NUMBERS:
         for beta in NUMBERS:
-            eta = closed_forms.effective_eta(alpha, beta, settings["scheme.eta"])
-            gaps[name(alpha, beta)] = float(problem.gap(closed_forms.regularised_minimiser(problem, eta).unsqueeze(0)))
+            eta = theory.effective_eta(alpha, beta, settings["scheme.eta"])
+            gaps[name(alpha, beta)] = float(problem.gap(theory.regularised_minimiser(problem, eta).unsqueeze(0)))
     return {"predicted": gaps}
 
 
-def _agree(results: Results) -> Verdict:
+def _agree(results: Results) -> ClaimVerdict:
     predicted = results.facts["predicted"]
     biased = [label for label in predicted if label != name(2, 2)]
     off = max(abs(results.final(label) / predicted[label] - 1) for label in biased)
     exact = results.final(name(2, 2))
-    return Verdict.of(
+    return ClaimVerdict.of(
         off < 1e-3 and exact < 1e-12, f"{len(biased)} gaps agree to {off:.1e}; (2, 2) ends at {short(exact)}"
     )
 
@@ -52,26 +53,26 @@ def _averages(settings: Settings) -> dict[str, Any]:
     problem: Any = task(section(settings), 0).problem
     eta, star, rows = settings["scheme.eta"], problem.minimiser, {}
     for k in STEPS:
-        w = closed_forms.fedavg_fixed_point(problem, eta, k)
-        half, whole = (closed_forms.regularised_minimiser(problem, eta * (k - 1) / n) for n in (2, 1))
+        w = theory.fedavg_fixed_point(problem, eta, k)
+        half, whole = (theory.regularised_minimiser(problem, eta * (k - 1) / n) for n in (2, 1))
         rows[k] = tuple(float((w - x).norm() / (w - star).norm()) for x in (half, whole))
-    return {"rows": rows, "curvature": eta * closed_forms.curvatures(problem)[1]}
+    return {"rows": rows, "curvature": eta * theory.curvatures(problem)[1]}
 
 
-def _half(results: Results) -> Verdict:
+def _half(results: Results) -> ClaimVerdict:
     rows, L = results.facts["rows"], results.facts["curvature"]
     words = ", ".join(f"k = {k}: {half:.0%} against {whole:.0%}" for k, (half, whole) in rows.items())
     short_paths = {k: row for k, row in rows.items() if (k - 1) * L <= PROPER}
-    return Verdict.of(
+    return ClaimVerdict.of(
         bool(short_paths) and all(half < 0.1 and half < whole / 5 for half, whole in short_paths.values()),
         f"distance to FedProx at eta (k-1)/2 and at eta (k-1), over that to w*: {words}; L eta = {short(L)}",
     )
 
 
-def _half_first(results: Results) -> Verdict:
+def _half_first(results: Results) -> ClaimVerdict:
     rows = {k: row for k, row in results.facts["rows"].items() if k <= 10}
     words = ", ".join(f"k = {k}: {half:.0%} against {whole:.0%}" for k, (half, whole) in rows.items())
-    return Verdict.of(all(half < 0.05 and half < whole / 5 for half, whole in rows.values()), words)
+    return ClaimVerdict.of(all(half < 0.05 and half < whole / 5 for half, whole in rows.values()), words)
 
 
 def _draw_averages(axis: Any, results: Results) -> None:

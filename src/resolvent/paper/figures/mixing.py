@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Any
 
-from resolvent.paper.figure import Claim, Figure, First, Line, Panel, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, PanelLine
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, RAMP
 
@@ -19,10 +19,10 @@ def name(alpha: float, beta: float, gamma: float = 1.0) -> str:
     return f"({alpha:g}, {beta:g}, {gamma:g})"
 
 
-def line(alpha: float, beta: float, gamma: float = 1.0, **more: Any) -> Line:
+def line(alpha: float, beta: float, gamma: float = 1.0, **more: Any) -> PanelLine:
     """A scheme by its three numbers."""
     numbers = {"scheme.algorithm": "custom", "scheme.alpha": alpha, "scheme.beta": beta, "scheme.gamma": gamma}
-    return Line(more.pop("label", name(alpha, beta, gamma)), numbers, **more)
+    return PanelLine(more.pop("label", name(alpha, beta, gamma)), numbers, **more)
 
 
 GRID = tuple(line(alpha, beta) for alpha in NUMBERS for beta in NUMBERS)
@@ -41,34 +41,34 @@ def _rounds(results: Results, label: str) -> float:
     return float(far[-1] + 1)
 
 
-def _gamma_speed(results: Results) -> Verdict:
+def _gamma_speed(results: Results) -> ClaimVerdict:
     parts, words = {}, []
     for alpha, beta in PAIRS:
         counts = [_rounds(results, f"gamma = {gamma:g} | {alpha:g}, {beta:g}") for gamma in GAMMAS]
         parts[f"({alpha:g}, {beta:g})"] = all(b < a for a, b in itertools.pairwise(counts))
         words.append(f"({alpha:g}, {beta:g}): " + ", ".join(short(n) for n in counts))
-    return Verdict.share(parts, f"rounds at gamma = 1/4, 1/2, 3/4, 1: {'; '.join(words)}")
+    return ClaimVerdict.share(parts, f"rounds at gamma = 1/4, 1/2, 3/4, 1: {'; '.join(words)}")
 
 
-def _gamma_limit(results: Results, alike: float = 0.05) -> Verdict:
+def _gamma_limit(results: Results, alike: float = 0.05) -> ClaimVerdict:
     ends = [results.final(f"gamma = {gamma:g} | 1, 1") for gamma in GAMMAS]
     exact = max(results.final(f"gamma = {gamma:g} | 2, 2") for gamma in GAMMAS)
     apart = max(ends) / min(ends) - 1
-    return Verdict.of(
+    return ClaimVerdict.of(
         apart < alike and exact < 1e-3 * min(ends),
         f"(1, 1) ends within {apart:.1e} of {short(ends[0])} at every gamma, (2, 2) below {short(exact)}",
     )
 
 
-def _both(results: Results) -> Verdict:
+def _both(results: Results) -> ClaimVerdict:
     ends = {f"both {x:g}": results.final(name(x, x)) for x in NUMBERS}
     words = ", ".join(f"{label}: {short(gap)}" for label, gap in ends.items())
     values = list(ends.values())
     falls = all(b < a for a, b in itertools.pairwise(values))
-    return Verdict.of(falls and values[-1] < 1e-6 * values[0], f"final gaps: {words}")
+    return ClaimVerdict.of(falls and values[-1] < 1e-6 * values[0], f"final gaps: {words}")
 
 
-def _one(results: Results) -> Verdict:
+def _one(results: Results) -> ClaimVerdict:
     """What moving one of them to 2 does to the gap and to the rounds."""
     base = name(1, 1)
     gaps = {label: results.final(base) / results.final(x) for label, x in _single().items()}
@@ -77,7 +77,7 @@ def _one(results: Results) -> Verdict:
     parts = {f"{label}'s gap": gaps[label] < 1.5 for label in gaps} | {
         f"{k}'s speed": v < 1.5 for k, v in speed.items()
     }
-    return Verdict.share(parts, words)
+    return ClaimVerdict.share(parts, words)
 
 
 def _single() -> dict[str, str]:

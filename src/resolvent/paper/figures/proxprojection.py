@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.paper.figure import Claim, Figure, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, Panel, Settings
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import BLUE, RED
 
@@ -50,14 +50,14 @@ def _points(settings: Settings) -> dict[str, Any]:
     return facts | {"middle": float(((R + v) / 2 - foot).norm())}
 
 
-def _projects(results: Results) -> Verdict:
+def _projects(results: Results) -> ClaimVerdict:
     f = results.facts
     words = f"of 20,000 points on C's rim none is nearer, and w - P w is normal to C to {short(f['turn'])}"
-    return Verdict.of(f["far"] < 1e-9 and f["turn"] < 1e-9 and f["same"] < 1e-12, f"{words}, whatever eta is")
+    return ClaimVerdict.of(f["far"] < 1e-9 and f["turn"] < 1e-9 and f["same"] < 1e-12, f"{words}, whatever eta is")
 
 
-def _reflects(results: Results) -> Verdict:
-    return Verdict.of(
+def _reflects(results: Results) -> ClaimVerdict:
+    return ClaimVerdict.of(
         results.facts["middle"] < 1e-12, f"P v is the middle of v and R v to {short(results.facts['middle'])}"
     )
 

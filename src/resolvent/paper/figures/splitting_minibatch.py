@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from resolvent.paper import networks
-from resolvent.paper.figure import Claim, Figure, First, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, PanelLine, Settings
 from resolvent.paper.networks import MNIST, QUICK_MNIST, QUICK_WORDS
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, algorithms, also
@@ -17,7 +17,7 @@ SQUARES_LR, LOGISTIC_LR = 1.5e-6, 1e-3
 """Of steps inside a prox: ten of them take it most of the way, and their noise stays below FedAvg's."""
 
 
-def _lines(batch: int, lr: float) -> tuple[Line, ...]:
+def _lines(batch: int, lr: float) -> tuple[PanelLine, ...]:
     """A prox is two epochs of minibatch steps; the same with as many full gradient steps, thin."""
     made = []
     for line in algorithms():
@@ -33,14 +33,14 @@ def _lines(batch: int, lr: float) -> tuple[Line, ...]:
     return (*made, *also(whole, FULL, ":", {}))
 
 
-def _nobody(results: Results) -> Verdict:
+def _nobody(results: Results) -> ClaimVerdict:
     floors = {line.label: results.floor(line.label) for line in results.shown("-")}
     start = results.at("FedAvg, k = 1", 1)
     words = "gaps where they settle: " + ", ".join(f"{label}: {short(value)}" for label, value in floors.items())
-    return Verdict.share({label: value > 1e-12 * start for label, value in floors.items()}, words)
+    return ClaimVerdict.share({label: value > 1e-12 * start for label, value in floors.items()}, words)
 
 
-def _slower(results: Results) -> Verdict:
+def _slower(results: Results) -> ClaimVerdict:
     """Rounds to a tenth above the worse of both ends, with minibatches and with as many full steps."""
     parts, words = {}, []
     for line in results.shown("-"):
@@ -49,14 +49,14 @@ def _slower(results: Results) -> Verdict:
         a, b = results.rounds_to(line.label, level), results.rounds_to(full, level)
         parts[line.label] = a > b
         words.append(f"{line.label} {short(b)} -> {short(a)}")
-    return Verdict.share(parts, f"rounds to a common level, full -> minibatches: {', '.join(words)}")
+    return ClaimVerdict.share(parts, f"rounds to a common level, full -> minibatches: {', '.join(words)}")
 
 
-def _one_epoch(results: Results) -> Verdict:
+def _one_epoch(results: Results) -> ClaimVerdict:
     one = results.floor("FedAvg, k = 1")
     others = {label: results.floor(label) for label in ("FedSplit", "FedPi")}
     words = f"FedAvg, k = 1 {short(one)}, " + ", ".join(f"{label}: {short(x)}" for label, x in others.items())
-    return Verdict.share({label: x < one / 1.1 for label, x in others.items()}, words)
+    return ClaimVerdict.share({label: x < one / 1.1 for label, x in others.items()}, words)
 
 
 FIRST_ROUNDS, FIRST_LR = 120, 1e-6
@@ -78,7 +78,7 @@ CLAIMS = (
 SQUARES = tuple(replace(claim, first=SHORTER) for claim in CLAIMS)
 
 
-def _network() -> tuple[Line, ...]:
+def _network() -> tuple[PanelLine, ...]:
     """100 epochs of 5 batches; quick: 2 epochs of 5 batches, so 10 steps."""
     made = []
     for line in networks.algorithms():
@@ -87,11 +87,11 @@ def _network() -> tuple[Line, ...]:
     return tuple(made)
 
 
-def _network_best(results: Results, tie: float = 1.05) -> Verdict:
+def _network_best(results: Results, tie: float = 1.05) -> ClaimVerdict:
     finals = {label: results.final(label) for label in results.lines}
     order = sorted(finals, key=finals.__getitem__)
     words = "final losses: " + ", ".join(f"{label}: {short(finals[label])}" for label in order)
-    return Verdict.of(finals[networks.MANY] <= tie * finals[order[0]], words)
+    return ClaimVerdict.of(finals[networks.MANY] <= tie * finals[order[0]], words)
 
 
 STRICT = First(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resolvent.paper.figure import Across, Claim, Figure, First, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import Across, Claim, ClaimVerdict, Figure, First, Panel, PanelLine, Settings
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, algorithms
 
@@ -12,7 +12,7 @@ HOLD = "hold"
 STYLES = {"-": "Algorithm 1", ":": "hold (ours)"}
 
 
-def _lines(p: float) -> tuple[Line, ...]:
+def _lines(p: float) -> tuple[PanelLine, ...]:
     paper: Settings = {"participation.probability": p, "participation.absent": "paper"}
     printed = tuple(replace(line, settings=line.settings | paper) for line in algorithms())
     ours = [x for x in printed if x.settings["scheme.algorithm"] in ("fedsplit", "fedpi")]
@@ -25,29 +25,29 @@ def _floors(results: Results) -> dict[str, float]:
     return {line.label: results.floor(line.label) for line in results.shown("-")}
 
 
-def _nobody(results: Results) -> Verdict:
+def _nobody(results: Results) -> ClaimVerdict:
     floors = _floors(results)
     start = results.at("FedProx", 1)
     words = "gaps where they settle: " + ", ".join(f"{label}: {short(value)}" for label, value in floors.items())
-    return Verdict.share({label: value > 1e-9 * start for label, value in floors.items()}, words)
+    return ClaimVerdict.share({label: value > 1e-9 * start for label, value in floors.items()}, words)
 
 
-def _especially(results: Results) -> Verdict:
+def _especially(results: Results) -> ClaimVerdict:
     floors = _floors(results)
     order = sorted(floors, key=floors.__getitem__)
     place = order.index("FedAvg, k = 1") + 1
-    return Verdict.of(
+    return ClaimVerdict.of(
         order[-1] == "FedAvg, k = 1",
         f"FedAvg, k = 1 settles at {short(floors['FedAvg, k = 1'])}: number {place} of {len(order)} from the best, "
         f"{order[-1]} is last at {short(floors[order[-1]])}",
     )
 
 
-def _held(results: Results) -> Verdict:
+def _held(results: Results) -> ClaimVerdict:
     names = [line.label for line in results.shown(":")]
     floors = {label: (results.final(label), results.floor(label.split(" | ")[0])) for label in names}
     words = ", ".join(f"{label.split(' | ')[0]} {short(a)} instead of {short(b)}" for label, (a, b) in floors.items())
-    return Verdict.share({label: a < b / 100 for label, (a, b) in floors.items()}, f"with hold {words}")
+    return ClaimVerdict.share({label: a < b / 100 for label, (a, b) in floors.items()}, f"with hold {words}")
 
 
 def _peak(results: Results, label: str) -> float:
@@ -56,7 +56,7 @@ def _peak(results: Results, label: str) -> float:
     return float(values[values.index > values.index[-1] / 10].max())
 
 
-def _unstable(panels: dict[str, Results]) -> Verdict:
+def _unstable(panels: dict[str, Results]) -> ClaimVerdict:
     """FedSplit against FedPi: how high it still jumps, and whether it comes back."""
     words, parts = [], {}
     for key, results in panels.items():
@@ -64,14 +64,14 @@ def _unstable(panels: dict[str, Results]) -> Verdict:
         parts[key] = split > 10 * pi
         words.append(f"{key}: FedSplit jumps to {short(split)} and settles at {short(results.floor('FedSplit'))}, "
                      f"FedPi to {short(pi)} and {short(results.floor('FedPi'))}")  # fmt: skip
-    return Verdict.share(parts, f"after the first tenth of the rounds {'; '.join(words)}")
+    return ClaimVerdict.share(parts, f"after the first tenth of the rounds {'; '.join(words)}")
 
 
-def _unsettled(panels: dict[str, Results]) -> Verdict:
+def _unsettled(panels: dict[str, Results]) -> ClaimVerdict:
     """FedSplit against FedPi by where they settle."""
     floors = {key: (results.floor("FedSplit"), results.floor("FedPi")) for key, results in panels.items()}
     words = "; ".join(f"{key}: FedSplit {short(split)}, FedPi {short(pi)}" for key, (split, pi) in floors.items())
-    return Verdict.share({key: split > 10 * pi for key, (split, pi) in floors.items()}, words)
+    return ClaimVerdict.share({key: split > 10 * pi for key, (split, pi) in floors.items()}, words)
 
 
 SETTLES = First("ten times FedPi's gap where they settle", _unsettled)

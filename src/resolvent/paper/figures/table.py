@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 import resolvent as rs
-from resolvent.paper.figure import Claim, Figure, First, Line, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, PanelLine, Settings
 from resolvent.paper.figures.splitting_minibatch import EPOCHS, ROUNDS, SQUARES_LR
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, PROX, fedavg
 from resolvent.paper.small import quietly
 
-TITLES = {"fedavg": "FedAvg", "fedprox": "FedProx", "fedsplit": "FedSplit", "fedpi": "FedPi", "fedrp": "FedRP"}
+TITLES = {name: rs.TABLE[name].title for name in ("fedavg", *PROX.values())}
 ORIGINAL, REGULARISED, NOTHING = "original", "regularised", "–"
 KNOWN, OPEN = "✓", "?"
 PAPER = {  # constant eta, vanishing eta, nonconvex, sampling, stochastic
@@ -30,7 +30,7 @@ SOLVED = -0.5
 """A gap with a log-log slope below this is still on its way to zero."""
 
 
-def _vanishing_lines(eta0: float, k: int) -> tuple[Line, ...]:
+def _vanishing_lines(eta0: float, k: int) -> tuple[PanelLine, ...]:
     """Those whose step vanishes, FedAvg's k steps from eta0 on."""
     made = []
     for line in _lines():
@@ -41,9 +41,9 @@ def _vanishing_lines(eta0: float, k: int) -> tuple[Line, ...]:
     return tuple(made)
 
 
-def _lines() -> tuple[Line, ...]:
+def _lines() -> tuple[PanelLine, ...]:
     """The same runs as in other figures, wherever these have them."""
-    made = [Line(f"FedAvg, k = 5 | {CONSTANT}", fedavg(5).settings)]
+    made = [PanelLine(f"FedAvg, k = 5 | {CONSTANT}", fedavg(5).settings)]
     for title in TITLES.values():
         scheme: Settings = fedavg(1).settings if title == "FedAvg" else {"scheme.algorithm": PROX[title]}
         eta0 = 2e-4 if title == "FedAvg" else 1e-3
@@ -57,7 +57,7 @@ def _lines() -> tuple[Line, ...]:
             HELD: sampled | {"participation.absent": "hold"},
             BATCHES: {"local.batch": 1000, "run.rounds": ROUNDS} | local,
         }
-        made += [Line(f"{title} | {case}", scheme | settings) for case, settings in cases.items()]
+        made += [PanelLine(f"{title} | {case}", scheme | settings) for case, settings in cases.items()]
     return tuple(made)
 
 
@@ -97,46 +97,46 @@ def table(results: Results) -> tuple[list[str], list[list[str]]]:
     return ["algorithm", "alpha", "beta", "gamma", *columns], rows
 
 
-def _constant(results: Results) -> Verdict:
+def _constant(results: Results) -> ClaimVerdict:
     gaps = {title: results.final(f"{title} | {CONSTANT}") for title in TITLES.values()}
     more = results.final(f"FedAvg, k = 5 | {CONSTANT}")
     parts = {title: (gap < EXACT) == (PAPER[title][0] == ORIGINAL) for title, gap in gaps.items()}
     parts["FedAvg with k = 5"] = more < EXACT
     words = ", ".join(f"{title}: {short(gap)}" for title, gap in gaps.items())
-    return Verdict.share(parts, f"gaps: {words} (FedAvg with k = 1; with k = 5 {short(more)})")
+    return ClaimVerdict.share(parts, f"gaps: {words} (FedAvg with k = 1; with k = 5 {short(more)})")
 
 
-def _vanishing(results: Results) -> Verdict:
+def _vanishing(results: Results) -> ClaimVerdict:
     those = [title for title, said in PAPER.items() if said[1] == ORIGINAL]
     slopes = {title: results.slope(f"{title} | {VANISHING}") for title in those}
     done = {title: results.final(f"{title} | {VANISHING}") < EXACT for title in those}
     words = ", ".join(
         f"{title} {results.final(f'{title} | {VANISHING}'):.1e} (slope {s:.1f})" for title, s in slopes.items()
     )
-    return Verdict.share(
+    return ClaimVerdict.share(
         {title: done[title] or slope < SOLVED for title, slope in slopes.items()}, f"gaps with 1/t: {words}"
     )
 
 
-def _nonconvex(results: Results) -> Verdict:
+def _nonconvex(results: Results) -> ClaimVerdict:
     losses = results.facts["losses"]
     those = [title for title, said in PAPER.items() if said[2] == KNOWN]
     words = ", ".join(f"{title} {first:.2f} -> {last:.2f}" for title, (first, last) in losses.items())
-    return Verdict.share({title: losses[title][1] < 0.7 * losses[title][0] for title in those}, f"losses: {words}")
+    return ClaimVerdict.share({title: losses[title][1] < 0.7 * losses[title][0] for title in those}, f"losses: {words}")
 
 
-def _rest_first(results: Results) -> Verdict:
+def _rest_first(results: Results) -> ClaimVerdict:
     held = {title: results.final(f"{title} | {HELD}") for title in ("FedSplit", "FedPi")}
     words = ", ".join(f"{title}: {short(gap)}" for title, gap in held.items())
-    return Verdict.share({title: gap < 1e-9 for title, gap in held.items()}, words)
+    return ClaimVerdict.share({title: gap < 1e-9 for title, gap in held.items()}, words)
 
 
-def _rest(results: Results) -> Verdict:
+def _rest(results: Results) -> ClaimVerdict:
     """The table's question marks ask for theory; what runs say is that with hold the exact methods stay exact."""
     held = {title: results.final(f"{title} | {HELD}") for title in ("FedSplit", "FedPi")}
     first = {title: results.at(f"{title} | {HELD}", 1) for title in held}
     words = ", ".join(f"{title}: {short(first[title])} -> {short(gap)}" for title, gap in held.items())
-    return Verdict.share(
+    return ClaimVerdict.share(
         {title: gap < 1e-9 * first[title] for title, gap in held.items()}, f"gaps with hold at p = 0.5: {words}"
     )
 

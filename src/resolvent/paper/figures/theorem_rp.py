@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import resolvent as rs
-from resolvent.paper.figure import Claim, Figure, First, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, Settings
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import BLUE, GREEN, ORANGE, PINK, RED
 from resolvent.paper.small import CURVES, draw_curves, gaps, path
@@ -54,16 +54,16 @@ def _narrow(settings: Settings) -> dict[str, Any]:
     return {CURVES: moved, "inside": float(cones.value(ends["obtuse cones"].unsqueeze(0)).sum()) == 0}
 
 
-def _regularised(results: Results) -> Verdict:
-    return Verdict.of(
+def _regularised(results: Results) -> ClaimVerdict:
+    return ClaimVerdict.of(
         results.facts["off"] < 1e-10, f"relative distance to the regularised solution {results.facts['off']:.1e}"
     )
 
 
-def _converges(results: Results, cones: str = "eight halfspaces") -> Verdict:
+def _converges(results: Results, cones: str = "eight halfspaces") -> ClaimVerdict:
     ends = {name: results.facts[CURVES][name][-1] for name, idempotent in SETS.items() if idempotent}
     words = ", ".join(f"{name}: {short(step)}" for name, step in ends.items())
-    return Verdict.of(
+    return ClaimVerdict.of(
         max(ends.values()) < 1e-10 and results.facts["inside"],
         f"last steps: {words}; it ends {'inside' if results.facts['inside'] else 'outside'} all of the cones, {cones}",
     )
@@ -76,9 +76,9 @@ NARROW = First(
 )
 
 
-def _needed(results: Results) -> Verdict:
+def _needed(results: Results) -> ClaimVerdict:
     step = results.facts[CURVES]["one common point"][-1]
-    return Verdict.of(
+    return ClaimVerdict.of(
         step > 0.1, f"users who share one point: R = -id is not idempotent, and steps stay at {short(step)}"
     )
 
@@ -102,17 +102,17 @@ def _variants(settings: Settings) -> dict[str, Any]:
     return {CURVES: curves, "rates": rates, "half": float((models["R_H P"][-1] - half).norm())}
 
 
-def _linear(results: Results) -> Verdict:
+def _linear(results: Results) -> ClaimVerdict:
     rates = results.facts["rates"]
     words = ", ".join(f"{name} by {rate:.3f} a round" for name, rate in rates.items())
-    return Verdict.of(max(rates.values()) < 0.99, f"steps shrink: {words}")
+    return ClaimVerdict.of(max(rates.values()) < 0.99, f"steps shrink: {words}")
 
 
-def _elsewhere(results: Results) -> Verdict:
+def _elsewhere(results: Results) -> ClaimVerdict:
     ends = {name: results.facts[CURVES][name][-1] for name in ("R_H G", "R_H P")}
     words = ", ".join(f"{name}: {short(gap)}" for name, gap in ends.items())
     pi = results.facts[CURVES]["FedPi"][-1]
-    return Verdict.of(
+    return ClaimVerdict.of(
         min(ends.values()) > 1e6 * max(pi, 1e-18),
         f"final gaps: {words}, FedPi {short(pi)}; R_H P solves the regularised problem at eta/2 to "
         f"{results.facts['half']:.1e}",

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import resolvent as rs
-from resolvent.paper.figure import Claim, Figure, First, Panel, Settings, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, Settings
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import BLACK, BLUE, GREEN, ORANGE, PINK, RED
 from resolvent.paper.small import CURVES, draw_curves, gaps, path
@@ -41,22 +41,22 @@ def _homogeneous(settings: Settings) -> dict[str, Any]:
     return {CURVES: curves, "rises": max(b - a for a, b in itertools.pairwise(distance))}
 
 
-def _comes_home(results: Results) -> Verdict:
+def _comes_home(results: Results) -> ClaimVerdict:
     ends = {label: values[-1] for label, values in results.facts[CURVES].items()}
     words = ", ".join(f"{label}: {short(gap)}" for label, gap in ends.items())
-    return Verdict.of(all(gap < 1e-12 for label, gap in ends.items() if label.startswith("common")), words)
+    return ClaimVerdict.of(all(gap < 1e-12 for label, gap in ends.items() if label.startswith("common")), words)
 
 
-def _fejer(results: Results) -> Verdict:
-    return Verdict.of(
+def _fejer(results: Results) -> ClaimVerdict:
+    return ClaimVerdict.of(
         results.facts["rises"] < 1e-12,
         f"the distance to a minimiser never grew by more than {results.facts['rises']:.1e}",
     )
 
 
-def _needed(results: Results) -> Verdict:
+def _needed(results: Results) -> ClaimVerdict:
     end = results.facts[CURVES]["no common minimiser, p = 0.5"][-1]
-    return Verdict.of(end > 1e-6, f"without a common minimiser it stalls at {short(end)}")
+    return ClaimVerdict.of(end > 1e-6, f"without a common minimiser it stalls at {short(end)}")
 
 
 # --- thm:fp: steps that vanish slowly, on average --------------------------------------------------------------------
@@ -91,14 +91,14 @@ def _averages(problem: rs.AbsoluteDeviations, rounds: int) -> dict[str, Any]:
     return {CURVES: found}
 
 
-def _conditions(results: Results, marks: tuple[int, ...] = (70, 200, 600)) -> Verdict:
+def _conditions(results: Results, marks: tuple[int, ...] = (70, 200, 600)) -> ClaimVerdict:
     """Both schedules that meet the conditions still fall; the faster of them is below those that do not meet them."""
     curves = results.facts[CURVES]
     good = [values for label, values in curves.items() if "both" in label]
     bad = [values[-1] for label, values in curves.items() if "both" not in label]
     falls = all(values[n - 1] > values[3 * n - 1] for values in good for n in marks)
     words = ", ".join(f"{label}: {short(values[-1])}" for label, values in curves.items())
-    return Verdict.of(
+    return ClaimVerdict.of(
         falls and min(values[-1] for values in good) < min(bad),
         f"gaps of the averages after {len(good[0])} rounds: {words}",
     )
@@ -127,18 +127,20 @@ def _vanilla(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _itself(results: Results) -> Verdict:
+def _itself(results: Results) -> ClaimVerdict:
     ends = {label: values[-1] / values[0] for label, values in results.facts[CURVES].items() if label.endswith("1/t")}
     words = ", ".join(f"{label}: {short(gap)}" for label, gap in ends.items())
-    return Verdict.of(all(gap < 1e-4 for gap in ends.values()), f"last gap over the first, without averaging: {words}")
+    return ClaimVerdict.of(
+        all(gap < 1e-4 for gap in ends.values()), f"last gap over the first, without averaging: {words}"
+    )
 
 
-def _linear(results: Results) -> Verdict:
+def _linear(results: Results) -> ClaimVerdict:
     values = results.facts[CURVES]["interior, 1/t"]
     ratio = values[-1] / values[-2]
     slope = np.log(values[-1] / values[ROUNDS // 2]) / np.log(ROUNDS / (ROUNDS // 2 + 1))
     words = f"(-w)_+^2/2 with eta = 1/t: the gap falls like t^{slope:.2f}, the last round shrinks it to {ratio:.5f}"
-    return Verdict.of(ratio < 0.99, words)
+    return ClaimVerdict.of(ratio < 0.99, words)
 
 
 # --- the bound on envelopes ------------------------------------------------------------------------------------------
@@ -165,16 +167,16 @@ def _envelopes(settings: Settings) -> dict[str, Any]:
     return {"shares": shares}
 
 
-def _bounded(results: Results) -> Verdict:
+def _bounded(results: Results) -> ClaimVerdict:
     worst = max(max(column) for column in results.facts["shares"].values())
-    return Verdict.of(
+    return ClaimVerdict.of(
         worst < 1 + 1e-6, f"f - env f is at most {worst:.6f} of the bound, over four functions, two nonconvex"
     )
 
 
-def _tight(results: Results, least: float = 0.99) -> Verdict:
+def _tight(results: Results, least: float = 0.99) -> ClaimVerdict:
     share = results.facts["shares"]["2|w|"]
-    return Verdict.of(min(share) > least, f"for M|w| it is {min(share):.5f} of the bound, or more")
+    return ClaimVerdict.of(min(share) > least, f"for M|w| it is {min(share):.5f} of the bound, or more")
 
 
 def _draw_shares(axis: Any, results: Results) -> None:

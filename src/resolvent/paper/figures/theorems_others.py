@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import resolvent as rs
-from resolvent.paper.figure import HOLDS, IN_PART, NOT, Claim, Figure, Panel, Settings, Verdict
+from resolvent.paper.figure import HOLDS, IN_PART, NOT, Claim, ClaimVerdict, Figure, Panel, Settings
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY, VIOLET
 from resolvent.paper.small import CURVES, draw_curves, gaps, path, quietly
@@ -51,23 +51,25 @@ def _reflectors(settings: Settings) -> dict[str, Any]:
     return {"measured": measured, "predicted": predicted, "flat": {k: _constant(f, 1.0) for k, f in FLAT.items()}}
 
 
-def _contraction(results: Results) -> Verdict:
+def _contraction(results: Results) -> ClaimVerdict:
     flat = results.facts["flat"]
     words = ", ".join(f"{label} {value:.4f}" for label, value in flat.items())
-    return Verdict.of(all(value > 0.999 for value in flat.values()), f"reflectors without strong convexity: {words}")
+    return ClaimVerdict.of(
+        all(value > 0.999 for value in flat.values()), f"reflectors without strong convexity: {words}"
+    )
 
 
-def _modulus(results: Results) -> Verdict:
+def _modulus(results: Results) -> ClaimVerdict:
     """f is (1 - gamma)/(1 + gamma) strongly convex, at eta = 1."""
     implied = [(1 - g) / (1 + g) for g in results.facts["measured"]]
     words = ", ".join(f"mu = {mu:g} implied {value:.3g}" for mu, value in zip(MUS, implied, strict=True))
-    return Verdict.of(all(v <= 1.02 * mu for mu, v in zip(MUS, implied, strict=True)), words)
+    return ClaimVerdict.of(all(v <= 1.02 * mu for mu, v in zip(MUS, implied, strict=True)), words)
 
 
-def _converse(results: Results) -> Verdict:
+def _converse(results: Results) -> ClaimVerdict:
     pairs = zip(results.facts["measured"], results.facts["predicted"], strict=True)
     worst = max(abs(a - b) for a, b in pairs)
-    return Verdict.of(worst < 0.01, f"max((1-eta mu)/(1+eta mu), (eta L-1)/(eta L+1)) to within {worst:.1e}")
+    return ClaimVerdict.of(worst < 0.01, f"max((1-eta mu)/(1+eta mu), (eta L-1)/(eta L+1)) to within {worst:.1e}")
 
 
 def _draw_reflectors(axis: Any, results: Results) -> None:
@@ -99,16 +101,16 @@ def _deviations(settings: Settings) -> dict[str, Any]:
     return {CURVES: curves}
 
 
-def _convex_enough(results: Results) -> Verdict:
+def _convex_enough(results: Results) -> ClaimVerdict:
     worst = {label: max(v[-50:]) for label, v in results.facts[CURVES].items()}
     pi = [value for label, value in worst.items() if label.startswith("FedPi")]
     words = ", ".join(f"{label}: {short(value)}" for label, value in worst.items())
-    return Verdict.of(max(pi) < 1e-6, f"largest over the last 50 rounds: {words}")
+    return ClaimVerdict.of(max(pi) < 1e-6, f"largest over the last 50 rounds: {words}")
 
 
-def _split_fails(results: Results) -> Verdict:
+def _split_fails(results: Results) -> ClaimVerdict:
     worst = [max(v[-50:]) for label, v in results.facts[CURVES].items() if label.startswith("FedSplit")]
-    return Verdict.of(min(worst) > 1e-3, f"FedSplit still at {' and '.join(short(value) for value in worst)}")
+    return ClaimVerdict.of(min(worst) > 1e-3, f"FedSplit still at {' and '.join(short(value) for value in worst)}")
 
 
 def _admm(settings: Settings) -> dict[str, Any]:
@@ -131,10 +133,10 @@ def _admm(settings: Settings) -> dict[str, Any]:
     return {"apart": apart, "off": off, "frozen": stays}
 
 
-def _same_as_admm(results: Results) -> Verdict:
+def _same_as_admm(results: Results) -> ClaimVerdict:
     f = results.facts["admm"]
     words = f"over 30 rounds: iterates differ by {f['apart']:.1e}, the mean of the dual is {f['off']:.1e}"
-    return Verdict.of(
+    return ClaimVerdict.of(
         max(f.values()) < 1e-12, f"{words}, and with the dual frozen at 0 it is FedProx to {f['frozen']:.1e}"
     )
 
@@ -165,17 +167,17 @@ def _rounds(problem: Any, scheme: Any) -> float:
     return float(run.history["round"].iloc[-1]) if run.status == "stopped" else math.inf
 
 
-def _root_two(results: Results) -> Verdict:
+def _root_two(results: Results) -> ClaimVerdict:
     ratios = {name: min(t["FedPi"]) / min(t["FedSplit"]) for name, t in results.facts["tuned"].items()}
     near = [abs(ratio / math.sqrt(2) - 1) < 0.15 for ratio in ratios.values()]
     words = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
     said = HOLDS if all(near) else IN_PART if any(near) else NOT
-    return Verdict(said, f"rounds of FedPi over those of FedSplit, each at its best eta: {words}")
+    return ClaimVerdict(said, f"rounds of FedPi over those of FedSplit, each at its best eta: {words}")
 
 
-def _slower(results: Results) -> Verdict:
+def _slower(results: Results) -> ClaimVerdict:
     ratios = [min(t["FedPi"]) / min(t["FedSplit"]) for t in results.facts["tuned"].values()]
-    return Verdict.of(min(ratios) >= 1, f"by {min(ratios):.2f} to {max(ratios):.2f}")
+    return ClaimVerdict.of(min(ratios) >= 1, f"by {min(ratios):.2f} to {max(ratios):.2f}")
 
 
 def _draw_tuned(axis: Any, results: Results) -> None:

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resolvent.paper.figure import Claim, Figure, First, Line, Panel, Verdict
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, PanelLine
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, RAMP
 
 
-def _lines(pairs: list[tuple[float, int]], vary: str) -> tuple[Line, ...]:
+def _lines(pairs: list[tuple[float, int]], vary: str) -> tuple[PanelLine, ...]:
     made = []
     for (eta, k), colour in zip(pairs, RAMP, strict=False):
         label = f"k = {k}" if vary == "k" else f"eta = {eta:g}"
-        made.append(Line(label, {"scheme.algorithm": "fedavg", "scheme.eta": eta, "local.steps": k}, colour=colour))
+        made.append(
+            PanelLine(label, {"scheme.algorithm": "fedavg", "scheme.eta": eta, "local.steps": k}, colour=colour)
+        )
     return tuple(made)
 
 
-def _early(results: Results) -> Verdict:
+def _early(results: Results) -> ClaimVerdict:
     values = {label: results.at(label, 2) for label in results.lines}
     ordered = list(values.values())
     words = "gaps in round 2: " + ", ".join(f"{label}: {short(value)}" for label, value in values.items())
     parts = {f"{b} after {a}": y <= x for (a, x), (b, y) in zip(values.items(), list(values.items())[1:], strict=False)}
-    return Verdict.share(parts, words) if len(ordered) > 1 else Verdict.of(False, words)
+    return ClaimVerdict.share(parts, words) if len(ordered) > 1 else ClaimVerdict.of(False, words)
 
 
-def _late(results: Results) -> Verdict:
+def _late(results: Results) -> ClaimVerdict:
     values = {label: results.final(label) for label in results.lines}
     words = "final gaps: " + ", ".join(f"{label}: {short(value)}" for label, value in values.items())
     parts = {f"{b} after {a}": y >= x for (a, x), (b, y) in zip(values.items(), list(values.items())[1:], strict=False)}
-    return Verdict.share(parts, words)
+    return ClaimVerdict.share(parts, words)
 
 
 CLAIMS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -30,47 +30,55 @@ class Flag(NamedTuple):
     panel: str
     text: bool = False
     """Whether the value is text whatever it looks like."""
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
 
 
 PROBLEM, ALGORITHM, RUN = "Problem", "Algorithm", "Run"
 FLAGS = (
     Flag("--algorithm", "scheme.algorithm", "NAME", f"One of {', '.join(TABLE)}, custom.", ALGORITHM, True,
-         tuple(TABLE)),
+         TABLE),
     Flag("--eta", "scheme.eta", "NUMBER|auto", "The step size.", ALGORITHM),
     Flag("--schedule", "scheme.schedule", "NAME", "How eta falls: harmonic, inverse-sqrt, ...", ALGORITHM,
-         True, ("constant", "harmonic", "inverse-sqrt", "inverse-log", "inverse-ln", "halving")),
-    Flag("--local-steps", "local.steps", "K", "Gradient steps of a user in a round (with --batch: epochs).", ALGORITHM),
+         True, configs.choices("scheme.schedule")),
+    Flag("--local-steps", "local.steps", "K", "Gradient steps per user and round (with --batch: epochs).", ALGORITHM),
     Flag("--lr", "local.lr", "NUMBER", "Step size of gradient steps inside a prox.", ALGORITHM),
     Flag("--batch", "local.batch", "ROWS", "Rows in a minibatch.", ALGORITHM),
-    Flag("--momentum", "local.momentum", "NUMBER", "Of gradient steps.", ALGORITHM),
+    Flag("--momentum", "local.momentum", "NUMBER", "Momentum of gradient steps.", ALGORITHM),
     Flag("--anderson", "anderson.memory", "MEMORY", "Anderson acceleration with this memory; 0 is none.", ALGORITHM),
-    Flag("--participation", "participation.probability", "P", "Each user is there with this probability.", ALGORITHM),
-    Flag("--absent", "participation.absent", "hold|paper", "What absent users do.", ALGORITHM, True, ("hold", "paper")),
+    Flag("--participation", "participation.probability", "P", "Probability that a user takes part in a round.",
+         ALGORITHM),
+    Flag("--absent", "participation.absent", "hold|paper", "What absent users do.", ALGORITHM, True,
+         configs.choices("participation.absent")),
     Flag("--rounds", "run.rounds", "N", "How many rounds.", RUN),
-    Flag("--seed", "run.seed", "N", "Of everything random.", RUN),
+    Flag("--seed", "run.seed", "N", "The seed of everything random.", RUN),
     Flag("--every", "run.every", "N", "Rounds between two rows of metrics.", RUN),
     Flag("--average", "run.average", "ergodic|suffix", "Report the average of the models.", RUN, True,
-         ("ergodic", "suffix")),
-    Flag("--stop-gap", "stop.gap", "NUMBER", "Stop as soon as f(w) - f* is as small.", RUN),
-    Flag("--stop-certificates", "stop.certificates", "NUMBER", "Stop when stationarity and consensus are.", RUN),
-    Flag("--stop-seconds", "stop.seconds", "NUMBER", "Stop after as many seconds of computing.", RUN),
+         configs.choices("run.average")),
+    Flag("--stop-gap", "stop.gap", "NUMBER", "Stop when f(w) - f* is at most this.", RUN),
+    Flag("--stop-certificates", "stop.certificates", "NUMBER", "Stop when stationarity and consensus are at most this.",
+         RUN),
+    Flag("--stop-seconds", "stop.seconds", "NUMBER", "Stop after this many seconds of computing.", RUN),
     Flag("--users", "problem.users", "N", "How many users.", PROBLEM),
-    Flag("--dim", "problem.dim", "N", "Dimension of a made problem.", PROBLEM),
-    Flag("--rows", "problem.rows", "N", "Rows a user of a made problem.", PROBLEM),
-    Flag("--data", "problem.data", "FILE", "Own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
+    Flag("--dim", "problem.dim", "N", "Dimension of a generated problem.", PROBLEM),
+    Flag("--rows", "problem.rows", "N", "Rows per user of a generated problem.", PROBLEM),
+    Flag("--data", "problem.data", "FILE", "Your own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
     Flag("--device", "problem.device", "cpu|cuda", "Where a network is trained.", PROBLEM, True, ("cpu", "cuda")),
     Flag("--target", "problem.target", "COLUMN", "The column to predict.", PROBLEM),
     Flag("--partition", "problem.partition", "KIND", "iid, dirichlet:0.3, shards:2, sorted:2, contiguous.", PROBLEM,
          True),
 )  # fmt: skip
 
-Trust = Annotated[bool, typer.Option("--trust", help="Call the file.py:function that a folder of others names.")]
-Settings = dict[str, Any]
+ALGORITHMS = "\n\n        ".join(["Algorithms:", *(f"- {name}: {row.about}" for name, row in TABLE.items())])
+"""What --help says of each."""
+
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Call the file.py:function that a run or file from elsewhere names.")
+]
+Options = dict[str, Any]
 """Values by option, as they came; None where an option was not given."""
 
 
-def _complete(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+def _complete(choices: Collection[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
@@ -79,7 +87,7 @@ def _name(flag: Flag) -> str:
 
 
 def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command every option of the table, and --set; they reach it together as `settings`."""
+    """Give a command every option of the table, and --set; they reach it together as `options`."""
     own = inspect.signature(command, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     added = []
@@ -97,12 +105,12 @@ def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
     added.append(inspect.Parameter("trust", keyword, default=False, annotation=Trust))
     preset = typer.Option("--preset", metavar="quick|paper", help="Settings of an image problem to begin with.")
     added.append(inspect.Parameter("preset", keyword, default=None, annotation=Annotated[str | None, preset]))
-    mine = [p.replace(kind=keyword) for name, p in own.parameters.items() if name != "settings"]
+    mine = [p.replace(kind=keyword) for name, p in own.parameters.items() if name != "options"]
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
-        settings = {p.name: given.pop(p.name) for p in added}
-        return command(**given, settings=settings)
+        options = {p.name: given.pop(p.name) for p in added}
+        return command(**given, options=options)
 
     del wrapped.__wrapped__  # typer must see the signature below
     wrapped.__signature__ = inspect.Signature([*mine, *added])  # type: ignore[attr-defined]
@@ -110,14 +118,14 @@ def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def tree(problem: str, settings: Settings) -> dict[str, Any]:
+def tree(problem: str, options: Options) -> dict[str, Any]:
     """The sections that a problem (or a TOML file) and options ask for. Options win over the file, --set over both."""
     base: dict[str, Any] = configs.load(problem) if problem.endswith(".toml") else {"problem": {"name": problem}}
-    if settings["preset"] is not None:
-        base = configs.preset(problem, settings["preset"])
-    asked = configs.with_values(base, assignments(settings))
+    if options["preset"] is not None:
+        base = configs.preset(problem, options["preset"])
+    asked = configs.with_values(base, assignments(options))
     if problem.endswith(".toml"):
-        _consent(Path(problem), asked.get("problem", {}), settings["trust"])
+        _consent(Path(problem), asked.get("problem", {}), options["trust"])
     return asked
 
 
@@ -136,16 +144,16 @@ def _consent(path: Path, section: Any, trusted: bool) -> None:
         )
 
 
-def assignments(settings: Settings) -> list[tuple[str, Any]]:
+def assignments(options: Options) -> list[tuple[str, Any]]:
     """What options and --set ask for, as keys and values."""
-    given = [(flag, settings[_name(flag)]) for flag in FLAGS if settings[_name(flag)] is not None]
+    given = [(flag, options[_name(flag)]) for flag in FLAGS if options[_name(flag)] is not None]
     flags = [(flag.key, value if flag.text else configs.literal(value)) for flag, value in given]
-    return flags + [configs.parse(assignment) for assignment in settings["set_"] or ()]
+    return flags + [configs.parse(assignment) for assignment in options["set_"] or ()]
 
 
-def configure(problem: str, settings: Settings) -> Config:
+def configure(problem: str, options: Options) -> Config:
     """The configuration that was asked for, checked."""
-    return configs.read(tree(problem, settings))
+    return configs.read(tree(problem, options))
 
 
 def problem_of(name: str) -> str:
