@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,9 +19,6 @@ from resolvent.problems.newton.factors import Factors, factors
 from resolvent.problems.newton.prox import Guess, cold, newton_prox, points
 from resolvent.problems.problem import Problem, select
 from resolvent.problems.quadratic.affine import Affine
-
-if TYPE_CHECKING:
-    from resolvent.networks.cuda_graphs import Captured
 
 
 class Bound(Protocol):
@@ -83,16 +80,14 @@ class Trained:
     answer: Callable[[Any, Ask, Tensor], Tensor]
     repeats: bool = False
     """Whether every round computes the same function of u: then, on CUDA, all of its steps are one launch."""
-    captured: tuple[float, Captured] | None = None
+    captured: tuple[float, Callable[[Tensor], Tensor]] | None = None
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         who, u = ask.who, u.expand(self.problem.users if ask.who is None else len(ask.who), -1)
         past = memory if who is None else {name: tensor[who] for name, tensor in memory.items()}
-        if self.repeats and who is None and u.is_cuda and self.problem.still:
-            from resolvent.networks.cuda_graphs import Captured
-
+        if self.repeats and who is None and u.is_cuda and self.problem.stateless:
             if self.captured is None or self.captured[0] != ask.eta:
-                self.captured = ask.eta, Captured(lambda u: self.answer(self.problem, ask, u))
+                self.captured = ask.eta, self.problem.captured(lambda u: self.answer(self.problem, ask, u))
             p, now = self.captured[1](u).clone(), {}
         else:
             part = (self.problem if who is None else self.problem.take(who)).remembering(past)

@@ -13,8 +13,8 @@ from resolvent.errors import InputError, refuse
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy that shares nothing. What a module has computed and keeps as an attribute is copied without its history,
-    which torch would refuse to copy: the weights that weight_norm and pruning make, results that forward puts away."""
+    """A copy that shares nothing. Computed tensors among its attributes (weights made by weight_norm or pruning,
+    results stored by forward) are copied without their autograd history, which torch refuses to copy."""
     computed = [t for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf]
     try:
         return deepcopy(model, {id(t): t.detach().clone() for t in computed})

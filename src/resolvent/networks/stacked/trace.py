@@ -14,11 +14,11 @@ from torch import fx, nn
 from torch.nn.modules import module as modules
 
 from resolvent.networks.layout import copied
-from resolvent.networks.plain import undisturbed
+from resolvent.networks.plain import preserve_rng
 from resolvent.networks.stacked import layers
 from resolvent.networks.stacked.forms import FUNCTIONS, METHODS, MODULES, writes
 from resolvent.networks.stacked.layers import Layer, Unstackable
-from resolvent.networks.stacked.net import Net, Step, improved
+from resolvent.networks.stacked.net import Net, Stage, improved
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -29,14 +29,14 @@ def trace(model: nn.Module, join: bool = True) -> Net:
         raise Unstackable(found)
     root = copied(model)
     try:
-        with undisturbed(torch.device("cpu")), torch.enable_grad():
+        with preserve_rng(torch.device("cpu")), torch.enable_grad():
             graph = _Tracer().trace(root)
-        steps = _Reader(graph, root).read()
+        stages = _Reader(graph, root).read()
     except Unstackable:
         raise
     except Exception as error:  # whatever a module's own code raises when it is traced
         raise Unstackable(f"torch.fx cannot trace it ({type(error).__name__})") from error
-    return improved(steps, join)
+    return improved(stages, join)
 
 
 def peculiar(model: nn.Module) -> str:
@@ -98,16 +98,16 @@ class _Reader:
         self.stale: set[fx.Node] = set()
         self.sizes: set[fx.Node] = set()
         self.lengths: set[fx.Node] = set()
-        self.steps: list[Step] = []
+        self.stages: list[Stage] = []
 
-    def read(self) -> list[Step]:
+    def read(self) -> list[Stage]:
         for node in self.graph.nodes:
             if node.op == "placeholder":
                 if self.values:
                     raise Unstackable("it takes more than one argument")
                 self.values[node], self.memory[node] = 0, node
             elif node.op == "output":
-                if self._value(node.args[0], "the result") != len(self.steps):
+                if self._value(node.args[0], "the result") != len(self.stages):
                     raise Unstackable("it returns something else than its last layer's result")
             elif node.op == "call_module":
                 self._module(node)
@@ -115,9 +115,9 @@ class _Reader:
                 self._call(node)
             else:
                 raise Unstackable(f"it uses {node.target} directly")
-        if not self.steps:
+        if not self.stages:
             raise Unstackable("it does nothing")
-        return self.steps
+        return self.stages
 
     def _value(self, node: Any, name: Any) -> int:
         """The number of a value that is still what it was."""
@@ -128,8 +128,8 @@ class _Reader:
         return self.values[node]
 
     def _add(self, node: fx.Node, layer: Layer, inputs: tuple[int, ...], parameter: str | None = None) -> None:
-        self.steps.append(Step(layer, inputs, parameter))
-        self.values[node] = len(self.steps)
+        self.stages.append(Stage(layer, inputs, parameter))
+        self.values[node] = len(self.stages)
 
     def _share(self, node: fx.Node, first: fx.Node, layer: Layer | None, written: bool) -> None:
         """Note whose memory the node's value is in."""
