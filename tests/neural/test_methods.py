@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import resolvent as rs
 from neural_reference import chosen, federation, plain_loop
 from resolvent.errors import InputError
 from resolvent.networks import Captured, Layout, choose
@@ -214,3 +216,47 @@ def test_functions_and_modules_read_the_same() -> None:
     gradients = chosen(fed)
     assert gradients.method == "stacked", gradients.reason
     torch.testing.assert_close(gradients.value_and_grad(fed.W, fed.x, fed.y).grad, plain_loop(fed)[1])
+
+
+def test_a_seed_belongs_to_one_gradient() -> None:
+    """Nothing is drawn for the next one."""
+    fed = federation(NOISY, (6,), users=2, n=9)
+    problem = rs.Neural(fed.model, list(zip(fed.x, fed.y, strict=True)))
+    still, rows, mask = problem.grad(fed.W), torch.arange(4).expand(2, -1), torch.ones(2, 4)
+    batch = problem.batch_grad(fed.W, rows, mask)
+    seeds = np.array([3, 4], dtype=np.uint64)
+    noisy = problem.grad(fed.W, seeds=seeds), problem.batch_grad(fed.W, rows, mask, seeds=seeds)
+    assert all(float((a - b).norm()) > 1e-3 for a, b in zip(noisy, (still, batch), strict=True))
+    assert torch.equal(problem.grad(fed.W), still)
+    assert torch.equal(problem.batch_grad(fed.W, rows, mask), batch)
+    assert torch.equal(problem.grad(fed.W, seeds=seeds), noisy[0])
+
+
+def test_data_of_another_shape_is_evaluated_by_the_loop_and_changes_nothing_else() -> None:
+    """Seven places do not divide into two: the stacked form of the pooling cannot take these images."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 4))
+    fed = federation(model, (1, 8, 8), users=2, n=6)
+    x, y = torch.randn(5, 1, 9, 9, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0])
+    users = list(zip(fed.x, fed.y, strict=True))
+    problem = rs.Neural(fed.model, users, test=(x, y), validation=users)
+    assert problem.method.startswith("stacked")
+    w = problem.start.unsqueeze(0)
+    found = problem.inspect(w, w.expand(2, -1), {})
+    assert found["test_loss"] == pytest.approx(float(F.cross_entropy(fed.model(x), y).detach()))
+    assert found["validation_loss"] == pytest.approx(found["value"])
+    torch.testing.assert_close(problem.grad(fed.W), plain_loop(fed)[1])
+
+
+def test_way_is_a_name_of_method() -> None:
+    fed = federation(NOISY, (6,), users=2, n=9)
+    problem = rs.Neural(fed.model, list(zip(fed.x, fed.y, strict=True)))
+    assert problem.way == problem.method == "stacked: every layer has a stacked form"
+
+
+def test_off_cuda_a_problem_captures_nothing() -> None:
+    fed = federation(NOISY, (6,), users=2, n=9)
+    problem = rs.Neural(fed.model, list(zip(fed.x, fed.y, strict=True)))
+    calls = []
+    double = problem.captured(lambda W: calls.append(W) or 2 * W)  # type: ignore[func-returns-value]
+    assert torch.equal(double(fed.W), 2 * fed.W)
+    assert len(calls) == 1

@@ -271,6 +271,26 @@ def test_blocks_of_images_and_tasks_add_up(monkeypatch: pytest.MonkeyPatch) -> N
         assert float(((got.grad - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-12
 
 
+@pytest.mark.parametrize(("largest", "blocks"), [(1 << 10, 9), (1 << 14, 5), (1 << 20, 1)])
+def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
+    largest: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Label smoothing has no stacked form: outputs first, in blocks, then each block again, with the same dropout."""
+    loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+    model, shape = conv(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.Dropout(0.3), nn.MaxPool2d(2))
+    fed = federation(model, shape, users=3, n=150, loss=loss)
+    mask, seeds = torch.ones(3, 150), torch.tensor([1, 2, 3])
+    mask[1, 100:] = mask[2, 3:] = 0
+    monkeypatch.setattr(stacked, "LARGEST", largest)
+    got, want = (chosen(fed, method=method) for method in ("stacked", "loop"))
+    assert [len(task.blocks) for task in stacked.plan(1, 150, 5 * 72, 11, 1 << 19, whole=True)] == [blocks]
+    for noise in (None, seeds):
+        a, b = (gradients.value_and_grad(fed.W, fed.x, fed.y, mask, noise) for gradients in (got, want))
+        torch.testing.assert_close(a.loss, b.loss)
+        assert float(((a.grad - b.grad).norm(dim=1) / b.grad.norm(dim=1)).max()) < 1e-12
+        torch.testing.assert_close(got.values(fed.W, fed.x, fed.y, mask, noise), a.loss)
+
+
 def test_plan_covers_every_image_once() -> None:
     for users, n, width, numbers in [(7, 1, 3, 10), (5, 100, 1000, 1 << 14), (3, 999, 10, 1 << 11), (2, 16, 9, 1)]:
         tasks = stacked.plan(users, n, width, 11, numbers)

@@ -1,6 +1,6 @@
-"""Stacked forms of torch's layers: what stands for each module, function and method.
+"""Stacked forms of torch's layers: the layer for each module, function and method.
 
-Functions are looked up by what they are, never by what they are called: a function of one's own may be called `relu`.
+Functions are looked up by identity, never by name: a user's own function may be called `relu`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from resolvent.networks.stacked.pointwise import ACTIVATIONS
 from resolvent.networks.stacked.pools import AvgPool, MaxPool
 
 Read = tuple[tuple[Any, ...], Layer | None]
-"""The tensors that a call takes, and its layer; None: it does nothing."""
+"""The tensors that a call takes, and its layer; None: the call does nothing."""
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -29,7 +29,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _line(value: Any, rest: int) -> tuple[int, int]:
-    """A setting of a layer over one axis, for its height of one and its width."""
+    """An option of a layer over one axis as one over two: `rest` for the height, which is one."""
     return rest, int(value if isinstance(value, int) else value[0])
 
 
@@ -70,6 +70,20 @@ def _avg_pool(
     if ceil_mode or divisor is not None or (not padded and _pair(padding) != (0, 0)):
         raise Unstackable("a pooling with ceil_mode, a divisor or uncounted padding")
     return AvgPool(_pair(kernel), _pair(kernel if stride is None or stride == [] else stride), _pair(padding))
+
+
+def _max_pool1d(
+    kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, indices: bool = False
+) -> Layer:
+    steps = _line(kernel if stride is None or stride == [] else stride, 1)
+    return _max_pool(_line(kernel, 1), steps, _line(padding, 0), _line(dilation, 1), ceil_mode, indices)
+
+
+def _avg_pool1d(
+    kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, padded: bool = True
+) -> Layer:
+    steps = _line(kernel if stride is None or stride == [] else stride, 1)
+    return _avg_pool(_line(kernel, 1), steps, _line(padding, 0), ceil_mode, padded)
 
 
 def _adaptive(size: Any) -> Layer:
@@ -147,17 +161,8 @@ MODULES: dict[type[nn.Module], Callable[[Any], Layer | None]] = {
         m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
     ),
     nn.Conv1d: _conv1d,
-    nn.MaxPool1d: lambda m: _max_pool(
-        _line(m.kernel_size, 1),
-        _line(m.stride, 1),
-        _line(m.padding, 0),
-        _line(m.dilation, 1),
-        m.ceil_mode,
-        m.return_indices,
-    ),
-    nn.AvgPool1d: lambda m: _avg_pool(
-        _line(m.kernel_size, 1), _line(m.stride, 1), _line(m.padding, 0), m.ceil_mode, m.count_include_pad
-    ),
+    nn.MaxPool1d: lambda m: _max_pool1d(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices),
+    nn.AvgPool1d: lambda m: _avg_pool1d(m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad),
     nn.AdaptiveAvgPool2d: lambda m: _adaptive(m.output_size),
     nn.Flatten: lambda m: _flatten(m.start_dim, m.end_dim),
     nn.Dropout: lambda m: _dropout(m.p, m.training),
@@ -168,12 +173,13 @@ MODULES: dict[type[nn.Module], Callable[[Any], Layer | None]] = {
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Read]] = {
-    F.max_pool2d: _one(_max_pool),
+    F.avg_pool1d: _one(_avg_pool1d),
     F.avg_pool2d: _one(_avg_pool),
     F.adaptive_avg_pool2d: _one(_adaptive),
     torch.flatten: _one(_flatten),
     torch.reshape: _reshape,
     F.dropout: _one(lambda p=0.5, training=True: _dropout(p, training)),
+    torch.dropout: _one(lambda p, train: _dropout(p, train)),
     F.local_response_norm: _one(
         lambda size, alpha=1e-4, beta=0.75, k=1.0: pointwise.LocalResponseNorm(size, alpha, beta, k)
     ),
@@ -182,6 +188,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Read]] = {
     F.softplus: _one(ACTIVATIONS["softplus"]),
 }
 FUNCTIONS |= dict.fromkeys((operator.add, operator.iadd, torch.add), _sum)
+FUNCTIONS |= dict.fromkeys((F.max_pool1d, torch.max_pool1d), _one(_max_pool1d))
+FUNCTIONS |= dict.fromkeys((F.max_pool2d, torch.max_pool2d), _one(_max_pool))
 FUNCTIONS |= dict.fromkeys((F.log_softmax, torch.log_softmax), _one(_log_softmax))
 FUNCTIONS |= dict.fromkeys((F.relu, torch.relu, torch.relu_), _one(ACTIVATIONS["relu"]))
 FUNCTIONS |= dict.fromkeys((torch.tanh, torch.tanh_), _one(ACTIVATIONS["tanh"]))
@@ -198,6 +206,11 @@ METHODS: dict[str, Callable[..., Read]] = {
 METHODS |= dict.fromkeys(("add", "add_"), _sum)
 for _name in ("relu", "tanh", "sigmoid"):
     METHODS |= dict.fromkeys((_name, f"{_name}_"), _one(ACTIVATIONS[_name]))
+
+
+OVER_ONE_AXIS: frozenset[Any] = frozenset({nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d})
+OVER_ONE_AXIS |= {F.max_pool1d, torch.max_pool1d, F.avg_pool1d}
+"""Modules and functions over one axis: a height of one is added before them and removed after."""
 
 
 def writes(target: Any, options: dict[str, Any]) -> bool:

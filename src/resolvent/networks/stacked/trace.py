@@ -1,12 +1,14 @@
-"""From a module to stacked layers: torch.fx writes down what the module does, and each line is looked up in a table.
+"""From a module to stacked layers: torch.fx records what the module does, and each call is looked up in a table.
 
-What is not understood exactly has no stacked form: a value that is overwritten while it goes by another name, hooks,
-gradients switched off on the way. `verify.py` compares what comes of it with plain autograd all the same.
+What is not understood exactly has no stacked form: a value that is overwritten while another name refers to it, hooks,
+gradients switched off inside forward. `verify.py` compares the result with plain autograd all the same.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from torch.nn.modules import module as modules
 from resolvent.networks.layout import copied
 from resolvent.networks.plain import preserve_rng
 from resolvent.networks.stacked import layers
-from resolvent.networks.stacked.forms import FUNCTIONS, METHODS, MODULES, writes
+from resolvent.networks.stacked.forms import FUNCTIONS, METHODS, MODULES, OVER_ONE_AXIS, writes
 from resolvent.networks.stacked.layers import Layer, Unstackable
 from resolvent.networks.stacked.net import Net, Stage, improved
 
@@ -40,7 +42,7 @@ def trace(model: nn.Module, join: bool = True) -> Net:
 
 
 def peculiar(model: nn.Module) -> str:
-    """Where calling a module does more than its class says; empty if nowhere."""
+    """Where calling a module does more than its class defines; empty if nowhere."""
     if any(getattr(modules, f"_global{hooks}", None) for hooks in HOOKS):
         return "all modules have hooks"
     for name, module in model.named_modules():
@@ -52,7 +54,7 @@ def peculiar(model: nn.Module) -> str:
 
 
 class _Proxy(fx.Proxy):
-    """With assignments in place as what they are: torch.fx itself would read `h += g` as `h = h + g`."""
+    """Records in-place operators as such: torch.fx itself would read `h += g` as `h = h + g`."""
 
     def __iadd__(self, other: Any) -> Any:
         return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
@@ -73,7 +75,7 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def create_node(self, *args: Any, **options: Any) -> fx.Node:
-        """torch.fx writes operations down, but not under which settings they are done."""
+        """torch.fx records operations, but not the settings under which they run."""
         if not torch.is_grad_enabled():
             raise Unstackable("it switches gradients off on the way")
         if torch.is_autocast_enabled() != self.autocast:
@@ -84,8 +86,8 @@ class _Tracer(fx.Tracer):
 class _Reader:
     """Reads a graph node by node.
 
-    `values` numbers the nodes that are tensors; `lengths` are those that are the number of images. `memory` says which
-    nodes share memory: views, and what is written in place. `stale` are names of memory that was written since.
+    `values` numbers the nodes that are tensors; `lengths` are nodes that are the number of images. `memory` says which
+    nodes share memory: views, and results of in-place operations. `stale` are nodes whose memory was overwritten.
     """
 
     def __init__(self, graph: fx.Graph, root: nn.Module) -> None:
@@ -120,7 +122,7 @@ class _Reader:
         return self.stages
 
     def _value(self, node: Any, name: Any) -> int:
-        """The number of a value that is still what it was."""
+        """The number of a node's value, refused if it was overwritten."""
         if not isinstance(node, fx.Node) or node not in self.values:
             raise Unstackable(f"{name} of something else than a layer's result")
         if node in self.stale:
@@ -132,7 +134,7 @@ class _Reader:
         self.values[node] = len(self.stages)
 
     def _share(self, node: fx.Node, first: fx.Node, layer: Layer | None, written: bool) -> None:
-        """Note whose memory the node's value is in."""
+        """Note which node owns the memory of this node's value."""
         if layer is not None and written:
             self.stale |= {other for other, owner in self.memory.items() if owner is self.memory[first]}
         view = layer is None or isinstance(layer, layers.Reshape)
@@ -149,12 +151,17 @@ class _Reader:
         self._share(node, argument, layer, bool(getattr(module, "inplace", False)))
         if layer is None:  # it does nothing
             return
-        line = isinstance(module, nn.Conv1d | nn.MaxPool1d | nn.AvgPool1d)
+        with self._lifted(node, type(module) in OVER_ONE_AXIS):
+            self._add(node, layer, (self.values[node],), self._parameter(name, module, "weight"))
+            if getattr(module, "bias", None) is not None:
+                self._add(node, layers.Bias(), (self.values[node],), self._parameter(name, module, "bias"))
+
+    @contextmanager
+    def _lifted(self, node: fx.Node, line: bool) -> Iterator[None]:
+        """Around layers over one axis: a height of one is added to the node's value, and removed from the result."""
         if line:
             self._add(node, layers.Lift(put=True), (self.values[node],))
-        self._add(node, layer, (self.values[node],), self._parameter(name, module, "weight"))
-        if getattr(module, "bias", None) is not None:
-            self._add(node, layers.Bias(), (self.values[node],), self._parameter(name, module, "bias"))
+        yield
         if line:
             self._add(node, layers.Lift(put=False), (self.values[node],))
 
@@ -187,10 +194,14 @@ class _Reader:
             raise Unstackable(f"{name} with such options has no stacked form") from None
         inputs = tuple(self._value(i, name) for i in taken)
         self._share(node, taken[0], layer, writes(node.target, dict(node.kwargs)))
+        self.values[node] = inputs[0]
         if layer is None:
-            self.values[node] = inputs[0]
-        else:
+            return
+        if node.target not in OVER_ONE_AXIS:
             self._add(node, layer, inputs)
+            return
+        with self._lifted(node, line=True):
+            self._add(node, layer, (self.values[node],))
 
     def _about_sizes(self, node: fx.Node) -> bool:
         """x.size(0), x.size()[0] and x.shape[0]: the number of images."""
