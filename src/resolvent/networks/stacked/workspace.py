@@ -94,6 +94,11 @@ class Tape:
     def record(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
         self.calls.append(partial(call, *args, **options))
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the recorded operations, in order."""
+        return [getattr(getattr(call, "func", call), "__name__", "?") for call in self.calls]
+
     def replay(self) -> None:
         if self.workspace.like.is_cuda and not torch.cuda.is_current_stream_capturing():
             self._run_graph()
