@@ -15,7 +15,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from bench.timing import machine, take_turns
-from resolvent.networks import Captured, Layout, choose
+from resolvent.networks import Captured, ParameterLayout, choose_method
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 
 Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -56,7 +56,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, dict[str, t
 }
 
 
-def loop(model: nn.Module, layout: Layout) -> Gradient:
+def loop(model: nn.Module, layout: ParameterLayout) -> Gradient:
     """One user after the other."""
 
     def gradient(W: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def loop(model: nn.Module, layout: Layout) -> Gradient:
     return gradient
 
 
-def vectorised(model: nn.Module, layout: Layout) -> Gradient:
+def vectorised(model: nn.Module, layout: ParameterLayout) -> Gradient:
     """torch.func.vmap over users."""
 
     def value(leaves: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -110,11 +110,11 @@ def compare(name: str, n: int, device: str, dtype: torch.dtype, turns: int) -> N
     make, shape, users, _ = NETS[name]
     torch.manual_seed(0)
     model = make().to(device, dtype)
-    layout = Layout.of(model)
+    layout = ParameterLayout.of(model)
     W = layout.flatten(model) + 0.03 * torch.randn(users, layout.dim, device=device, dtype=dtype)
     x = torch.randn(users, n, *shape, device=device, dtype=dtype)
     y = torch.randint(0, 10, (users, n), device=device)
-    gradients = choose(model, W, x, y, None, F.cross_entropy, device, dtype)
+    gradients = choose_method(model, W, x, y, None, F.cross_entropy, device, dtype)
 
     def ours(W: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return gradients.value_and_grad(W, x, y)[:2]

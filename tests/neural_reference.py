@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from resolvent.networks import Gradients, choose
+from resolvent.networks import Gradients, choose_method
 from resolvent.networks.layout import copied
 
 
@@ -60,9 +60,9 @@ def federation(
 
 
 def chosen(fed: Federation, device: str = "cpu", **options: Any) -> Gradients:
-    """The federation's gradients by the chosen method; options are those of `choose`."""
+    """The federation's gradients by the chosen method; options are those of `choose_method`."""
     loss, dtype = options.pop("loss", fed.loss), options.pop("dtype", fed.W.dtype)
-    return choose(fed.model, fed.W.to(device), fed.x, fed.y, None, loss, device, dtype, **options)
+    return choose_method(fed.model, fed.W.to(device), fed.x, fed.y, None, loss, device, dtype, **options)
 
 
 def plain_loop(fed: Federation) -> tuple[Tensor, Tensor]:

@@ -65,8 +65,8 @@ def test_company_does_not_change_a_bit(name: str, dtype: torch.dtype) -> None:
 def test_threads_and_blocks_do_not_change_a_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, shape, _ = CASES[name]
     fed = federation(model, shape, users=5, n=150, dtype=torch.float32)
-    for numbers in (1 << 12, 1 << 19):  # several tasks per user, and one
-        monkeypatch.setattr(stacked, "BLOCK", numbers)
+    for numbers in (1 << 12, 1 << 19):  # several jobs per user, and one
+        monkeypatch.setattr(stacked, "BLOCK_NUMBERS", numbers)
         one = ask(chosen(fed), fed, list(range(5)))
         with threads(3):
             three = ask(chosen(fed), fed, list(range(5)))

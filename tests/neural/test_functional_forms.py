@@ -114,6 +114,48 @@ def test_dropout_draws_what_its_module_draws_in_the_loop(name: str) -> None:
     assert float((noisy - still).norm()) > 1e-3
 
 
+class Weighted(nn.Module):
+    """Products and convolutions as functions of parameters: of its own, and of layers."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        line = "1d" in call
+        self.call, self.kernel = call, nn.Parameter(torch.zeros(4, 2, 3) if line else torch.zeros(4, 2, 3, 2))
+        self.shift, self.layer, self.end = nn.Parameter(torch.zeros(4)), nn.Linear(5, 5), nn.Linear(5, 3)
+        self.wide = nn.Parameter(torch.zeros(5, 4 * (6 if line else 12)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.call == "conv1d":
+            h = F.conv1d(x, self.kernel, self.shift, stride=2, padding=1)
+        elif self.call == "conv2d":
+            h = F.conv2d(x, self.kernel, bias=self.shift, stride=(3, 2), padding=(1, 1), dilation=1)
+        elif self.call == "conv1d of a sum":
+            h = F.conv1d(x, self.kernel + 1, None, 2, 1)
+        else:
+            h = F.conv2d(x, self.kernel, None, (3, 2), groups=1, padding=1)
+        h = F.linear(torch.relu(h).flatten(1), self.wide)
+        return self.end(self.layer(h) + F.linear(h, self.layer.weight, self.layer.bias))
+
+
+@pytest.mark.parametrize(
+    ("call", "shape", "reason"),
+    [
+        ("conv1d", LINE, "every layer has a stacked form"),
+        ("conv2d", IMAGE, "every layer has a stacked form"),
+        ("conv2d without bias", IMAGE, "every layer has a stacked form"),
+        ("conv1d of a sum", LINE, "add of something else than a layer's result"),
+    ],
+)
+def test_functions_of_parameters_are_layers(call: str, shape: tuple[int, ...], reason: str) -> None:
+    fed = federation(Weighted(call), shape, users=3, n=5)
+    gradients = chosen(fed)
+    assert gradients.reason == reason
+    got, want = gradients.value_and_grad(fed.W, fed.x, fed.y), chosen(fed, method="loop")
+    torch.testing.assert_close(got.grad, want.value_and_grad(fed.W, fed.x, fed.y).grad, rtol=1e-10, atol=1e-12)
+    moved = {name for name, part in gradients.layout.split(got.grad).items() if bool(part.any())}
+    assert set(gradients.layout.names) - moved == ({"shift"} if " " in call else set())
+
+
 @pytest.mark.parametrize(
     ("function", "shape"),
     [

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import resolvent as rs
 from neural_reference import chosen, federation, plain_loop
 from resolvent.errors import InputError
-from resolvent.networks import Captured, Layout, choose
+from resolvent.networks import Captured, ParameterLayout, choose_method
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 
 
@@ -159,7 +159,7 @@ def test_inference_mode_changes_nothing(method: str) -> None:
 
 def test_layout_flattens_splits_and_loads() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
-    layout = Layout.of(model)
+    layout = ParameterLayout.of(model)
     assert layout.names == ("0.weight", "0.bias", "2.weight", "2.bias")
     assert layout.dim == 11
     w = layout.flatten(model)
@@ -172,8 +172,8 @@ def test_layout_flattens_splits_and_loads() -> None:
 
 
 def test_the_papers_networks_have_the_papers_parameters() -> None:
-    assert Layout.of(mnist_cnn()).dim == 11_910
-    assert Layout.of(cifar10_cnn()).dim == 797_962
+    assert ParameterLayout.of(mnist_cnn()).dim == 11_910
+    assert ParameterLayout.of(cifar10_cnn()).dim == 797_962
     sizes = [p.numel() for p in cifar10_cnn().parameters()]
     assert [a + b for a, b in zip(sizes[::2], sizes[1::2], strict=True)] == [4864, 102_464, 614_784, 73_920, 1930]
     assert mnist_cnn()(torch.zeros(2, 1, 28, 28)).shape == cifar10_cnn()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
@@ -181,17 +181,17 @@ def test_the_papers_networks_have_the_papers_parameters() -> None:
 
 def test_bad_input_is_refused_in_a_sentence() -> None:
     W, x, y = torch.randn(1, 15), torch.randn(2, 5, 4), torch.zeros(2, 5, dtype=torch.long)
-    gradients = choose(nn.Linear(4, 3), W, x, y)
+    gradients = choose_method(nn.Linear(4, 3), W, x, y)
     with pytest.raises(InputError, match=r"W is of shape \(3, 15\), but \(2, 15\) or \(1, 15\) is needed"):
         gradients.value_and_grad(torch.zeros(3, 15), x, y)
     with pytest.raises(InputError, match="a target for each"):
         gradients.values(torch.zeros(2, 15), x, y[:, :4])
     with pytest.raises(InputError, match="cannot be stacked: GRU"):
-        choose(Recurrent(), W, x, y, method="stacked")
+        choose_method(Recurrent(), W, x, y, method="stacked")
     with pytest.raises(InputError, match="'stacked', 'vmap', 'loop'"):
-        choose(nn.Linear(4, 3), W, x, y, method="fast")
+        choose_method(nn.Linear(4, 3), W, x, y, method="fast")
     with pytest.raises(InputError, match="something to train"):
-        choose(nn.ReLU(), W, x, y)
+        choose_method(nn.ReLU(), W, x, y)
 
 
 def test_off_cuda_a_captured_function_is_the_function() -> None:

@@ -147,7 +147,7 @@ def test_data_may_lie_elsewhere_and_come_in_blocks(device: str, monkeypatch: pyt
     """Users who do not fit the device: their data stays on the host, and comes block by block."""
     model, shape = NETS["tiles"]()
     fed = federation(model, shape, users=5, n=70)
-    monkeypatch.setattr(stacked, "CUDA_BLOCK", 1 << 14)
+    monkeypatch.setattr(stacked, "CUDA_BLOCK_NUMBERS", 1 << 14)
     gradients = chosen(fed, device)
     want = plain_loop(fed)[1]
     for _ in range(3):
@@ -259,13 +259,13 @@ def test_one_row_stands_for_users_who_agree() -> None:
         )
 
 
-def test_blocks_of_images_and_tasks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small blocks, of unlike sizes, in several tasks: the same gradients up to rounding."""
+def test_blocks_of_images_and_jobs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks, of unlike sizes, in several jobs: the same gradients up to rounding."""
     model, shape = NETS["tiles"]()
     fed = federation(model, shape, users=3, n=150)
     want_loss, want = plain_loop(fed)
     for numbers in (1 << 10, 1 << 13, 1 << 16):
-        monkeypatch.setattr(stacked, "BLOCK", numbers)
+        monkeypatch.setattr(stacked, "BLOCK_NUMBERS", numbers)
         got = chosen(fed).value_and_grad(fed.W, fed.x, fed.y)
         torch.testing.assert_close(got.loss, want_loss)
         assert float(((got.grad - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-12
@@ -283,7 +283,7 @@ def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
     mask[1, 100:] = mask[2, 3:] = 0
     monkeypatch.setattr(stacked, "LARGEST", largest)
     got, want = (chosen(fed, method=method) for method in ("stacked", "loop"))
-    assert [len(task.blocks) for task in stacked.plan(1, 150, 5 * 72, 11, 1 << 19, whole=True)] == [blocks]
+    assert [len(job.blocks) for job in stacked.plan_jobs(1, 150, 5 * 72, 11, 1 << 19, whole=True)] == [blocks]
     for noise in (None, seeds):
         a, b = (gradients.value_and_grad(fed.W, fed.x, fed.y, mask, noise) for gradients in (got, want))
         torch.testing.assert_close(a.loss, b.loss)
@@ -293,11 +293,11 @@ def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
 
 def test_plan_covers_every_image_once() -> None:
     for users, n, width, numbers in [(7, 1, 3, 10), (5, 100, 1000, 1 << 14), (3, 999, 10, 1 << 11), (2, 16, 9, 1)]:
-        tasks = stacked.plan(users, n, width, 11, numbers)
+        jobs = stacked.plan_jobs(users, n, width, 11, numbers)
         seen = torch.zeros(users, n)
-        for task in tasks:
-            for a, b in task.blocks:
-                seen[task.who, a:b] += 1
+        for job in jobs:
+            for a, b in job.blocks:
+                seen[job.who, a:b] += 1
         assert bool((seen == 1).all())
-        alone = {task.blocks for task in stacked.plan(1, n, width, 11, numbers)}
-        assert alone == {task.blocks for task in tasks}, "how images are divided depends on who else is there"
+        alone = {job.blocks for job in stacked.plan_jobs(1, n, width, 11, numbers)}
+        assert alone == {job.blocks for job in jobs}, "how images are divided depends on who else is there"

@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 import resolvent as rs
-from resolvent.networks import choose
+from resolvent.networks import choose_method
 
 DOUBLE = torch.float64
 pytestmark = [
@@ -104,7 +104,7 @@ def test_no_method_writes_to_its_data(method: str) -> None:
     (x, y), (X, Y) = people(6, 6)
     x, y = torch.stack([x, X]), torch.stack([y, Y])
     W, before = torch.ones(2, 18, dtype=DOUBLE), x.clone()
-    gradients = choose(Plain(5, 3), W, x, y, dtype=DOUBLE, method=method)
+    gradients = choose_method(Plain(5, 3), W, x, y, dtype=DOUBLE, method=method)
     for _ in range(2):
         gradients.value_and_grad(W, x, y)
         gradients.values(W, x, y)

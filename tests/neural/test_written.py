@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import resolvent as rs
 from neural_reference import chosen, federation, plain_loop
-from resolvent.networks import choose, verify
+from resolvent.networks import choose_method, verify
 from resolvent.networks.layout import copied
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.stacked.losses import stacked_loss
@@ -163,7 +163,7 @@ def test_flattening_begins_with_the_rows(flatten: Any) -> None:
     model = Written(lambda m, x: flatten(m.b(F.relu(m.a(x)))), a=nn.Linear(4, 6), b=nn.Linear(6, 1))
     fed = federation(nn.Sequential(nn.Linear(4, 6)), (4,), 3, 5)  # for its rows alone
     W = torch.randn(3, 37, dtype=DOUBLE)
-    gradients = choose(model.to(DOUBLE), W, fed.x, y, None, F.mse_loss, dtype=DOUBLE)
+    gradients = choose_method(model.to(DOUBLE), W, fed.x, y, None, F.mse_loss, dtype=DOUBLE)
     got = gradients.value_and_grad(W, fed.x, y)
     assert "flattening of other axes" in gradients.reason
     want_loss, want = plain_loop(type(fed)(model, W, fed.x, y, F.mse_loss))
@@ -330,7 +330,7 @@ def test_a_batch_without_rows_is_not_shown_to_the_module() -> None:
     mask = torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
     for loss in (F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1)):
         for model in (fed.model, nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)).to(DOUBLE)):
-            gradients = choose(model, fed.W, fed.x, fed.y, mask, loss, dtype=DOUBLE)
+            gradients = choose_method(model, fed.W, fed.x, fed.y, mask, loss, dtype=DOUBLE)
             got = gradients.value_and_grad(fed.W, fed.x, fed.y, mask)
             assert bool(got.grad[0].any())
             assert torch.equal(got.grad[1], torch.zeros_like(got.grad[1]))
@@ -387,7 +387,7 @@ def test_buffers_that_forward_assigns_are_refused_and_written_ones_kept() -> Non
         rs.Neural(models[assigns], list(zip(x, y, strict=True)))
     for forward in (writes, counts):
         W = torch.randn(2, 15)
-        gradients = choose(models[forward], W, x, y)
+        gradients = choose_method(models[forward], W, x, y)
         got = gradients.value_and_grad(W, x, y)
         assert gradients.method == "loop"
         assert bool(got.buffers["mean"].any())
@@ -415,7 +415,7 @@ def test_the_comparison_leaves_no_trace() -> None:
     x, y, dim = torch.randn(1, 6, 4), torch.zeros(1, 6).long(), sum(p.numel() for p in model.parameters())
     before, attributes = deepcopy(model.state_dict()), set(vars(model))
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[union-attr]
-    choose(model, torch.randn(1, dim, generator=torch.Generator()), x, y)
+    choose_method(model, torch.randn(1, dim, generator=torch.Generator()), x, y)
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == random.getstate()
     assert (states[2] == np.random.get_state()[1]).all()  # type: ignore[index]
@@ -478,7 +478,7 @@ def test_a_method_that_is_wrong_is_not_taken(broken: str, dtype: torch.dtype, mo
     assert rs.Neural(model, users).method == f"loop: its {kind} was not that of plain autograd"
     W = rs.Neural(model, users).start.unsqueeze(0)
     with pytest.raises(rs.InputError, match="method is 'stacked', but its"):
-        choose(model, W, users[0][0][None], users[0][1][None], dtype=dtype, method="stacked")
+        choose_method(model, W, users[0][0][None], users[0][1][None], dtype=dtype, method="stacked")
 
 
 def test_the_comparison_sees_users_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:

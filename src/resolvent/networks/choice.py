@@ -25,13 +25,13 @@ from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
 from resolvent.networks.gradients import Gradients, usable
-from resolvent.networks.layout import Layout, copied
+from resolvent.networks.layout import ParameterLayout, copied
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.plain import Loop, Vmap, preserve_rng, seeded
 from resolvent.networks.stacked.layers import Unstackable
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.stacked.method import Stacked
-from resolvent.networks.stacked.trace import peculiar, trace
+from resolvent.networks.stacked.trace import hidden_behaviour, trace
 from resolvent.networks.stacked.workspace import loops_for
 from resolvent.networks.verify import UNDECIDED, Answer, Candidate, Question, Reference, Unanswered, obstacle, questions
 
@@ -39,7 +39,7 @@ VECTORISED = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Flatten, nn.Identity, nn
 """Layers that torch vectorises over users into batched kernels; a convolution becomes a grouped one, which is slow."""
 
 
-def choose(
+def choose_method(
     model: nn.Module,
     W: Tensor,
     x: Tensor,
@@ -72,7 +72,7 @@ def propose(
         refuse("method", repr(method), "'stacked', 'vmap', 'loop' or None is needed")
     _check_hooks(model)
     where, model = torch.device(device), copied(model).to(device=device, dtype=dtype)
-    layout = Layout.of(model)
+    layout = ParameterLayout.of(model)
     reason = "it was asked for"
     if method in (None, "stacked"):
         try:
@@ -91,7 +91,7 @@ def propose(
 
 def _stacked(
     model: nn.Module,
-    layout: Layout,
+    layout: ParameterLayout,
     loss: Callable[..., Any],
     device: torch.device,
     dtype: torch.dtype,
@@ -105,7 +105,7 @@ def _stacked(
 
 def _vectorises(model: nn.Module, device: torch.device) -> bool:
     leaves = [m for m in model.modules() if not list(m.children())]
-    return device.type != "cpu" and all(isinstance(m, VECTORISED) for m in leaves) and not peculiar(model)
+    return device.type != "cpu" and all(isinstance(m, VECTORISED) for m in leaves) and not hidden_behaviour(model)
 
 
 def verified(
@@ -143,7 +143,7 @@ def _compared(
     try:
         if proposed.method != "loop":
             fast = _stacked_answer if proposed.stacked is not None else partial(_plain_answer, Vmap, drops=False)
-            reason = difference(partial(fast, proposed), even=proposed.method == "vmap") or reference.peculiar
+            reason = difference(partial(fast, proposed), even=proposed.method == "vmap") or reference.needs_loop
             if not reason:
                 return proposed.dropping(reference.drops)
             proposed = proposed.by_loop(reason)

@@ -11,7 +11,7 @@ from resolvent.errors import InputError, refuse
 from resolvent.networks.gradients import Gradients
 from resolvent.networks.mean_losses import MeanLoss
 from resolvent.networks.plain import Loop, preserve_rng
-from resolvent.networks.reading import Rows
+from resolvent.networks.reading import XY
 from resolvent.networks.userdata import Batch, Resident, UserData
 
 FEW = 8
@@ -101,7 +101,7 @@ def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: MeanLoss | None)
     return Cuts(False, False)
 
 
-def _halves(batch: Batch) -> tuple[Rows, list[Rows]]:
+def _halves(batch: Batch) -> tuple[XY, list[XY]]:
     x, y = batch.x[:, :FEW], batch.y[:, :FEW]
     half = x.shape[1] // 2
     return (x, y), [(x[:, :half], y[:, :half]), (x[:, half:], y[:, half:])]

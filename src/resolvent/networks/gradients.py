@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.errors import refuse
-from resolvent.networks.layout import Layout
+from resolvent.networks.layout import ParameterLayout
 from resolvent.networks.plain import Buffers, Examples, Loop, drops_out
 from resolvent.networks.stacked.layers import Shape, Unstackable
 from resolvent.networks.stacked.method import Stacked
@@ -50,7 +50,7 @@ class Gradients:
         return self.plain.model
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ParameterLayout:
         return self.plain.layout
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from resolvent.errors import InputError, refuse
-from resolvent.networks.reading import Rows, reader
+from resolvent.networks.reading import XY, reader
 from resolvent.networks.streamed import Placement, RowKind, Streamed, check_alike, survey
 from resolvent.networks.userdata import UserData, stacked
 
@@ -35,7 +35,7 @@ def as_user_data(users: Any, argument: str, placement: Placement) -> UserData:
     return Streamed(readers, surveys, placement)
 
 
-def _stream(user: Any, pair: Rows | None) -> Any:
+def _stream(user: Any, pair: XY | None) -> Any:
     return user if pair is None else TensorDataset(*(t.detach().clone() for t in pair))
 
 
@@ -44,7 +44,7 @@ def is_pair(given: Any) -> bool:
     return isinstance(given, tuple) and len(given) == 2 and all(hasattr(part, "shape") for part in given)
 
 
-def _arrays(user: Any, name: str) -> Rows | None:
+def _arrays(user: Any, name: str) -> XY | None:
     """A user's x and y as they came; None where the user is a stream."""
     try:
         tensors = _tensors(user)
@@ -94,7 +94,7 @@ def _tensor(part: Any, name: str) -> Tensor:
         raise InputError(f"{name} is of type {type(part).__name__}, but an array of numbers is needed") from error
 
 
-def _checked(pair: Rows, name: str, placement: Placement) -> Rows:
+def _checked(pair: XY, name: str, placement: Placement) -> XY:
     x, y = pair
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         refuse(name, f"x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}", "as many rows of each are needed")

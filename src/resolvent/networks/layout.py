@@ -27,7 +27,7 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """Where each trainable parameter lies in the vector: names, shapes and offsets in the order of `parameters()`."""
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class Layout:
     dim: int
 
     @staticmethod
-    def of(model: nn.Module) -> Layout:
+    def of(model: nn.Module) -> ParameterLayout:
         """The layout of the parameters that require a gradient; one that several modules share counts once."""
         named = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
@@ -45,7 +45,7 @@ class Layout:
         for _, shape in named:
             offsets.append(offsets[-1] + prod(shape))
         names, shapes = zip(*named, strict=True)
-        return Layout(names, shapes, tuple(offsets[:-1]), offsets[-1])
+        return ParameterLayout(names, shapes, tuple(offsets[:-1]), offsets[-1])
 
     def split(self, W: Tensor) -> dict[str, Tensor]:
         """Rows (rows, d) as parameters of shape (rows, ...) by name: views, no copies."""

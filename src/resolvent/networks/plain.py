@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from resolvent.errors import InputError
-from resolvent.networks.layout import Layout, copied
+from resolvent.networks.layout import ParameterLayout, copied
 
 Buffers = dict[str, Tensor]
 
@@ -146,7 +146,7 @@ class Loop:
     """
 
     model: nn.Module
-    layout: Layout
+    layout: ParameterLayout
     loss: Callable[..., Any]
     autocast: torch.dtype | None = None
     drops: bool = False

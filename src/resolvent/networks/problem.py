@@ -18,7 +18,7 @@ from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
 from resolvent.networks.inputs import as_user_data
-from resolvent.networks.layout import Layout, copied
+from resolvent.networks.layout import ParameterLayout, copied
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.thread_pool import one_thread
@@ -61,7 +61,7 @@ class Neural:
         if not isinstance(model, nn.Module):
             refuse("model", f"of type {type(model).__name__}", "a torch.nn.Module is needed")
         self._module = copied(model)
-        self.layout = Layout.of(model)
+        self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
         where = _device(first.device if device is None else device)
         kind = first.dtype if dtype is None else dtype

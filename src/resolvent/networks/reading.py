@@ -4,7 +4,7 @@ A user's function is the mean loss over its rows, each of them once. A loader th
 data set and sampler), how they become tensors (its collate_fn) and how they are read (its workers and batch size). Its
 order does not matter, and what draws other rows in every pass is refused.
 
-Rows may be drawn at random on the way (augmentation). While rows are read, the global generators of torch, NumPy and
+Rows may be transformed at random (augmentation). While rows are read, the global generators of torch, NumPy and
 `random` follow a seed, so that a pass is a pure function of it.
 """
 
@@ -39,7 +39,7 @@ STREAM = 256
 STRIDE = 0x9E3779B97F4A7C15
 _END = object()
 
-Rows = tuple[Tensor, Tensor]
+XY = tuple[Tensor, Tensor]
 """Some rows of a user: x and y."""
 
 
@@ -73,8 +73,8 @@ class RowReader(Protocol):
 
     @property
     def indexed(self) -> bool: ...
-    def chunks(self, seed: int) -> Iterator[Rows]: ...
-    def pick(self, rows: Sequence[int], seed: int) -> Rows: ...
+    def chunks(self, seed: int) -> Iterator[XY]: ...
+    def pick(self, rows: Sequence[int], seed: int) -> XY: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +92,10 @@ class IndexedReader:
     def count(self) -> int:
         return len(self.rows)
 
-    def chunks(self, seed: int) -> Iterator[Rows]:
+    def chunks(self, seed: int) -> Iterator[XY]:
         return _chunks(self.loader, self.name, seed)
 
-    def pick(self, rows: Sequence[int], seed: int) -> Rows:
+    def pick(self, rows: Sequence[int], seed: int) -> XY:
         keys = [self.rows[k] for k in rows]
         with repeatable(seed), _named(self.name):
             many = getattr(self.source, "__getitems__", None)  # as torch's own loaders read
@@ -114,10 +114,10 @@ class IterableReader:
     count = None
     indexed = False
 
-    def chunks(self, seed: int) -> Iterator[Rows]:
+    def chunks(self, seed: int) -> Iterator[XY]:
         return _chunks(self.loader, self.name, seed)
 
-    def pick(self, rows: Sequence[int], seed: int) -> Rows:
+    def pick(self, rows: Sequence[int], seed: int) -> XY:
         raise InputError(f"{self.name} is an iterable data set, whose rows cannot be picked: leave out batch")
 
 
@@ -213,7 +213,7 @@ def _key(row: Any) -> Any:
     return int(row) if isinstance(row, Tensor | np.integer) else row
 
 
-def _chunks(loader: DataLoader[Any], name: str, seed: int) -> Iterator[Rows]:
+def _chunks(loader: DataLoader[Any], name: str, seed: int) -> Iterator[XY]:
     with repeatable(seed), _named(name):
         given = iter(loader)
     part = 0
@@ -238,7 +238,7 @@ def _named(name: str) -> Iterator[None]:
         raise InputError(f"{name} cannot be read: {type(error).__name__}: {line}") from error
 
 
-def _pair(batch: Any, name: str) -> Rows:
+def _pair(batch: Any, name: str) -> XY:
     if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
         kind = type(batch).__name__
         if isinstance(batch, (tuple, list)):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, ResolventWarning, refuse
-from resolvent.networks.reading import RowReader, Rows
+from resolvent.networks.reading import XY, RowReader
 from resolvent.networks.userdata import Batch, present, stack
 
 
@@ -28,14 +28,14 @@ class Placement:
     classes: bool = False
     finite: bool = False
 
-    def __call__(self, pair: Rows) -> Rows:
+    def __call__(self, pair: XY) -> XY:
         x, y = (t.detach().to(self.device, self._kind(t), non_blocking=True) for t in pair)
         return x, y.to(torch.int64) if self.classes and not y.is_floating_point() else y
 
     def _kind(self, t: Tensor) -> torch.dtype | None:
         return self.dtype if t.is_floating_point() else None
 
-    def checked(self, pair: Rows, name: str) -> Rows:
+    def checked(self, pair: XY, name: str) -> XY:
         """The same, but numbers that are not finite are refused."""
         x, y = self(pair)
         for t, what in ((x, "x"), (y, "y")) if self.finite else ((x, "x"),):
@@ -52,7 +52,7 @@ class RowKind(NamedTuple):
     types: tuple[torch.dtype, torch.dtype]
 
     @staticmethod
-    def of(pair: Rows) -> RowKind:
+    def of(pair: XY) -> RowKind:
         x, y = pair
         return RowKind(tuple(x.shape[1:]), tuple(y.shape[1:]), (x.dtype, y.dtype))
 
@@ -142,7 +142,7 @@ class Streamed:
             for part, (x, y) in enumerate(chain([first, second], chunks)):
                 yield Batch(who, x.unsqueeze(0), y.unsqueeze(0), None, part)
 
-    def _all(self, i: int, chunks: Iterator[Rows]) -> Iterator[Rows]:
+    def _all(self, i: int, chunks: Iterator[XY]) -> Iterator[XY]:
         """The chunks of a pass over user i's rows, refused where their number has changed."""
         size = 0
         for pair in chunks:

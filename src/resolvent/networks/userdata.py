@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.networks.reading import Rows, seed_of_part
+from resolvent.networks.reading import XY, seed_of_part
 
 SIZE_RATIO = 1.25
 """Within a batch the largest user has at most this many times the rows of the smallest."""
@@ -88,9 +88,9 @@ class Resident:
         yield from self.stacks
 
     @cached_property
-    def users(self) -> list[Rows]:
+    def users(self) -> list[XY]:
         """Each user's own rows, as views."""
-        rows: dict[int, Rows] = {}
+        rows: dict[int, XY] = {}
         for stack in self.stacks:
             who = range(len(self.sizes)) if stack.who is None else stack.who.tolist()
             for k, i in enumerate(who):
@@ -116,7 +116,7 @@ class Resident:
         return stacked([self.users[i] for i in who.tolist()])
 
 
-def stacked(users: Sequence[Rows]) -> Resident:
+def stacked(users: Sequence[XY]) -> Resident:
     """Users' tensors in a few stacks."""
     counts = np.array([len(y) for _, y in users])
     sizes = torch.tensor(counts, device=users[0][1].device)
@@ -131,7 +131,7 @@ def stacked(users: Sequence[Rows]) -> Resident:
     return Resident(tuple(stacks), sizes)
 
 
-def stack(who: Tensor | None, users: Sequence[Rows]) -> Batch:
+def stack(who: Tensor | None, users: Sequence[XY]) -> Batch:
     most = max(len(y) for _, y in users)
     if all(len(y) == most for _, y in users):
         return Batch(who, torch.stack([x for x, _ in users]), torch.stack([y for _, y in users]))

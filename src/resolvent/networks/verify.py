@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from resolvent.errors import InputError
-from resolvent.networks.layout import Layout
+from resolvent.networks.layout import ParameterLayout
 from resolvent.networks.plain import DROPOUTS, Buffers, Examples, NoDropout, full_precision, preserve_rng
 
 ROWS = 3
@@ -63,7 +63,9 @@ class Question(NamedTuple):
 Candidate = Callable[[Question], Answer]
 
 
-def questions(W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None, layout: Layout, even: bool) -> Iterator[Question]:
+def questions(
+    W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None, layout: ParameterLayout, even: bool
+) -> Iterator[Question]:
     """DRAWS questions around parameters W (users, d) or (1, d), rows x (users, n, ...) and targets y. The last one is
     the problem without noise.
 
@@ -96,7 +98,7 @@ def _noise(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
-def _scale(W: Tensor, layout: Layout) -> Tensor:
+def _scale(W: Tensor, layout: ParameterLayout) -> Tensor:
     """How much noise each parameter gets: a tenth of its tensor's size, or of the usual size where that is larger."""
     scale = torch.empty_like(W)
     for name, part in layout.split(W).items():
@@ -116,7 +118,7 @@ class Reference:
 
     model: nn.Module
     state: Buffers
-    layout: Layout
+    layout: ParameterLayout
     loss: Callable[..., Any]
     device: torch.device
     draws: bool = False
@@ -137,7 +139,7 @@ class Reference:
         return answer
 
     @property
-    def peculiar(self) -> str:
+    def needs_loop(self) -> str:
         """What the module does that only the loop can reproduce; empty if nothing."""
         return "it draws random numbers" if self.draws else "it changes its buffers" if self.changes else ""
 
@@ -203,7 +205,7 @@ class Reference:
         return out
 
 
-def obstacle(candidate: Candidate, reference: Candidate, asked: Iterator[Question], layout: Layout) -> str:
+def obstacle(candidate: Candidate, reference: Candidate, asked: Iterator[Question], layout: ParameterLayout) -> str:
     """How the candidate differs from the reference, in a few words; empty where they agree.
 
     They agree if they do in the first draw that decides, or else in two later ones in a row. The last draw is used only
@@ -232,7 +234,7 @@ def _decides(want: Answer) -> bool:
     return all(bool(t.isfinite().all()) for t in want) and bool(want.grad.any())
 
 
-def _difference(got: Answer, want: Answer, layout: Layout) -> str:
+def _difference(got: Answer, want: Answer, layout: ParameterLayout) -> str:
     """Which part of the two answers differs; empty if none does."""
     reduced = want.outputs.is_cuda and torch.get_float32_matmul_precision() != "highest"
     tolerance = COARSE_TOLERANCE if reduced else TOLERANCES.get(want.outputs.dtype, COARSE_TOLERANCE)

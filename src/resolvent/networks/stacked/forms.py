@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from resolvent.networks.stacked import layers, pointwise
 from resolvent.networks.stacked.convolution import Conv
-from resolvent.networks.stacked.layers import Layer, Unstackable
+from resolvent.networks.stacked.layers import Layer, Shape, Unstackable
 from resolvent.networks.stacked.pointwise import ACTIVATIONS
 from resolvent.networks.stacked.pools import AvgPool, MaxPool
 
@@ -33,26 +33,33 @@ def _line(value: Any, rest: int) -> tuple[int, int]:
     return rest, int(value if isinstance(value, int) else value[0])
 
 
-def _conv1d(module: nn.Conv1d) -> Layer:
-    if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
+def _conv1d(weight: Shape, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Layer:
+    outputs, inputs, width = weight
+    if groups != 1 or isinstance(padding, str):
         raise Unstackable("a convolution in groups, or with padding by name or other than zeros")
-    kernel, stride, dilation = (_line(v, 1) for v in (module.kernel_size, module.stride, module.dilation))
-    return Conv(module.in_channels, module.out_channels, kernel, stride, _line(module.padding, 0), dilation)
+    return Conv(inputs, outputs, (1, width), _line(stride, 1), _line(padding, 0), _line(dilation, 1))
 
 
-def _conv(module: nn.Conv2d) -> Layer:
-    if module.groups != 1 or module.padding_mode != "zeros":
+def _conv2d(weight: Shape, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Layer:
+    outputs, inputs, *kernel = weight
+    if groups != 1:
         raise Unstackable("a convolution in groups, or with padding other than zeros")
-    if isinstance(module.padding, str):
-        odd = all(d * (k - 1) % 2 == 0 for d, k in zip(module.dilation, module.kernel_size, strict=True))
-        if module.padding == "same" and not odd:
+    if isinstance(padding, str):
+        reach = [d * (k - 1) for d, k in zip(_pair(dilation), kernel, strict=True)]
+        if padding == "same" and any(r % 2 for r in reach):
             raise Unstackable("padding='same' that is not even")
-        same = tuple(d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
-        padding = _pair(same) if module.padding == "same" else (0, 0)
-    else:
-        padding = _pair(module.padding)
-    kernel, stride, dilation = _pair(module.kernel_size), _pair(module.stride), _pair(module.dilation)
-    return Conv(module.in_channels, module.out_channels, kernel, stride, padding, dilation)
+        padding = tuple(r // 2 for r in reach) if padding == "same" else 0
+    return Conv(inputs, outputs, _pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
+
+
+def _of_module(conv: Callable[..., Layer]) -> Callable[[Any], Layer]:
+    def build(module: Any) -> Layer:
+        if module.padding_mode != "zeros":
+            raise Unstackable("a convolution in groups, or with padding other than zeros")
+        weight = (module.out_channels, module.in_channels, *module.kernel_size)
+        return conv(weight, module.stride, module.padding, module.dilation, module.groups)
+
+    return build
 
 
 def _max_pool(
@@ -155,12 +162,12 @@ ACTIVATION_MODULES: dict[type[nn.Module], tuple[str, ...]] = {
 
 MODULES: dict[type[nn.Module], Callable[[Any], Layer | None]] = {
     nn.Linear: lambda m: layers.Linear(m.in_features, m.out_features),
-    nn.Conv2d: _conv,
+    nn.Conv2d: _of_module(_conv2d),
     nn.MaxPool2d: lambda m: _max_pool(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices),
     nn.AvgPool2d: lambda m: _avg_pool(
         m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
     ),
-    nn.Conv1d: _conv1d,
+    nn.Conv1d: _of_module(_conv1d),
     nn.MaxPool1d: lambda m: _max_pool1d(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices),
     nn.AvgPool1d: lambda m: _avg_pool1d(m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad),
     nn.AdaptiveAvgPool2d: lambda m: _adaptive(m.output_size),
@@ -197,6 +204,15 @@ FUNCTIONS |= dict.fromkeys((torch.sigmoid, torch.sigmoid_), _one(ACTIVATIONS["si
 FUNCTIONS |= dict.fromkeys((F.elu, F.elu_), _one(ACTIVATIONS["elu"]))
 FUNCTIONS |= dict.fromkeys((F.leaky_relu, F.leaky_relu_), _one(ACTIVATIONS["leaky_relu"]))
 
+WEIGHTED: dict[Callable[..., Any], Callable[..., Layer]] = {
+    F.linear: lambda weight: layers.Linear(weight[1], weight[0]),
+    F.conv1d: _conv1d,
+    F.conv2d: _conv2d,
+}
+"""Functions of a tensor, a weight and a bias: the layer, of the weight's shape and the options that follow."""
+OPTIONS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+"""What these functions take, in order."""
+
 METHODS: dict[str, Callable[..., Read]] = {
     "flatten": _one(_flatten),
     "view": _reshape,
@@ -209,7 +225,7 @@ for _name in ("relu", "tanh", "sigmoid"):
 
 
 OVER_ONE_AXIS: frozenset[Any] = frozenset({nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d})
-OVER_ONE_AXIS |= {F.max_pool1d, torch.max_pool1d, F.avg_pool1d}
+OVER_ONE_AXIS |= {F.conv1d, F.max_pool1d, torch.max_pool1d, F.avg_pool1d}
 """Modules and functions over one axis: a height of one is added before them and removed after."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.networks.layout import Layout
+from resolvent.networks.layout import ParameterLayout
 from resolvent.networks.plain import Examples
 from resolvent.networks.stacked.convolution import Conv, ConvPool
 from resolvent.networks.stacked.layers import Shape
@@ -23,27 +23,27 @@ from resolvent.networks.stacked.program import Program, draw_noise
 from resolvent.networks.stacked.thread_pool import parallel_map
 from resolvent.networks.stacked.workspace import Workspace
 
-BLOCK = 1 << 19
+BLOCK_NUMBERS = 1 << 19
 """How many numbers the largest value of a block has on a CPU. Smaller blocks stay nearer the cache; larger ones make
 operations longer, so that threads wait less for Python's lock."""
 COLUMNS = 4
 """Blocks are this many times larger where convolutions go by columns, which are the largest values then."""
 LANES = 16
 """Images per block are a multiple of this, if a user has as many: runs of images are then whole vectors."""
-TASKS_PER_USER = 4
-"""A user's blocks are divided into at most this many tasks, which threads may share."""
-CUDA_BLOCK = 1 << 30
-"""BLOCK on CUDA, at most. Larger is faster, by a fifth from a quarter of it, and all buffers together take about three
-times as many numbers. A device of n bytes of memory allows n / CUDA_SHARE numbers."""
+JOBS_PER_USER = 4
+"""A user's blocks are divided into at most this many jobs, which threads may share."""
+CUDA_BLOCK_NUMBERS = 1 << 30
+"""The same on CUDA, at most. Larger is faster, by a fifth from a quarter of it, and all buffers together take about
+three times as many numbers. A device of n bytes of memory allows n / CUDA_SHARE numbers."""
 CUDA_SHARE = 128
 LARGEST = 1 << 27
-"""BLOCK where a loss must see all of a user's outputs at once: one block means one forward pass, several mean two."""
+"""The same where a loss must see all of a user's outputs at once: several blocks would go forward twice."""
 CACHED_PROGRAMS = 16
 """Programs that a workspace holds before it drops them all."""
 
 
 @dataclass(frozen=True)
-class Task:
+class Job:
     """Users from `first` to `last`, and blocks of their images, each (from, to), whose gradients are summed."""
 
     first: int
@@ -55,19 +55,19 @@ class Task:
         return slice(self.first, self.last)
 
 
-def plan(users: int, n: int, width: int, dim: int, numbers: int, whole: bool = False) -> list[Task]:
-    """Tasks for images whose largest value has `width` numbers; `whole`: all images of a user in one task.
+def plan_jobs(users: int, n: int, width: int, dim: int, numbers: int, whole: bool = False) -> list[Job]:
+    """Jobs for images whose largest value has `width` numbers; `whole`: all images of a user in one job.
 
     How a user's images are divided depends on their number alone, so that sums are the same whoever else takes part.
     """
     most = max(1, (LARGEST if whole else numbers) // width // LANES) * LANES
     count = max(1, round(n / most))
     blocks = list(pairwise([*(k * most for k in range(count)), n]))
-    per_task = count if whole else ceil(count / TASKS_PER_USER)
-    parts = [tuple(blocks[k : k + per_task]) for k in range(0, count, per_task)]
+    per_job = count if whole else ceil(count / JOBS_PER_USER)
+    parts = [tuple(blocks[k : k + per_job]) for k in range(0, count, per_job)]
     together = max(1, min(256, numbers // (width * min(n, most) + dim)))
     groups = [(first, min(first + together, users)) for first in range(0, users, together)]
-    return [Task(first, last, part) for first, last in groups for part in parts]
+    return [Job(first, last, part) for first, last in groups for part in parts]
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class Stacked:
     """
 
     net: Net
-    layout: Layout
+    layout: ParameterLayout
     fixed: dict[str, Tensor]
     loss_form: StackedLoss | None
     loss: Callable[..., Any]
@@ -90,41 +90,41 @@ class Stacked:
     def value_and_grad(self, W: Tensor, given: Examples, with_grad: bool = True) -> tuple[Tensor, Tensor | None]:
         """Each user's loss (users,), and gradient (users, d) if asked for."""
         loss_form = self._loss_form(given.x, given.y)
-        tasks = self._plan(W.device, given.x, whole=loss_form is None)
+        jobs = self._plan(W.device, given.x, whole=loss_form is None)
         weight = None if loss_form is None else loss_form.weigh(given.y, given.mask, W)
 
         loss = W.new_zeros(len(given.x))
         grad = W.new_empty(len(given.x), self.layout.dim) if with_grad else None
 
-        def work(task: Task) -> tuple[Tensor, Tensor | None]:
+        def work(job: Job) -> tuple[Tensor, Tensor | None]:
             rows = None
             if grad is not None:
-                rows = grad[task.who] if task.blocks[0][0] == 0 else torch.empty_like(grad[task.who])
-            return self._run(task, W, given, weight, rows), rows
+                rows = grad[job.who] if job.blocks[0][0] == 0 else torch.empty_like(grad[job.who])
+            return self._run(job, W, given, weight, rows), rows
 
-        for task, (value, rows) in zip(tasks, parallel_map(work, tasks, W.device), strict=True):
-            loss[task.who] += value
-            if grad is not None and rows is not None and task.blocks[0][0] > 0:
-                grad[task.who] += rows
+        for job, (value, rows) in zip(jobs, parallel_map(work, jobs, W.device), strict=True):
+            loss[job.who] += value
+            if grad is not None and rows is not None and job.blocks[0][0] > 0:
+                grad[job.who] += rows
         return loss, grad
 
     def outputs(self, W: Tensor, x: Tensor) -> Tensor:
         """What the net gives, (users, n, ...), without dropout."""
 
-        def work(task: Task) -> list[Tensor]:
+        def work(job: Job) -> list[Tensor]:
             with self._workspace(W) as workspace, torch.no_grad():
                 outs = []
-                for a, b in task.blocks:
-                    program = self._program(workspace, x[task.who, a:b], with_grad=False)
-                    if a == task.blocks[0][0]:
-                        program.load_parameters(W if len(W) == 1 else W[task.who])
-                    outs.append(program.forward(x[task.who, a:b], {}).movedim(-1, 1).clone())
+                for a, b in job.blocks:
+                    program = self._program(workspace, x[job.who, a:b], with_grad=False)
+                    if a == job.blocks[0][0]:
+                        program.load_parameters(W if len(W) == 1 else W[job.who])
+                    outs.append(program.forward(x[job.who, a:b], {}).movedim(-1, 1).clone())
                 return outs
 
-        tasks = self._plan(W.device, x)
+        jobs = self._plan(W.device, x)
         parts: dict[int, list[Tensor]] = {}
-        for task, blocks in zip(tasks, parallel_map(work, tasks, W.device), strict=True):
-            parts.setdefault(task.first, []).extend(blocks)
+        for job, blocks in zip(jobs, parallel_map(work, jobs, W.device), strict=True):
+            parts.setdefault(job.first, []).extend(blocks)
         return torch.cat([torch.cat(blocks, 1) for blocks in parts.values()])
 
     def check(self, features: Shape) -> None:
@@ -147,11 +147,11 @@ class Stacked:
                 width = max(width, conv.columns(shapes[stage.inputs[0]]))
         return width
 
-    def _plan(self, device: torch.device, x: Tensor, whole: bool = False) -> list[Task]:
-        numbers = BLOCK * COLUMNS if self.columns else BLOCK
+    def _plan(self, device: torch.device, x: Tensor, whole: bool = False) -> list[Job]:
+        numbers = BLOCK_NUMBERS * COLUMNS if self.columns else BLOCK_NUMBERS
         if device.type == "cuda":
-            numbers = min(CUDA_BLOCK, torch.cuda.get_device_properties(device).total_memory // CUDA_SHARE)
-        return plan(len(x), x.shape[1], self._width(tuple(x.shape[2:])), self.layout.dim, numbers, whole)
+            numbers = min(CUDA_BLOCK_NUMBERS, torch.cuda.get_device_properties(device).total_memory // CUDA_SHARE)
+        return plan_jobs(len(x), x.shape[1], self._width(tuple(x.shape[2:])), self.layout.dim, numbers, whole)
 
     @contextmanager
     def _workspace(self, like: Tensor) -> Iterator[Workspace]:
@@ -188,22 +188,22 @@ class Stacked:
             )
         return workspace.programs[key]  # type: ignore[no-any-return]
 
-    def _run(self, task: Task, W: Tensor, given: Examples, weight: Tensor | None, rows: Tensor | None) -> Tensor:
-        """The losses (users,) of a task, and in `rows` the gradients."""
-        who, loss = task.who, W.new_zeros(task.last - task.first)
+    def _run(self, job: Job, W: Tensor, given: Examples, weight: Tensor | None, rows: Tensor | None) -> Tensor:
+        """The losses (users,) of a job, and in `rows` the gradients."""
+        who, loss = job.who, W.new_zeros(job.last - job.first)
         x, y = given.x[who], given.y[who]
         with self._workspace(W) as workspace, torch.no_grad():
             noise: dict[int, Tensor] = {}
             if given.seeds is not None:
                 noise = draw_noise(self.net, tuple(x.shape[2:]), x.shape[1], given.seeds[who].tolist(), W)
-            programs = [self._program(workspace, x[:, a:b], rows is not None, bool(noise)) for a, b in task.blocks]
+            programs = [self._program(workspace, x[:, a:b], rows is not None, bool(noise)) for a, b in job.blocks]
             programs[0].load_parameters(W if len(W) == 1 else W[who])
-            parts = [{k: drawn[..., a:b] for k, drawn in noise.items()} for a, b in task.blocks]
+            parts = [{k: drawn[..., a:b] for k, drawn in noise.items()} for a, b in job.blocks]
             if weight is None:
                 mask = None if given.mask is None else given.mask[who]
-                loss += self._any_loss(programs, task, x, y, mask, parts)
+                loss += self._any_loss(programs, job, x, y, mask, parts)
             else:
-                for k, (program, (a, b)) in enumerate(zip(programs, task.blocks, strict=True)):
+                for k, (program, (a, b)) in enumerate(zip(programs, job.blocks, strict=True)):
                     loss += program.loss_and_backward(x[:, a:b], y[:, a:b], weight[who, a:b], parts[k], add=k > 0)
             if rows is not None:
                 programs[-1].copy_gradient(rows)
@@ -212,14 +212,14 @@ class Stacked:
     def _any_loss(
         self,
         programs: list[Program],
-        task: Task,
+        job: Job,
         x: Tensor,
         y: Tensor,
         mask: Tensor | None,
         noise: list[dict[int, Tensor]],
     ) -> Tensor:
         """Any loss, of all of each user's outputs. Where there are several blocks, each goes forward a second time."""
-        blocks = list(zip(programs, task.blocks, noise, strict=True))
+        blocks = list(zip(programs, job.blocks, noise, strict=True))
         if len(blocks) == 1:
             out = programs[0].forward(x, noise[0])
         else:

@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from resolvent.networks.layout import Layout
+from resolvent.networks.layout import ParameterLayout
 from resolvent.networks.stacked.layers import Context, Linear, Reshape, Shape
 from resolvent.networks.stacked.losses import StackedLoss
 from resolvent.networks.stacked.net import Net
@@ -30,7 +30,7 @@ class Program:
         self,
         workspace: Workspace,
         net: Net,
-        layout: Layout,
+        layout: ParameterLayout,
         fixed: dict[str, Tensor],
         users: int,
         features: Shape,

@@ -18,7 +18,7 @@ from torch.nn.modules import module as modules
 from resolvent.networks.layout import copied
 from resolvent.networks.plain import preserve_rng
 from resolvent.networks.stacked import layers
-from resolvent.networks.stacked.forms import FUNCTIONS, METHODS, MODULES, OVER_ONE_AXIS, writes
+from resolvent.networks.stacked.forms import FUNCTIONS, METHODS, MODULES, OPTIONS, OVER_ONE_AXIS, WEIGHTED, writes
 from resolvent.networks.stacked.layers import Layer, Unstackable
 from resolvent.networks.stacked.net import Net, Stage, improved
 
@@ -26,8 +26,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def trace(model: nn.Module, join: bool = True) -> Net:
-    """The module as stacked layers, or Unstackable with what stands in the way; `join` is for `improved`."""
-    if found := peculiar(model):
+    """The module as stacked layers, or Unstackable with the reason; `join` is for `improved`."""
+    if found := hidden_behaviour(model):
         raise Unstackable(found)
     root = copied(model)
     try:
@@ -41,7 +41,7 @@ def trace(model: nn.Module, join: bool = True) -> Net:
     return improved(stages, join)
 
 
-def peculiar(model: nn.Module) -> str:
+def hidden_behaviour(model: nn.Module) -> str:
     """Where calling a module does more than its class defines; empty if nowhere."""
     if any(getattr(modules, f"_global{hooks}", None) for hooks in HOOKS):
         return "all modules have hooks"
@@ -77,17 +77,18 @@ class _Tracer(fx.Tracer):
     def create_node(self, *args: Any, **options: Any) -> fx.Node:
         """torch.fx records operations, but not the settings under which they run."""
         if not torch.is_grad_enabled():
-            raise Unstackable("it switches gradients off on the way")
+            raise Unstackable("it switches gradients off inside forward")
         if torch.is_autocast_enabled() != self.autocast:
-            raise Unstackable("it sets autocast on the way")
+            raise Unstackable("it sets autocast inside forward")
         return super().create_node(*args, **options)
 
 
 class _Reader:
     """Reads a graph node by node.
 
-    `values` numbers the nodes that are tensors; `lengths` are nodes that are the number of images. `memory` says which
-    nodes share memory: views, and results of in-place operations. `stale` are nodes whose memory was overwritten.
+    `parameters` names the nodes that are parameters. `values` numbers the nodes that are tensors; `lengths` are nodes
+    that are the number of images. `memory` says which nodes share memory: views, and results of in-place operations.
+    `stale` are nodes whose memory was overwritten.
     """
 
     def __init__(self, graph: fx.Graph, root: nn.Module) -> None:
@@ -95,6 +96,8 @@ class _Reader:
         self.modules = dict(root.named_modules(remove_duplicate=False))
         first_names = {id(p): name for name, p in root.named_parameters()}
         self.names = {name: first_names[id(p)] for name, p in root.named_parameters(remove_duplicate=False)}
+        self.shapes = {name: tuple(p.shape) for name, p in root.named_parameters()}
+        self.parameters: dict[Any, str] = {}
         self.values: dict[fx.Node, int] = {}
         self.memory: dict[fx.Node, fx.Node] = {}
         self.stale: set[fx.Node] = set()
@@ -115,6 +118,8 @@ class _Reader:
                 self._module(node)
             elif node.op in ("call_function", "call_method"):
                 self._call(node)
+            elif node.op == "get_attr" and node.target in self.names:
+                self.parameters[node] = self.names[str(node.target)]
             else:
                 raise Unstackable(f"it uses {node.target} directly")
         if not self.stages:
@@ -184,6 +189,9 @@ class _Reader:
         if self._about_sizes(node):
             return
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+        if node.target in WEIGHTED:
+            self._weighted(node, name)
+            return
         build = METHODS.get(node.target) if isinstance(node.target, str) else FUNCTIONS.get(node.target)
         if build is None:
             raise Unstackable(f"{name} has no stacked form")
@@ -202,6 +210,21 @@ class _Reader:
             return
         with self._lifted(node, line=True):
             self._add(node, layer, (self.values[node],))
+
+    def _weighted(self, node: fx.Node, name: str) -> None:
+        """A product or a convolution as a function of the module's own parameters."""
+        options = dict(zip(OPTIONS, node.args, strict=False)) | node.kwargs
+        first, weight, bias = (options.pop(key, None) for key in OPTIONS[:3])
+        if weight not in self.parameters or (bias is not None and bias not in self.parameters):
+            raise Unstackable(f"{name} with weights that are not parameters")
+        layer = WEIGHTED[node.target](self.shapes[self.parameters[weight]], **options)  # type: ignore[index]
+        self.values[node] = self._value(first, name)
+        assert isinstance(first, fx.Node)
+        self._share(node, first, layer, written=False)
+        with self._lifted(node, node.target in OVER_ONE_AXIS):
+            self._add(node, layer, (self.values[node],), self.parameters[weight])
+            if bias is not None:
+                self._add(node, layers.Bias(), (self.values[node],), self.parameters[bias])
 
     def _about_sizes(self, node: fx.Node) -> bool:
         """x.size(0), x.size()[0] and x.shape[0]: the number of images."""
