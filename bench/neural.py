@@ -15,7 +15,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from bench.timing import machine, take_turns
-from resolvent.networks import Captured, Ways
+from resolvent.networks import Captured, ParameterLayout, choose_method
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 
 Gradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -56,12 +56,12 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, dict[str, t
 }
 
 
-def loop(model: nn.Module, ways: Ways) -> Gradient:
+def loop(model: nn.Module, layout: ParameterLayout) -> Gradient:
     """One user after the other."""
 
     def gradient(W: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         losses, grads = [], []
-        parts = ways.layout.split(W)
+        parts = layout.split(W)
         for i in range(len(x)):
             leaves = {name: part[i].detach().requires_grad_() for name, part in parts.items()}
             loss = F.cross_entropy(functional_call(model, leaves, (x[i],)), y[i])
@@ -73,15 +73,15 @@ def loop(model: nn.Module, ways: Ways) -> Gradient:
     return gradient
 
 
-def vectorised(model: nn.Module, ways: Ways) -> Gradient:
+def vectorised(model: nn.Module, layout: ParameterLayout) -> Gradient:
     """torch.func.vmap over users."""
 
     def value(leaves: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, leaves, (x,)), y)
 
     def gradient(W: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        slopes, loss = vmap(grad_and_value(value))(ways.layout.split(W), x, y)
-        return loss, torch.cat([slopes[name].flatten(1) for name in ways.layout.names], 1)
+        slopes, loss = vmap(grad_and_value(value))(layout.split(W), x, y)
+        return loss, torch.cat([slopes[name].flatten(1) for name in layout.names], 1)
 
     return gradient
 
@@ -110,18 +110,19 @@ def compare(name: str, n: int, device: str, dtype: torch.dtype, turns: int) -> N
     make, shape, users, _ = NETS[name]
     torch.manual_seed(0)
     model = make().to(device, dtype)
-    ways = Ways(model, F.cross_entropy, device, dtype)
-    W = ways.layout.flatten(model) + 0.03 * torch.randn(users, ways.dim, device=device, dtype=dtype)
+    layout = ParameterLayout.of(model)
+    W = layout.flatten(model) + 0.03 * torch.randn(users, layout.dim, device=device, dtype=dtype)
     x = torch.randn(users, n, *shape, device=device, dtype=dtype)
     y = torch.randint(0, 10, (users, n), device=device)
+    gradients = choose_method(model, W, x, y, None, F.cross_entropy, device, dtype)
 
     def ours(W: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return ways.value_and_grad(W, x, y)[:2]
+        return gradients.value_and_grad(W, x, y)[:2]
 
-    sides: dict[str, Gradient] = {"loop": loop(model, ways), "vmap": vectorised(model, ways), "ours": ours}
+    sides: dict[str, Gradient] = {"loop": loop(model, layout), "vmap": vectorised(model, layout), "ours": ours}
     few = slice(0, 2)
     exact = deepcopy(model).double()
-    truth = loop(exact, ways)(W[few].double(), x[few].double(), y[few])[1]
+    truth = loop(exact, layout)(W[few].double(), x[few].double(), y[few])[1]
     errors = {}
     for who in ("loop", "ours"):
         gradient = sides[who](W[few].contiguous(), x[few], y[few])[1]
@@ -159,7 +160,7 @@ def compare(name: str, n: int, device: str, dtype: torch.dtype, turns: int) -> N
         timed["ours, 5 steps in one graph"] = in_one_graph
     times = take_turns(timed, turns)
     cells = ", ".join(f"{who} {1e3 * t:.2f} ms ({times['loop'] / t:.2f}x)" for who, t in times.items())
-    print(f"{name}, {users} users x {n}, {ways.way}: {cells}; off by {errors}", flush=True)
+    print(f"{name}, {users} users x {n}, {gradients.method}: {cells}; off by {errors}", flush=True)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from resolvent.networks import Gradients, choose_method
 from resolvent.networks.layout import copied
 
 
@@ -56,6 +57,12 @@ def federation(
     with torch.no_grad():
         outputs = copied(model).eval()(x[0]).shape[1]
     return Federation(model, W, x, torch.randint(0, outputs, (users, n), generator=generator), loss)
+
+
+def chosen(fed: Federation, device: str = "cpu", **options: Any) -> Gradients:
+    """The federation's gradients by the chosen method; options are those of `choose_method`."""
+    loss, dtype = options.pop("loss", fed.loss), options.pop("dtype", fed.W.dtype)
+    return choose_method(fed.model, fed.W.to(device), fed.x, fed.y, None, loss, device, dtype, **options)
 
 
 def plain_loop(fed: Federation) -> tuple[Tensor, Tensor]:

@@ -99,12 +99,17 @@ def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [
-        ("iteration.scheme", "from resolvent.local.operators import ExactProx", "local is on floor 5 and iteration on"),
+        ("iteration.scheme", "from resolvent.local.operators import ExactProx", "local is on floor 4 and iteration on"),
         ("iteration.scheme", "from ..local import operators", "local is on floor"),
         ("iteration.scheme", "from resolvent import local", "local is on floor"),
         ("iteration.scheme", "import resolvent.local.bound as b", "local is on floor"),
         ("iteration.scheme", "from .state import State", "state is on floor 3 and scheme on floor 1 of iteration"),
         ("problems.rows", "from resolvent.problems import sets", "sets is on floor 2 and rows on floor 2 of problems"),
+        (
+            "local.bound",
+            "def f():\n    from resolvent.networks.problem import Neural",
+            "networks is on floor 4 and local on",
+        ),
         ("networks.stacked.layers", "from .pools import MaxPool", "pools is on floor"),
         ("networks.stacked.layers", "from resolvent.networks.problem import Neural", "problem is on floor"),
         ("problems.simple", "from ..iteration.rounds import State\nfrom ..local import bound", "local is on floor"),

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from resolvent.networks.stacked import workspace as desk
+from resolvent.networks.stacked import workspace
 
 
 @pytest.fixture(params=["loops", "columns"])
@@ -13,5 +13,5 @@ def convolutions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.param == "loops":
         pytest.importorskip("numba")
     else:
-        monkeypatch.setattr(desk, "find_spec", lambda name: None if name == "numba" else find_spec(name))
+        monkeypatch.setattr(workspace, "find_spec", lambda name: None if name == "numba" else find_spec(name))
     return str(request.param)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import resolvent as rs
-from neural_reference import Federation, federation
-from resolvent.networks import Slopes, Ways
+from neural_reference import Federation, chosen, federation
+from resolvent.networks import Gradients, ValueAndGrad
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 from resolvent.networks.stacked import method as stacked
 from resolvent.networks.stacked.thread_pool import one_thread
@@ -43,8 +43,8 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def ask(ways: Ways, fed: Federation, who: list[int]) -> Slopes:
-    return ways.value_and_grad(fed.W[who], fed.x[who], fed.y[who])
+def ask(gradients: Gradients, fed: Federation, who: list[int]) -> ValueAndGrad:
+    return gradients.value_and_grad(fed.W[who], fed.x[who], fed.y[who])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -52,26 +52,26 @@ def ask(ways: Ways, fed: Federation, who: list[int]) -> Slopes:
 def test_company_does_not_change_a_bit(name: str, dtype: torch.dtype) -> None:
     model, shape, n = CASES[name]
     fed = federation(model, shape, users=7, n=n, dtype=dtype)
-    ways = Ways(fed.model, dtype=dtype)
-    everyone = ask(ways, fed, list(range(7)))
+    gradients = chosen(fed)
+    everyone = ask(gradients, fed, list(range(7)))
     for who in ([0], [3], [6], [5, 2], [6, 5, 4, 3, 2, 1, 0], [1, 2, 3]):
-        some = ask(ways, fed, who)
+        some = ask(gradients, fed, who)
         assert torch.equal(some.grad, everyone.grad[who])
         assert torch.equal(some.loss, everyone.loss[who])
-        assert torch.equal(ways.outputs(fed.W[who], fed.x[who]), ways.outputs(fed.W, fed.x)[who])
+        assert torch.equal(gradients.outputs(fed.W[who], fed.x[who]), gradients.outputs(fed.W, fed.x)[who])
 
 
 @pytest.mark.parametrize("name", ["mnist", "small"])
-def test_threads_and_pieces_do_not_change_a_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_and_blocks_do_not_change_a_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, shape, _ = CASES[name]
     fed = federation(model, shape, users=5, n=150, dtype=torch.float32)
-    for numbers in (1 << 12, 1 << 19):  # several strands a user, and one
-        monkeypatch.setattr(stacked, "NUMBERS", numbers)
-        one = ask(Ways(fed.model), fed, list(range(5)))
+    for numbers in (1 << 12, 1 << 19):  # several jobs per user, and one
+        monkeypatch.setattr(stacked, "BLOCK_NUMBERS", numbers)
+        one = ask(chosen(fed), fed, list(range(5)))
         with threads(3):
-            three = ask(Ways(fed.model), fed, list(range(5)))
+            three = ask(chosen(fed), fed, list(range(5)))
             assert torch.get_num_threads() == 3
-            alone = ask(Ways(fed.model), fed, [2])
+            alone = ask(chosen(fed), fed, [2])
         assert torch.equal(one.grad, three.grad)
         assert torch.equal(one.loss, three.loss)
         assert torch.equal(one.grad[2:3], alone.grad)
@@ -87,20 +87,20 @@ def test_one_thread_nests_and_gives_back_what_it_found() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("way", "there"), [("stacked", 1), ("loop", 2)])
-def test_local_steps_leave_one_thread_to_kernels(way: str, there: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("method", "there"), [("stacked", 1), ("loop", 2)])
+def test_local_steps_leave_one_thread_to_kernels(method: str, there: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where users are shared out among threads; a module that goes user by user keeps torch's own threads."""
     fed = federation(SMALL, (7,), users=2, n=5, dtype=torch.float32)
     normed = nn.Sequential(nn.Linear(7, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-    problem = rs.Neural(fed.model if way == "stacked" else normed, list(zip(fed.x, fed.y, strict=True)))
-    assert problem.way.startswith(way)
-    seen, gradient = set(), Ways.value_and_grad
+    problem = rs.Neural(fed.model if method == "stacked" else normed, list(zip(fed.x, fed.y, strict=True)))
+    assert problem.method.startswith(method)
+    seen, gradient = set(), Gradients.value_and_grad
 
-    def watched(*args: Any) -> Slopes:
+    def watched(*args: Any) -> ValueAndGrad:
         seen.add(torch.get_num_threads())
         return gradient(*args)
 
-    monkeypatch.setattr(Ways, "value_and_grad", watched)
+    monkeypatch.setattr(Gradients, "value_and_grad", watched)
     with threads(2):
         rs.solve(problem, rs.fedprox(0.1, rs.GradientProx(2, 0.1)), rounds=1, every=5)
         assert torch.get_num_threads() == 2
@@ -110,21 +110,21 @@ def test_local_steps_leave_one_thread_to_kernels(way: str, there: int, monkeypat
 def test_where_the_data_lie_does_not_change_a_bit() -> None:
     """Slices of larger tensors, at addresses of any alignment."""
     fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=20, dtype=torch.float32)
-    want = ask(Ways(fed.model), fed, [0, 1])
+    want = ask(chosen(fed), fed, [0, 1])
     for shift in (1, 3, 8):
         W = torch.zeros(2, fed.W.shape[1] + 9)[:, shift : shift + fed.W.shape[1]].copy_(fed.W)
         x = torch.zeros(fed.x.numel() + shift)[shift:].view_as(fed.x).copy_(fed.x)
-        got = Ways(fed.model).value_and_grad(W, x, fed.y)
+        got = chosen(fed).value_and_grad(W, x, fed.y)
         assert torch.equal(got.grad, want.grad)
 
 
 def test_asking_again_does_not_change_a_bit() -> None:
     """Nothing of an earlier question is left in the buffers: other users, shapes and kinds of question in between."""
     fed = federation(mnist_cnn(), (1, 28, 28), users=3, n=20, dtype=torch.float32)
-    ways = Ways(fed.model)
-    want = ask(ways, fed, [0, 1, 2])
+    gradients = chosen(fed)
+    want = ask(gradients, fed, [0, 1, 2])
     for k in range(3):
-        ask(ways, fed, [2])
-        ways.outputs(fed.W[:, :], fed.x[:, : 5 + k])
-        ways.values(fed.W[1:], fed.x[1:], fed.y[1:])
-        assert torch.equal(ask(ways, fed, [0, 1, 2]).grad, want.grad)
+        ask(gradients, fed, [2])
+        gradients.outputs(fed.W[:, :], fed.x[:, : 5 + k])
+        gradients.values(fed.W[1:], fed.x[1:], fed.y[1:])
+        assert torch.equal(ask(gradients, fed, [0, 1, 2]).grad, want.grad)

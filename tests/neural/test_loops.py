@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from resolvent.networks import stacked
-from resolvent.networks.stacked import workspace as desk
+from resolvent.networks.stacked import workspace
 from resolvent.networks.stacked.layers import windows
 
 pytest.importorskip("numba")
@@ -69,8 +69,8 @@ def test_convolutions(
     flat, data, back = A.detach().flatten(2), inner(x.detach()), inner(G)
     got, slope, down = torch.full_like(back, torch.nan), torch.ones_like(flat), torch.ones_like(data)
     loops.forward(flat, data, got, geometry)()
-    loops.slope(slope, data, back, geometry)()
-    loops.back(flat, down, back, geometry)()
+    loops.weight_gradient(slope, data, back, geometry)()
+    loops.input_gradient(flat, down, back, geometry)()
     torch.testing.assert_close(got, inner(y.detach()), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(slope - 1, dA.flatten(2), rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(down - 1, inner(dx), rtol=1e-12, atol=1e-12)
@@ -160,12 +160,12 @@ def test_nan_in_the_output_is_nan_in_the_loss() -> None:
 def test_a_numba_that_cannot_be_imported_is_no_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba refuses a NumPy that is newer than itself."""
     kind = (torch.device("cpu"), torch.float32, None)
-    assert desk.loops_for(*kind) is loops
+    assert workspace.loops_for(*kind) is loops
     monkeypatch.delattr(stacked, "cpu_loops")
     monkeypatch.delitem(sys.modules, loops.__name__)
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr(desk, "find_spec", lambda name: name)
-    assert desk.loops_for(*kind) is None
+    monkeypatch.setattr(workspace, "find_spec", lambda name: name)
+    assert workspace.loops_for(*kind) is None
 
 
 def test_without_a_place_on_disk_code_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,11 +31,11 @@ def images(real_data: RealData) -> rs.data.Images:
 def test_a_small_federation_learns(images: rs.data.Images) -> None:
     problem = federation(images, users=10, count=1000)
     assert problem.dim == 11_910
-    assert problem.way.startswith("stacked")
-    assert all(len(y.unique()) <= 6 for _, y in problem.silos.users)  # type: ignore[attr-defined]
+    assert problem.method.startswith("stacked")
+    assert all(len(y.unique()) <= 6 for _, y in problem.data.users)  # type: ignore[attr-defined]
     run = rs.solve(problem, rs.fedrp(100.0, rs.GradientProx(10, 0.2)), rounds=5)
     assert run.history.value.iloc[-1] < 0.8 * run.history.value.iloc[0]
-    x, y = problem.silos.users[3]  # type: ignore[attr-defined]
+    x, y = problem.data.users[3]  # type: ignore[attr-defined]
     module = run.personal_module(3).eval()
     with torch.no_grad():
         own = problem.value(run.personal)[3]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from neural_reference import federation, plain_loop
-from resolvent.networks import Captured, Ways
+from neural_reference import chosen, federation, plain_loop
+from resolvent.networks import Captured
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 from resolvent.networks.stacked import convolution
 from resolvent.networks.stacked import method as stacked
@@ -123,35 +123,35 @@ def test_gradients_are_those_of_plain_autograd(name: str, device: str) -> None:
     model, shape = NETS[name]()
     fed = federation(model, shape, users=3, n=5)
     want_loss, want = plain_loop(fed)
-    ways = Ways(fed.model, fed.loss, device, torch.float64)
+    gradients = chosen(fed, device)
     W, x, y = (part.to(device) for part in (fed.W, fed.x, fed.y))
     for _ in range(3):  # on CUDA the second time is captured, and the third replayed
-        loss, grad, _ = ways.value_and_grad(W, x, y)
-        assert ways.way == "stacked", ways.reason
+        loss, grad, _ = gradients.value_and_grad(W, x, y)
+        assert gradients.method == "stacked", gradients.reason
         torch.testing.assert_close(loss.cpu(), want_loss, rtol=1e-12, atol=1e-12)
         assert float(((grad.cpu() - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-10
-    torch.testing.assert_close(ways.values(W, x, y).cpu(), want_loss, rtol=1e-12, atol=1e-12)
-    out = Ways(fed.model, dtype=torch.float64, way="loop").outputs(fed.W, fed.x)
-    torch.testing.assert_close(ways.outputs(W, x).cpu(), out, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients.values(W, x, y).cpu(), want_loss, rtol=1e-12, atol=1e-12)
+    out = chosen(fed, method="loop").outputs(fed.W, fed.x)
+    torch.testing.assert_close(gradients.outputs(W, x).cpu(), out, rtol=1e-12, atol=1e-12)
 
 
 def test_layers_over_one_axis_are_put_as_those_over_two() -> None:
     """One height put in, one taken out, and maxima before biases and ReLUs."""
-    names = [type(step.layer).__name__ for step in trace(NETS["line to its end"]()[0], join=False).steps]
+    names = [type(stage.layer).__name__ for stage in trace(NETS["line to its end"]()[0], join=False).stages]
     middle = ["Conv", "MaxPool", "Bias", "ReLU"]
     assert names == ["Lift", *middle, *middle, "Lift", "Reshape", "Linear", "Bias"]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_data_may_lie_elsewhere_and_come_in_pieces(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_may_lie_elsewhere_and_come_in_blocks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users who do not fit the device: their data stays on the host, and comes block by block."""
     model, shape = NETS["tiles"]()
     fed = federation(model, shape, users=5, n=70)
-    monkeypatch.setattr(stacked, "ROOM", 1 << 14)
-    ways = Ways(fed.model, device=device, dtype=torch.float64)
+    monkeypatch.setattr(stacked, "CUDA_BLOCK_NUMBERS", 1 << 14)
+    gradients = chosen(fed, device)
     want = plain_loop(fed)[1]
     for _ in range(3):
-        grad = ways.value_and_grad(fed.W.to(device), fed.x, fed.y).grad
+        grad = gradients.value_and_grad(fed.W.to(device), fed.x, fed.y).grad
         torch.testing.assert_close(grad.cpu(), want, rtol=1e-10, atol=1e-12)
 
 
@@ -159,12 +159,12 @@ def test_data_may_lie_elsewhere_and_come_in_pieces(device: str, monkeypatch: pyt
 def test_many_steps_in_one_are_the_steps(device: str) -> None:
     model, shape = NETS["tiles"]()
     fed = federation(model, shape, users=3, n=20)
-    ways = Ways(fed.model, device=device, dtype=torch.float64)
+    gradients = chosen(fed, device)
     W, x, y = (part.to(device) for part in (fed.W, fed.x, fed.y))
 
     def steps(W: Tensor) -> Tensor:
         for _ in range(4):
-            W = W - 0.1 * ways.value_and_grad(W, x, y).grad
+            W = W - 0.1 * gradients.value_and_grad(W, x, y).grad
         return W
 
     captured = Captured(steps)
@@ -179,7 +179,7 @@ def test_in_single_precision_it_is_as_near_the_truth_as_plain_autograd(name: str
     model, shape = NETS[name]()
     fed = federation(model, shape, users=3, n=40, dtype=torch.float32)
     truth = plain_loop(fed.to(torch.float64))[1]
-    ours = Ways(fed.model, fed.loss).value_and_grad(fed.W, fed.x, fed.y).grad
+    ours = chosen(fed).value_and_grad(fed.W, fed.x, fed.y).grad
     error = (ours - truth).norm(dim=1) / truth.norm(dim=1)
     theirs = (plain_loop(fed)[1] - truth).norm(dim=1) / truth.norm(dim=1)
     assert float(error.max()) < max(3 * float(theirs.max()), 5e-6)
@@ -192,7 +192,7 @@ def test_equal_maxima_hand_the_gradient_to_the_first() -> None:
     x[..., 10:14, 9:15] = 1.0
     x[:, 3:] = x[:, 3:].round()
     fed = fed.with_data(x)
-    grad = Ways(fed.model, fed.loss, dtype=torch.float64).value_and_grad(fed.W, x, fed.y).grad
+    grad = chosen(fed).value_and_grad(fed.W, x, fed.y).grad
     torch.testing.assert_close(grad, plain_loop(fed)[1], rtol=1e-10, atol=1e-12)
 
 
@@ -206,7 +206,7 @@ def test_ties_in_pools_of_every_kind(join: bool, monkeypatch: pytest.MonkeyPatch
         W = fed.W.clone()
         W[:, :15] = (3 * W[:, :15]).round()
         fed = fed.with_data(fed.x.round().clamp(-1, 1), W)
-        grad = Ways(fed.model, fed.loss, dtype=torch.float64).value_and_grad(W, fed.x, fed.y).grad
+        grad = chosen(fed).value_and_grad(W, fed.x, fed.y).grad
         torch.testing.assert_close(grad, plain_loop(fed)[1], rtol=1e-10, atol=1e-12)
 
 
@@ -215,7 +215,7 @@ def test_losses_of_several_numbers(loss: object) -> None:
     model, shape = NETS["mlp"]()
     fed = federation(model, shape, users=3, n=5, loss=loss)
     fed = fed.with_targets(torch.randn(3, 5, 10, dtype=torch.float64))
-    got = Ways(fed.model, loss, dtype=torch.float64).value_and_grad(fed.W, fed.x, fed.y)  # type: ignore[arg-type]
+    got = chosen(fed).value_and_grad(fed.W, fed.x, fed.y)
     want_loss, want = plain_loop(fed)
     torch.testing.assert_close(got.loss, want_loss)
     torch.testing.assert_close(got.grad, want, rtol=1e-10, atol=1e-12)
@@ -227,10 +227,10 @@ def test_masked_rows_do_not_count(loss: object) -> None:
     fed = federation(model, shape, users=3, n=6, loss=loss)
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
     x = torch.where(mask.view(3, 6, 1, 1, 1).bool(), fed.x, torch.nan)
-    for way in ("stacked", "loop"):
-        ways = Ways(fed.model, loss, dtype=torch.float64, way=way)  # type: ignore[arg-type]
+    for method in ("stacked", "loop"):
+        gradients = chosen(fed, method=method)
         # What lies in a masked row must not matter, as long as it is finite.
-        got = ways.value_and_grad(fed.W, x.nan_to_num(7.0), fed.y, mask=mask)
+        got = gradients.value_and_grad(fed.W, x.nan_to_num(7.0), fed.y, mask=mask)
         for i, count in enumerate(mask.sum(1).tolist()):
             want_loss, want = plain_loop(fed.only(i, count))
             torch.testing.assert_close(got.loss[i : i + 1], want_loss)
@@ -243,39 +243,61 @@ def test_ignored_targets_do_not_count() -> None:
     y = fed.y.clone()
     y[:, ::2] = -100
     fed = fed.with_targets(y)
-    got = Ways(fed.model, dtype=torch.float64).value_and_grad(fed.W, fed.x, y)
+    got = chosen(fed).value_and_grad(fed.W, fed.x, y)
     torch.testing.assert_close(got.grad, plain_loop(fed)[1], rtol=1e-10, atol=1e-12)
 
 
 def test_one_row_stands_for_users_who_agree() -> None:
     model, shape = NETS["tiles"]()
     fed = federation(model, shape, users=3, n=6)
-    for way in ("stacked", "vmap", "loop"):
-        ways = Ways(fed.model, dtype=torch.float64, way=way)
-        shared, full = (ways.value_and_grad(W, fed.x, fed.y) for W in (fed.W[:1], fed.W[:1].repeat(3, 1)))
+    for method in ("stacked", "vmap", "loop"):
+        gradients = chosen(fed, method=method)
+        shared, full = (gradients.value_and_grad(W, fed.x, fed.y) for W in (fed.W[:1], fed.W[:1].repeat(3, 1)))
         torch.testing.assert_close(shared.grad, full.grad, rtol=0, atol=0)
-        torch.testing.assert_close(ways.outputs(fed.W[:1], fed.x), ways.outputs(fed.W[:1].repeat(3, 1), fed.x))
+        torch.testing.assert_close(
+            gradients.outputs(fed.W[:1], fed.x), gradients.outputs(fed.W[:1].repeat(3, 1), fed.x)
+        )
 
 
-def test_blocks_of_images_and_strands_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small blocks, of unlike sizes, in several strands: the same gradients up to rounding."""
+def test_blocks_of_images_and_jobs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks, of unlike sizes, in several jobs: the same gradients up to rounding."""
     model, shape = NETS["tiles"]()
     fed = federation(model, shape, users=3, n=150)
     want_loss, want = plain_loop(fed)
     for numbers in (1 << 10, 1 << 13, 1 << 16):
-        monkeypatch.setattr(stacked, "NUMBERS", numbers)
-        got = Ways(fed.model, dtype=torch.float64).value_and_grad(fed.W, fed.x, fed.y)
+        monkeypatch.setattr(stacked, "BLOCK_NUMBERS", numbers)
+        got = chosen(fed).value_and_grad(fed.W, fed.x, fed.y)
         torch.testing.assert_close(got.loss, want_loss)
         assert float(((got.grad - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-12
 
 
+@pytest.mark.parametrize(("largest", "blocks"), [(1 << 10, 9), (1 << 14, 5), (1 << 20, 1)])
+def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
+    largest: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Label smoothing has no stacked form: outputs first, in blocks, then each block again, with the same dropout."""
+    loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+    model, shape = conv(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.Dropout(0.3), nn.MaxPool2d(2))
+    fed = federation(model, shape, users=3, n=150, loss=loss)
+    mask, seeds = torch.ones(3, 150), torch.tensor([1, 2, 3])
+    mask[1, 100:] = mask[2, 3:] = 0
+    monkeypatch.setattr(stacked, "LARGEST", largest)
+    got, want = (chosen(fed, method=method) for method in ("stacked", "loop"))
+    assert [len(job.blocks) for job in stacked.plan_jobs(1, 150, 5 * 72, 11, 1 << 19, whole=True)] == [blocks]
+    for noise in (None, seeds):
+        a, b = (gradients.value_and_grad(fed.W, fed.x, fed.y, mask, noise) for gradients in (got, want))
+        torch.testing.assert_close(a.loss, b.loss)
+        assert float(((a.grad - b.grad).norm(dim=1) / b.grad.norm(dim=1)).max()) < 1e-12
+        torch.testing.assert_close(got.values(fed.W, fed.x, fed.y, mask, noise), a.loss)
+
+
 def test_plan_covers_every_image_once() -> None:
     for users, n, width, numbers in [(7, 1, 3, 10), (5, 100, 1000, 1 << 14), (3, 999, 10, 1 << 11), (2, 16, 9, 1)]:
-        pieces = stacked.plan(users, n, width, 11, numbers)
+        jobs = stacked.plan_jobs(users, n, width, 11, numbers)
         seen = torch.zeros(users, n)
-        for piece in pieces:
-            for a, b in piece.blocks:
-                seen[piece.who, a:b] += 1
+        for job in jobs:
+            for a, b in job.blocks:
+                seen[job.who, a:b] += 1
         assert bool((seen == 1).all())
-        strands = {piece.blocks for piece in stacked.plan(1, n, width, 11, numbers)}
-        assert strands == {piece.blocks for piece in pieces}, "how images are cut depends on who else is there"
+        alone = {job.blocks for job in stacked.plan_jobs(1, n, width, 11, numbers)}
+        assert alone == {job.blocks for job in jobs}, "how images are divided depends on who else is there"

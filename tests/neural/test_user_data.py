@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 import resolvent as rs
-from resolvent.networks import Ways
+from resolvent.networks import choose_method
 
 DOUBLE = torch.float64
 pytestmark = [
@@ -85,17 +85,17 @@ class Writing(nn.Module):
 def test_a_module_that_writes_to_its_input_leaves_the_data(sizes: tuple[int, ...]) -> None:
     users = people(*sizes)
     problem = rs.Neural(Writing().to(DOUBLE), users, test=people(4, 5), validation=people(7)[0])
-    before = [stack.x.clone() for stack in problem.silos.stacks]  # type: ignore[attr-defined]
+    before = [stack.x.clone() for stack in problem.data.stacks]  # type: ignore[attr-defined]
     first = problem.grad(problem.start), problem.value(problem.start)
     rs.solve(problem, rs.fedavg(0.1, steps=3), rounds=3)
     again = problem.grad(problem.start), problem.value(problem.start)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert all(torch.equal(stack.x, b) for stack, b in zip(problem.silos.stacks, before, strict=True))  # type: ignore[attr-defined]
+    assert all(torch.equal(stack.x, b) for stack, b in zip(problem.data.stacks, before, strict=True))  # type: ignore[attr-defined]
     assert all(torch.equal(x, y) for (x, _), (y, _) in zip(users, people(*sizes), strict=True))
 
 
-@pytest.mark.parametrize("way", ["vmap", "loop"])
-def test_no_way_writes_to_its_data(way: str) -> None:
+@pytest.mark.parametrize("method", ["vmap", "loop"])
+def test_no_method_writes_to_its_data(method: str) -> None:
     class Plain(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             x.mul_(2)
@@ -103,13 +103,12 @@ def test_no_way_writes_to_its_data(way: str) -> None:
 
     (x, y), (X, Y) = people(6, 6)
     x, y = torch.stack([x, X]), torch.stack([y, Y])
-    ways = Ways(Plain(5, 3), dtype=DOUBLE, way=way)
-    W = torch.ones(2, ways.dim, dtype=DOUBLE)
-    before = x.clone()
+    W, before = torch.ones(2, 18, dtype=DOUBLE), x.clone()
+    gradients = choose_method(Plain(5, 3), W, x, y, dtype=DOUBLE, method=method)
     for _ in range(2):
-        ways.value_and_grad(W, x, y)
-        ways.values(W, x, y)
-        ways.outputs(W, x)
+        gradients.value_and_grad(W, x, y)
+        gradients.values(W, x, y)
+        gradients.outputs(W, x)
     assert torch.equal(x, before)
 
 
@@ -181,7 +180,7 @@ def test_parts_of_a_tensor_data_set_stay_on_the_device() -> None:
     parts = random_split(TensorDataset(x, y), [10, 20], torch.Generator().manual_seed(0))
     nested = [Subset(parts[0], range(5)), parts[1]]
     problem = rs.Neural(net(), nested)
-    assert hasattr(problem.silos, "stacks")
+    assert hasattr(problem.data, "stacks")
     rows = [[parts[0].indices[k] for k in range(5)], parts[1].indices]
     plain = rs.Neural(net(), [(x[r], y[r]) for r in rows])
     assert torch.equal(problem.grad(problem.start), plain.grad(plain.start))
@@ -224,11 +223,8 @@ def test_augmentation_is_fresh_in_every_step_and_follows_the_seed() -> None:
 
     one = problem()
     assert torch.equal(one.value(one.start), problem().value(one.start))  # figures are of one draw
-    drawn = one.remembering({})
-    drawn.draw(np.array([5, 6], dtype=np.uint64))
-    first = drawn.grad(one.start)
-    drawn.draw(np.array([5, 9], dtype=np.uint64))
-    second = drawn.grad(one.start)
+    first = one.grad(one.start, seeds=np.array([5, 6], dtype=np.uint64))
+    second = one.grad(one.start, seeds=np.array([5, 9], dtype=np.uint64))
     assert torch.equal(first[0], second[0])
     assert not torch.equal(first[1], second[1])
     scheme = rs.fedavg(0.1, local=rs.GradientSteps(1, batch=4))
@@ -348,12 +344,11 @@ def test_parts_of_a_stream_draw_their_own_dropout() -> None:
     model = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.5), nn.Linear(40, 3)).to(DOUBLE)
     x, y = people(4)[0]
     twice = torch.cat([x, x]), torch.cat([y, y])
-    slopes: Any = []
+    grads = []
     for user in (DataLoader(Rows(*twice), 4), DataLoader(Rows(x, y), 4)):
-        problem = rs.Neural(model, [user]).remembering({})
-        problem.draw(np.array([7], dtype=np.uint64))
-        slopes.append(problem.grad(problem.start))
-    assert not torch.allclose(*slopes)  # the second half of the rows would repeat the first half's noise
+        problem = rs.Neural(model, [user])
+        grads.append(problem.grad(problem.start, seeds=np.array([7], dtype=np.uint64)))
+    assert not torch.allclose(grads[0], grads[1])  # the second half of the rows would repeat the first half's noise
 
 
 class Once(IterableDataset[Any]):

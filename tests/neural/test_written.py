@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import resolvent as rs
-from neural_reference import federation, plain_loop
-from resolvent.networks import Ways, verify
+from neural_reference import chosen, federation, plain_loop
+from resolvent.networks import choose_method, verify
 from resolvent.networks.layout import copied
-from resolvent.networks.stacked.losses import known
+from resolvent.networks.mean_losses import mean_loss
+from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.stacked.method import Stacked
 
 pytestmark = [
@@ -135,14 +136,14 @@ def right(model: nn.Module, shape: tuple[int, ...], reason: str, loss: Any = F.c
     """Gradients are those of plain autograd, and outputs those of the module at rest."""
     fed = federation(model, shape, users=3, n=5, loss=loss)
     fed = fed if y is None else fed.with_targets(y)
-    ways = Ways(fed.model, loss, dtype=DOUBLE)
-    got = ways.value_and_grad(fed.W, fed.x, fed.y)
+    gradients = chosen(fed)
+    got = gradients.value_and_grad(fed.W, fed.x, fed.y)
     want_loss, want = plain_loop(type(fed)(copied(fed.model), fed.W, fed.x.clone(), fed.y, fed.loss))
-    assert reason in ways.reason
+    assert reason in gradients.reason
     torch.testing.assert_close(got.loss, want_loss)
     torch.testing.assert_close(got.grad, want, rtol=1e-9, atol=1e-12)
     at_rest = torch.stack(resting(fed))
-    torch.testing.assert_close(ways.outputs(fed.W, fed.x), at_rest, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(gradients.outputs(fed.W, fed.x), at_rest, rtol=1e-9, atol=1e-12)
 
 
 def resting(fed: Any) -> list[Tensor]:
@@ -162,9 +163,9 @@ def test_flattening_begins_with_the_rows(flatten: Any) -> None:
     model = Written(lambda m, x: flatten(m.b(F.relu(m.a(x)))), a=nn.Linear(4, 6), b=nn.Linear(6, 1))
     fed = federation(nn.Sequential(nn.Linear(4, 6)), (4,), 3, 5)  # for its rows alone
     W = torch.randn(3, 37, dtype=DOUBLE)
-    ways = Ways(model.to(DOUBLE), F.mse_loss, dtype=DOUBLE)
-    got = ways.value_and_grad(W, fed.x, y)
-    assert "flattening of other axes" in ways.reason
+    gradients = choose_method(model.to(DOUBLE), W, fed.x, y, None, F.mse_loss, dtype=DOUBLE)
+    got = gradients.value_and_grad(W, fed.x, y)
+    assert "flattening of other axes" in gradients.reason
     want_loss, want = plain_loop(type(fed)(model, W, fed.x, y, F.mse_loss))
     torch.testing.assert_close(got.loss, want_loss)
     torch.testing.assert_close(got.grad, want, rtol=1e-9, atol=1e-12)
@@ -290,12 +291,12 @@ def test_targets_without_the_outputs_axis_are_refused(loss: Any) -> None:
     model, x, y = nn.Sequential(nn.Linear(4, 1)), torch.randn(3, 5, 4), torch.randn(3, 5)
     with pytest.raises(rs.InputError, match=r"outputs of shape \(1,\) and targets of shape \(\) .* same shape"):
         rs.Neural(model, list(zip(x, y, strict=True)), loss=loss)
-    assert "stacked" in rs.Neural(model, list(zip(x, y.unsqueeze(-1), strict=True)), loss=loss).way
+    assert "stacked" in rs.Neural(model, list(zip(x, y.unsqueeze(-1), strict=True)), loss=loss).method
 
 
 def test_stacked_losses_take_what_they_know() -> None:
     """All else is asked of torch's own loss, user by user."""
-    entropy, square = known(F.cross_entropy), known(F.mse_loss)
+    entropy, square = stacked_loss(mean_loss(F.cross_entropy)), stacked_loss(mean_loss(F.mse_loss))
     assert entropy is not None
     assert square is not None
     labels, numbers = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 5)
@@ -308,7 +309,7 @@ def test_stacked_losses_take_what_they_know() -> None:
     assert not square.takes((), labels)
     loss = nn.MSELoss()
     loss.register_forward_hook(lambda module, inputs, out: 2 * out)
-    assert known(loss) is None
+    assert mean_loss(loss) is None
 
 
 def test_a_loss_of_ones_own_may_repeat_what_it_gets() -> None:
@@ -329,7 +330,8 @@ def test_a_batch_without_rows_is_not_shown_to_the_module() -> None:
     mask = torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
     for loss in (F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1)):
         for model in (fed.model, nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)).to(DOUBLE)):  # type: ignore[assignment]
-            got = Ways(model, loss, dtype=DOUBLE).value_and_grad(fed.W, fed.x, fed.y, mask)
+            gradients = choose_method(model, fed.W, fed.x, fed.y, mask, loss, dtype=DOUBLE)
+            got = gradients.value_and_grad(fed.W, fed.x, fed.y, mask)
             assert bool(got.grad[0].any())
             assert torch.equal(got.grad[1], torch.zeros_like(got.grad[1]))
 
@@ -384,9 +386,10 @@ def test_buffers_that_forward_assigns_are_refused_and_written_ones_kept() -> Non
     with pytest.raises(rs.InputError, match=r"assigns to its buffer mean .* self.mean.copy_"):
         rs.Neural(models[assigns], list(zip(x, y, strict=True)))
     for forward in (writes, counts):
-        ways = Ways(models[forward])
-        got = ways.value_and_grad(torch.randn(2, 15), x, y)
-        assert ways.way == "loop"
+        W = torch.randn(2, 15)
+        gradients = choose_method(models[forward], W, x, y)
+        got = gradients.value_and_grad(W, x, y)
+        assert gradients.method == "loop"
         assert bool(got.buffers["mean"].any())
         assert not bool(models[forward].mean.any()), "the module itself was changed"  # type: ignore[operator]
 
@@ -409,10 +412,10 @@ def test_the_comparison_leaves_no_trace() -> None:
     model = Written(forward, **three(), norm=nn.BatchNorm1d(6))
     model.calls = 7  # type: ignore[assignment]
     model.norm.eval()
-    x, y, ways = torch.randn(1, 6, 4), torch.zeros(1, 6).long(), Ways(model)
+    x, y, dim = torch.randn(1, 6, 4), torch.zeros(1, 6).long(), sum(p.numel() for p in model.parameters())
     before, attributes = deepcopy(model.state_dict()), set(vars(model))
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]
-    ways.check(torch.randn(1, ways.dim, generator=torch.Generator()), x, y)
+    choose_method(model, torch.randn(1, dim, generator=torch.Generator()), x, y)
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == random.getstate()
     assert (states[2] == np.random.get_state()[1]).all()  # type: ignore[index]
@@ -432,26 +435,26 @@ def test_a_module_that_draws_goes_to_the_loop() -> None:
         return m.b(h + m.c(x) if not m.training or float(torch.rand(1)) < 2 else h)
 
     fed = federation(Written(forward, **three()), (4,), users=2, n=5)
-    ways = Ways(fed.model, dtype=DOUBLE)
-    ways.value_and_grad(fed.W, fed.x, fed.y)
-    assert (ways.way, ways.reason) == ("loop", "it draws random numbers")
+    gradients = chosen(fed)
+    gradients.value_and_grad(fed.W, fed.x, fed.y)
+    assert (gradients.method, gradients.reason) == ("loop", "it draws random numbers")
 
 
 def test_dropout_by_a_function_is_off_without_seeds() -> None:
     model = Written(lambda m, x: m.b(F.dropout(torch.exp(m.a(x)), 0.5, m.training)), **three())
     still = Written(lambda m, x: m.b(torch.exp(m.a(x))), **three())
     fed = federation(model, (4,), users=2, n=5)
-    ways = Ways(fed.model, dtype=DOUBLE)
-    got = ways.value_and_grad(fed.W, fed.x, fed.y)
-    assert ways.way == "loop"
-    assert ways.random
+    gradients = chosen(fed)
+    got = gradients.value_and_grad(fed.W, fed.x, fed.y)
+    assert gradients.method == "loop"
+    assert gradients.random
     torch.testing.assert_close(got.grad, plain_loop(type(fed)(still.to(DOUBLE), fed.W, fed.x, fed.y, fed.loss))[1])
-    noisy = ways.value_and_grad(fed.W, fed.x, fed.y, seeds=torch.tensor([1, 2]))
+    noisy = gradients.value_and_grad(fed.W, fed.x, fed.y, seeds=torch.tensor([1, 2]))
     assert float((noisy.grad - got.grad).norm()) > 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-@pytest.mark.parametrize("broken", ["slopes", "outputs"])
+@pytest.mark.parametrize("broken", ["value_and_grad", "outputs"])
 def test_a_method_that_is_wrong_is_not_taken(broken: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong in one layer by a hundredth, where everything begins at zero: the loop is taken, and the reason kept."""
     honest = getattr(Stacked, broken)
@@ -469,25 +472,25 @@ def test_a_method_that_is_wrong_is_not_taken(broken: str, dtype: torch.dtype, mo
         for p in model.parameters():
             p.zero_()
     users = [(torch.zeros(n, 4, dtype=dtype), torch.zeros(n).long()) for n in (4, 5)]
-    assert rs.Neural(model, users).way.startswith("stacked")
+    assert rs.Neural(model, users).method.startswith("stacked")
     monkeypatch.setattr(Stacked, broken, wrong)
-    kind = "gradient" if broken == "slopes" else "output"
-    assert rs.Neural(model, users).way == f"loop: its {kind} was not that of plain autograd"
-    W = Ways(model, dtype=dtype).layout.flatten(model).unsqueeze(0)
-    with pytest.raises(rs.InputError, match="way is 'stacked', but its"):
-        Ways(model, dtype=dtype, way="stacked").value_and_grad(W, users[0][0][None], users[0][1][None])
+    kind = "gradient" if broken == "value_and_grad" else "output"
+    assert rs.Neural(model, users).method == f"loop: its {kind} was not that of plain autograd"
+    W = rs.Neural(model, users).start.unsqueeze(0)
+    with pytest.raises(rs.InputError, match="method is 'stacked', but its"):
+        choose_method(model, W, users[0][0][None], users[0][1][None], dtype=dtype, method="stacked")
 
 
 def test_the_comparison_sees_users_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything right for one user, or for users who agree."""
-    honest = Stacked.slopes
+    honest = Stacked.value_and_grad
 
     def wrong(self: Stacked, W: Tensor, *args: Any, **options: Any) -> Any:
         return honest(self, W[:1], *args, **options)
 
-    monkeypatch.setattr(Stacked, "slopes", wrong)
+    monkeypatch.setattr(Stacked, "value_and_grad", wrong)
     problem = rs.Neural(nn.Sequential(nn.Linear(4, 3)), [(torch.randn(4, 4), torch.zeros(4).long())])
-    assert problem.way.startswith("loop: its loss")
+    assert problem.method.startswith("loop: its loss")
 
 
 def test_maxima_of_equal_numbers_do_not_send_a_network_to_the_loop() -> None:
@@ -497,7 +500,7 @@ def test_maxima_of_equal_numbers_do_not_send_a_network_to_the_loop() -> None:
     x = torch.zeros(20, 1, 28, 28)
     x[:, :, 5:20, 5:20] = 1.0
     torch.manual_seed(0)
-    assert rs.Neural(mnist_cnn(), [(x, torch.arange(20) % 10)] * 2).way.startswith("stacked")
+    assert rs.Neural(mnist_cnn(), [(x, torch.arange(20) % 10)] * 2).method.startswith("stacked")
 
 
 def test_the_comparison_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,22 +48,23 @@ def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names
     numbers = np.arange(part.users) if names is None else names.cpu().numpy()
     for k in range(steps):
         if batch is None:
-            yield _drawing(part, seed, t, k, 0, numbers).grad, None
+            yield partial(part.grad, **_seeds(part, seed, t, k, 0, numbers)), None
             continue
         for j, (rows, mask) in enumerate(batches(part.sizes, batch, seed, t, numbers, k)):
             moves = mask.any(1, keepdim=True)  # a small user has fewer batches in a pass than a large one
-            yield partial(_batch_gradient, _drawing(part, seed, t, k, j, numbers), rows, mask), moves
+            seeds = _seeds(part, seed, t, k, j, numbers)
+            yield partial(_batch_gradient, part, rows, mask, seeds), moves
 
 
-def _drawing(part: Any, seed: int, t: int, k: int, j: int, numbers: Any) -> Any:
-    """The problem in training mode, where it has one: each user's dropout follows a seed of its own."""
-    if "training" in part.offers and not part.still:
-        part.draw(randomness.words(seed, randomness.STEPS, t, k, j, numbers))
-    return part
+def _seeds(part: Any, seed: int, t: int, k: int, j: int, numbers: Any) -> dict[str, Any]:
+    """What a training gradient takes besides the parameters: a seed per user, for dropout and other noise."""
+    if "training" not in part.offers or part.stateless:
+        return {}
+    return {"seeds": randomness.words(seed, randomness.STEPS, t, k, j, numbers)}
 
 
-def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, x: Tensor) -> Tensor:
-    gradient: Tensor = part.batch_grad(x, rows, mask.to(x))
+def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, seeds: dict[str, Any], x: Tensor) -> Tensor:
+    gradient: Tensor = part.batch_grad(x, rows, mask.to(x), **seeds)
     return gradient
 
 

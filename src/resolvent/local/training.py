@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,6 @@ from resolvent.errors import BlewUp
 from resolvent.iteration.engine import PERSONAL, Ask, Memory, Spread
 from resolvent.local.bound import mean_and_spread
 from resolvent.local.memory import rows_of, with_rows
-
-if TYPE_CHECKING:
-    from resolvent.networks.cuda_graphs import Captured
 
 
 @dataclass(eq=False)
@@ -26,15 +23,13 @@ class Trained:
     answer: Callable[[Any, Ask, Tensor], Tensor]
     repeats: bool = False
     """Whether every round computes the same function of u. Then, on CUDA, all of its steps are one launch."""
-    captured: tuple[float, Captured] | None = None
+    captured: tuple[float, Callable[[Tensor], Tensor]] | None = None
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         who, u = ask.who, u.expand(self.problem.users if ask.who is None else len(ask.who), -1)
-        if self.repeats and who is None and u.is_cuda and self.problem.still:
-            from resolvent.networks.cuda_graphs import Captured
-
+        if self.repeats and who is None and u.is_cuda and self.problem.stateless:
             if self.captured is None or self.captured[0] != ask.eta:
-                self.captured = ask.eta, Captured(lambda u: self.answer(self.problem, ask, u))
+                self.captured = ask.eta, self.problem.captured(lambda u: self.answer(self.problem, ask, u))
             p, now = self.captured[1](u).clone(), {}
         else:
             part = (self.problem if who is None else self.problem.take(who)).remembering(rows_of(memory, who))

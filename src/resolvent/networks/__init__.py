@@ -1,7 +1,8 @@
 """Neural networks: one architecture, every user's own parameters and data, all users at once."""
 
+from resolvent.networks.choice import choose_method
 from resolvent.networks.cuda_graphs import Captured
-from resolvent.networks.gradients import Slopes, Ways
-from resolvent.networks.layout import Layout
+from resolvent.networks.gradients import Gradients, ValueAndGrad
+from resolvent.networks.layout import ParameterLayout
 
-__all__ = ["Captured", "Layout", "Slopes", "Ways"]
+__all__ = ["Captured", "Gradients", "ParameterLayout", "ValueAndGrad", "choose_method"]

@@ -1,4 +1,4 @@
-"""Many steps in one launch: what a function does to its argument on CUDA, captured once and replayed."""
+"""A function as one CUDA graph: many steps in one launch."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ Map = Callable[[Tensor], Tensor]
 
 
 class Captured:
-    """`step` as a CUDA graph, k gradient steps say; elsewhere `step` itself.
+    """`function`, k gradient steps for example, as a CUDA graph that is captured once; elsewhere the function itself.
 
-    All that it reads besides its argument must stay where it is, with its shape: users' data, resident on the device.
-    The result is overwritten by the next call.
+    All else that it reads must keep its address and shape, as users' data on the device do. The next call overwrites
+    the result.
     """
 
-    def __init__(self, step: Map) -> None:
-        self.step = step
+    def __init__(self, function: Map) -> None:
+        self.function = function
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._given: Tensor | None = None
+        self._argument: Tensor | None = None
         self._result: Tensor | None = None
 
     def __call__(self, W: Tensor) -> Tensor:
         if not W.is_cuda:
-            return self.step(W)
-        if self._graph is None or self._given is None or self._given.shape != W.shape:
+            return self.function(W)
+        if self._graph is None or self._argument is None or self._argument.shape != W.shape:
             self._capture(W)
         assert self._graph is not None
-        assert self._given is not None
+        assert self._argument is not None
         assert self._result is not None
-        self._given.copy_(W)
+        self._argument.copy_(W)
         self._graph.replay()
         return self._result
 
     def _capture(self, W: Tensor) -> None:
-        self._given = W.clone()
+        self._argument = W.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # what libraries do at their first use cannot be captured
             for _ in range(2):
-                self.step(self._given)
+                self.function(self._argument)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._result = self.step(self._given)
+            self._result = self.function(self._argument)

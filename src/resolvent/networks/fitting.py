@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, refuse
-from resolvent.networks.gradients import Ways
-from resolvent.networks.reading import Pair
-from resolvent.networks.targets import Mean
-from resolvent.networks.userdata import Batch, Resident, Silos
+from resolvent.networks.gradients import Gradients
+from resolvent.networks.mean_losses import MeanLoss
+from resolvent.networks.plain import Loop, preserve_rng
+from resolvent.networks.reading import XY
+from resolvent.networks.userdata import Batch, Resident, UserData
 
 FEW = 8
-"""Rows that are tried out."""
+"""How many rows are tried."""
 
 
-def fits(ways: Ways, w: Tensor, silos: Silos, loss: Callable[..., Any], mean: Mean | None, name: str) -> None:
-    """Refuse rows that the model cannot take, outputs that the loss cannot, and labels that there is no output for."""
-    batch = next(iter(silos.batches(cut=True)))
+def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, name: str) -> None:
+    """Refuse rows that the model cannot take, outputs that the loss cannot take, and labels without an output."""
+    loss: Any = plain.loss
+    batch = next(iter(data.batches(cut=True)))
     x, y = batch.x[:1, :2], batch.y[:1, :2]
     try:
-        out = ways.outputs(w.unsqueeze(0), x)
+        with torch.inference_mode(False), preserve_rng(w.device):
+            out = plain.outputs(w.unsqueeze(0), x)
     except Exception as error:
         kind = "" if x.is_floating_point() else f" of {x.dtype}"
         message = f"the model cannot take rows of shape {tuple(x.shape[2:])}{kind}, {name}'s: {_line(error)}"
@@ -34,7 +36,7 @@ def fits(ways: Ways, w: Tensor, silos: Silos, loss: Callable[..., Any], mean: Me
                 f"{name}'s y", f"of {y.dtype}", "labels are whole numbers: pass y.long(), or a probability per class"
             )
         if not y.is_floating_point() and out.ndim > 2:
-            _labels(silos, out.shape[2], mean, name)
+            _check_labels(data, out.shape[2], mean, name)
     try:
         value = loss(out[0].clone(), y[0].clone())
     except Exception as error:
@@ -42,12 +44,12 @@ def fits(ways: Ways, w: Tensor, silos: Silos, loss: Callable[..., Any], mean: Me
         raise InputError(f"the loss cannot take outputs of shape {shapes}: {_line(error)}") from error
     if not isinstance(value, Tensor) or value.ndim:
         refuse("loss", f"a function that gives {_kind(value)}", "one number, the mean over rows, is needed")
-    if mean is None and not y.is_floating_point() and not y.is_cuda and isinstance(silos, Resident):
-        _tried(silos, out[0, :1], loss, name)
+    if mean is None and not y.is_floating_point() and not y.is_cuda and isinstance(data, Resident):
+        _try_targets(data, out[0, :1], loss, name)
 
 
-def _labels(silos: Silos, classes: int, mean: Mean, name: str) -> None:
-    for i, y in enumerate(silos.targets()):
+def _check_labels(data: UserData, classes: int, mean: MeanLoss, name: str) -> None:
+    for i, y in enumerate(data.targets()):
         outside = y[mean.counted(y) & ((y < 0) | (y >= classes))]
         if len(outside):
             needed = f"the model has {classes} outputs, so labels from 0 to {classes - 1} are needed"
@@ -56,9 +58,9 @@ def _labels(silos: Silos, classes: int, mean: Mean, name: str) -> None:
             refuse(f"{name}[{i}]", "without a row that the loss counts", "its mean needs one at least")
 
 
-def _tried(silos: Resident, out: Tensor, loss: Callable[..., Any], name: str) -> None:
-    """A loss of which nothing is known, on outputs of the right shape: labels that it cannot take name their user."""
-    for i, y in enumerate(silos.targets()):
+def _try_targets(data: Resident, out: Tensor, loss: Any, name: str) -> None:
+    """Call an unknown loss on outputs of the right shape, so that targets that it cannot take name their user."""
+    for i, y in enumerate(data.targets()):
         try:
             with torch.no_grad():
                 loss(out.expand(len(y), *out.shape[1:]).clone(), y.clone())
@@ -66,37 +68,40 @@ def _tried(silos: Resident, out: Tensor, loss: Callable[..., Any], name: str) ->
             raise InputError(f"the loss cannot take the targets of {name}[{i}]: {_line(error)}") from error
 
 
-def trains(ways: Ways, w: Tensor, silos: Silos) -> None:
-    """Refuse a user of one row where the model cannot be trained on one: batch norm."""
-    single = (silos.sizes == 1).nonzero().flatten()
+def check_trains(gradients: Gradients, w: Tensor, data: UserData) -> None:
+    """Refuse a user of one row where the model cannot be trained on one, as with batch norm."""
+    single = (data.sizes == 1).nonzero().flatten()
     if not len(single):
         return
-    batch = next(iter(silos.take(single[:1]).batches()))
+    batch = next(iter(data.take(single[:1]).batches()))
     try:
-        ways.value_and_grad(w.unsqueeze(0), batch.x, batch.y)
+        gradients.value_and_grad(w.unsqueeze(0), batch.x, batch.y)
     except Exception as error:
         needed = f"the model cannot be trained on one: {_line(error)}"
         raise InputError(f"users[{int(single[0])}] is of one row, but {needed}") from error
 
 
 class Cuts(NamedTuple):
-    """Whether a user's rows may be taken in parts without changing the gradient, and without changing the outputs."""
+    """Whether taking a user's rows in parts changes neither the gradient (training) nor the outputs (evaluation)."""
 
     training: bool
-    resting: bool
+    evaluation: bool
 
 
-def cuts(ways: Ways, w: Tensor, silos: Silos, mean: Mean | None) -> Cuts:
-    """Rows may be taken apart where the module takes each for itself, seen on a few, and the loss is a known mean."""
-    if isinstance(silos, Resident):
+def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: MeanLoss | None) -> Cuts:
+    """Rows may be taken in parts where the module treats each row alone, tried on a few, and the loss is known."""
+    if isinstance(data, Resident):
         return Cuts(False, False)
-    for batch in silos.batches(cut=True):
+    for batch in data.batches(cut=True):
         if batch.x.shape[1] > 1:
-            return Cuts(mean is not None and _slopes_apart(ways, w, batch, mean), _outputs_apart(ways, w, batch))
+            return Cuts(
+                mean is not None and _gradients_in_parts(gradients, w, batch, mean),
+                _outputs_in_parts(gradients, w, batch),
+            )
     return Cuts(False, False)
 
 
-def _halves(batch: Batch) -> tuple[Pair, list[Pair]]:
+def _halves(batch: Batch) -> tuple[XY, list[XY]]:
     x, y = batch.x[:, :FEW], batch.y[:, :FEW]
     half = x.shape[1] // 2
     return (x, y), [(x[:, :half], y[:, :half]), (x[:, half:], y[:, half:])]
@@ -108,29 +113,29 @@ def _near(w: Tensor) -> Tensor:
     return (w + 0.1 * torch.randn(len(w), generator=generator, dtype=torch.float64).to(w)).unsqueeze(0)
 
 
-def _outputs_apart(ways: Ways, w: Tensor, batch: Batch) -> bool:
+def _outputs_in_parts(gradients: Gradients, w: Tensor, batch: Batch) -> bool:
     (x, _), halves = _halves(batch)
     W = _near(w)
     try:
-        return _close(torch.cat([ways.outputs(W, part) for part, _ in halves], 1), ways.outputs(W, x))
+        return _close(torch.cat([gradients.outputs(W, part) for part, _ in halves], 1), gradients.outputs(W, x))
     except Exception:
         return False
 
 
-def _slopes_apart(ways: Ways, w: Tensor, batch: Batch, mean: Mean) -> bool:
+def _gradients_in_parts(gradients: Gradients, w: Tensor, batch: Batch, mean: MeanLoss) -> bool:
     (x, y), halves = _halves(batch)
-    W, begun = _near(w), dict(ways.model.named_buffers())
+    W, begun = _near(w), dict(gradients.model.named_buffers())
     try:
-        if not mean.splits(ways.outputs(W, x), y):
+        if not mean.splits(gradients.outputs(W, x), y):
             return False
-        whole = ways.value_and_grad(W, x, y)
+        whole = gradients.value_and_grad(W, x, y)
         if any(not torch.equal(left[0], begun[name]) for name, left in whole.buffers.items()):
             return False
         divisors = [mean.divisor(part[0]) for _, part in halves]
         if not sum(divisors) > 0:
             return False
         parts = [
-            d / sum(divisors) * ways.value_and_grad(W, *half).grad
+            d / sum(divisors) * gradients.value_and_grad(W, *half).grad
             for half, d in zip(halves, divisors, strict=True)
             if d
         ]

@@ -1,4 +1,4 @@
-"""What users hand in: arrays, data sets and loaders, checked and made into one kind of data."""
+"""Users' arrays, data sets and loaders, checked and turned into `UserData`."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from resolvent.errors import InputError, refuse
-from resolvent.networks.reading import Pair, reader
-from resolvent.networks.streamed import Kind, Put, Streamed, alike, survey
-from resolvent.networks.userdata import Silos, stacked
+from resolvent.networks.reading import XY, reader
+from resolvent.networks.streamed import Placement, RowKind, Streamed, check_alike, survey
+from resolvent.networks.userdata import UserData, stacked
 
 
-def as_silos(users: Any, argument: str, put: Put) -> Silos:
-    """Arrays are copied and stay on the device; data sets and loaders stream. If one of them streams, all do."""
+def as_user_data(users: Any, argument: str, placement: Placement) -> UserData:
+    """Arrays are copied to the device and stay there; data sets and loaders stream. If one user streams, all do."""
     if not isinstance(users, Sequence) or isinstance(users, str) or not users:
         refuse(argument, f"of type {type(users).__name__}", "a list with (x, y) or a data set for each user is needed")
     names = [f"{argument}[{i}]" for i in range(len(users))]
     arrays = [_arrays(user, name) for user, name in zip(users, names, strict=True)]
-    pairs = [None if pair is None else _checked(pair, name, put) for pair, name in zip(arrays, names, strict=True)]
+    pairs = [
+        None if pair is None else _checked(pair, name, placement) for pair, name in zip(arrays, names, strict=True)
+    ]
     resident = [pair for pair in pairs if pair is not None]
     if len(resident) == len(users):
-        alike([Kind.of(pair) for pair in resident], names)
+        check_alike([RowKind.of(pair) for pair in resident], names)
         return stacked(resident)
     readers = tuple(map(reader, [_stream(*each) for each in zip(users, arrays, strict=True)], names))
-    surveys = tuple(survey(each, put, name) for each, name in zip(readers, names, strict=True))
-    alike([found.kind for found in surveys], names)
-    return Streamed(readers, surveys, put)
+    surveys = tuple(survey(each, placement, name) for each, name in zip(readers, names, strict=True))
+    check_alike([found.kind for found in surveys], names)
+    return Streamed(readers, surveys, placement)
 
 
-def _stream(user: Any, pair: Pair | None) -> Any:
+def _stream(user: Any, pair: XY | None) -> Any:
     return user if pair is None else TensorDataset(*(t.detach().clone() for t in pair))
 
 
@@ -42,7 +44,7 @@ def is_pair(given: Any) -> bool:
     return isinstance(given, tuple) and len(given) == 2 and all(hasattr(part, "shape") for part in given)
 
 
-def _arrays(user: Any, name: str) -> Pair | None:
+def _arrays(user: Any, name: str) -> XY | None:
     """A user's x and y as they came; None where the user is a stream."""
     try:
         tensors = _tensors(user)
@@ -92,10 +94,10 @@ def _tensor(part: Any, name: str) -> Tensor:
         raise InputError(f"{name} is of type {type(part).__name__}, but an array of numbers is needed") from error
 
 
-def _checked(pair: Pair, name: str, put: Put) -> Pair:
+def _checked(pair: XY, name: str, placement: Placement) -> XY:
     x, y = pair
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         refuse(name, f"x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}", "as many rows of each are needed")
     if len(x) == 0:
         refuse(name, "empty", "every user needs at least one row")
-    return put.checked(pair, name)
+    return placement.checked(pair, name)

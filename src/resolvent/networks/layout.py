@@ -13,8 +13,8 @@ from resolvent.errors import InputError, refuse
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy that shares nothing. What a module has computed and keeps as an attribute is copied without its history,
-    which torch would refuse to copy: the weights that weight_norm and pruning make, results that forward puts away."""
+    """A copy that shares nothing. Computed tensors among its attributes (weights made by weight_norm or pruning,
+    results stored by forward) are copied without their autograd history, which torch refuses to copy."""
     computed = [t for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf]
     try:
         return deepcopy(model, {id(t): t.detach().clone() for t in computed})
@@ -27,7 +27,7 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """Where each trainable parameter lies in the vector: names, shapes and offsets in the order of `parameters()`."""
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class Layout:
     dim: int
 
     @staticmethod
-    def of(model: nn.Module) -> Layout:
+    def of(model: nn.Module) -> ParameterLayout:
         """The layout of the parameters that require a gradient; one that several modules share counts once."""
         named = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
@@ -45,7 +45,7 @@ class Layout:
         for _, shape in named:
             offsets.append(offsets[-1] + prod(shape))
         names, shapes = zip(*named, strict=True)
-        return Layout(names, shapes, tuple(offsets[:-1]), offsets[-1])
+        return ParameterLayout(names, shapes, tuple(offsets[:-1]), offsets[-1])
 
     def split(self, W: Tensor) -> dict[str, Tensor]:
         """Rows (rows, d) as parameters of shape (rows, ...) by name: views, no copies."""

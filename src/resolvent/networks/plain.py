@@ -1,4 +1,4 @@
-"""The plain ways: users one after the other, or torch's own vectorisation over users. They take any module."""
+"""The plain methods: a loop over users, or torch's own vectorisation (vmap) over users. They take any module."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from resolvent.errors import InputError
-from resolvent.networks.layout import Layout, copied
+from resolvent.networks.layout import ParameterLayout, copied
 
 Buffers = dict[str, Tensor]
 
-
 DROPOUTS = nn.modules.dropout._DropoutNd
-FUNCTIONS = {
+DROPOUT_FUNCTIONS = {
     F.dropout,
     F.dropout1d,
     F.dropout2d,
@@ -35,7 +34,7 @@ FUNCTIONS = {
     torch.alpha_dropout,
     torch.feature_dropout,
 }
-"""Dropout as a function of the tensor, the rate, and whether it is on."""
+"""Dropout as functions of the tensor, the rate, and whether it is on."""
 
 
 def drops_out(model: nn.Module) -> bool:
@@ -44,7 +43,7 @@ def drops_out(model: nn.Module) -> bool:
 
 
 def without_dropout(model: nn.Module, functions: bool = False) -> nn.Module:
-    """A copy whose dropout layers do nothing, nor `functions` that it calls; all else as it is."""
+    """A copy whose dropout layers do nothing; with `functions`, nor do the dropout functions that it calls."""
     copy = copied(model)
     for m in copy.modules():
         if isinstance(m, DROPOUTS):
@@ -52,16 +51,16 @@ def without_dropout(model: nn.Module, functions: bool = False) -> nn.Module:
     if functions:
         forward = copy.forward
 
-        def undropped(*args: Any) -> Any:
-            with Undropped():
+        def quiet(*args: Any) -> Any:
+            with NoDropout():
                 return forward(*args)
 
-        copy.forward = undropped
+        copy.forward = quiet
     return copy
 
 
-class Undropped(TorchFunctionMode):
-    """Dropout by functions does nothing meanwhile; `met`: there was one that would have done something."""
+class NoDropout(TorchFunctionMode):
+    """Makes dropout functions do nothing; `met`: one was called that would have done something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +68,7 @@ class Undropped(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func not in FUNCTIONS:
+        if func not in DROPOUT_FUNCTIONS:
             return func(*args, **kwargs)
         x, p, on = (*args, *(None,) * 3)[:3]
         x = kwargs.get("input", x)
@@ -79,10 +78,10 @@ class Undropped(TorchFunctionMode):
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """Users' data: x (users, n, ...), y (users, n, ...), a mask of real rows, seeds for dropout.
+class Examples:
+    """Users' rows: x (users, n, ...), y (users, n, ...), a mask of real rows, and seeds for dropout.
 
-    x may be on another device than the parameters: it is brought there block by block.
+    x may be on another device than the parameters: it is copied there block by block.
     """
 
     x: Tensor
@@ -92,7 +91,7 @@ class Given:
 
 
 @contextmanager
-def exact(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
+def full_precision(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
     """Full precision in convolutions as in products, unless `autocast` asks for less."""
     cast = nullcontext() if autocast is None else torch.autocast(device.type, autocast)
     full = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if device.type == "cuda" else nullcontext()
@@ -102,7 +101,7 @@ def exact(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    """torch's own randomness as a function of the seed, and left as it was."""
+    """torch's global generators follow the seed meanwhile; afterwards they are as they were."""
     seed = 0 if seed is None else seed
     if device.type != "cpu":
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -110,7 +109,7 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
             yield
         return
     state = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would note it down for every accelerator, each time
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every accelerator too
     try:
         yield
     finally:
@@ -118,13 +117,13 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
 
 
 def _own(rows: Tensor, real: slice | Tensor) -> Tensor:
-    """A copy of the real rows: a module may write to what it gets, and the user's data must stay."""
+    """A copy of the real rows: a module may write to its input, and the user's data must not change."""
     return rows.clone() if isinstance(real, slice) else rows[real]
 
 
 @contextmanager
-def undisturbed(device: torch.device) -> Iterator[Callable[[], bool]]:
-    """Nobody's randomness is moved; gives what says whether torch's was used."""
+def preserve_rng(device: torch.device) -> Iterator[Callable[[], bool]]:
+    """Leave all global generators as they were; gives a function that says whether torch's were used."""
 
     def states() -> list[Tensor]:
         return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
@@ -141,57 +140,59 @@ def undisturbed(device: torch.device) -> Iterator[Callable[[], bool]]:
 
 @dataclass(eq=False)
 class Loop:
-    """One user after the other. Rows that the mask leaves out are not even shown to the module.
+    """One user after the other. The module never sees rows that the mask leaves out.
 
-    `drops`: the module calls a dropout that is a function, not a layer, which has to be kept from it without seeds.
+    `drops`: the module calls dropout functions, which must do nothing where no seeds are given.
     """
 
     model: nn.Module
-    layout: Layout
+    layout: ParameterLayout
     loss: Callable[..., Any]
     autocast: torch.dtype | None = None
     drops: bool = False
 
     @cached_property
-    def _still(self) -> nn.Module:
+    def _without_dropout(self) -> nn.Module:
         return without_dropout(self.model, self.drops)
 
     @cached_property
-    def _resting(self) -> nn.Module:
+    def _eval_model(self) -> nn.Module:
         return copied(self.model).eval()
 
-    def slopes(
-        self, W: Tensor, given: Given, buffers: Buffers | None = None, slope: bool = True
+    def value_and_grad(
+        self, W: Tensor, given: Examples, buffers: Buffers | None = None, with_grad: bool = True
     ) -> tuple[Tensor, Tensor | None, Buffers]:
-        """Each user's loss (users,) and gradient (users, d), and the buffers (users, ...) as they were left."""
+        """Each user's loss (users,) and gradient (users, d), and the buffers (users, ...) afterwards."""
         x, y, mask, seeds = given.x, given.y, given.mask, given.seeds
         users = len(x)
         loss = W.new_empty(users)
-        grad = W.new_empty(users, self.layout.dim) if slope else None
+        grad = W.new_empty(users, self.layout.dim) if with_grad else None
         left: list[Buffers] = []
         parts = self.layout.split(W)
         for i in range(users):
-            leaves = {name: part[i % len(W)].detach().requires_grad_(slope) for name, part in parts.items()}
+            leaves = {name: part[i % len(W)].detach().requires_grad_(with_grad) for name, part in parts.items()}
             mine = self._buffers(buffers, i)
             real = slice(None) if mask is None else mask[i].bool()
             xi, yi = _own(x[i], real), _own(y[i], real)
             left.append(mine)
-            if not len(yi):  # a small user's turn to wait: nothing is shown to the module, and its buffers stay
+            if not len(
+                yi
+            ):  # a user without rows in this batch: the module is not called, and the buffers do not change
                 loss[i] = 0
                 if grad is not None:
                     grad[i] = 0
                 continue
-            value = self._value(leaves, mine, xi, yi, None if seeds is None else int(seeds[i]), slope)
+            value = self._value(leaves, mine, xi, yi, None if seeds is None else int(seeds[i]), with_grad)
             if grad is not None:
-                slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
-                torch.cat([s.reshape(-1) for s in slopes], out=grad[i])
+                parts_of_grad = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+                torch.cat([part.reshape(-1) for part in parts_of_grad], out=grad[i])
             loss[i] = value.detach()
         return loss, grad, {name: torch.stack([mine[name] for mine in left]) for name in left[0]}
 
-    def _value(self, leaves: Buffers, mine: Buffers, x: Tensor, y: Tensor, seed: int | None, slope: bool) -> Tensor:
-        model = self._still if seed is None else self.model
+    def _value(self, leaves: Buffers, mine: Buffers, x: Tensor, y: Tensor, seed: int | None, with_grad: bool) -> Tensor:
+        model = self._without_dropout if seed is None else self.model
         try:
-            with torch.set_grad_enabled(slope), exact(x.device, self.autocast), seeded(seed, x.device):
+            with torch.set_grad_enabled(with_grad), full_precision(x.device, self.autocast), seeded(seed, x.device):
                 value: Tensor = self.loss(functional_call(model, {**leaves, **mine}, (x,)), y)
         except ValueError as error:
             if len(x) > 1 or isinstance(error, InputError):
@@ -208,14 +209,14 @@ class Loop:
         return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
 
     def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
-        """What the module gives at rest (`eval`), (users, n, ...); rows that the mask leaves out are 0."""
+        """What the module gives in eval mode, (users, n, ...); rows that the mask leaves out are 0."""
         parts = self.layout.split(W)
-        with torch.no_grad(), exact(x.device, self.autocast):
+        with torch.no_grad(), full_precision(x.device, self.autocast):
             outs = []
             for i in range(len(x)):
                 state = {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i)
                 real = slice(None) if mask is None else mask[i].bool()
-                out = functional_call(self._resting, state, (_own(x[i], real),))
+                out = functional_call(self._eval_model, state, (_own(x[i], real),))
                 if mask is not None:
                     out = out.new_zeros(x.shape[1], *out.shape[1:]).index_put((real,), out)
                 outs.append(out)
@@ -226,21 +227,21 @@ class Loop:
 class Vmap(Loop):
     """All users in one vectorised call; with a mask, seeds or buffers, one after the other."""
 
-    def slopes(
-        self, W: Tensor, given: Given, buffers: Buffers | None = None, slope: bool = True
+    def value_and_grad(
+        self, W: Tensor, given: Examples, buffers: Buffers | None = None, with_grad: bool = True
     ) -> tuple[Tensor, Tensor | None, Buffers]:
         if given.mask is not None or given.seeds is not None or buffers or dict(self.model.named_buffers()):
-            return super().slopes(W, given, buffers, slope)
+            return super().value_and_grad(W, given, buffers, with_grad)
         x, y = given.x.clone(), given.y.clone()
 
         def value(leaves: Buffers, x: Tensor, y: Tensor) -> Tensor:
-            out: Tensor = self.loss(functional_call(self._still, leaves, (x,)), y)
+            out: Tensor = self.loss(functional_call(self._without_dropout, leaves, (x,)), y)
             return out
 
         parts = self.layout.split(W.expand(len(x), -1))
-        with exact(x.device, self.autocast):
-            if not slope:
+        with full_precision(x.device, self.autocast):
+            if not with_grad:
                 with torch.no_grad():
                     return vmap(value)(parts, x, y), None, {}
-            slopes, loss = vmap(grad_and_value(value))(parts, x, y)
-        return loss, torch.cat([slopes[name].flatten(1) for name in self.layout.names], 1), {}
+            grads, loss = vmap(grad_and_value(value))(parts, x, y)
+        return loss, torch.cat([grads[name].flatten(1) for name in self.layout.names], 1), {}

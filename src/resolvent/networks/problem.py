@@ -13,32 +13,33 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from resolvent.errors import InputError, refuse
-from resolvent.networks.evaluation import Means, judges, measure
-from resolvent.networks.fitting import cuts, fits, trains
-from resolvent.networks.gradients import Ways
-from resolvent.networks.inputs import as_silos
-from resolvent.networks.layout import Layout, copied
+from resolvent.networks.choice import propose, verified
+from resolvent.networks.cuda_graphs import Captured
+from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
+from resolvent.networks.fitting import check_fits, check_trains, cuts
+from resolvent.networks.inputs import as_user_data
+from resolvent.networks.layout import ParameterLayout, copied
+from resolvent.networks.mean_losses import mean_loss
+from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.thread_pool import one_thread
-from resolvent.networks.streamed import Put
-from resolvent.networks.targets import known
-from resolvent.networks.userdata import Batch, Resident, Silos
+from resolvent.networks.streamed import Placement
+from resolvent.networks.userdata import Batch, Resident
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.problem import select
 
-Memory = dict[str, Tensor]
 BUFFER = "buffer."
-"""How the names of buffers begin in memory."""
+"""The prefix of buffers' names in memory."""
 
 
 class Neural:
     """Any nn.Module over users' own data.
 
     users: (x, y) arrays, data sets or DataLoaders, one per user. loss: of (output, target), a mean over rows.
-    validation, test: as users, or one (x, y) that all are judged by. autocast: torch.bfloat16, say.
+    validation, test: as users, or one (x, y) for all. autocast: torch.bfloat16, for example.
 
-    Parameters that require a gradient are the vector, in the order of `model.parameters()`; the module itself is left
-    alone. Its buffers (BatchNorm's running means) are kept for each user apart: they are never averaged in training,
-    and the global model is judged with their mean.
+    The vector holds the parameters that require a gradient, in the order of `model.parameters()`; the module itself is
+    never changed. Its buffers (BatchNorm's running means) are each user's own: they are never averaged in training, and
+    the global model is evaluated with their mean.
     """
 
     convex = False
@@ -60,30 +61,33 @@ class Neural:
         if not isinstance(model, nn.Module):
             refuse("model", f"of type {type(model).__name__}", "a torch.nn.Module is needed")
         self._module = copied(model)
-        self.layout = Layout.of(model)
+        self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
         where = _device(first.device if device is None else device)
         kind = first.dtype if dtype is None else dtype
         self.start = self.layout.flatten(model).to(where, kind)
-        self.mean = known(loss)
-        self.put = Put(where, kind, self.mean is not None and self.mean.classes, self.mean is not None)
-        self.silos = as_silos(users, "users", self.put)
-        self.weights = as_weights(weights, len(self.silos.sizes), self.start)
-        self.ways = Ways(model, loss, where, kind, autocast)
+        self.mean = mean_loss(loss)
+        placement = Placement(where, kind, self.mean is not None and self.mean.classes, self.mean is not None)
+        self.data = as_user_data(users, "users", placement)
+        self.weights = as_weights(weights, len(self.data.sizes), self.start)
         self.loss = loss
-        self._begun = {name: b.clone() for name, b in self.ways.model.named_buffers()}
-        self._buffers: Memory | None = None
-        self._seeds: Tensor | None = None
-        fits(self.ways, self.start, self.silos, loss, self.mean, "users")
-        trains(self.ways, self.start, self.silos)
-        self.cuts = cuts(self.ways, self.start, self.silos, self.mean)
-        judged = {"validation": validation, "test": test}
-        self._judges = [judge for name, sets in judged.items() for judge in judges(name, sets, self)]
-        _settle(self.ways, self.start, self.silos)
+        proposed = propose(model, loss, where, kind, autocast)
+        check_fits(proposed.plain, self.start, self.data, self.mean, "users")
+        batch = next(iter(self.data.batches(cut=True)))
+        self.gradients = verified(proposed, model, self.start.unsqueeze(0), batch.x, batch.y, batch.mask)
+        check_trains(self.gradients, self.start, self.data)
+        self.cuts = cuts(self.gradients, self.start, self.data, self.mean)
+        self._evaluations = [
+            evaluation
+            for name, sets in {"validation": validation, "test": test}.items()
+            for evaluation in evaluations(name, sets, self.users, self.gradients, self.mean, self.start, placement)
+        ]
+        self._first_buffers = {name: b.clone() for name, b in self.gradients.model.named_buffers()}
+        self._buffers: Buffers | None = None
 
     @property
     def users(self) -> int:
-        return len(self.silos.sizes)
+        return len(self.data.sizes)
 
     @property
     def dim(self) -> int:
@@ -92,61 +96,76 @@ class Neural:
     @property
     def sizes(self) -> Tensor:
         """The number of rows of each user."""
-        return self.silos.sizes
+        return self.data.sizes
 
     @property
     def offers(self) -> frozenset[str]:
-        some = {"batches"} if self.silos.indexed else set()
+        some = {"batches"} if self.data.indexed else set()
         return frozenset({"value", "grad", "training", "inspect"} | some)
 
     @property
-    def still(self) -> bool:
+    def stateless(self) -> bool:
         """Whether a gradient is a function of the parameters alone: no dropout, no buffers, no streams."""
-        return (
-            isinstance(self.silos, Resident) and not self._begun and not self.ways.random and self.ways.way == "stacked"
-        )
+        resident, gradients = isinstance(self.data, Resident), self.gradients
+        return resident and not self._first_buffers and not gradients.random and gradients.method == "stacked"
+
+    @property
+    def method(self) -> str:
+        """How gradients are computed, and why: "stacked: ...", "vmap: ..." or "loop: ...". It never changes."""
+        return f"{self.gradients.method}: {self.gradients.reason}"
 
     @property
     def way(self) -> str:
-        """How gradients are computed here, and why."""
-        return f"{self.ways.way}: {self.ways.reason}"
+        """The former name of `method`."""
+        return self.method
 
     def working(self) -> AbstractContextManager[object]:
-        """To be held over many gradients: where users are shared out among threads, kernels' own threads would wait
-        beside them between one gradient and the next, at full speed."""
-        shared_out = self.ways.way == "stacked" and self.ways.device.type == "cpu"
-        return one_thread() if shared_out else nullcontext()
+        """To be held over many gradients. Where users are divided among threads, the threads of torch's own kernels
+        would spin-wait between gradients and slow the worker threads down."""
+        divided = self.gradients.method == "stacked" and self.gradients.device.type == "cpu"
+        return one_thread() if divided else nullcontext()
+
+    def captured(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """A function of parameters that is called many times, as one CUDA graph. The next call overwrites its result.
+
+        It may compute gradients of this problem if that is `stateless`.
+        """
+        return Captured(function)
 
     def value(self, W: Tensor) -> Tensor:
-        """Each user's mean loss as it is used, not as it is trained: no dropout, running means."""
-        return measure(self, self.silos, self.cuts.resting, as_rows(W, self), self._buffers, accuracy=False)[0]
+        """Each user's mean loss in eval mode: without dropout, with running means."""
+        training = Evaluator(self.gradients, self.mean, self.data, self.cuts.evaluation)
+        return training.measure(as_rows(W, self), self._buffers, accuracy=False)[0]
 
-    def grad(self, W: Tensor) -> Tensor:
-        W = as_rows(W, self)
-        slopes = Means(W.new_zeros((self.users, self.dim)))
-        for batch in self.silos.batches(self.cuts.training, self._seeds):
-            slopes.add(batch, self._slope(W, batch), self.mean)
-        return slopes.result()
+    def grad(self, W: Tensor, seeds: NDArray[Any] | None = None) -> Tensor:
+        """Each user's gradient, (users, d). With seeds, one hashed word per user, it is one of training: dropout and
+        random transformations of rows follow them. Without, nothing is dropped."""
+        W, drawn = as_rows(W, self), _as_seeds(seeds)
+        mean = PartialMeans(W.new_zeros((self.users, self.dim)))
+        for batch in self.data.batches(self.cuts.training, drawn):
+            mean.add(batch, self._batch_gradient(W, batch, drawn), self.mean)
+        return mean.result()
 
-    def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
+    def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor, seeds: NDArray[Any] | None = None) -> Tensor:
         """The gradient of the mean loss over chosen rows (users, k) of each user; 0 where none is chosen."""
-        W, chosen = as_rows(W, self), mask.bool()
+        W, chosen, drawn = as_rows(W, self), mask.bool(), _as_seeds(seeds)
         if not bool(chosen.any()):
             return W.new_zeros((self.users, self.dim))
-        batch = self.silos.pick(rows, chosen, self._seeds)
-        slope = self._slope(W, batch)
-        return slope if batch.who is None else batch.added(W.new_zeros((self.users, self.dim)), slope)
+        batch = self.data.pick(rows, chosen, drawn)
+        grad = self._batch_gradient(W, batch, drawn)
+        return grad if batch.who is None else batch.added(W.new_zeros((self.users, self.dim)), grad)
 
-    def _slope(self, W: Tensor, batch: Batch) -> Tensor:
-        seeds, buffers = batch.seeds(self._seeds), self._of(batch)
-        _, slope, buffers = self.ways.value_and_grad(batch.of(W), batch.x, batch.y, batch.mask, seeds, buffers)
-        if self._buffers is not None and buffers:
-            for name, rows in buffers.items():
+    def _batch_gradient(self, W: Tensor, batch: Batch, seeds: Tensor | None) -> Tensor:
+        found = self.gradients.value_and_grad(
+            batch.of(W), batch.x, batch.y, batch.mask, batch.seeds(seeds), self._buffers_of(batch)
+        )
+        if self._buffers is not None and found.buffers:
+            for name, rows in found.buffers.items():
                 mine = self._buffers[name]
                 self._buffers[name] = rows if batch.who is None else mine.index_copy(0, batch.who, rows)
-        return slope
+        return found.grad
 
-    def _of(self, batch: Batch) -> Memory | None:
+    def _buffers_of(self, batch: Batch) -> Buffers | None:
         """The buffers of a batch's users; None: those that the module came with."""
         if not self._buffers:
             return None
@@ -154,51 +173,47 @@ class Neural:
 
     def take(self, who: Tensor) -> Neural:
         part = copy.copy(self)
-        part.silos, part.weights = self.silos.take(who), select(self.weights, who)
-        part._seeds = part._buffers = None
+        part.data, part.weights = self.data.take(who), select(self.weights, who)
+        part._buffers = None
         return part
 
     # --- training ----------------------------------------------------------------------------------------------------
 
-    def remembering(self, memory: Memory) -> Neural:
-        """A copy to train with, its buffers those in memory, or those that the module came with."""
+    def remembering(self, memory: Buffers) -> Neural:
+        """A copy for one round of training, which updates its own buffers: those in memory, or those of the module."""
         part = copy.copy(self)
         part._buffers = {
             name: memory.get(BUFFER + name, b.unsqueeze(0).expand(self.users, *b.shape))
-            for name, b in self._begun.items()
+            for name, b in self._first_buffers.items()
         }
         return part
 
-    def memory(self) -> Memory:
+    def memory(self) -> Buffers:
         """Each user's buffers, (users, ...)."""
         return {BUFFER + name: rows for name, rows in (self._buffers or {}).items()}
 
-    def draw(self, seeds: NDArray[Any]) -> None:
-        """The next gradient is one of training, each user's dropout following its seed."""
-        self._seeds = torch.from_numpy((seeds >> 1).astype("int64"))
-
     # --- what comes out ----------------------------------------------------------------------------------------------
 
-    def inspect(self, w: Tensor, personal: Tensor, memory: Memory) -> dict[str, float]:
-        """The training loss, and loss and accuracy on what models are judged by: the global one, and personal ones."""
+    def inspect(self, w: Tensor, personal: Tensor, memory: Buffers) -> dict[str, float]:
+        """The training loss, and loss and accuracy of the global and personal models on validation and test data."""
         buffers = {name.removeprefix(BUFFER): rows for name, rows in memory.items() if name.startswith(BUFFER)}
         common = {name: self._mean(rows) for name, rows in buffers.items()}
         alike = copy.copy(self)
         alike._buffers = {name: b.expand(self.users, *b.shape[1:]) for name, b in common.items()}
         found = {"value": float(self.weights @ alike.value(w)), "gap": float("nan")}
-        for judge in self._judges:
-            found |= judge(self, w, personal, common, buffers)
+        for evaluation in self._evaluations:
+            found |= evaluation(self.weights, w, personal, common, buffers)
         return found
 
     def _mean(self, rows: Tensor) -> Tensor:
-        """Users' buffers as one, (1, ...)."""
+        """The mean of users' buffers, (1, ...)."""
         if bool((rows == rows[:1]).all()):
             return rows[:1]
         lam = self.weights.view(-1, *(1,) * (rows.ndim - 1))
         mean = (lam.to(torch.float64) * rows).sum(0, keepdim=True)
         return (mean if rows.is_floating_point() else mean.round()).to(rows.dtype)
 
-    def module(self, w: Tensor, memory: Memory, user: int | None = None) -> nn.Module:
+    def module(self, w: Tensor, memory: Buffers, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
         made = copied(self._module)
         self.layout.load(made, w.detach())
@@ -212,16 +227,12 @@ class Neural:
         return None
 
     def __repr__(self) -> str:
-        return f"Neural({type(self._module).__name__}, {self.users} users, d = {self.dim}, {self.way})"
+        return f"Neural({type(self._module).__name__}, {self.users} users, d = {self.dim}, {self.method})"
 
 
-def _settle(ways: Ways, w: Tensor, silos: Silos) -> None:
-    """Choose how gradients are computed, for good: what is fast has to be right, and to take every user."""
-    for batch in silos.batches(cut=True):
-        ways.check(w.unsqueeze(0), batch.x, batch.y, batch.mask)
-        if not isinstance(silos, Resident):  # of a stream the first rows have to do
-            return
-        ways.settle(batch.x, batch.y)
+def _as_seeds(words: NDArray[Any] | None) -> Tensor | None:
+    """Hashed words (users,) as seeds of torch's generators."""
+    return None if words is None else torch.from_numpy((words >> 1).astype("int64"))
 
 
 def _device(device: torch.device | str) -> torch.device:

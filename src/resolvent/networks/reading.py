@@ -4,7 +4,7 @@ A user's function is the mean loss over its rows, each of them once. A loader th
 data set and sampler), how they become tensors (its collate_fn) and how they are read (its workers and batch size). Its
 order does not matter, and what draws other rows in every pass is refused.
 
-Rows may be drawn at random on the way (augmentation). While rows are read, the global generators of torch, NumPy and
+Rows may be transformed at random (augmentation). While rows are read, the global generators of torch, NumPy and
 `random` follow a seed, so that a pass is a pure function of it.
 """
 
@@ -35,21 +35,22 @@ from torch.utils.data import (
 from resolvent.errors import InputError, refuse
 
 STREAM = 256
-"""Rows of a data set that are read at a time, unless a loader says how many."""
+"""How many rows of a data set are read at a time, unless a loader says otherwise."""
 STRIDE = 0x9E3779B97F4A7C15
 _END = object()
 
-Pair = tuple[Tensor, Tensor]
+XY = tuple[Tensor, Tensor]
+"""Some rows of a user: x and y."""
 
 
-def later(seed: int, part: int) -> int:
-    """The seed of a later part of the same pass; that of part 0 is the seed itself."""
+def seed_of_part(seed: int, part: int) -> int:
+    """The seed of a part of a pass; that of part 0 is the seed itself."""
     return (seed + part * STRIDE) % 2**63
 
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """The global generators of torch, NumPy and `random` as functions of the seed, and left as they were."""
+    """The global generators of torch, NumPy and `random` follow the seed meanwhile, and are restored afterwards."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which seeds accelerators too
     np.random.seed(seed % 2**32)
@@ -62,8 +63,8 @@ def repeatable(seed: int) -> Iterator[None]:
         random.setstate(states[2])
 
 
-class Reader(Protocol):
-    """A user's rows. `chunks` goes through all of them, some at a time; `pick` reads chosen ones."""
+class RowReader(Protocol):
+    """Reads a user's rows. `chunks` iterates over all of them, some at a time; `pick` reads chosen ones."""
 
     @property
     def count(self) -> int | None:
@@ -72,12 +73,12 @@ class Reader(Protocol):
 
     @property
     def indexed(self) -> bool: ...
-    def chunks(self, seed: int) -> Iterator[Pair]: ...
-    def pick(self, rows: Sequence[int], seed: int) -> Pair: ...
+    def chunks(self, seed: int) -> Iterator[XY]: ...
+    def pick(self, rows: Sequence[int], seed: int) -> XY: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Indexed:
+class IndexedReader:
     """A map-style data set, and the numbers or keys of the user's rows in it."""
 
     name: str
@@ -91,10 +92,10 @@ class Indexed:
     def count(self) -> int:
         return len(self.rows)
 
-    def chunks(self, seed: int) -> Iterator[Pair]:
+    def chunks(self, seed: int) -> Iterator[XY]:
         return _chunks(self.loader, self.name, seed)
 
-    def pick(self, rows: Sequence[int], seed: int) -> Pair:
+    def pick(self, rows: Sequence[int], seed: int) -> XY:
         keys = [self.rows[k] for k in rows]
         with repeatable(seed), _named(self.name):
             many = getattr(self.source, "__getitems__", None)  # as torch's own loaders read
@@ -105,7 +106,7 @@ class Indexed:
 
 
 @dataclass(frozen=True, eq=False)
-class Flowing:
+class IterableReader:
     """An iterable data set, whose rows cannot be picked."""
 
     name: str
@@ -113,30 +114,30 @@ class Flowing:
     count = None
     indexed = False
 
-    def chunks(self, seed: int) -> Iterator[Pair]:
+    def chunks(self, seed: int) -> Iterator[XY]:
         return _chunks(self.loader, self.name, seed)
 
-    def pick(self, rows: Sequence[int], seed: int) -> Pair:
+    def pick(self, rows: Sequence[int], seed: int) -> XY:
         raise InputError(f"{self.name} is an iterable data set, whose rows cannot be picked: leave out batch")
 
 
-def reader(user: Any, name: str) -> Reader:
+def reader(user: Any, name: str) -> RowReader:
     """How a data set or a DataLoader is read; refused where its rows are not the same in every pass."""
     if isinstance(user, DataLoader):
         return _loader(user, name)
     if isinstance(user, IterableDataset):
-        return Flowing(name, DataLoader(user, batch_size=STREAM))
+        return IterableReader(name, DataLoader(user, batch_size=STREAM))
     rows = range(len(user))
-    return Indexed(name, user, rows, default_collate, DataLoader(user, STREAM, sampler=rows))
+    return IndexedReader(name, user, rows, default_collate, DataLoader(user, STREAM, sampler=rows))
 
 
-def _loader(loader: DataLoader[Any], name: str) -> Reader:
+def _loader(loader: DataLoader[Any], name: str) -> RowReader:
     if type(loader).__iter__ is not DataLoader.__iter__:
         refuse(name, f"a {type(loader).__name__}, which reads in its own way", "its data set is needed instead")
     if isinstance(loader.dataset, IterableDataset):
         if loader.drop_last:
             refuse(name, "a DataLoader with drop_last=True", "f_i is a mean over all rows: pass drop_last=False")
-        return Flowing(name, _again(loader, {"batch_size": loader.batch_size}))
+        return IterableReader(name, _again(loader, {"batch_size": loader.batch_size}))
     batches = loader.batch_sampler
     if batches is None:
         refuse(name, "a DataLoader with batch_size=None", "a batch_size is needed, and a data set of single rows")
@@ -150,11 +151,11 @@ def _loader(loader: DataLoader[Any], name: str) -> Reader:
     if batches.drop_last and len(rows) % batches.batch_size:
         refuse(name, "a DataLoader with drop_last=True", "f_i is a mean over all rows: pass drop_last=False")
     options = {"batch_size": batches.batch_size, "sampler": rows}
-    return Indexed(name, loader.dataset, rows, loader.collate_fn, _again(loader, options))
+    return IndexedReader(name, loader.dataset, rows, loader.collate_fn, _again(loader, options))
 
 
 def _again(loader: DataLoader[Any], options: dict[str, Any]) -> DataLoader[Any]:
-    """A loader that reads alike, without the generator that the given one shuffles by."""
+    """A loader that reads in the same way, without shuffling."""
     return DataLoader(
         loader.dataset,
         num_workers=loader.num_workers,
@@ -192,7 +193,7 @@ def _rows(sampler: Any, available: int, name: str) -> Sequence[Any]:
 
 
 def _once_each(sampler: Any, available: int, name: str, instead: str) -> Sequence[Any]:
-    """The rows of a sampler that nothing is known of, if two passes give the same ones and none of them twice."""
+    """The rows of an unknown sampler, if two passes give the same rows, and none of them twice."""
     passes = []
     for seed in (0, 1):
         with repeatable(seed):
@@ -212,12 +213,12 @@ def _key(row: Any) -> Any:
     return int(row) if isinstance(row, Tensor | np.integer) else row
 
 
-def _chunks(loader: DataLoader[Any], name: str, seed: int) -> Iterator[Pair]:
+def _chunks(loader: DataLoader[Any], name: str, seed: int) -> Iterator[XY]:
     with repeatable(seed), _named(name):
         given = iter(loader)
     part = 0
     while True:
-        with repeatable(later(seed, part)), _named(name):
+        with repeatable(seed_of_part(seed, part)), _named(name):
             batch = next(given, _END)
         if batch is _END:
             return
@@ -227,7 +228,7 @@ def _chunks(loader: DataLoader[Any], name: str, seed: int) -> Iterator[Pair]:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """What a data set raises, with the user's name."""
+    """Errors raised by a data set get the user's name."""
     try:
         yield
     except InputError:
@@ -237,7 +238,7 @@ def _named(name: str) -> Iterator[None]:
         raise InputError(f"{name} cannot be read: {type(error).__name__}: {line}") from error
 
 
-def _pair(batch: Any, name: str) -> Pair:
+def _pair(batch: Any, name: str) -> XY:
     if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
         kind = type(batch).__name__
         if isinstance(batch, (tuple, list)):

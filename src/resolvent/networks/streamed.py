@@ -1,4 +1,4 @@
-"""Users' data sets and loaders, read whenever their rows are needed."""
+"""Users' data sets and loaders, which are read in every pass."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, ResolventWarning, refuse
-from resolvent.networks.reading import Pair, Reader
+from resolvent.networks.reading import XY, RowReader
 from resolvent.networks.userdata import Batch, present, stack
 
 
 @dataclass(frozen=True)
-class Put:
-    """Where tensors go and of what type: floats become `dtype`, and with `classes` whole targets become int64.
+class Placement:
+    """The device and type of users' tensors: floats become `dtype`, and with `classes` integer targets become int64.
 
-    `finite`: whether targets must be; a loss of one's own may do something about those that are not.
+    `finite`: whether targets must be finite; a custom loss may handle those that are not.
     """
 
     device: torch.device
@@ -28,15 +28,15 @@ class Put:
     classes: bool = False
     finite: bool = False
 
-    def __call__(self, pair: Pair) -> Pair:
+    def __call__(self, pair: XY) -> XY:
         x, y = (t.detach().to(self.device, self._kind(t), non_blocking=True) for t in pair)
         return x, y.to(torch.int64) if self.classes and not y.is_floating_point() else y
 
     def _kind(self, t: Tensor) -> torch.dtype | None:
         return self.dtype if t.is_floating_point() else None
 
-    def checked(self, pair: Pair, name: str) -> Pair:
-        """The same, refused where numbers are not finite."""
+    def checked(self, pair: XY, name: str) -> XY:
+        """The same, but numbers that are not finite are refused."""
         x, y = self(pair)
         for t, what in ((x, "x"), (y, "y")) if self.finite else ((x, "x"),):
             if t.is_floating_point() and not bool(torch.isfinite(t).all()):
@@ -44,7 +44,7 @@ class Put:
         return x, y
 
 
-class Kind(NamedTuple):
+class RowKind(NamedTuple):
     """The shapes and types of a user's rows, which all users share."""
 
     x: tuple[int, ...]
@@ -52,37 +52,37 @@ class Kind(NamedTuple):
     types: tuple[torch.dtype, torch.dtype]
 
     @staticmethod
-    def of(pair: Pair) -> Kind:
+    def of(pair: XY) -> RowKind:
         x, y = pair
-        return Kind(tuple(x.shape[1:]), tuple(y.shape[1:]), (x.dtype, y.dtype))
+        return RowKind(tuple(x.shape[1:]), tuple(y.shape[1:]), (x.dtype, y.dtype))
 
 
-def alike(kinds: Sequence[Kind], names: Sequence[str]) -> None:
-    """Refuse users whose rows have not the shapes and types of the first one's."""
+def check_alike(kinds: Sequence[RowKind], names: Sequence[str]) -> None:
+    """Refuse users whose rows have other shapes or types than those of the first user."""
     for kind, name in zip(kinds, names, strict=True):
         if kind != kinds[0]:
             refuse(name, _words(kind), f"all users' rows must be alike, and those of {names[0]} are {_words(kinds[0])}")
 
 
-def _words(kind: Kind) -> str:
+def _words(kind: RowKind) -> str:
     return f"x {kind.x} of {kind.types[0]} and y {kind.y} of {kind.types[1]} per row"
 
 
 class Survey(NamedTuple):
-    """What one pass over a user's rows shows: how many there are, of what kind, and the different whole targets."""
+    """What one pass over a user's rows shows: their number, their kind, and the distinct integer targets."""
 
     size: int
-    kind: Kind
+    kind: RowKind
     targets: Tensor
 
 
-def survey(reader: Reader, put: Put, name: str) -> Survey:
-    """Read a user's rows once, to refuse before the first round what no round could use."""
+def survey(reader: RowReader, placement: Placement, name: str) -> Survey:
+    """Read a user's rows once, and refuse before the first round what no round could use."""
     size, kinds, targets = 0, [], torch.empty(0, dtype=torch.int64)
     for pair in reader.chunks(0):
-        x, y = put.checked(pair, name)
+        x, y = placement.checked(pair, name)
         size += len(y)
-        kinds.append(Kind.of((x, y)))
+        kinds.append(RowKind.of((x, y)))
         if kinds[-1] != kinds[0]:
             refuse(name, f"read as {_words(kinds[-1])} after {_words(kinds[0])}", "all rows must be alike")
         if not y.is_floating_point():
@@ -91,12 +91,12 @@ def survey(reader: Reader, put: Put, name: str) -> Survey:
         refuse(name, "empty", "every user needs at least one row")
     if reader.count is not None and size != reader.count:
         refuse(name, f"read as {size} rows where it has {reader.count}", "collate_fn must give one for each")
-    _repeats(reader, name)
+    _check_repeats(reader, name)
     return Survey(size, kinds[0], targets)
 
 
-def _repeats(reader: Reader, name: str) -> None:
-    """Refuse what can be read only once, and warn of what is drawn by a generator of its own."""
+def _check_repeats(reader: RowReader, name: str) -> None:
+    """Refuse what can be read only once, and warn of rows that change from pass to pass."""
     pairs = [reader.pick([0], 0) if reader.indexed else next(reader.chunks(0), None) for _ in range(2)]
     if pairs[0] is None or pairs[1] is None:
         refuse(name, "an iterable that can be gone through only once", "its __iter__ must begin anew in every pass")
@@ -111,11 +111,11 @@ def _repeats(reader: Reader, name: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Streamed:
-    """One reader per user; what users' rows go through on the way is done in every pass."""
+    """One reader per user. Transformations of rows are computed in every pass."""
 
-    readers: tuple[Reader, ...]
+    readers: tuple[RowReader, ...]
     surveys: tuple[Survey, ...]
-    put: Put
+    placement: Placement
 
     @property
     def indexed(self) -> bool:
@@ -123,7 +123,7 @@ class Streamed:
 
     @property
     def sizes(self) -> Tensor:
-        return torch.tensor([survey.size for survey in self.surveys], device=self.put.device)
+        return torch.tensor([survey.size for survey in self.surveys], device=self.placement.device)
 
     def targets(self) -> list[Tensor]:
         return [survey.targets for survey in self.surveys]
@@ -131,8 +131,8 @@ class Streamed:
     def batches(self, cut: bool = False, seeds: Tensor | None = None) -> Iterator[Batch]:
         drawn = [0] * len(self.readers) if seeds is None else seeds.tolist()
         for i, (reader, seed) in enumerate(zip(self.readers, drawn, strict=True)):
-            who = torch.tensor([i], device=self.put.device)
-            chunks = self._all(i, (self.put(pair) for pair in reader.chunks(seed)))
+            who = torch.tensor([i], device=self.placement.device)
+            chunks = self._all(i, (self.placement(pair) for pair in reader.chunks(seed)))
             first, second = next(chunks), next(chunks, None) if cut else None
             if second is None:
                 rest = list(chunks)
@@ -142,8 +142,8 @@ class Streamed:
             for part, (x, y) in enumerate(chain([first, second], chunks)):
                 yield Batch(who, x.unsqueeze(0), y.unsqueeze(0), None, part)
 
-    def _all(self, i: int, chunks: Iterator[Pair]) -> Iterator[Pair]:
-        """The chunks of user i's pass, refused where they are not as many rows as there were."""
+    def _all(self, i: int, chunks: Iterator[XY]) -> Iterator[XY]:
+        """The chunks of a pass over user i's rows, refused where their number has changed."""
         size = 0
         for pair in chunks:
             size += len(pair[1])
@@ -159,9 +159,9 @@ class Streamed:
         users = []
         for i in range(len(rows)) if who is None else who.tolist():
             chosen = rows[i][mask[i]].tolist()
-            users.append(self.put(self.readers[i].pick(chosen, 0 if seeds is None else int(seeds[i]))))
+            users.append(self.placement(self.readers[i].pick(chosen, 0 if seeds is None else int(seeds[i]))))
         return stack(who, users)
 
     def take(self, who: Tensor) -> Streamed:
         chosen = who.tolist()
-        return Streamed(tuple(self.readers[i] for i in chosen), tuple(self.surveys[i] for i in chosen), self.put)
+        return Streamed(tuple(self.readers[i] for i in chosen), tuple(self.surveys[i] for i in chosen), self.placement)

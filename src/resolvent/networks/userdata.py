@@ -1,4 +1,4 @@
-"""Users' data for networks: how it is gone through, and tensors that stay on the device. Streams: `streamed.py`."""
+"""Users' data for networks: the protocol, and tensors that stay on the device. Streams are in `streamed.py`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.networks.reading import Pair, later
+from resolvent.networks.reading import XY, seed_of_part
 
-PADDING = 1.25
+SIZE_RATIO = 1.25
 """Within a batch the largest user has at most this many times the rows of the smallest."""
 
 
 class Batch(NamedTuple):
     """Rows of some users: x (g, n, ...), y (g, n, ...), a mask (g, n) of real rows.
 
-    `part` is None where these are all rows of a user that were asked for, else which part of them it is.
+    `who` are the users' numbers; None: all users. `part` is None where these are all rows of a user that were asked
+    for, else the number of the part.
     """
 
     who: Tensor | None
@@ -34,21 +35,21 @@ class Batch(NamedTuple):
         return W if self.who is None or len(W) == 1 else W[self.who]
 
     def added(self, out: Tensor, part: Tensor, share: float = 1.0) -> Tensor:
-        """What all users have, with what these rows give."""
+        """`out` (users, ...) with `share` times what these users' rows give added."""
         return part if self.who is None else out.index_add(0, self.who, part, alpha=share)
 
     def seeds(self, seeds: Tensor | None) -> Tensor | None:
-        """These users' own seeds; other ones for each part of a user's rows."""
+        """These users' seeds; each part of a user's rows has seeds of its own."""
         if seeds is None or (self.who is None and not self.part):
             return seeds
         mine = seeds if self.who is None else seeds[self.who.to(seeds.device)]
-        return mine if not self.part else torch.tensor([later(seed, self.part) for seed in mine.tolist()])
+        return mine if not self.part else torch.tensor([seed_of_part(seed, self.part) for seed in mine.tolist()])
 
 
-class Silos(Protocol):
-    """All users' data. `batches` goes through it once; `pick` takes chosen rows of every user that has any.
+class UserData(Protocol):
+    """All users' data. `batches` iterates over all rows once; `pick` takes chosen rows of every user that has any.
 
-    `cut`: whether a user's rows may come in parts. `seeds`: what rows that are drawn at random are drawn by.
+    `cut`: whether a user's rows may come in parts. `seeds`: the seeds of random transformations of rows.
     """
 
     @property
@@ -60,9 +61,9 @@ class Silos(Protocol):
 
     def batches(self, cut: bool = False, seeds: Tensor | None = None) -> Iterator[Batch]: ...
     def pick(self, rows: Tensor, mask: Tensor, seeds: Tensor | None = None) -> Batch: ...
-    def take(self, who: Tensor) -> Silos: ...
+    def take(self, who: Tensor) -> UserData: ...
     def targets(self) -> list[Tensor]:
-        """Each user's targets; of a stream, the different ones among them."""
+        """Each user's targets; of a stream, the distinct ones."""
         ...
 
 
@@ -77,7 +78,7 @@ def present(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
 
 @dataclass(frozen=True, eq=False)
 class Resident:
-    """Tensors on the device, users of equal size stacked, of similar size stacked and padded. They are copies."""
+    """Copies of users' tensors on the device: users of equal size stacked, of similar size stacked and padded."""
 
     stacks: tuple[Batch, ...]
     sizes: Tensor
@@ -87,9 +88,9 @@ class Resident:
         yield from self.stacks
 
     @cached_property
-    def users(self) -> list[Pair]:
-        """Each user's own rows: views."""
-        rows: dict[int, Pair] = {}
+    def users(self) -> list[XY]:
+        """Each user's own rows, as views."""
+        rows: dict[int, XY] = {}
         for stack in self.stacks:
             who = range(len(self.sizes)) if stack.who is None else stack.who.tolist()
             for k, i in enumerate(who):
@@ -115,7 +116,7 @@ class Resident:
         return stacked([self.users[i] for i in who.tolist()])
 
 
-def stacked(users: Sequence[Pair]) -> Resident:
+def stacked(users: Sequence[XY]) -> Resident:
     """Users' tensors in a few stacks."""
     counts = np.array([len(y) for _, y in users])
     sizes = torch.tensor(counts, device=users[0][1].device)
@@ -123,14 +124,14 @@ def stacked(users: Sequence[Pair]) -> Resident:
         return Resident((stack(None, users),), sizes)
     order, stacks = np.argsort(counts, kind="stable"), []
     while len(order):
-        end = int(np.searchsorted(counts[order], PADDING * counts[order[0]], side="right"))
+        end = int(np.searchsorted(counts[order], SIZE_RATIO * counts[order[0]], side="right"))
         who = np.sort(order[:end])
         stacks.append(stack(torch.as_tensor(who, device=sizes.device), [users[i] for i in who]))
         order = order[end:]
     return Resident(tuple(stacks), sizes)
 
 
-def stack(who: Tensor | None, users: Sequence[Pair]) -> Batch:
+def stack(who: Tensor | None, users: Sequence[XY]) -> Batch:
     most = max(len(y) for _, y in users)
     if all(len(y) == most for _, y in users):
         return Batch(who, torch.stack([x for x, _ in users]), torch.stack([y for _, y in users]))

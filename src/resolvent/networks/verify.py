@@ -1,9 +1,9 @@
-"""Before the first round: does the chosen method give what plain autograd gives? Two users are asked, on a few rows.
+"""Before the first round: does the chosen method give what plain autograd gives? Two users are compared, on a few rows.
 
-Parameters and rows are those of the problem, moved a little at random: layers that begin at zero hide errors, and equal
-numbers in a pool tie. The two users differ in parameters, rows and number of rows, so that nothing can be taken from
-one for the other unseen. Where rounding sends a maximum another way in one draw, the next two decide: an error in what
-is computed is there in all of them.
+Parameters and rows are those of the problem with a little noise: layers that begin at zero hide errors, and equal
+numbers in a pool tie. The two users differ in parameters, rows and number of rows, so that no result of one can pass
+for the other's. Where rounding makes another entry the maximum in one draw, the next two draws decide: a real error
+shows in all of them.
 """
 
 from __future__ import annotations
@@ -20,66 +20,62 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from resolvent.errors import InputError
-from resolvent.networks.layout import Layout
-from resolvent.networks.plain import DROPOUTS, Buffers, Given, Undropped, exact, undisturbed
+from resolvent.networks.layout import ParameterLayout
+from resolvent.networks.plain import DROPOUTS, Buffers, Examples, NoDropout, full_precision, preserve_rng
 
 ROWS = 3
-"""Rows of the first user; the second has one less."""
+"""Rows of the first user; the second user has one less."""
 DRAWS = 5
-TOLERANCE = {torch.float64: 1e-7, torch.float32: 3e-4}
-COARSE = 0.05
-"""The tolerance of any other type of numbers, and of products in TF32."""
-
+TOLERANCES = {torch.float64: 1e-7, torch.float32: 3e-4}
+COARSE_TOLERANCE = 0.05
+"""For any other type of numbers, and for products in TF32."""
 
 BROADCASTS = "Using a target size"
-"""How torch's warning begins where a loss gets targets of another shape than outputs."""
+"""How torch's warning begins where a loss gets outputs and targets of different shapes."""
 UNDECIDED = "gradients are zero or not finite"
 
 
 class Unanswered(Exception):
-    """Plain autograd cannot be asked, in a few words."""
+    """Why plain autograd gives no answer, in a few words."""
 
 
 class Answer(NamedTuple):
-    """What a method gives: outputs at rest, and where a loss was asked for that and its gradient, (2, ...) each."""
+    """What a method gives: outputs in eval mode, the loss, and its gradient, (2, ...) each."""
 
     outputs: Tensor
-    loss: Tensor | None = None
-    grad: Tensor | None = None
+    loss: Tensor
+    grad: Tensor
 
 
 class Question(NamedTuple):
-    """Parameters (2, d) and rows (2, ROWS, ...) of two users; without targets only outputs are compared."""
+    """Parameters (2, d) and rows (2, ROWS, ...) of two users."""
 
     W: Tensor
     x: Tensor
-    y: Tensor | None
+    y: Tensor
     mask: Tensor
 
     @property
-    def given(self) -> Given:
-        assert self.y is not None
-        return Given(self.x, self.y, self.mask)
+    def examples(self) -> Examples:
+        return Examples(self.x, self.y, self.mask)
 
 
-Method = Callable[[Question], Answer]
+Candidate = Callable[[Question], Answer]
 
 
 def questions(
-    W: Tensor, x: Tensor, y: Tensor | None, mask: Tensor | None, layout: Layout, even: bool
+    W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None, layout: ParameterLayout, even: bool
 ) -> Iterator[Question]:
-    """DRAWS of them around parameters W (users, d) or (1, d), rows x (users, n, ...) and targets y; the last one is the
-    problem as it is.
+    """DRAWS questions around parameters W (users, d) or (1, d), rows x (users, n, ...) and targets y. The last one is
+    the problem without noise.
 
-    `even`: no row is masked, for methods that go another way where one is.
+    `even`: no row is masked, for methods that do something else where one is.
     """
     for draw in range(DRAWS):
         generator = torch.Generator().manual_seed(draw)
         chosen = [_rows(mask, i % len(x), x.shape[1], ROWS * i if len(x) == 1 else 0) for i in range(2)]
         rows = torch.stack([x[i % len(x), at.to(x.device)] for i, at in enumerate(chosen)]).to(W.device)
-        targets = None
-        if y is not None:
-            targets = torch.stack([y[i % len(y), at.to(y.device)] for i, at in enumerate(chosen)]).to(W.device)
+        targets = torch.stack([y[i % len(y), at.to(y.device)] for i, at in enumerate(chosen)]).to(W.device)
         some = torch.stack([W[i % len(W)] for i in range(2)])
         if draw < DRAWS - 1:
             some = some + _noise(some, generator) * _scale(some, layout)
@@ -92,7 +88,7 @@ def questions(
 
 
 def _rows(mask: Tensor | None, user: int, n: int, first: int) -> Tensor:
-    """ROWS of a user's own rows, from `first` on, over again if they are fewer."""
+    """The numbers of ROWS real rows of a user, from `first` on, starting over if there are fewer."""
     real = torch.arange(n) if mask is None else mask[user].cpu().nonzero().flatten()
     real = real if len(real) else torch.zeros(1, dtype=torch.long)
     return real[torch.arange(first, first + ROWS) % len(real)]
@@ -102,8 +98,8 @@ def _noise(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
-def _scale(W: Tensor, layout: Layout) -> Tensor:
-    """How far each parameter is moved: a tenth of its kind's size, or of what is usual where that is larger."""
+def _scale(W: Tensor, layout: ParameterLayout) -> Tensor:
+    """How much noise each parameter gets: a tenth of its tensor's size, or of the usual size where that is larger."""
     scale = torch.empty_like(W)
     for name, part in layout.split(W).items():
         usual = max(1, part[0][0].numel() if part.ndim > 1 else 1) ** -0.5
@@ -113,16 +109,16 @@ def _scale(W: Tensor, layout: Layout) -> Tensor:
 
 @dataclass(eq=False)
 class Reference:
-    """Plain autograd through the module as it came, hooks and all; dropout is off, and the module left as it was.
+    """Plain autograd through the module as it came, hooks included, without dropout. The module is left as it was.
 
-    `state` has its parameters and buffers, of the type and in the place where they are used. On the way it notes
-    whether the module `draws` random numbers, `drops` out by a function rather than a layer, `changes` a buffer, has
-    `assigned` one, or is `fickle`: it gives something else when it is asked again.
+    `state` has its parameters and buffers, in the type and on the device in which they are used. The reference also
+    notes whether the module `draws` random numbers, `drops` out by a function rather than a layer, `changes` a buffer,
+    has `assigned` one, or is `inconsistent`: it gives something else when called again.
     """
 
     model: nn.Module
     state: Buffers
-    layout: Layout
+    layout: ParameterLayout
     loss: Callable[..., Any]
     device: torch.device
     draws: bool = False
@@ -143,39 +139,36 @@ class Reference:
         return answer
 
     @property
-    def peculiar(self) -> str:
-        """What a module may do that only the loop does as well."""
+    def needs_loop(self) -> str:
+        """What the module does that only the loop can reproduce; empty if nothing."""
         return "it draws random numbers" if self.draws else "it changes its buffers" if self.changes else ""
 
     @property
-    def fickle(self) -> bool:
+    def inconsistent(self) -> bool:
         if self._last is None:
             return False
         question, answer = self._last
         pairs = zip(answer, self(question), strict=True)
-        return any(a is not None and b is not None and not torch.equal(a, b) for a, b in pairs)
+        return any(not torch.equal(a, b) for a, b in pairs)
 
     def _answer(self, question: Question) -> Answer:
         W, x, y, mask = question
         parts = self.layout.split(W)
-        with _left_alone(self.model):
+        with _restored(self.model):
             for m in self.model.modules():
                 if isinstance(m, DROPOUTS):
                     m.eval()
             found = []
-            for i in range(len(W)) if y is not None else ():
+            for i in range(len(W)):
                 leaves = {name: part[i].detach().clone().requires_grad_() for name, part in parts.items()}
-                with torch.enable_grad(), exact(self.device, None):
-                    assert y is not None
+                with torch.enable_grad(), full_precision(self.device, None):
                     out = self._called(leaves, x[i][mask[i]])
                     value = self._loss(out, y[i][mask[i]])
-                    slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
-                found.append((value.detach(), torch.cat([s.reshape(-1) for s in slopes])))
+                    grads = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+                found.append((value.detach(), torch.cat([g.reshape(-1) for g in grads])))
             self.model.eval()
-            with torch.no_grad(), exact(self.device, None):
+            with torch.no_grad(), full_precision(self.device, None):
                 outputs = [self._called({name: part[i] for name, part in parts.items()}, x[i]) for i in range(len(W))]
-        if not found:
-            return Answer(torch.stack(outputs))
         return Answer(torch.stack(outputs), *(torch.stack(parts) for parts in zip(*found, strict=True)))
 
     def _loss(self, out: Any, y: Tensor) -> Tensor:
@@ -198,10 +191,10 @@ class Reference:
         after: Buffers = {}
         hook = self.model.register_forward_hook(lambda model, inputs, out: after.update(model.named_buffers()))
         try:
-            with undisturbed(self.device) as drawn, Undropped() as undropped:
+            with preserve_rng(self.device) as drawn, NoDropout() as no_dropout:
                 out = functional_call(self.model, {**rest, **leaves}, (x.clone(),))
                 self.draws |= drawn()
-                self.drops |= undropped.met
+                self.drops |= no_dropout.met
         finally:
             hook.remove()
         for name, left in after.items():
@@ -212,10 +205,11 @@ class Reference:
         return out
 
 
-def obstacle(method: Method, reference: Method, asked: Iterator[Question], layout: Layout) -> str:
-    """Why the method is not the reference, in a few words; empty where they are the same.
+def obstacle(candidate: Candidate, reference: Candidate, asked: Iterator[Question], layout: ParameterLayout) -> str:
+    """How the candidate differs from the reference, in a few words; empty where they agree.
 
-    They are if the first draw that decides says so, or else the next two. The last is asked where no other decides.
+    They agree if they do in the first draw that decides, or else in two later ones in a row. The last draw is used only
+    where no other decides.
     """
     reason, alike = "", 0
     for k, question in enumerate(asked):
@@ -223,8 +217,8 @@ def obstacle(method: Method, reference: Method, asked: Iterator[Question], layou
             break
         want = reference(question)
         try:
-            got = method(question)
-        except Exception as error:  # whatever a method meets in a module that it does not understand
+            got = candidate(question)
+        except Exception as error:  # whatever a method raises on a module that it misread
             return f"it gave {type(error).__name__} where plain autograd gave a gradient"
         if not _decides(want):
             continue
@@ -237,18 +231,15 @@ def obstacle(method: Method, reference: Method, asked: Iterator[Question], layou
 
 
 def _decides(want: Answer) -> bool:
-    finite = all(bool(t.isfinite().all()) for t in want if t is not None)
-    return finite and (want.grad is None or bool(want.grad.any()))
+    return all(bool(t.isfinite().all()) for t in want) and bool(want.grad.any())
 
 
-def _difference(got: Answer, want: Answer, layout: Layout) -> str:
-    """Which of the two's parts differ; empty if none does."""
+def _difference(got: Answer, want: Answer, layout: ParameterLayout) -> str:
+    """Which part of the two answers differs; empty if none does."""
     reduced = want.outputs.is_cuda and torch.get_float32_matmul_precision() != "highest"
-    tolerance = COARSE if reduced else TOLERANCE.get(want.outputs.dtype, COARSE)
+    tolerance = COARSE_TOLERANCE if reduced else TOLERANCES.get(want.outputs.dtype, COARSE_TOLERANCE)
     if not _close(got.outputs, want.outputs, tolerance):
         return "output"
-    if want.loss is None or want.grad is None or got.loss is None or got.grad is None:
-        return ""
     if not _close(got.loss, want.loss, tolerance):
         return "loss"
     blocks = zip(layout.split(got.grad).values(), layout.split(want.grad).values(), strict=True)
@@ -265,8 +256,8 @@ def _close(a: Tensor, b: Tensor, tolerance: float, floor: Tensor | float = 0.0) 
 
 
 @contextmanager
-def _left_alone(model: nn.Module) -> Iterator[None]:
-    """The module's mode and attributes are put back: forward may count calls or keep results."""
+def _restored(model: nn.Module) -> Iterator[None]:
+    """Restore the module's mode and attributes afterwards: forward may count calls or store results."""
     before = [(m, dict(vars(m))) for m in model.modules()]
     try:
         yield

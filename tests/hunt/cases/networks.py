@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations
 
 import resolvent as rs
 from hunt.family import Family
-from resolvent.networks.stacked import workspace as desk
+from resolvent.networks.stacked import workspace
 
 Rng = np.random.Generator
 Op = Callable[[Any, Tensor], Tensor]
@@ -491,11 +491,11 @@ def hook(rng: Rng, m: Drawn) -> None:
 
 @contextmanager
 def numba(there: bool) -> Iterator[None]:
-    desk.find_spec = find_spec if there else lambda name: None if name == "numba" else find_spec(name)  # type: ignore[assignment, attr-defined, misc]
+    workspace.find_spec = find_spec if there else lambda name: None if name == "numba" else find_spec(name)  # type: ignore[assignment, attr-defined, misc]
     try:
         yield
     finally:
-        desk.find_spec = find_spec  # type: ignore[attr-defined]
+        workspace.find_spec = find_spec  # type: ignore[attr-defined]
 
 
 def reference(m: nn.Module, loss: Any, w: Tensor, x: Tensor, y: Tensor, resting: bool = False) -> tuple[Tensor, Tensor]:
@@ -513,9 +513,9 @@ def reference(m: nn.Module, loss: Any, w: Tensor, x: Tensor, y: Tensor, resting:
     return value.detach(), torch.autograd.grad(value, leaf)[0]
 
 
-def near(got: Tensor, want: Tensor, what: str, way: str) -> None:
+def near(got: Tensor, want: Tensor, what: str, method: str) -> None:
     apart = float((got - want).norm() / want.norm().clamp_min(1e-3))
-    assert apart < TOLERANCE, f"{what} is off by {apart:.1e}, {way}"
+    assert apart < TOLERANCE, f"{what} is off by {apart:.1e}, {method}"
 
 
 def against_autograd(seed: int) -> str:
@@ -536,14 +536,14 @@ def against_autograd(seed: int) -> str:
         try:
             want = [reference(m, loss, w, *user)[1] for w, user in each]
         except RuntimeError as error:  # in place where autograd needs what was there
-            if "inplace" in str(error) and problem.ways.way == "loop":
+            if "inplace" in str(error) and problem.gradients.method == "loop":
                 return "refused by autograd"
             raise
-        near(problem.grad(W), torch.stack(want), "the gradient", problem.way)
+        near(problem.grad(W), torch.stack(want), "the gradient", problem.method)
         batches(rng, problem, m, loss, W, users)
         values = [reference(m, loss, w, *user, resting=True)[0] for w, user in each]
-        near(problem.value(W), torch.stack(values), "the value", problem.way)
-    return f"right, {problem.ways.way}"
+        near(problem.value(W), torch.stack(values), "the value", problem.method)
+    return f"right, {problem.gradients.method}"
 
 
 def batches(rng: Rng, problem: Any, m: Any, loss: Any, W: Tensor, users: list[tuple[Tensor, Tensor]]) -> None:
@@ -559,7 +559,7 @@ def batches(rng: Rng, problem: Any, m: Any, loss: Any, W: Tensor, users: list[tu
         mine = rows[i][mask[i]]
         want = reference(m, loss, W[i], x[mine], y[mine])[1] if len(mine) else torch.zeros_like(W[i])
         if bool(want.isfinite().all()):  # all targets of a batch may be ignored
-            near(got[i], want, "the gradient of a batch", problem.way)
+            near(got[i], want, "the gradient of a batch", problem.method)
 
 
 FAMILIES = [Family("networks against autograd", against_autograd, few=20, many=350)]

@@ -321,8 +321,8 @@ def own_rows(seed: int) -> str:
     wanted = torch.stack([slope(model, w, x, y, aim.loss) for w, (x, y) in zip(W, before, strict=True)])
     losses = torch.stack([value(model, w, x, y, aim.loss) for w, (x, y) in zip(W, before, strict=True)])
     for k in range(3):
-        check_close(problem.grad(W), wanted, f"gradient {k} ({problem.way}, {aim})")
-        check_close(problem.value(W), losses, f"value {k} ({problem.way}, {aim})")
+        check_close(problem.grad(W), wanted, f"gradient {k} ({problem.method}, {aim})")
+        check_close(problem.value(W), losses, f"value {k} ({problem.method}, {aim})")
         if "batches" in problem.offers:
             check_batches(problem, model, aim, W, before, rng)
     assert ("batches" in problem.offers) == all(picks for _, picks in held)
@@ -348,7 +348,7 @@ def check_batches(problem: Any, model: nn.Module, aim: Aim, W: Tensor, people: A
         if aim.ignored is not None and bool((y[mine] == aim.ignored).all()):
             assert not bool(found[i].any()), "a gradient of ignored rows"
             continue
-        check_close(found[i], slope(model, W[i], x[mine], y[mine], aim.loss), f"batch of user {i} ({problem.way})")
+        check_close(found[i], slope(model, W[i], x[mine], y[mine], aim.loss), f"batch of user {i} ({problem.method})")
 
 
 def drawing_loaders(seed: int) -> str:

@@ -1,4 +1,4 @@
-"""Stacked convolutions: loops of our own, windows in columns, torch's own for many outputs, one pooled at once."""
+"""Stacked convolutions: by compiled loops, by columns (im2col), by torch for many outputs, or joined with a pool."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from math import prod
 import torch
 from torch import Tensor
 
-from resolvent.networks.stacked.layers import Here, Layer, Shape, Unstackable, padded, scatter, windows
-from resolvent.networks.stacked.pools import MaxPool, maxima, unmax
+from resolvent.networks.stacked.layers import Context, Layer, Shape, Unstackable, windows, write_padded, write_scatter
+from resolvent.networks.stacked.pools import MaxPool, write_maxima, write_unmax
 
 GROWTH = 1.5
-"""How many times the arithmetic is too much for a convolution that is pooled at once."""
+"""A convolution is not joined with its pool where that takes this many times the arithmetic."""
 
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution over two axes: where no `loops` serve, one product with the windows of x in columns (im2col)."""
+    """A convolution over two axes; without compiled loops, one product with the windows of x in columns (im2col)."""
 
     inputs: int
     outputs: int
@@ -40,99 +40,104 @@ class Conv:
         return h, w
 
     def columns(self, shape: Shape) -> int:
-        """Numbers in the columns of one image."""
+        """How many numbers the columns of one image have."""
         return self.inputs * prod(self.kernel) * prod(self.counts(shape[1:]))
 
     @property
-    def _plain(self) -> bool:
-        """Whether the columns are x itself."""
+    def _is_product(self) -> bool:
+        """Whether it is a product with x itself: a 1 x 1 kernel."""
         return self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
-    def _looped(self, here: Here) -> bool:
-        return here.loops is not None and not self._plain
+    def _uses_loops(self, ctx: Context) -> bool:
+        return ctx.loops is not None and not self._is_product
 
-    def _direct(self, here: Here) -> bool:
-        """Whether torch's own convolution is the faster one: on a CPU, in single precision, for many outputs."""
-        desk = here.tape.desk
-        return desk.apart and desk.compute is None and desk.like.dtype == torch.float32 and self.outputs >= 32
+    def _uses_torch(self, ctx: Context) -> bool:
+        """Whether torch's own convolution is faster: on a CPU, in single precision, for many outputs."""
+        workspace = ctx.tape.workspace
+        return (
+            workspace.aligned
+            and workspace.compute is None
+            and workspace.like.dtype == torch.float32
+            and self.outputs >= 32
+        )
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
         h, w = self.counts(tuple(x.shape[2:4]))
-        if self._direct(here):
-            return self._direct_forward(here, x, h, w)
-        if self._looped(here):
-            return self._looped_forward(here, x, h, w)
-        cols = self.lower(here, x, h, w)
-        here.kept = cols, x.shape
-        y = here.empty("y", self.outputs, h, w, x.shape[-1])
-        here.tape.product(here.A, cols, y.view(here.users, self.outputs, -1))
+        if self._uses_torch(ctx):
+            return self._write_forward_torch(ctx, x, h, w)
+        if self._uses_loops(ctx):
+            return self._write_forward_loops(ctx, x, h, w)
+        cols = self.write_columns(ctx, x, h, w)
+        ctx.saved = cols, x.shape
+        y = ctx.empty("y", self.outputs, h, w, x.shape[-1])
+        ctx.tape.product(ctx.A, cols, y.view(ctx.users, self.outputs, -1))
         return y
 
-    def lower(self, here: Here, x: Tensor, h: int, w: int) -> Tensor:
-        """The windows in columns, (users, channels x kernel, h x w x n)."""
+    def write_columns(self, ctx: Context, x: Tensor, h: int, w: int) -> Tensor:
+        """Record the windows in columns, (users, channels x kernel, h x w x n)."""
         g, c, _, _, n = x.shape
-        if self._plain:
+        if self._is_product:
             return x.view(g, c, h * w * n)
         (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.stride, self.dilation
-        cols = here.empty("cols", c * kh * kw, h * w * n)
-        if here.kernels is not None:
-            here.do(here.kernels.lower, x, cols, self.kernel, (h, w), self.stride, self.padding, self.dilation)
+        cols = ctx.empty("cols", c * kh * kw, h * w * n)
+        if ctx.kernels is not None:
+            ctx.record(ctx.kernels.lower, x, cols, self.kernel, (h, w), self.stride, self.padding, self.dilation)
             return cols
-        x = padded(here, x, self.padding, 0.0)
+        x = write_padded(ctx, x, self.padding, 0.0)
         u, v, i, j, one = x.stride()
         view = x.as_strided((g, c, kh, kw, h, w, n), (u, v, i * dh, j * dw, i * sh, j * sw, one))
-        here.do(cols.view(view.shape).copy_, view)
+        ctx.record(cols.view(view.shape).copy_, view)
         return cols
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        if self._direct(here):
-            return (self._direct_backward(here, G),)
-        if self._looped(here):
-            return (self._looped_backward(here, G),)
-        cols, (g, c, height, width, n) = here.kept
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        if self._uses_torch(ctx):
+            return (self._write_backward_torch(ctx, G),)
+        if self._uses_loops(ctx):
+            return (self._write_backward_loops(ctx, G),)
+        cols, (g, c, height, width, n) = ctx.saved
         h, w = G.shape[2:4]
-        G = here.whole(G).view(g, self.outputs, h * w * n)
-        if here.slope is not None:
-            here.tape.product(G, cols.mT, here.slope, here.add)
-        if not here.wanted:
+        G = ctx.contiguous(G).view(g, self.outputs, h * w * n)
+        if ctx.weight_grad is not None:
+            ctx.tape.product(G, cols.mT, ctx.weight_grad, ctx.add)
+        if not ctx.needs_input_grad:
             return (None,)
-        if self._plain:
-            dx = here.empty("dx", c, h * w * n)
-            here.tape.product(here.A.mT, G, dx)
+        if self._is_product:
+            dx = ctx.empty("dx", c, h * w * n)
+            ctx.tape.product(ctx.A.mT, G, dx)
             return (dx.view(g, c, height, width, n),)
-        here.tape.product(here.A.mT, G, cols)  # the columns have done their work: their gradient takes their place
-        return (self._fold(here, cols.view(g, c, *self.kernel, h, w, n), height, width),)
+        ctx.tape.product(ctx.A.mT, G, cols)  # the columns are no longer needed: their gradient overwrites them
+        return (self._write_fold(ctx, cols.view(g, c, *self.kernel, h, w, n), height, width),)
 
-    def _looped_forward(self, here: Here, x: Tensor, h: int, w: int) -> Tensor:
-        wide = padded(here, here.whole(x, "x"), self.padding, 0.0)
+    def _write_forward_loops(self, ctx: Context, x: Tensor, h: int, w: int) -> Tensor:
+        wide = write_padded(ctx, ctx.contiguous(x, "x"), self.padding, 0.0)
         shape = tuple(wide.shape[1:])
-        geometry = here.loops.Geometry.of(shape, self.kernel, (h, w), self.stride, self.dilation, rows=True)
-        y = here.empty("y", self.outputs, h, w, x.shape[-1])
-        here.do(here.loops.forward(here.A, wide, y, geometry))
-        here.kept = wide, x.shape, geometry
+        geometry = ctx.loops.Geometry.of(shape, self.kernel, (h, w), self.stride, self.dilation, rows=True)
+        y = ctx.empty("y", self.outputs, h, w, x.shape[-1])
+        ctx.record(ctx.loops.forward(ctx.A, wide, y, geometry))
+        ctx.saved = wide, x.shape, geometry
         return y
 
-    def _looped_backward(self, here: Here, G: Tensor) -> Tensor | None:
-        wide, (_, _, height, width, _), geometry = here.kept
-        G = here.whole(G)
-        if here.slope is not None:
-            if not here.add:
-                here.do(here.slope.zero_)
-            here.do(here.loops.slope(here.slope, wide, G, geometry))
-        if not here.wanted:
+    def _write_backward_loops(self, ctx: Context, G: Tensor) -> Tensor | None:
+        wide, (_, _, height, width, _), geometry = ctx.saved
+        G = ctx.contiguous(G)
+        if ctx.weight_grad is not None:
+            if not ctx.add:
+                ctx.record(ctx.weight_grad.zero_)
+            ctx.record(ctx.loops.weight_gradient(ctx.weight_grad, wide, G, geometry))
+        if not ctx.needs_input_grad:
             return None
-        dx = here.empty("dx", *wide.shape[1:])
-        here.do(dx.zero_)
-        here.do(here.loops.back(here.A, dx, G, geometry))
+        dx = ctx.empty("dx", *wide.shape[1:])
+        ctx.record(dx.zero_)
+        ctx.record(ctx.loops.input_gradient(ctx.A, dx, G, geometry))
         ph, pw = self.padding
         return dx[:, :, ph : ph + height, pw : pw + width]
 
-    def _direct_forward(self, here: Here, x: Tensor, h: int, w: int) -> Tensor:
-        g, n = here.users, x.shape[-1]
-        first = here.empty("images first", n, *x.shape[1:-1])
-        y = here.empty("y", self.outputs, h, w, n)
-        kernels = here.A.view(g, self.outputs, self.inputs, *self.kernel)
+    def _write_forward_torch(self, ctx: Context, x: Tensor, h: int, w: int) -> Tensor:
+        g, n = ctx.users, x.shape[-1]
+        first = ctx.empty("images first", n, *x.shape[1:-1])
+        y = ctx.empty("y", self.outputs, h, w, n)
+        kernels = ctx.A.view(g, self.outputs, self.inputs, *self.kernel)
 
         def convolve() -> None:
             for xi, fi, ki, yi in zip(x, first, kernels, y, strict=True):
@@ -140,17 +145,17 @@ class Conv:
                 out = torch.conv2d(fi, ki, None, self.stride, self.padding, self.dilation)
                 yi.view(-1, n).copy_(out.view(n, -1).T)
 
-        here.do(convolve)
-        here.kept = first, kernels
+        ctx.record(convolve)
+        ctx.saved = first, kernels
         return y
 
-    def _direct_backward(self, here: Here, G: Tensor) -> Tensor | None:
-        first, kernels = here.kept
+    def _write_backward_torch(self, ctx: Context, G: Tensor) -> Tensor | None:
+        first, kernels = ctx.saved
         g, n = first.shape[:2]
-        G = here.whole(G)
-        slope, add = None if here.slope is None else here.slope.view_as(kernels), here.add
-        dx = here.empty("dx", *first.shape[2:], n) if here.wanted else None
-        GT = here.empty("G", n, *G.shape[1:-1])
+        G = ctx.contiguous(G)
+        weight_grad, add = None if ctx.weight_grad is None else ctx.weight_grad.view_as(kernels), ctx.add
+        dx = ctx.empty("dx", *first.shape[2:], n) if ctx.needs_input_grad else None
+        GT = ctx.empty("G", n, *G.shape[1:-1])
         how = (
             None,
             self.stride,
@@ -159,7 +164,7 @@ class Conv:
             False,
             (0, 0),
             1,
-            (here.wanted, slope is not None, False),
+            (ctx.needs_input_grad, weight_grad is not None, False),
         )
 
         def back() -> None:
@@ -168,34 +173,34 @@ class Conv:
                 di, dk, _ = torch.ops.aten.convolution_backward(GT[u], first[u], kernels[u], *how)
                 if dx is not None:
                     dx[u].view(-1, n).copy_(di.reshape(n, -1).T)
-                if slope is not None:
-                    (slope[u].add_ if add else slope[u].copy_)(dk)
+                if weight_grad is not None:
+                    (weight_grad[u].add_ if add else weight_grad[u].copy_)(dk)
 
-        here.do(back)
+        ctx.record(back)
         return dx
 
-    def _fold(self, here: Here, D: Tensor, height: int, width: int) -> Tensor:
-        """Each window's gradient added where the window lay, along the height first: its runs are long."""
+    def _write_fold(self, ctx: Context, D: Tensor, height: int, width: int) -> Tensor:
+        """Record the sum of the windows' gradients at each place, along the height first, where runs are long."""
         (kh, kw), (sh, sw), (ph, pw), (dh, dw) = self.kernel, self.stride, self.padding, self.dilation
         c, h, w, n = D.shape[1], *D.shape[4:]
-        if here.kernels is not None:
-            dx = here.empty("dx", c, height, width, n)
-            here.do(here.kernels.fold, D, dx, self.kernel, (h, w), self.stride, self.padding, self.dilation)
+        if ctx.kernels is not None:
+            dx = ctx.empty("dx", c, height, width, n)
+            ctx.record(ctx.kernels.fold, D, dx, self.kernel, (h, w), self.stride, self.padding, self.dilation)
             return dx
-        rows = here.empty("rows", c, kw, height + 2 * ph, w, n)
-        scatter(here, rows, 3, [D[:, :, i] for i in range(kh)], sh, dh)
-        full = here.empty("dx", c, height + 2 * ph, width + 2 * pw, n)
-        scatter(here, full, 3, [rows[:, :, j] for j in range(kw)], sw, dw)
+        rows = ctx.empty("rows", c, kw, height + 2 * ph, w, n)
+        write_scatter(ctx, rows, 3, [D[:, :, i] for i in range(kh)], sh, dh)
+        full = ctx.empty("dx", c, height + 2 * ph, width + 2 * pw, n)
+        write_scatter(ctx, full, 3, [rows[:, :, j] for j in range(kw)], sw, dw)
         return full[:, :, ph : ph + height, pw : pw + width]
 
 
 @dataclass(frozen=True)
 class ConvPool:
-    """A convolution and the maximum over the tiles of its output, for few channels.
+    """A convolution and the maximum over tiles of its output, in one stage, for few channels.
 
-    The p x p entries of a tile are outputs of their own of one convolution with a kernel larger by p - 1 and stride p:
-    more arithmetic, but in products that are not thin, with a third of the columns, and maxima of whole planes. For a
-    first layer: the gradient at its input is not to be had.
+    Each of the p x p entries of a tile is an output of its own of one convolution with stride p and a kernel larger by
+    p - 1. That takes more arithmetic, but in products that are not thin, with a third of the columns, and the maxima
+    are of whole planes. Only for a first layer: it has no gradient at its input.
     """
 
     conv: Conv
@@ -204,7 +209,7 @@ class ConvPool:
 
     @staticmethod
     def fits(conv: Layer, pool: Layer) -> bool:
-        """Whether the two are such a pair, and better as one: few outputs, and not much more arithmetic."""
+        """Whether the two can be joined, and are faster joined: few outputs, and not much more arithmetic."""
         if not isinstance(conv, Conv) or not isinstance(pool, MaxPool) or conv.outputs > 16:
             return False
         simple = conv.stride == conv.dilation == pool.dilation == (1, 1) and pool.padding == (0, 0)
@@ -217,42 +222,42 @@ class ConvPool:
 
     @property
     def wide(self) -> Conv:
-        """The convolution that gives the tiles."""
+        """The convolution whose outputs are the entries of the tiles."""
         kernel = (self.conv.kernel[0] + self.tile[0] - 1, self.conv.kernel[1] + self.tile[1] - 1)
         outputs = self.conv.outputs * prod(self.tile)
         return Conv(self.conv.inputs, outputs, kernel, self.tile, self.conv.padding, (1, 1))
 
     def _entries(self, M: Tensor, g: int) -> list[Tensor]:
-        """Where the kernel of each entry of a tile lies in M (users, outputs x entries, channels x wide kernel)."""
+        """Views of M (users, outputs x entries, channels x wide kernel): the kernel of each entry of a tile."""
         (p, q), (kh, kw) = self.tile, self.conv.kernel
         M = M.view(g, self.conv.outputs, p * q, self.conv.inputs, *self.wide.kernel)
         return [M[:, :, i * q + j, :, i : i + kh, j : j + kw] for i in range(p) for j in range(q)]
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        g, n, wide = here.users, x.shape[-1], self.wide
-        A = here.empty("A", wide.outputs, wide.inputs * prod(wide.kernel))
-        here.before.do(A.zero_)
-        kernel = here.A.view(g, self.conv.outputs, self.conv.inputs, *self.conv.kernel)
+        g, n, wide = ctx.users, x.shape[-1], self.wide
+        A = ctx.empty("A", wide.outputs, wide.inputs * prod(wide.kernel))
+        ctx.prologue.record(A.zero_)
+        kernel = ctx.A.view(g, self.conv.outputs, self.conv.inputs, *self.conv.kernel)
         for entry in self._entries(A, g):
-            here.before.do(entry.copy_, kernel)
+            ctx.prologue.record(entry.copy_, kernel)
         h, w = wide.counts(tuple(x.shape[2:4]))
-        cols = wide.lower(here, x, h, w)
-        y = here.empty("y", self.conv.outputs, prod(self.tile), h, w, n)
-        here.tape.product(A, cols, y.view(g, wide.outputs, -1))
+        cols = wide.write_columns(ctx, x, h, w)
+        y = ctx.empty("y", self.conv.outputs, prod(self.tile), h, w, n)
+        ctx.tape.product(A, cols, y.view(g, wide.outputs, -1))
         planes = [y[:, :, k] for k in range(y.shape[2])]
-        best = maxima(here, "best", planes)
-        here.kept = cols, y, planes, best
+        best = write_maxima(ctx, "best", planes)
+        ctx.saved = cols, y, planes, best
         return best[-1]
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        cols, y, planes, best = here.kept
-        if here.slope is not None:
-            unmax(here, "difference", G, planes, best, planes)
-            wide, g = self.wide, here.users
-            D = here.empty("slope", wide.outputs, wide.inputs * prod(wide.kernel))
-            here.tape.product(y.view(g, wide.outputs, -1), cols.mT, D, here.add)
-            slope = here.slope.view(g, self.conv.outputs, self.conv.inputs, *self.conv.kernel)
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        cols, y, planes, best = ctx.saved
+        if ctx.weight_grad is not None:
+            write_unmax(ctx, "difference", G, planes, best, planes)
+            wide, g = self.wide, ctx.users
+            D = ctx.empty("wide weight_grad", wide.outputs, wide.inputs * prod(wide.kernel))
+            ctx.tape.product(y.view(g, wide.outputs, -1), cols.mT, D, ctx.add)
+            weight_grad = ctx.weight_grad.view(g, self.conv.outputs, self.conv.inputs, *self.conv.kernel)
             for k, entry in enumerate(self._entries(D, g)):
-                here.after.do(slope.add_ if k else slope.copy_, entry)
+                ctx.epilogue.record(weight_grad.add_ if k else weight_grad.copy_, entry)
         return (None,)

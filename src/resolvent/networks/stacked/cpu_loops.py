@@ -1,13 +1,13 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Loops for CPUs where torch would take several passes: convolutions without columns, maxima, cross-entropy.
 
-Values are (users, channels, height, width, n) with the images innermost, each user's part one run of memory. A row of a
-convolution's outputs is then a sum of rows of inputs, each shifted, and times a number: nothing is copied before it is
+Values are (users, channels, height, width, n) with the images innermost, each user's part contiguous. A row of a
+convolution's outputs is then a sum of rows of inputs, each shifted and times a number: nothing is copied before it is
 multiplied. The innermost loops take two rows on one side and five on the other, ten products for seven numbers read.
 
-Compiled by Numba, for which those who import this module have looked; compiled code is kept on disk. It is
-made anew when this file changes, and only then: functions that call each other have to stay together here. Those that
-end up on a tape come as `Loop`s, bound to their buffers once.
+This module needs Numba: whoever imports it has checked that it is installed. Numba caches compiled code on disk until
+this file changes, so functions that call each other must stay together in it. Functions for a tape are `BoundLoop`s,
+bound to their buffers once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from numba import njit
 from torch import Tensor
 
 RUN = 768
-"""Numbers that an innermost loop takes, at most: its rows stay in the first cache."""
+"""How many numbers an innermost loop takes, at most: its rows stay in the first-level cache."""
 
-Loop = Callable[[], None]
+BoundLoop = Callable[[], None]
 Places = npt.NDArray[np.int64]
 Sizes = tuple[int, ...]
 
 
-def compiled(*liberties: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Machine code, with these liberties in the order of arithmetic; kept on disk if there is a place for it."""
+def compiled(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Compile with these fast-math flags; the code is cached on disk if there is a place for it."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        options: dict[str, Any] = {"nogil": True, "fastmath": set(liberties)}
+        options: dict[str, Any] = {"nogil": True, "fastmath": set(flags)}
         try:
             return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
         except RuntimeError:  # neither the package's folder nor the user's cache can be written
@@ -45,9 +45,9 @@ def compiled(*liberties: str) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 exact = compiled("contract")
-"""As written, but that a product and a sum may be one operation: the same whatever a number's neighbours are."""
+"""Exact order, except that a product and a sum may be fused: a result does not depend on a number's neighbours."""
 summing = compiled("contract", "reassoc", "nsz")
-"""Sums in the order of vectors."""
+"""Sums may be reordered into vectors."""
 
 
 class Geometry(NamedTuple):
@@ -154,7 +154,7 @@ def _forward(A, sa, x, sx, y, sy, users, outputs, taps, reads, writes, length, r
 
 
 @summing
-def _slope(D, sd, x, sx, G, sg, users, outputs, taps, reads, writes, length, run, plane):
+def _weight_gradient(D, sd, x, sx, G, sg, users, outputs, taps, reads, writes, length, run, plane):
     K = len(taps)
     at = np.empty_like(taps)
     spare = np.zeros(K, D.dtype)
@@ -171,7 +171,7 @@ def _slope(D, sd, x, sx, G, sg, users, outputs, taps, reads, writes, length, run
 
 
 @exact
-def _back(A, sa, dx, sx, G, sg, users, outputs, taps, columns, reads, writes, length, run, plane):
+def _input_gradient(A, sa, dx, sx, G, sg, users, outputs, taps, columns, reads, writes, length, run, plane):
     K = len(taps)
     planes = np.arange(outputs) * plane
     at = np.empty_like(planes)
@@ -266,28 +266,28 @@ def _flat(x: Tensor) -> tuple[npt.NDArray[Any], int]:
     return x.as_strided((size,), (1,)).numpy(), x.stride(0)
 
 
-def forward(A: Tensor, x: Tensor, y: Tensor, geometry: Geometry) -> Loop:
+def forward(A: Tensor, x: Tensor, y: Tensor, geometry: Geometry) -> BoundLoop:
     """y = the convolution of x with kernels A (users, outputs, channels x kernel)."""
     return partial(_forward, *_flat(A), *_flat(x), *_flat(y), *A.shape[:2], geometry.taps, *geometry.runs)
 
 
-def slope(D: Tensor, x: Tensor, G: Tensor, geometry: Geometry) -> Loop:
+def weight_gradient(D: Tensor, x: Tensor, G: Tensor, geometry: Geometry) -> BoundLoop:
     """D += the gradient at the kernels, G being that at the output."""
-    return partial(_slope, *_flat(D), *_flat(x), *_flat(G), *D.shape[:2], geometry.taps, *geometry.runs)
+    return partial(_weight_gradient, *_flat(D), *_flat(x), *_flat(G), *D.shape[:2], geometry.taps, *geometry.runs)
 
 
-def back(A: Tensor, dx: Tensor, G: Tensor, geometry: Geometry) -> Loop:
+def input_gradient(A: Tensor, dx: Tensor, G: Tensor, geometry: Geometry) -> BoundLoop:
     """dx += the gradient at the input."""
     where = (geometry.taps, geometry.columns, *geometry.runs)
-    return partial(_back, *_flat(A), *_flat(dx), *_flat(G), *A.shape[:2], *where)
+    return partial(_input_gradient, *_flat(A), *_flat(dx), *_flat(G), *A.shape[:2], *where)
 
 
-def pool(x: Tensor, y: Tensor, first: Tensor, geometry: Geometry) -> Loop:
+def pool(x: Tensor, y: Tensor, first: Tensor, geometry: Geometry) -> BoundLoop:
     """y = the maxima over windows of x, and in `first` which entry of its window each one was."""
     return partial(_pool, *_flat(x), *_flat(y), _flat(first)[0], *_windows(x, geometry))
 
 
-def unpool(G: Tensor, first: Tensor, dx: Tensor, geometry: Geometry, tiles: bool) -> Loop:
+def unpool(G: Tensor, first: Tensor, dx: Tensor, geometry: Geometry, tiles: bool) -> BoundLoop:
     """dx += G where the maxima were; if the windows are `tiles` of x, dx is written instead."""
     return partial(_unpool, *_flat(G), _flat(first)[0], *_flat(dx), *_windows(dx, geometry), tiles)
 

@@ -1,6 +1,6 @@
-"""Stacked forms of torch's layers: what stands for each module, function and method.
+"""Stacked forms of torch's layers: the layer for each module, function and method.
 
-Functions are looked up by what they are, never by what they are called: a function of one's own may be called `relu`.
+Functions are looked up by identity, never by name: a user's own function may be called `relu`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch.nn import functional as F
 
 from resolvent.networks.stacked import layers, pointwise
 from resolvent.networks.stacked.convolution import Conv
-from resolvent.networks.stacked.layers import Layer, Unstackable
+from resolvent.networks.stacked.layers import Layer, Shape, Unstackable
 from resolvent.networks.stacked.pointwise import ACTIVATIONS
 from resolvent.networks.stacked.pools import AvgPool, MaxPool
 
 Read = tuple[tuple[Any, ...], Layer | None]
-"""The tensors that a call takes, and its layer; None: it does nothing."""
+"""The tensors that a call takes, and its layer; None: the call does nothing."""
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -29,30 +29,37 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _line(value: Any, rest: int) -> tuple[int, int]:
-    """A setting of a layer over one axis, for its height of one and its width."""
+    """An option of a layer over one axis as one over two: `rest` for the height, which is one."""
     return rest, int(value if isinstance(value, int) else value[0])
 
 
-def _conv1d(module: nn.Conv1d) -> Layer:
-    if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
+def _conv1d(weight: Shape, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Layer:
+    outputs, inputs, width = weight
+    if groups != 1 or isinstance(padding, str):
         raise Unstackable("a convolution in groups, or with padding by name or other than zeros")
-    kernel, stride, dilation = (_line(v, 1) for v in (module.kernel_size, module.stride, module.dilation))
-    return Conv(module.in_channels, module.out_channels, kernel, stride, _line(module.padding, 0), dilation)
+    return Conv(inputs, outputs, (1, width), _line(stride, 1), _line(padding, 0), _line(dilation, 1))
 
 
-def _conv(module: nn.Conv2d) -> Layer:
-    if module.groups != 1 or module.padding_mode != "zeros":
+def _conv2d(weight: Shape, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Layer:
+    outputs, inputs, *kernel = weight
+    if groups != 1:
         raise Unstackable("a convolution in groups, or with padding other than zeros")
-    if isinstance(module.padding, str):
-        odd = all(d * (k - 1) % 2 == 0 for d, k in zip(module.dilation, module.kernel_size, strict=True))
-        if module.padding == "same" and not odd:
+    if isinstance(padding, str):
+        reach = [d * (k - 1) for d, k in zip(_pair(dilation), kernel, strict=True)]
+        if padding == "same" and any(r % 2 for r in reach):
             raise Unstackable("padding='same' that is not even")
-        same = tuple(d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
-        padding = _pair(same) if module.padding == "same" else (0, 0)
-    else:
-        padding = _pair(module.padding)
-    kernel, stride, dilation = _pair(module.kernel_size), _pair(module.stride), _pair(module.dilation)
-    return Conv(module.in_channels, module.out_channels, kernel, stride, padding, dilation)
+        padding = tuple(r // 2 for r in reach) if padding == "same" else 0
+    return Conv(inputs, outputs, _pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
+
+
+def _of_module(conv: Callable[..., Layer]) -> Callable[[Any], Layer]:
+    def build(module: Any) -> Layer:
+        if module.padding_mode != "zeros":
+            raise Unstackable("a convolution in groups, or with padding other than zeros")
+        weight = (module.out_channels, module.in_channels, *module.kernel_size)
+        return conv(weight, module.stride, module.padding, module.dilation, module.groups)
+
+    return build
 
 
 def _max_pool(
@@ -70,6 +77,20 @@ def _avg_pool(
     if ceil_mode or divisor is not None or (not padded and _pair(padding) != (0, 0)):
         raise Unstackable("a pooling with ceil_mode, a divisor or uncounted padding")
     return AvgPool(_pair(kernel), _pair(kernel if stride is None or stride == [] else stride), _pair(padding))
+
+
+def _max_pool1d(
+    kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, indices: bool = False
+) -> Layer:
+    steps = _line(kernel if stride is None or stride == [] else stride, 1)
+    return _max_pool(_line(kernel, 1), steps, _line(padding, 0), _line(dilation, 1), ceil_mode, indices)
+
+
+def _avg_pool1d(
+    kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, padded: bool = True
+) -> Layer:
+    steps = _line(kernel if stride is None or stride == [] else stride, 1)
+    return _avg_pool(_line(kernel, 1), steps, _line(padding, 0), ceil_mode, padded)
 
 
 def _adaptive(size: Any) -> Layer:
@@ -141,23 +162,14 @@ ACTIVATION_MODULES: dict[type[nn.Module], tuple[str, ...]] = {
 
 MODULES: dict[type[nn.Module], Callable[[Any], Layer | None]] = {
     nn.Linear: lambda m: layers.Linear(m.in_features, m.out_features),
-    nn.Conv2d: _conv,
+    nn.Conv2d: _of_module(_conv2d),
     nn.MaxPool2d: lambda m: _max_pool(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices),
     nn.AvgPool2d: lambda m: _avg_pool(
         m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
     ),
-    nn.Conv1d: _conv1d,
-    nn.MaxPool1d: lambda m: _max_pool(
-        _line(m.kernel_size, 1),
-        _line(m.stride, 1),
-        _line(m.padding, 0),
-        _line(m.dilation, 1),
-        m.ceil_mode,
-        m.return_indices,
-    ),
-    nn.AvgPool1d: lambda m: _avg_pool(
-        _line(m.kernel_size, 1), _line(m.stride, 1), _line(m.padding, 0), m.ceil_mode, m.count_include_pad
-    ),
+    nn.Conv1d: _of_module(_conv1d),
+    nn.MaxPool1d: lambda m: _max_pool1d(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices),
+    nn.AvgPool1d: lambda m: _avg_pool1d(m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad),
     nn.AdaptiveAvgPool2d: lambda m: _adaptive(m.output_size),
     nn.Flatten: lambda m: _flatten(m.start_dim, m.end_dim),
     nn.Dropout: lambda m: _dropout(m.p, m.training),
@@ -168,12 +180,13 @@ MODULES: dict[type[nn.Module], Callable[[Any], Layer | None]] = {
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Read]] = {
-    F.max_pool2d: _one(_max_pool),
+    F.avg_pool1d: _one(_avg_pool1d),
     F.avg_pool2d: _one(_avg_pool),
     F.adaptive_avg_pool2d: _one(_adaptive),
     torch.flatten: _one(_flatten),
     torch.reshape: _reshape,
     F.dropout: _one(lambda p=0.5, training=True: _dropout(p, training)),
+    torch.dropout: _one(lambda p, train: _dropout(p, train)),
     F.local_response_norm: _one(
         lambda size, alpha=1e-4, beta=0.75, k=1.0: pointwise.LocalResponseNorm(size, alpha, beta, k)
     ),
@@ -182,12 +195,23 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Read]] = {
     F.softplus: _one(ACTIVATIONS["softplus"]),
 }
 FUNCTIONS |= dict.fromkeys((operator.add, operator.iadd, torch.add), _sum)
+FUNCTIONS |= dict.fromkeys((F.max_pool1d, torch.max_pool1d), _one(_max_pool1d))
+FUNCTIONS |= dict.fromkeys((F.max_pool2d, torch.max_pool2d), _one(_max_pool))
 FUNCTIONS |= dict.fromkeys((F.log_softmax, torch.log_softmax), _one(_log_softmax))
 FUNCTIONS |= dict.fromkeys((F.relu, torch.relu, torch.relu_), _one(ACTIVATIONS["relu"]))
 FUNCTIONS |= dict.fromkeys((torch.tanh, torch.tanh_), _one(ACTIVATIONS["tanh"]))
 FUNCTIONS |= dict.fromkeys((torch.sigmoid, torch.sigmoid_), _one(ACTIVATIONS["sigmoid"]))
 FUNCTIONS |= dict.fromkeys((F.elu, F.elu_), _one(ACTIVATIONS["elu"]))
 FUNCTIONS |= dict.fromkeys((F.leaky_relu, F.leaky_relu_), _one(ACTIVATIONS["leaky_relu"]))
+
+WEIGHTED: dict[Callable[..., Any], Callable[..., Layer]] = {
+    F.linear: lambda weight: layers.Linear(weight[1], weight[0]),
+    F.conv1d: _conv1d,
+    F.conv2d: _conv2d,
+}
+"""Functions of a tensor, a weight and a bias: the layer, of the weight's shape and the options that follow."""
+OPTIONS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+"""What these functions take, in order."""
 
 METHODS: dict[str, Callable[..., Read]] = {
     "flatten": _one(_flatten),
@@ -198,6 +222,11 @@ METHODS: dict[str, Callable[..., Read]] = {
 METHODS |= dict.fromkeys(("add", "add_"), _sum)
 for _name in ("relu", "tanh", "sigmoid"):
     METHODS |= dict.fromkeys((_name, f"{_name}_"), _one(ACTIVATIONS[_name]))
+
+
+OVER_ONE_AXIS: frozenset[Any] = frozenset({nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d})
+OVER_ONE_AXIS |= {F.conv1d, F.max_pool1d, torch.max_pool1d, F.avg_pool1d}
+"""Modules and functions over one axis: a height of one is added before them and removed after."""
 
 
 def writes(target: Any, options: dict[str, Any]) -> bool:

@@ -1,8 +1,8 @@
-"""Layers over stacked users, forward and backward by hand: features first, images last, x (users, ...features, n).
+"""Layers over stacked users, forward and backward written by hand. Values are (users, ...features, n), images last.
 
-With the images innermost every shift, stride and window is a copy of long runs, and a convolution's positions and
-images are the columns of one wide product a user. Layers write their operations on a tape, which is played for each
-block of images. `backward` gets the gradient G at the output, and may overwrite it.
+With the images innermost, every shift, stride and window is a copy of long runs, and a convolution's positions and
+images are the columns of one wide product per user. A layer computes nothing itself: `write_forward` and
+`write_backward` record its operations on a tape, which is replayed for each block of images.
 """
 
 from __future__ import annotations
@@ -23,69 +23,73 @@ relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 class Unstackable(Exception):
-    """A layer that has no stacked form, in a few words."""
+    """Why a module or layer has no stacked form, in a few words."""
 
 
 @dataclass(eq=False)
-class Here:
-    """What a layer finds when it writes: its tape, buffers and parameters, and what its forward pass kept.
+class Context:
+    """What a layer needs in order to write: its tape, buffers and parameters, and what its forward pass saved.
 
-    `owns`: nobody else needs the layer's input any more, so it may be overwritten. `wanted`: whether the gradient at
-    the input is asked for. `before` and `after` are played once for all blocks, around them. `add`: gradients of
-    weights are added to what is there.
+    `owns_input`: no other layer reads the input, so it may be overwritten. `needs_input_grad`: whether the gradient at
+    the input is needed. `prologue` and `epilogue` are replayed once, before the first block and after the last one.
+    `add`: the weights' gradient is added to what is there.
     """
 
     tape: Tape
-    step: int
+    stage: int
     users: int
-    owns: bool
-    wanted: bool
+    owns_input: bool
+    needs_input_grad: bool
     weight: Tensor | None
-    slope: Tensor | None
-    before: Tape
-    after: Tape
+    weight_grad: Tensor | None
+    prologue: Tape
+    epilogue: Tape
     add: bool = False
-    kept: Any = None
+    saved: Any = None
 
     def empty(self, name: Any, *shape: int) -> Tensor:
-        return self.tape.desk.empty((self.step, self.users, name), self.users, shape)
+        return self.tape.workspace.empty((self.stage, self.users, name), self.users, shape)
 
-    def do(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
-        self.tape.do(call, *args, **options)
+    def record(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
+        self.tape.record(call, *args, **options)
 
     @property
     def kernels(self) -> Any:
-        """The module `kernels` where it serves, else None."""
-        return self.tape.desk.kernels
+        """The module `triton_kernels`, or None where it does not apply."""
+        return self.tape.workspace.kernels
 
     @property
     def loops(self) -> Any:
-        """The module `loops` where it serves, else None."""
-        return self.tape.desk.loops
+        """The module `cpu_loops`, or None where it does not apply."""
+        return self.tape.workspace.loops
 
     @property
     def A(self) -> Tensor:
         assert self.weight is not None
         return self.weight
 
-    def whole(self, G: Tensor, name: str = "whole") -> Tensor:
-        """G itself, or a copy if a user's part of it is not one run that lies as buffers do."""
-        astray = self.tape.desk.apart and (G.stride(0) % ALIGN or G.data_ptr() // G.element_size() % ALIGN)
-        if G[0].is_contiguous() and not astray:
+    def contiguous(self, G: Tensor, name: str = "contiguous") -> Tensor:
+        """G itself, or a recorded copy where a user's part of it is not contiguous and aligned."""
+        misaligned = self.tape.workspace.aligned and (G.stride(0) % ALIGN or G.data_ptr() // G.element_size() % ALIGN)
+        if G[0].is_contiguous() and not misaligned:
             return G
         copy = self.empty(name, *G.shape[1:])
-        self.do(copy.copy_, G)
+        self.record(copy.copy_, G)
         return copy
 
 
 class Layer(Protocol):
-    """`shape` gives the features' shape after the layer, or raises Unstackable. `needs_output`: for its backward."""
+    """`shape` gives the features' shape after the layer, or raises Unstackable.
+
+    `write_forward` gives the buffer of the output. `write_backward` gets the gradient G at the output, which it may
+    overwrite, and gives those at the inputs. `needs_output`: whether the backward pass reads the output.
+    """
 
     @property
     def needs_output(self) -> bool: ...
     def shape(self, *shapes: Shape) -> Shape: ...
-    def forward(self, here: Here, *xs: Tensor) -> Tensor: ...
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]: ...
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor: ...
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]: ...
 
 
 def along(x: Tensor, axis: int, start: int, count: int, stride: int) -> Tensor:
@@ -101,30 +105,30 @@ def windows(size: int, kernel: int, stride: int, dilation: int = 1) -> int:
     return count
 
 
-def padded(here: Here, x: Tensor, padding: tuple[int, int], value: float) -> Tensor:
-    """x (users, channels, height, width, n) with a margin."""
+def write_padded(ctx: Context, x: Tensor, padding: tuple[int, int], value: float) -> Tensor:
+    """Record a copy of x (users, channels, height, width, n) with a margin."""
     ph, pw = padding
     if not ph and not pw:
         return x
     _, c, height, width, n = x.shape
-    wide = here.empty("padded", c, height + 2 * ph, width + 2 * pw, n)
-    here.do(wide.fill_, value)
-    here.do(wide[:, :, ph : ph + height, pw : pw + width].copy_, x)
+    wide = ctx.empty("padded", c, height + 2 * ph, width + 2 * pw, n)
+    ctx.record(wide.fill_, value)
+    ctx.record(wide[:, :, ph : ph + height, pw : pw + width].copy_, x)
     return wide
 
 
-def scatter(here: Here, out: Tensor, axis: int, parts: list[Tensor], stride: int, dilation: int = 1) -> None:
-    """out = the sum of the parts, part k laid along the axis from k * dilation, a stride apart."""
+def write_scatter(ctx: Context, out: Tensor, axis: int, parts: list[Tensor], stride: int, dilation: int = 1) -> None:
+    """Record out = the sum of the parts, part k added along the axis from k * dilation on, a stride apart."""
     count, first = parts[0].shape[axis], 0
     if stride == 1:  # the first part is written, and only what it leaves out is zeroed
-        here.do(out.narrow(axis, 0, count).copy_, parts[0])
+        ctx.record(out.narrow(axis, 0, count).copy_, parts[0])
         if count < out.shape[axis]:
-            here.do(out.narrow(axis, count, out.shape[axis] - count).zero_)
+            ctx.record(out.narrow(axis, count, out.shape[axis] - count).zero_)
         first = 1
     else:
-        here.do(out.zero_)
+        ctx.record(out.zero_)
     for k in range(first, len(parts)):
-        here.do(along(out, axis, k * dilation, count, stride).add_, parts[k])
+        ctx.record(along(out, axis, k * dilation, count, stride).add_, parts[k])
 
 
 @dataclass(frozen=True)
@@ -140,56 +144,56 @@ class Linear:
             raise Unstackable(f"a linear layer over features of shape {shapes[0]}")
         return (self.outputs,)
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        here.kept = x
-        y = here.empty("y", self.outputs, x.shape[-1])
-        here.tape.product(here.A, x, y)
+        ctx.saved = x
+        y = ctx.empty("y", self.outputs, x.shape[-1])
+        ctx.tape.product(ctx.A, x, y)
         return y
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        x, G = here.kept, here.whole(G)
-        if here.slope is not None:
-            here.tape.product(G, x.mT, here.slope, here.add)
-        if not here.wanted:
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        x, G = ctx.saved, ctx.contiguous(G)
+        if ctx.weight_grad is not None:
+            ctx.tape.product(G, x.mT, ctx.weight_grad, ctx.add)
+        if not ctx.needs_input_grad:
             return (None,)
-        dx = here.empty("dx", *x.shape[1:])
-        here.tape.product(here.A.mT, G, dx)
+        dx = ctx.empty("dx", *x.shape[1:])
+        ctx.tape.product(ctx.A.mT, G, dx)
         return (dx,)
 
 
 @dataclass(frozen=True)
 class Bias:
-    """y = x + b, one number a channel: after pooling rather than before, where it is fewer."""
+    """y = x + b, one number per channel. It comes after pooling rather than before: there are fewer entries there."""
 
     needs_output = False
 
     def shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        y = x if here.owns else here.empty("y", *x.shape[1:])
-        here.do(torch.add, x, here.A.view(here.users, -1, *(1,) * (x.ndim - 2)), out=y)
+        y = x if ctx.owns_input else ctx.empty("y", *x.shape[1:])
+        ctx.record(torch.add, x, ctx.A.view(ctx.users, -1, *(1,) * (x.ndim - 2)), out=y)
         return y
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        if here.slope is not None:
-            rows = here.whole(G).view(here.users, G.shape[1], -1)
-            total = here.empty("sum", G.shape[1], 1) if here.add else here.slope
-            here.do(torch.sum, rows, -1, keepdim=True, out=total)
-            if here.add:
-                here.do(here.slope.add_, total)
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.weight_grad is not None:
+            rows = ctx.contiguous(G).view(ctx.users, G.shape[1], -1)
+            total = ctx.empty("sum", G.shape[1], 1) if ctx.add else ctx.weight_grad
+            ctx.record(torch.sum, rows, -1, keepdim=True, out=total)
+            if ctx.add:
+                ctx.record(ctx.weight_grad.add_, total)
         return (G,)
 
 
 @dataclass(frozen=True)
 class Reshape:
-    """Features in another shape; None: one axis, from `start` on."""
+    """Features in another shape; None: all axes from `start` on become one."""
 
     to: Shape | None
     start: int = 0
-    needs_output = True  # what it hands on is its input
+    needs_output = True  # its output is a view of its input
 
     def shape(self, *shapes: Shape) -> Shape:
         (old,) = shapes
@@ -203,23 +207,23 @@ class Reshape:
             raise Unstackable(f"a reshape of {old} to {new}")
         return new
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        here.kept = x.shape
+        ctx.saved = x.shape
         if x.shape[1:-1] == self.shape(tuple(x.shape[1:-1])):
             return x
         return x.view(x.shape[0], *self.shape(tuple(x.shape[1:-1])), x.shape[-1])
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        return (here.whole(G).view(here.kept),)
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        return (ctx.contiguous(G).view(ctx.saved),)
 
 
 @dataclass(frozen=True)
 class Lift:
-    """A height of one put in before the width, or taken out: layers over one axis are layers over two."""
+    """A height of one added before the width, or removed: layers over one axis are computed as layers over two."""
 
     put: bool
-    needs_output = True  # what it hands on is its input
+    needs_output = True  # its output is a view of its input
 
     def shape(self, *shapes: Shape) -> Shape:
         (old,) = shapes
@@ -227,10 +231,10 @@ class Lift:
             raise Unstackable(f"a layer over one axis, over features of shape {old}")
         return (old[0], 1, old[1]) if self.put else (old[0], old[2])
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         return xs[0].unsqueeze(2) if self.put else xs[0].squeeze(2)
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
         return (G.squeeze(2) if self.put else G.unsqueeze(2),)
 
 
@@ -245,12 +249,12 @@ class Add:
             raise Unstackable(f"a sum of shapes {shapes[0]} and {shapes[1]}")
         return shapes[0]
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
-        y = here.empty("y", *xs[0].shape[1:])
-        here.do(torch.add, *xs, out=y)
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
+        y = ctx.empty("y", *xs[0].shape[1:])
+        ctx.record(torch.add, *xs, out=y)
         return y
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        second = here.empty("second", *G.shape[1:])
-        here.do(second.copy_, G)
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        second = ctx.empty("second", *G.shape[1:])
+        ctx.record(second.copy_, G)
         return (G, second)

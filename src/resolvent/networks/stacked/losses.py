@@ -1,33 +1,29 @@
 """Losses over stacked users: o (users, ...features, n) and targets, to each user's loss and the gradient at o.
 
-Mean losses known by name are a weighted sum over images, so that images may come in any number of blocks. Any other
-loss is asked user by user, on all of a user's images.
+A loss with a stacked form is a weighted sum over images, so that images may come in any number of blocks. Any other
+loss is called user by user, on all of a user's outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from resolvent.networks.mean_losses import IGNORED, MeanLoss
 from resolvent.networks.stacked.layers import Shape
 from resolvent.networks.stacked.pointwise import log_softmax
 
-IGNORED = -100
-"""The target that torch's cross-entropy leaves out."""
 
+class StackedLoss(Protocol):
+    """`takes`: whether outputs with features of this shape and targets y (users, n, ...) have this form.
 
-class MeanLoss(Protocol):
-    """`takes` says whether outputs with features of this shape and targets y (users, n, ...) are of the kind it knows.
-
-    `weigh` gives each image's weight, (users, n), 0 where masked; `sums` a block's loss, and in G its gradient.
-    `loops` is the module of that name where it serves.
+    `weigh` gives each image's weight, (users, n), 0 where masked. `sums` gives each user's loss over a block, and
+    writes its gradient into G. `loops` is the module `cpu_loops`, or None.
     """
 
     def takes(self, features: Shape, y: Tensor) -> bool: ...
@@ -57,7 +53,7 @@ class CrossEntropy:
     def weigh(self, y: Tensor, mask: Tensor | None, like: Tensor) -> Tensor:
         if y.device.type == "cpu" and int(y.min()) != IGNORED:
             return _shares(mask, y, like)
-        real = y != IGNORED  # no look at the numbers, for which an accelerator would have to wait
+        real = y != IGNORED  # without reading a number back, for which an accelerator would have to be synchronised
         return _shares(real if mask is None else real & mask.to(y.device).bool(), y, like)
 
     def sums(self, o: Tensor, y: Tensor, weight: Tensor, G: Tensor | None, loops: ModuleType | None = None) -> Tensor:
@@ -98,19 +94,15 @@ class SquaredError:
         return weighted.mul_(error).flatten(1).sum(1)
 
 
-def known(loss: Callable[..., Any]) -> MeanLoss | None:
-    """The stacked form of a loss, if it has one."""
-    if isinstance(loss, nn.Module) and (loss._forward_hooks or loss._forward_pre_hooks or "forward" in vars(loss)):
+def stacked_loss(mean: MeanLoss | None) -> StackedLoss | None:
+    """The stacked form of a mean loss with torch's default settings, if it has one."""
+    if mean is None or not mean.defaults:
         return None
-    if loss is F.cross_entropy or _plain(loss, nn.CrossEntropyLoss, label_smoothing=0.0):
-        return CrossEntropy(logits=True)
-    if loss is F.nll_loss or _plain(loss, nn.NLLLoss):
-        return CrossEntropy(logits=False)
-    if loss is F.mse_loss or (type(loss) is nn.MSELoss and loss.reduction == "mean"):
-        return SquaredError()
-    return None
+    return STACKED_LOSSES.get(mean.function)
 
 
-def _plain(loss: Any, kind: type, **settings: float) -> bool:
-    defaults = {"reduction": "mean", "ignore_index": IGNORED, "weight": None} | settings
-    return type(loss) is kind and all(getattr(loss, key) == value for key, value in defaults.items())
+STACKED_LOSSES: dict[str, StackedLoss] = {
+    "cross_entropy": CrossEntropy(logits=True),
+    "nll_loss": CrossEntropy(logits=False),
+    "mse_loss": SquaredError(),
+}

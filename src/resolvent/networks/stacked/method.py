@@ -1,4 +1,4 @@
-"""The stacked way: users' images in pieces that fit a cache, each piece forward and backward through stacked layers."""
+"""The stacked method: users' images in blocks that fit a cache, each forward and backward through stacked layers."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.networks.layout import Layout
-from resolvent.networks.plain import Given
+from resolvent.networks.layout import ParameterLayout
+from resolvent.networks.plain import Examples
 from resolvent.networks.stacked.convolution import Conv, ConvPool
 from resolvent.networks.stacked.layers import Shape
-from resolvent.networks.stacked.losses import MeanLoss
+from resolvent.networks.stacked.losses import StackedLoss
 from resolvent.networks.stacked.net import Net
-from resolvent.networks.stacked.program import Program, draw
-from resolvent.networks.stacked.thread_pool import each
-from resolvent.networks.stacked.workspace import Desk
+from resolvent.networks.stacked.program import Program, draw_noise
+from resolvent.networks.stacked.thread_pool import parallel_map
+from resolvent.networks.stacked.workspace import Workspace
 
-NUMBERS = 1 << 19
-"""How many numbers the largest value of a block has on a CPU: less stays nearer the cache, more keeps threads from
-meeting in Python between short operations."""
+BLOCK_NUMBERS = 1 << 19
+"""How many numbers the largest value of a block has on a CPU. Smaller blocks stay nearer the cache; larger ones make
+operations longer, so that threads wait less for Python's lock."""
 COLUMNS = 4
-"""So many times more where convolutions go by columns, which are the largest values then."""
+"""Blocks are this many times larger where convolutions go by columns, which are the largest values then."""
 LANES = 16
-"""A block of images is a multiple of so many, if a user has them: runs of images are then whole vectors."""
-STRANDS = 4
-"""A user's blocks are summed in so many runs at most, which threads may share."""
-ROOM = 1 << 30
-"""The same on CUDA, at most: more is faster, by a fifth from a quarter of it, and all buffers together take about three
-times as many. SHARE bytes of a device's memory allow one."""
-SHARE = 128
+"""Images per block are a multiple of this, if a user has as many: runs of images are then whole vectors."""
+JOBS_PER_USER = 4
+"""A user's blocks are divided into at most this many jobs, which threads may share."""
+CUDA_BLOCK_NUMBERS = 1 << 30
+"""The same on CUDA, at most. Larger is faster, by a fifth from a quarter of it, and all buffers together take about
+three times as many numbers. A device of n bytes of memory allows n / CUDA_SHARE numbers."""
+CUDA_SHARE = 128
 LARGEST = 1 << 27
-"""Numbers that a value may have where a user's images cannot be cut into blocks."""
-PROGRAMS = 16
-"""Programs that a desk keeps."""
+"""The same where a loss must see all of a user's outputs at once: several blocks would go forward twice."""
+CACHED_PROGRAMS = 16
+"""Programs that a workspace holds before it drops them all."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Users from `first` to `last`, and the blocks of images, each (from, to), that are summed in one run."""
+class Job:
+    """Users from `first` to `last`, and blocks of their images, each (from, to), whose gradients are summed."""
 
     first: int
     last: int
@@ -55,163 +55,198 @@ class Piece:
         return slice(self.first, self.last)
 
 
-def plan(users: int, n: int, width: int, dim: int, numbers: int, whole: bool = False) -> list[Piece]:
-    """Pieces for images whose largest value has `width` numbers; `whole`: all images of a user in one block.
+def plan_jobs(users: int, n: int, width: int, dim: int, numbers: int, whole: bool = False) -> list[Job]:
+    """Jobs for images whose largest value has `width` numbers; `whole`: all images of a user in one job.
 
-    Where a user's images are cut depends on nothing but their number, so that the sums are the same in any company.
+    How a user's images are divided depends on their number alone, so that sums are the same whoever else takes part.
     """
-    most = max(1, numbers // width // LANES) * LANES
-    count = 1 if whole else max(1, round(n / most))
+    most = max(1, (LARGEST if whole else numbers) // width // LANES) * LANES
+    count = max(1, round(n / most))
     blocks = list(pairwise([*(k * most for k in range(count)), n]))
-    strand = ceil(count / STRANDS)
-    strands = [tuple(blocks[k : k + strand]) for k in range(0, count, strand)]
+    per_job = count if whole else ceil(count / JOBS_PER_USER)
+    parts = [tuple(blocks[k : k + per_job]) for k in range(0, count, per_job)]
     together = max(1, min(256, numbers // (width * min(n, most) + dim)))
     groups = [(first, min(first + together, users)) for first in range(0, users, together)]
-    return [Piece(first, last, strand) for first, last in groups for strand in strands]
+    return [Job(first, last, part) for first, last in groups for part in parts]
 
 
 @dataclass(eq=False)
 class Stacked:
     """A net over rows of parameters W (users, d). `fixed` are the parameters that are not trained.
 
-    `columns`: whether convolutions go by columns, rather than by loops of our own.
+    `loss_form` is the stacked form of the loss, if it has one. `columns`: whether convolutions go by columns (im2col)
+    rather than by compiled loops.
     """
 
     net: Net
-    layout: Layout
+    layout: ParameterLayout
     fixed: dict[str, Tensor]
-    mean: MeanLoss | None
+    loss_form: StackedLoss | None
     loss: Callable[..., Any]
     compute: torch.dtype | None = None
     columns: bool = True
-    _desks: SimpleQueue[Desk] = field(default_factory=SimpleQueue)
+    _workspaces: SimpleQueue[Workspace] = field(default_factory=SimpleQueue)
 
-    def slopes(self, W: Tensor, given: Given, slope: bool = True) -> tuple[Tensor, Tensor | None]:
+    def value_and_grad(self, W: Tensor, given: Examples, with_grad: bool = True) -> tuple[Tensor, Tensor | None]:
         """Each user's loss (users,), and gradient (users, d) if asked for."""
-        mean = self._mean(given.x, given.y)
-        pieces = self._plan(W.device, given.x, whole=mean is None)
-        weight = None if mean is None else mean.weigh(given.y, given.mask, W)
+        loss_form = self._loss_form(given.x, given.y)
+        jobs = self._plan(W.device, given.x, whole=loss_form is None)
+        weight = None if loss_form is None else loss_form.weigh(given.y, given.mask, W)
 
         loss = W.new_zeros(len(given.x))
-        grad = W.new_empty(len(given.x), self.layout.dim) if slope else None
+        grad = W.new_empty(len(given.x), self.layout.dim) if with_grad else None
 
-        def work(piece: Piece) -> tuple[Tensor, Tensor | None]:
+        def work(job: Job) -> tuple[Tensor, Tensor | None]:
             rows = None
             if grad is not None:
-                rows = grad[piece.who] if piece.blocks[0][0] == 0 else torch.empty_like(grad[piece.who])
-            return self._piece(piece, W, given, weight, rows), rows
+                rows = grad[job.who] if job.blocks[0][0] == 0 else torch.empty_like(grad[job.who])
+            return self._run(job, W, given, weight, rows), rows
 
-        for piece, (value, rows) in zip(pieces, each(work, pieces, W.device), strict=True):
-            loss[piece.who] += value
-            if grad is not None and rows is not None and piece.blocks[0][0] > 0:
-                grad[piece.who] += rows
+        for job, (value, rows) in zip(jobs, parallel_map(work, jobs, W.device), strict=True):
+            loss[job.who] += value
+            if grad is not None and rows is not None and job.blocks[0][0] > 0:
+                grad[job.who] += rows
         return loss, grad
 
     def outputs(self, W: Tensor, x: Tensor) -> Tensor:
         """What the net gives, (users, n, ...), without dropout."""
 
-        def work(piece: Piece) -> list[Tensor]:
-            with self._desk(W) as desk, torch.no_grad():
+        def work(job: Job) -> list[Tensor]:
+            with self._workspace(W) as workspace, torch.no_grad():
                 outs = []
-                for a, b in piece.blocks:
-                    program = self._program(desk, x[piece.who, a:b], slope=False)
-                    if a == piece.blocks[0][0]:
-                        program.lay(W if len(W) == 1 else W[piece.who])
-                    outs.append(program.forward(x[piece.who, a:b], {}).movedim(-1, 1).clone())
+                for a, b in job.blocks:
+                    program = self._program(workspace, x[job.who, a:b], with_grad=False)
+                    if a == job.blocks[0][0]:
+                        program.load_parameters(W if len(W) == 1 else W[job.who])
+                    outs.append(program.forward(x[job.who, a:b], {}).movedim(-1, 1).clone())
                 return outs
 
-        pieces = self._plan(W.device, x)
+        jobs = self._plan(W.device, x)
         parts: dict[int, list[Tensor]] = {}
-        for piece, blocks in zip(pieces, each(work, pieces, W.device), strict=True):
-            parts.setdefault(piece.first, []).extend(blocks)
+        for job, blocks in zip(jobs, parallel_map(work, jobs, W.device), strict=True):
+            parts.setdefault(job.first, []).extend(blocks)
         return torch.cat([torch.cat(blocks, 1) for blocks in parts.values()])
 
-    def fits(self, x: Tensor, y: Tensor | None) -> bool:
-        """Whether users' images can go this way; raises Unstackable where a layer cannot take them."""
-        width = self._width(tuple(x.shape[2:]))
-        return y is None or width * x.shape[1] <= LARGEST or self._mean(x, y) is not None
+    def check(self, features: Shape) -> None:
+        """Raise Unstackable where a layer cannot take images of this shape."""
+        self._width(features)
 
-    def _mean(self, x: Tensor, y: Tensor) -> MeanLoss | None:
-        """The loss in its stacked form, where it is asked for the mean over images that it knows."""
-        if self.mean is None:
+    def _loss_form(self, x: Tensor, y: Tensor) -> StackedLoss | None:
+        """The stacked form of the loss, if it takes outputs and targets of these shapes."""
+        if self.loss_form is None:
             return None
-        return self.mean if self.mean.takes(self.net.shapes(tuple(x.shape[2:]))[-1], y) else None
+        return self.loss_form if self.loss_form.takes(self.net.shapes(tuple(x.shape[2:]))[-1], y) else None
 
     def _width(self, features: Shape) -> int:
-        """Numbers of one image in the largest value."""
+        """How many numbers one image has in the largest value."""
         shapes = self.net.shapes(features)
         width = max(map(prod, shapes))
-        for step in self.net.steps if self.columns else ():
-            conv = step.layer.wide if isinstance(step.layer, ConvPool) else step.layer
+        for stage in self.net.stages if self.columns else ():
+            conv = stage.layer.wide if isinstance(stage.layer, ConvPool) else stage.layer
             if isinstance(conv, Conv):
-                width = max(width, conv.columns(shapes[step.inputs[0]]))
+                width = max(width, conv.columns(shapes[stage.inputs[0]]))
         return width
 
-    def _plan(self, device: torch.device, x: Tensor, whole: bool = False) -> list[Piece]:
-        numbers = NUMBERS * COLUMNS if self.columns else NUMBERS
+    def _plan(self, device: torch.device, x: Tensor, whole: bool = False) -> list[Job]:
+        numbers = BLOCK_NUMBERS * COLUMNS if self.columns else BLOCK_NUMBERS
         if device.type == "cuda":
-            numbers = min(ROOM, torch.cuda.get_device_properties(device).total_memory // SHARE)
-        return plan(len(x), x.shape[1], self._width(tuple(x.shape[2:])), self.layout.dim, numbers, whole)
+            numbers = min(CUDA_BLOCK_NUMBERS, torch.cuda.get_device_properties(device).total_memory // CUDA_SHARE)
+        return plan_jobs(len(x), x.shape[1], self._width(tuple(x.shape[2:])), self.layout.dim, numbers, whole)
 
     @contextmanager
-    def _desk(self, like: Tensor) -> Iterator[Desk]:
-        """A desk that nobody else works at."""
+    def _workspace(self, like: Tensor) -> Iterator[Workspace]:
+        """A workspace that no other thread uses meanwhile."""
         try:
-            desk = self._desks.get_nowait()
+            workspace = self._workspaces.get_nowait()
         except Empty:
-            desk = Desk(like, self.compute)
-        if (desk.like.dtype, desk.like.device) != (like.dtype, like.device):
-            desk = Desk(like, self.compute)
+            workspace = Workspace(like, self.compute)
+        if (workspace.like.dtype, workspace.like.device) != (like.dtype, like.device):
+            workspace = Workspace(like, self.compute)
         try:
-            yield desk
+            yield workspace
         finally:
-            self._desks.put(desk)
+            self._workspaces.put(workspace)
 
-    def _program(self, desk: Desk, x: Tensor, slope: bool, noisy: bool = False) -> Program:
-        """The program for blocks like x (users, n, ...), from the desk or new."""
-        key = (tuple(x.shape), slope, noisy)
-        if key not in desk.kept:
-            if len(desk.kept) >= PROGRAMS:
-                desk.clear()
+    def _program(self, workspace: Workspace, x: Tensor, with_grad: bool, with_dropout: bool = False) -> Program:
+        """The program for blocks like x (users, n, ...), from the workspace's cache or written now."""
+        key = (tuple(x.shape), with_grad, with_dropout)
+        if key not in workspace.programs:
+            if len(workspace.programs) >= CACHED_PROGRAMS:
+                workspace.clear()
             users, n, *features = x.shape
-            desk.kept[key] = Program(
-                desk, self.net, self.layout, self.fixed, users, tuple(features), n, slope, noisy, self.mean
+            workspace.programs[key] = Program(
+                workspace,
+                self.net,
+                self.layout,
+                self.fixed,
+                users,
+                tuple(features),
+                n,
+                with_grad,
+                with_dropout,
+                self.loss_form,
             )
-        return desk.kept[key]  # type: ignore[no-any-return]
+        return workspace.programs[key]  # type: ignore[no-any-return]
 
-    def _piece(self, piece: Piece, W: Tensor, given: Given, weight: Tensor | None, rows: Tensor | None) -> Tensor:
-        """The losses (users,) of a piece, and in `rows` the gradients."""
-        who, loss = piece.who, W.new_zeros(piece.last - piece.first)
+    def _run(self, job: Job, W: Tensor, given: Examples, weight: Tensor | None, rows: Tensor | None) -> Tensor:
+        """The losses (users,) of a job, and in `rows` the gradients."""
+        who, loss = job.who, W.new_zeros(job.last - job.first)
         x, y = given.x[who], given.y[who]
-        with self._desk(W) as desk, torch.no_grad():
+        with self._workspace(W) as workspace, torch.no_grad():
             noise: dict[int, Tensor] = {}
             if given.seeds is not None:
-                noise = draw(self.net, tuple(x.shape[2:]), x.shape[1], given.seeds[who].tolist(), W)
-            programs = [self._program(desk, x[:, a:b], rows is not None, bool(noise)) for a, b in piece.blocks]
-            programs[0].lay(W if len(W) == 1 else W[who])
-            for k, (program, (a, b)) in enumerate(zip(programs, piece.blocks, strict=True)):
-                part = {step: drawn[..., a:b] for step, drawn in noise.items()}
-                if weight is not None:
-                    loss += program.mean_loss(x[:, a:b], y[:, a:b], weight[who, a:b], part, add=k > 0)
-                    continue
-                out = program.forward(x[:, a:b], part)
-                mask = None if given.mask is None else given.mask[who].to(out.device)
-                loss += self._user_by_user(out, y.to(out.device), mask, program.G)
-                program.back(add=k > 0)[0].play()
+                noise = draw_noise(self.net, tuple(x.shape[2:]), x.shape[1], given.seeds[who].tolist(), W)
+            programs = [self._program(workspace, x[:, a:b], rows is not None, bool(noise)) for a, b in job.blocks]
+            programs[0].load_parameters(W if len(W) == 1 else W[who])
+            parts = [{k: drawn[..., a:b] for k, drawn in noise.items()} for a, b in job.blocks]
+            if weight is None:
+                mask = None if given.mask is None else given.mask[who]
+                loss += self._any_loss(programs, job, x, y, mask, parts)
+            else:
+                for k, (program, (a, b)) in enumerate(zip(programs, job.blocks, strict=True)):
+                    loss += program.loss_and_backward(x[:, a:b], y[:, a:b], weight[who, a:b], parts[k], add=k > 0)
             if rows is not None:
-                programs[-1].gradient(rows)
+                programs[-1].copy_gradient(rows)
         return loss
 
-    def _user_by_user(self, out: Tensor, y: Tensor, mask: Tensor | None, G: Tensor | None) -> Tensor:
-        """Any loss, asked of each user's outputs (n, ...), and in G its gradient."""
+    def _any_loss(
+        self,
+        programs: list[Program],
+        job: Job,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor | None,
+        noise: list[dict[int, Tensor]],
+    ) -> Tensor:
+        """Any loss, of all of each user's outputs. Where there are several blocks, each goes forward a second time."""
+        blocks = list(zip(programs, job.blocks, noise, strict=True))
+        if len(blocks) == 1:
+            out = programs[0].forward(x, noise[0])
+        else:
+            out = torch.cat([program.forward(x[:, a:b], part).clone() for program, (a, b), part in blocks], -1)
+        y, mask = y.to(out.device), None if mask is None else mask.to(out.device)
+        with_grad = programs[0].G is not None
+        loss, G = self._user_by_user(out, y, mask, with_grad)
+        for k, (program, (a, b), part) in enumerate(blocks):
+            if G is None or program.G is None:
+                continue
+            if len(blocks) > 1:
+                program.forward(x[:, a:b], part)
+            program.G.copy_(G[..., a:b])
+            program.backward(add=k > 0)[0].replay()
+        return loss
+
+    def _user_by_user(
+        self, out: Tensor, y: Tensor, mask: Tensor | None, with_grad: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Each user's loss of its outputs (n, ...), and the gradient at `out`, by autograd."""
         with torch.enable_grad():
-            o = out.movedim(-1, 1).detach().clone().requires_grad_(G is not None)
+            o = out.movedim(-1, 1).detach().clone().requires_grad_(with_grad)
             rows: list[Any] = [slice(None)] * len(o) if mask is None else list(mask.bool())
             # Copies: a loss may write to what it gets.
             loss = torch.stack([self._of_one(o[i][real].clone(), y[i][real].clone()) for i, real in enumerate(rows)])
-            if G is not None:
-                G.copy_(torch.autograd.grad(loss.sum(), o)[0].movedim(1, -1))
-        return loss.detach()
+            G = torch.autograd.grad(loss.sum(), o)[0].movedim(1, -1) if with_grad else None
+        return loss.detach(), G
 
     def _of_one(self, o: Tensor, y: Tensor) -> Tensor:
         """The loss of a user's outputs (n, ...); 0 of none, which a loss may refuse."""

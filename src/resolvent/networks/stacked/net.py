@@ -1,4 +1,4 @@
-"""A net as a list of stacked layers, and the same net put better."""
+"""A net as a list of stacked layers, and rewrites that make it faster."""
 
 from __future__ import annotations
 
@@ -12,107 +12,111 @@ from resolvent.networks.stacked.pools import MaxPool
 
 
 @dataclass(frozen=True)
-class Step:
-    """One layer: which values it takes (0 is the data, k the result of step k - 1), and its parameter's name."""
+class Stage:
+    """One layer, the values it reads (0 is the data, k the result of stage k - 1), and its parameter's name.
+
+    `owns_input`: it may overwrite its input.
+    """
 
     layer: Layer
     inputs: tuple[int, ...]
     parameter: str | None = None
-    owns: bool = False
+    owns_input: bool = False
 
 
 @dataclass(frozen=True)
 class Net:
-    """The steps of a module, in order; the last one's result is the output."""
+    """The stages of a module in order; the last one's result is the output."""
 
-    steps: tuple[Step, ...]
+    stages: tuple[Stage, ...]
 
     def shapes(self, features: Shape) -> list[Shape]:
         """The features' shape of each value, beginning with the data's; Unstackable where a layer cannot take them."""
         shapes = [features]
-        for step in self.steps:
-            shapes.append(step.layer.shape(*(shapes[i] for i in step.inputs)))
+        for stage in self.stages:
+            shapes.append(stage.layer.shape(*(shapes[i] for i in stage.inputs)))
         return shapes
 
 
-def improved(steps: list[Step], join: bool) -> Net:
-    """The net of these steps, as fast as it can be put; `join`: convolutions by columns, and the first one pooled."""
-    steps = _early(_level(_early(steps)))
-    return Net(_own(_join(steps) if join else steps))
+def improved(stages: list[Stage], join: bool) -> Net:
+    """The net of these stages after all rewrites; `join`: a first convolution and its pooling may become one stage."""
+    stages = _pool_early(_cancel_lifts(_pool_early(stages)))
+    return Net(_mark_owners(_join(stages) if join else stages))
 
 
-def _consumers(steps: list[Step]) -> list[int]:
-    count = [0] * (len(steps) + 1)
-    for step in steps:
-        for i in step.inputs:
+def _consumers(stages: list[Stage]) -> list[int]:
+    count = [0] * (len(stages) + 1)
+    for stage in stages:
+        for i in stage.inputs:
             count[i] += 1
     return count
 
 
-def _early(steps: list[Step]) -> list[Step]:
-    """Maxima before biases and ReLUs rather than after: the same numbers and gradients, on a quarter of the entries.
+def _pool_early(stages: list[Stage]) -> list[Stage]:
+    """Move maxima before biases and ReLUs: the same numbers and gradients, on a quarter of the entries.
 
-    And a height put in before them, so that what is over one axis can be treated alike.
+    Added heights move before them too, so that layers over one axis are treated like those over two.
     """
-    steps, count = list(steps), _consumers(steps)
+    stages, count = list(stages), _consumers(stages)
     moved = True
     while moved:
         moved = False
-        for k in range(len(steps) - 1):
-            late, mover = steps[k], steps[k + 1]
-            moves = isinstance(mover.layer, MaxPool) or mover.layer == Lift(put=True)
-            follows = mover.inputs == (k + 1,) and count[k + 1] == 1
+        for k in range(len(stages) - 1):
+            late, early = stages[k], stages[k + 1]
+            moves = isinstance(early.layer, MaxPool) or early.layer == Lift(put=True)
+            follows = early.inputs == (k + 1,) and count[k + 1] == 1
             if moves and follows and isinstance(late.layer, Bias | ReLU):
-                steps[k], steps[k + 1] = replace(mover, inputs=late.inputs), replace(late, inputs=(k + 1,))
+                stages[k], stages[k + 1] = replace(early, inputs=late.inputs), replace(late, inputs=(k + 1,))
                 moved = True
-    return steps
+    return stages
 
 
-def _level(steps: list[Step]) -> list[Step]:
-    """Without heights that are taken out only to be put in again."""
-    source = list(range(len(steps) + 1))  # which value stands for each
-    for k, step in enumerate(steps):
-        if step.layer == Lift(put=True) and step.inputs[0] and steps[step.inputs[0] - 1].layer == Lift(put=False):
-            source[k + 1] = source[steps[step.inputs[0] - 1].inputs[0]]
-    steps = [replace(step, inputs=tuple(source[i] for i in step.inputs)) for step in steps]
-    count = _consumers(steps)
-    for k in reversed(range(len(steps) - 1)):
-        if isinstance(steps[k].layer, Lift) and not count[k + 1]:
-            count[steps[k].inputs[0]] -= 1
-    number, kept = {0: 0}, list[Step]()
-    for k, step in enumerate(steps):
-        if count[k + 1] or k == len(steps) - 1 or not isinstance(step.layer, Lift):
-            kept.append(replace(step, inputs=tuple(number[i] for i in step.inputs)))
-            number[k + 1] = len(kept)
-    return kept
+def _cancel_lifts(stages: list[Stage]) -> list[Stage]:
+    """Remove heights that are removed only to be added again."""
+    source = list(range(len(stages) + 1))  # which value replaces each
+    for k, stage in enumerate(stages):
+        if stage.layer == Lift(put=True) and stage.inputs[0] and stages[stage.inputs[0] - 1].layer == Lift(put=False):
+            source[k + 1] = source[stages[stage.inputs[0] - 1].inputs[0]]
+    stages = [replace(stage, inputs=tuple(source[i] for i in stage.inputs)) for stage in stages]
+    count = _consumers(stages)
+    for k in reversed(range(len(stages) - 1)):
+        if isinstance(stages[k].layer, Lift) and not count[k + 1]:
+            count[stages[k].inputs[0]] -= 1
+    number, remaining = {0: 0}, list[Stage]()
+    for k, stage in enumerate(stages):
+        if count[k + 1] or k == len(stages) - 1 or not isinstance(stage.layer, Lift):
+            remaining.append(replace(stage, inputs=tuple(number[i] for i in stage.inputs)))
+            number[k + 1] = len(remaining)
+    return remaining
 
 
-def _join(steps: list[Step]) -> list[Step]:
-    """A first convolution and its maxima as one step, where that is better.
+def _join(stages: list[Stage]) -> list[Stage]:
+    """Join a first convolution and its maxima into one stage, where that is faster.
 
-    Its kernels' gradient is gathered apart and written at the end, so nobody else may have a share in it.
+    The gradient of its kernels is collected in a buffer of its own and copied at the end, so no other stage may share
+    the kernels.
     """
-    count, uses = _consumers(steps), Counter(step.parameter for step in steps)
+    count, uses = _consumers(stages), Counter(stage.parameter for stage in stages)
     number = {0: 0}
-    joined: list[Step] = []
-    for k, step in enumerate(steps):
-        last = steps[k - 1] if k else step
-        if step.inputs == (k,) and k and count[k] == 1 and last.inputs == (0,) and uses[last.parameter] == 1:
-            conv, pool = last.layer, step.layer
+    joined: list[Stage] = []
+    for k, stage in enumerate(stages):
+        last = stages[k - 1] if k else stage
+        if stage.inputs == (k,) and k and count[k] == 1 and last.inputs == (0,) and uses[last.parameter] == 1:
+            conv, pool = last.layer, stage.layer
             if isinstance(conv, Conv) and isinstance(pool, MaxPool) and ConvPool.fits(conv, pool):
                 joined[-1] = replace(last, layer=ConvPool(conv, pool.kernel))
                 number[k + 1] = len(joined)
                 continue
-        joined.append(replace(step, inputs=tuple(number[i] for i in step.inputs)))
+        joined.append(replace(stage, inputs=tuple(number[i] for i in stage.inputs)))
         number[k + 1] = len(joined)
     return joined
 
 
-def _own(steps: list[Step]) -> tuple[Step, ...]:
-    """Which steps may overwrite their input: the only taker of what its maker does not look at again."""
-    count = _consumers(steps)
+def _mark_owners(stages: list[Stage]) -> tuple[Stage, ...]:
+    """Mark stages that may overwrite their input: the only consumer of a value that its producer no longer reads."""
+    count = _consumers(stages)
 
     def free(i: int) -> bool:
-        return i > 0 and count[i] == 1 and not steps[i - 1].layer.needs_output
+        return i > 0 and count[i] == 1 and not stages[i - 1].layer.needs_output
 
-    return tuple(replace(step, owns=all(free(i) for i in step.inputs)) for step in steps)
+    return tuple(replace(stage, owns_input=all(free(i) for i in stage.inputs)) for stage in stages)

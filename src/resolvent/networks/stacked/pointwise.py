@@ -10,65 +10,65 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resolvent.networks.stacked.layers import Here, Layer, Shape, Unstackable, relu_backward
+from resolvent.networks.stacked.layers import Context, Layer, Shape, Unstackable, relu_backward
 
 aten = torch.ops.aten
-Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
+Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class ReLU:
-    """max(x, 0), in place where nobody needs x."""
+    """max(x, 0), in place where no other layer reads x."""
 
     needs_output = True
 
     def shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        y = x if here.owns else here.empty("y", *x.shape[1:])
-        here.do(torch.clamp_min, x, 0, out=y)
-        here.kept = y
+        y = x if ctx.owns_input else ctx.empty("y", *x.shape[1:])
+        ctx.record(torch.clamp_min, x, 0, out=y)
+        ctx.saved = y
         return y
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        here.do(relu_backward, G, here.kept, 0, grad_input=G)
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.record(relu_backward, G, ctx.saved, 0, grad_input=G)
         return (G,)
 
 
-def _separately(here: Here, x: Tensor) -> list[Tensor]:
-    """On a CPU user by user: torch takes some functions of one run of numbers in another way than of several runs."""
-    return list(x.split(1)) if here.tape.desk.apart else [x]
+def _separately(ctx: Context, x: Tensor) -> list[Tensor]:
+    """On a CPU one tensor per user: some functions give other bits on strided tensors than on contiguous ones."""
+    return list(x.split(1)) if ctx.tape.workspace.aligned else [x]
 
 
 @dataclass(frozen=True)
 class Pointwise:
-    """Any function of each number, with torch's own derivative `slope(G, x, y)`, so that kinks fall the same way."""
+    """Any function of each number; `derivative(G, x, y)` is torch's own backward function, so that kinks agree."""
 
     value: Callable[[Tensor], Tensor]
-    slope: Slope
+    derivative: Derivative
     needs_output = True
 
     def shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        y = here.empty("y", *x.shape[1:])
-        for xi, yi in zip(_separately(here, x), _separately(here, y), strict=True):
-            here.do(lambda xi=xi, yi=yi: yi.copy_(self.value(xi)))
-        here.kept = x, y
+        y = ctx.empty("y", *x.shape[1:])
+        for xi, yi in zip(_separately(ctx, x), _separately(ctx, y), strict=True):
+            ctx.record(lambda xi=xi, yi=yi: yi.copy_(self.value(xi)))
+        ctx.saved = x, y
         return y
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        G = here.whole(G)
-        for Gi, xi, yi in zip(*(_separately(here, each) for each in (G, *here.kept)), strict=True):
-            here.do(lambda Gi=Gi, xi=xi, yi=yi: Gi.copy_(self.slope(Gi, xi, yi)))
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        G = ctx.contiguous(G)
+        for Gi, xi, yi in zip(*(_separately(ctx, each) for each in (G, *ctx.saved)), strict=True):
+            ctx.record(lambda Gi=Gi, xi=xi, yi=yi: Gi.copy_(self.derivative(Gi, xi, yi)))
         return (G,)
 
 
-def _of_x(derivative: Callable[..., Tensor], *args: Any) -> Slope:
+def _of_x(derivative: Callable[..., Tensor], *args: Any) -> Derivative:
     return lambda G, x, y: derivative(G, x, *args)
 
 
@@ -104,7 +104,7 @@ ACTIVATIONS: dict[str, Callable[..., Layer]] = {
 
 @dataclass(frozen=True)
 class Dropout:
-    """x times the noise that is drawn for this layer: 0, or 1 / (1 - p). Without noise it does nothing."""
+    """x times the noise drawn for this layer, 0 or 1 / (1 - p). Without noise it does nothing."""
 
     p: float
     needs_output = True
@@ -112,18 +112,18 @@ class Dropout:
     def shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        noise = here.kept
+        noise = ctx.saved
         if noise is None:
             return x
-        y = here.empty("y", *x.shape[1:])
-        here.do(torch.mul, x, noise, out=y)
+        y = ctx.empty("y", *x.shape[1:])
+        ctx.record(torch.mul, x, noise, out=y)
         return y
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        if here.kept is not None:
-            here.do(G.mul_, here.kept)
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.saved is not None:
+            ctx.record(G.mul_, ctx.saved)
         return (G,)
 
 
@@ -142,42 +142,42 @@ class LocalResponseNorm:
             raise Unstackable("a normalisation over channels that are not there")
         return shapes[0]
 
-    def _around(self, here: Here, name: str, q: Tensor, before: int) -> Tensor:
-        """Sums of q over the channels from c - before to c - before + size - 1."""
-        total = here.empty(name, *q.shape[1:])
-        here.do(total.copy_, q)
+    def _write_window_sums(self, ctx: Context, name: str, q: Tensor, before: int) -> Tensor:
+        """Record the sums of q over the channels from c - before to c - before + size - 1."""
+        total = ctx.empty(name, *q.shape[1:])
+        ctx.record(total.copy_, q)
         channels = q.shape[1]
         for shift in range(-before, self.size - before):
             length = channels - abs(shift)
             if shift and length > 0:
-                here.do(total.narrow(1, max(0, -shift), length).add_, q.narrow(1, max(0, shift), length))
+                ctx.record(total.narrow(1, max(0, -shift), length).add_, q.narrow(1, max(0, shift), length))
         return total
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        y, power = here.empty("y", *x.shape[1:]), here.empty("power", *x.shape[1:])
-        here.do(torch.mul, x, x, out=y)
-        s = self._around(here, "s", y, self.size // 2)
-        here.do(s.mul_, self.alpha / self.size)
-        here.do(s.add_, self.k)
+        y, power = ctx.empty("y", *x.shape[1:]), ctx.empty("power", *x.shape[1:])
+        ctx.record(torch.mul, x, x, out=y)
+        s = self._write_window_sums(ctx, "s", y, self.size // 2)
+        ctx.record(s.mul_, self.alpha / self.size)
+        ctx.record(s.add_, self.k)
         if self.beta == 0.75:  # roots are many times faster than powers
-            here.do(torch.sqrt, s, out=power)
-            here.do(power.mul_, s)
-            here.do(power.rsqrt_)
+            ctx.record(torch.sqrt, s, out=power)
+            ctx.record(power.mul_, s)
+            ctx.record(power.rsqrt_)
         else:
-            here.do(torch.pow, s, -self.beta, out=power)
-        here.do(torch.mul, x, power, out=y)
-        here.kept = x, s, power
+            ctx.record(torch.pow, s, -self.beta, out=power)
+        ctx.record(torch.mul, x, power, out=y)
+        ctx.saved = x, s, power
         return y
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        x, s, power = here.kept
-        here.do(G.mul_, power)
-        q = power  # which has done its work
-        here.do(torch.mul, G, x, out=q)
-        here.do(q.div_, s)
-        around = self._around(here, "around", q, (self.size - 1) // 2)
-        here.do(G.addcmul_, x, around, value=-2 * self.alpha * self.beta / self.size)
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        x, s, power = ctx.saved
+        ctx.record(G.mul_, power)
+        q = power  # which is no longer needed
+        ctx.record(torch.mul, G, x, out=q)
+        ctx.record(q.div_, s)
+        around = self._write_window_sums(ctx, "around", q, (self.size - 1) // 2)
+        ctx.record(G.addcmul_, x, around, value=-2 * self.alpha * self.beta / self.size)
         return (G,)
 
 
@@ -190,22 +190,22 @@ class LogSoftmax:
     def shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
-    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+    def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        y, e = here.empty("y", *x.shape[1:]), here.empty("e", *x.shape[1:])
-        here.do(log_softmax, x, y, e)
-        here.kept = y, e
+        y, e = ctx.empty("y", *x.shape[1:]), ctx.empty("e", *x.shape[1:])
+        ctx.record(log_softmax, x, y, e)
+        ctx.saved = y, e
         return y
 
-    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
-        y, e = here.kept
-        here.do(torch.exp, y, out=e)
-        here.do(lambda: G.sub_(e.mul_(G.sum(1, keepdim=True))))
+    def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
+        y, e = ctx.saved
+        ctx.record(torch.exp, y, out=e)
+        ctx.record(lambda: G.sub_(e.mul_(G.sum(1, keepdim=True))))
         return (G,)
 
 
 def log_softmax(x: Tensor, y: Tensor, e: Tensor) -> None:
-    """y = x - log sum exp x over axis 1; e is room to work in."""
+    """y = x - log sum exp x over axis 1; e is scratch memory."""
     torch.sub(x, x.amax(1, keepdim=True), out=y)
     torch.exp(y, out=e)
     y.sub_(e.sum(1, keepdim=True).log_())

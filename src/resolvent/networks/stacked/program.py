@@ -1,4 +1,8 @@
-"""A net written down for so many users and images: two tapes, forward and back, over buffers that stay."""
+"""A net as a program for one number of users and images: tapes of operations on buffers that stay where they are.
+
+Writing a program runs nothing. Each layer records its operations (`write_forward`, `write_backward`); `Tape.replay`
+runs them, once per block of images.
+"""
 
 from __future__ import annotations
 
@@ -7,148 +11,149 @@ from math import prod
 import torch
 from torch import Tensor
 
-from resolvent.networks.layout import Layout
-from resolvent.networks.stacked.layers import Here, Linear, Reshape, Shape
-from resolvent.networks.stacked.losses import MeanLoss
+from resolvent.networks.layout import ParameterLayout
+from resolvent.networks.stacked.layers import Context, Linear, Reshape, Shape
+from resolvent.networks.stacked.losses import StackedLoss
 from resolvent.networks.stacked.net import Net
 from resolvent.networks.stacked.pointwise import Dropout
-from resolvent.networks.stacked.workspace import Desk, Tape
+from resolvent.networks.stacked.workspace import Tape, Workspace
 
 
 class Program:
-    """`out` is the net's output for the block that went forward last, and `G` is where the gradient at it belongs.
+    """`out` is the net's output for the last block that went forward; `G` is the buffer for the gradient at it.
 
-    Weights and their gradients are the desk's: programs for the same number of users share them, so that blocks of
-    unlike size can follow each other.
+    Parameters and their gradients are buffers of the workspace. Programs for the same number of users share them, so
+    that blocks of different sizes can follow each other.
     """
 
     def __init__(
         self,
-        desk: Desk,
+        workspace: Workspace,
         net: Net,
-        layout: Layout,
+        layout: ParameterLayout,
         fixed: dict[str, Tensor],
         users: int,
         features: Shape,
         n: int,
-        slope: bool,
-        noisy: bool,
-        mean: MeanLoss | None,
+        with_grad: bool,
+        with_dropout: bool,
+        loss_form: StackedLoss | None,
     ) -> None:
-        self.desk, self.net, self.layout, self.fixed, self.users = desk, net, layout, fixed, users
-        self.ahead, self.before, self.after = Tape(desk), Tape(desk), Tape(desk)
+        self.workspace, self.net, self.layout, self.fixed, self.users = workspace, net, layout, fixed, users
+        self.forward_tape, self.prologue, self.epilogue = Tape(workspace), Tape(workspace), Tape(workspace)
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
         self.weights: dict[str, Tensor] = {}
-        self.slopes: dict[str, Tensor] = {}
-        for name in dict.fromkeys(step.parameter for step in net.steps if step.parameter is not None):
+        self.weight_grads: dict[str, Tensor] = {}
+        for name in dict.fromkeys(stage.parameter for stage in net.stages if stage.parameter is not None):
             shape = shapes[name] if name in shapes else tuple(fixed[name].shape)
             matrix = (shape[0], prod(shape[1:]))
-            self.weights[name] = desk.empty(("weight", users, name), users, matrix)
-            if name in shapes and slope:
-                self.slopes[name] = desk.empty(("slope", users, name), users, matrix)
+            self.weights[name] = workspace.empty(("weight", users, name), users, matrix)
+            if name in shapes and with_grad:
+                self.weight_grads[name] = workspace.empty(("weight_grad", users, name), users, matrix)
         self.noise = {
-            k: desk.empty(("noise", users, k), users, (*net.shapes(features)[step.inputs[0]], n))
-            for k, step in enumerate(net.steps)
-            if noisy and isinstance(step.layer, Dropout)
+            k: workspace.empty(("noise", users, k), users, (*net.shapes(features)[stage.inputs[0]], n))
+            for k, stage in enumerate(net.stages)
+            if with_dropout and isinstance(stage.layer, Dropout)
         }
-        self.heres = self._heres()
+        self.contexts = self._contexts()
         self.features = features
-        values = [self._data(n)]
-        for here, step in zip(self.heres, net.steps, strict=True):
-            values.append(step.layer.forward(here, *(values[i] for i in step.inputs)))
-        self.out = values[-1]
-        self.G = desk.empty(("G", users), users, tuple(self.out.shape[1:])) if slope else None
-        self.loss = desk.like.new_zeros(users)
-        self.weight = desk.like.new_zeros(users, n)
+        self.out = self._write_forward(n)
+        self.G = workspace.empty(("G", users), users, tuple(self.out.shape[1:])) if with_grad else None
+        self.loss = workspace.like.new_zeros(users)
+        self.weight = workspace.like.new_zeros(users, n)
         self.y: Tensor | None = None
-        self.mean = mean
-        self._backs: dict[bool, tuple[Tape, Tape]] = {}
+        self.loss_form = loss_form
+        self._backward_tapes: dict[bool, tuple[Tape, Tape]] = {}
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def _contexts(self) -> list[Context]:
+        """One context per stage. An input needs a gradient if it depends on a trained parameter."""
+        depends, contexts = [False], []
+        for k, stage in enumerate(self.net.stages):
+            name = stage.parameter or ""
+            needs_input_grad = any(depends[i] for i in stage.inputs)
+            depends.append(needs_input_grad or name in self.weight_grads)
+            ctx = Context(
+                self.forward_tape,
+                k,
+                self.users,
+                stage.owns_input,
+                needs_input_grad,
+                self.weights.get(name),
+                self.weight_grads.get(name),
+                self.prologue,
+                self.epilogue,
+            )
+            ctx.saved = self.noise.get(k)
+            contexts.append(ctx)
+        return contexts
+
+    def _write_forward(self, n: int) -> Tensor:
+        """Record the forward pass for n images per user; gives the output's buffer."""
+        values = [self._data(n)]
+        for ctx, stage in zip(self.contexts, self.net.stages, strict=True):
+            values.append(stage.layer.write_forward(ctx, *(values[i] for i in stage.inputs)))
+        return values[-1]
 
     def _data(self, n: int) -> Tensor:
-        """Value 0, images last; where only linear layers look at it, a view of rows as they come."""
-        takers = [step.layer for step in self.net.steps if 0 in step.inputs]
+        """Value 0, images last. Where only linear layers read it, it is a view of the rows as they come."""
+        consumers = [stage.layer for stage in self.net.stages if 0 in stage.inputs]
         size = prod(self.features)
-        self.rows = all(isinstance(layer, Linear) or layer == Reshape(None) for layer in takers)
-        if self.rows:
-            self.x = self.desk.empty(("x", self.users), self.users, (n, size))
+        self.rows_first = all(isinstance(layer, Linear) or layer == Reshape(None) for layer in consumers)
+        if self.rows_first:
+            self.x = self.workspace.empty(("x", self.users), self.users, (n, size))
             return self.x.mT
-        self.x = self.desk.empty(("x", self.users), self.users, (size, n))
+        self.x = self.workspace.empty(("x", self.users), self.users, (size, n))
         return self.x.view(self.users, *self.features, n)
 
-    def back(self, add: bool) -> tuple[Tape, Tape]:
-        """Backward alone, and forward, loss and backward in one; `add` to the gradients of earlier blocks or not."""
-        if add not in self._backs:
-            back, both = Tape(self.desk), Tape(self.desk)
+    def backward(self, add: bool) -> tuple[Tape, Tape]:
+        """Two tapes: the backward pass alone, and forward, loss and backward in one.
+
+        `add`: gradients are added to those of earlier blocks.
+        """
+        if add not in self._backward_tapes:
+            alone, together = Tape(self.workspace), Tape(self.workspace)
             if self.G is not None:
-                self._write_back(self.G, back, add)
-            both.calls = [*self.ahead.calls, self._mean_loss, *back.calls]
-            self._backs[add] = back, both
-        return self._backs[add]
+                self._write_backward(self.G, alone, add)
+            together.calls = [*self.forward_tape.calls, self._loss_and_output_grad, *alone.calls]
+            self._backward_tapes[add] = alone, together
+        return self._backward_tapes[add]
 
-    def _heres(self) -> list[Here]:
-        """Each step's place; a gradient is wanted at inputs that depend on a trained parameter."""
-        depends, heres = [False], []
-        for k, step in enumerate(self.net.steps):
-            name = step.parameter or ""
-            wanted = any(depends[i] for i in step.inputs)
-            depends.append(wanted or name in self.slopes)
-            weight, slope = self.weights.get(name), self.slopes.get(name)
-            here = Here(self.ahead, k, self.users, step.owns, wanted, weight, slope, self.before, self.after)
-            here.kept = self.noise.get(k)
-            heres.append(here)
-        return heres
-
-    def _write_back(self, G: Tensor, tape: Tape, add: bool) -> None:
-        grads = {len(self.heres): G}
-        self.after.calls.clear()
-        written = self.written = set[str]()  # a parameter that several layers share is added to by all but the first
-        for k in reversed(range(len(self.heres))):
+    def _write_backward(self, G: Tensor, tape: Tape, add: bool) -> None:
+        grads = {len(self.contexts): G}
+        self.epilogue.calls.clear()
+        written = self.written = set[
+            str
+        ]()  # of layers that share a parameter, all but the first one add to its gradient
+        for k in reversed(range(len(self.contexts))):
             if k + 1 not in grads:  # nothing before it is trained
                 continue
-            step, here = self.net.steps[k], self.heres[k]
-            here.tape, here.add = tape, add or step.parameter in written
-            written.add(step.parameter or "")
-            for i, part in zip(step.inputs, step.layer.backward(here, grads.pop(k + 1)), strict=True):
-                last = self.heres[i - 1] if i else None
-                if part is None or last is None or not (last.wanted or last.slope is not None):
+            stage, ctx = self.net.stages[k], self.contexts[k]
+            ctx.tape, ctx.add = tape, add or stage.parameter in written
+            written.add(stage.parameter or "")
+            for i, part in zip(stage.inputs, stage.layer.write_backward(ctx, grads.pop(k + 1)), strict=True):
+                last = self.contexts[i - 1] if i else None
+                if part is None or last is None or not (last.needs_input_grad or last.weight_grad is not None):
                     continue
                 if i in grads:
-                    tape.do(grads[i].add_, part)
+                    tape.record(grads[i].add_, part)
                 else:
                     grads[i] = part
 
-    def lay(self, rows: Tensor) -> None:
-        """Take the users' parameters, (users, d) or (1, d) for all."""
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    def load_parameters(self, rows: Tensor) -> None:
+        """Copy in the users' parameters, (users, d), or (1, d) for all of them."""
         split = self.layout.split(rows)
         for name, weight in self.weights.items():
             value = split[name] if name in split else self.fixed[name].to(rows).unsqueeze(0)
             weight.copy_(value.reshape(len(value), *weight.shape[1:]))
-        self.before.play()
+        self.prologue.replay()
 
-    def _mean_loss(self) -> None:
-        assert self.mean is not None
-        assert self.y is not None
-        self.loss.copy_(self.mean.sums(self.out, self.y, self.weight, self.G, self.desk.loops))
-
-    def mean_loss(self, x: Tensor, y: Tensor, weight: Tensor, noise: dict[int, Tensor], add: bool) -> Tensor:
-        """Forward, the mean loss of each user (users,), and backward, for a block of images."""
-        self._take(x, noise)
-        if self.y is None:
-            self.y = torch.empty_like(y, device=self.x.device)
-        self.y.copy_(y)
-        self.weight.copy_(weight)
-        self.back(add)[1].play()
-        return self.loss
-
-    def forward(self, x: Tensor, noise: dict[int, Tensor]) -> Tensor:
-        """The output for a block of images x (users, n, ...), (users, ...features, n)."""
-        self._take(x, noise)
-        self.ahead.play()
-        return self.out
-
-    def _take(self, x: Tensor, noise: dict[int, Tensor]) -> None:
+    def _load_block(self, x: Tensor, noise: dict[int, Tensor]) -> None:
         x = x.flatten(2)
-        if self.rows:
+        if self.rows_first:
             self.x.copy_(x)
         elif self.x.is_cuda:
             self.x.copy_(x.to(self.x.device, non_blocking=True).mT)
@@ -158,26 +163,47 @@ class Program:
         for k, buffer in self.noise.items():
             buffer.copy_(noise[k])
 
-    def gradient(self, out: Tensor) -> None:
-        """Write what the blocks have added up to into rows `out` (users, d)."""
-        self.after.play()
+    def forward(self, x: Tensor, noise: dict[int, Tensor]) -> Tensor:
+        """The output (users, ...features, n) for a block of images x (users, n, ...)."""
+        self._load_block(x, noise)
+        self.forward_tape.replay()
+        return self.out
+
+    def loss_and_backward(self, x: Tensor, y: Tensor, weight: Tensor, noise: dict[int, Tensor], add: bool) -> Tensor:
+        """Forward, each user's mean loss (users,), and backward, for a block of images."""
+        self._load_block(x, noise)
+        if self.y is None:
+            self.y = torch.empty_like(y, device=self.x.device)
+        self.y.copy_(y)
+        self.weight.copy_(weight)
+        self.backward(add)[1].replay()
+        return self.loss
+
+    def _loss_and_output_grad(self) -> None:
+        assert self.loss_form is not None
+        assert self.y is not None
+        self.loss.copy_(self.loss_form.sums(self.out, self.y, self.weight, self.G, self.workspace.loops))
+
+    def copy_gradient(self, out: Tensor) -> None:
+        """Write the sum of all blocks' gradients into rows `out` (users, d)."""
+        self.epilogue.replay()
         for name, part in self.layout.split(out).items():
             if name in self.written:
-                part.copy_(self.slopes[name].view_as(part))
+                part.copy_(self.weight_grads[name].view_as(part))
             else:
                 part.zero_()
 
 
-def draw(net: Net, features: Shape, n: int, seeds: list[int], like: Tensor) -> dict[int, Tensor]:
-    """Each dropout's noise for n images of some users, (users, ...features, n): what torch draws after manual_seed."""
+def draw_noise(net: Net, features: Shape, n: int, seeds: list[int], like: Tensor) -> dict[int, Tensor]:
+    """The noise of each dropout for n images per user, (users, ...features, n): what torch draws after manual_seed."""
     shapes = net.shapes(features)
     drawn: dict[int, list[Tensor]] = {}
     for seed in seeds:
         generator = torch.Generator(like.device)
         generator.manual_seed(seed)
-        for k, step in enumerate(net.steps):
-            if isinstance(step.layer, Dropout):
-                keep = 1 - step.layer.p
-                noise = like.new_empty((n, *shapes[step.inputs[0]])).bernoulli_(keep, generator=generator)
+        for k, stage in enumerate(net.stages):
+            if isinstance(stage.layer, Dropout):
+                keep = 1 - stage.layer.p
+                noise = like.new_empty((n, *shapes[stage.inputs[0]])).bernoulli_(keep, generator=generator)
                 drawn.setdefault(k, []).append(noise.div_(keep))
     return {k: torch.stack(parts).movedim(1, -1) for k, parts in drawn.items()}

@@ -1,5 +1,7 @@
-"""Threads that each work on their own piece with one-threaded kernels: nobody waits, and the number of threads does not
-change a bit of any result."""
+"""A thread pool whose threads run one-threaded kernels, each on its own items.
+
+Threads never wait for each other inside a kernel, and their number changes no bit of any result.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +14,45 @@ from typing import TypeVar
 
 import torch
 
-Piece = TypeVar("Piece")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-_found = 1
-"""How many threads `one_thread` found: within it, so many may work side by side."""
+_available = 1
+"""How many threads torch had when `one_thread` was entered: so many may work side by side inside it."""
 
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """Kernels on one thread meanwhile; gives how many threads there were, before the outer one if they nest."""
-    global _found
-    threads, outer = torch.get_num_threads(), _found
+    """Limit torch's kernels to one thread; gives the number of threads before, of the outermost call if they nest."""
+    global _available
+    threads, outer = torch.get_num_threads(), _available
     if threads == 1:
         yield outer
         return
     torch.set_num_threads(1)
-    _found = threads
+    _available = threads
     try:
         yield threads
     finally:
         torch.set_num_threads(threads)
-        _found = outer
+        _available = outer
 
 
 @lru_cache(maxsize=1)
-def _crew(threads: int) -> ThreadPoolExecutor:
+def _thread_pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "resolvent", initializer=torch.set_num_threads, initargs=(1,))
 
 
-os.register_at_fork(after_in_child=_crew.cache_clear)  # a child process has none of its parent's threads
+os.register_at_fork(after_in_child=_thread_pool.cache_clear)  # a child process has none of its parent's threads
 
 
-def each(work: Callable[[Piece], Result], pieces: Iterable[Piece], device: torch.device) -> list[Result]:
-    """work(piece) for each piece, results in order; on a CPU on as many threads as torch has."""
-    pieces = list(pieces)
+def parallel_map(work: Callable[[Item], Result], items: Iterable[Item], device: torch.device) -> list[Result]:
+    """work(item) for each item, results in order; on a CPU, on as many threads as torch has."""
+    items = list(items)
     if device.type != "cpu":
-        return [work(piece) for piece in pieces]
+        return [work(item) for item in items]
     with one_thread() as threads:
-        if threads == 1 or len(pieces) == 1:
-            return [work(piece) for piece in pieces]
-        return list(_crew(threads).map(work, pieces))
+        if threads == 1 or len(items) == 1:
+            return [work(item) for item in items]
+        return list(_thread_pool(threads).map(work, items))

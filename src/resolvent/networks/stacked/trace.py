@@ -1,12 +1,14 @@
-"""From a module to stacked layers: torch.fx writes down what the module does, and each line is looked up in a table.
+"""From a module to stacked layers: torch.fx records what the module does, and each call is looked up in a table.
 
-What is not understood exactly has no stacked form: a value that is overwritten while it goes by another name, hooks,
-gradients switched off on the way. `verify.py` compares what comes of it with plain autograd all the same.
+What is not understood exactly has no stacked form: a value that is overwritten while another name refers to it, hooks,
+gradients switched off inside forward. `verify.py` compares the result with plain autograd all the same.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,33 +16,33 @@ from torch import fx, nn
 from torch.nn.modules import module as modules
 
 from resolvent.networks.layout import copied
-from resolvent.networks.plain import undisturbed
+from resolvent.networks.plain import preserve_rng
 from resolvent.networks.stacked import layers
-from resolvent.networks.stacked.forms import FUNCTIONS, METHODS, MODULES, writes
+from resolvent.networks.stacked.forms import FUNCTIONS, METHODS, MODULES, OPTIONS, OVER_ONE_AXIS, WEIGHTED, writes
 from resolvent.networks.stacked.layers import Layer, Unstackable
-from resolvent.networks.stacked.net import Net, Step, improved
+from resolvent.networks.stacked.net import Net, Stage, improved
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def trace(model: nn.Module, join: bool = True) -> Net:
-    """The module as stacked layers, or Unstackable with what stands in the way; `join` is for `improved`."""
-    if found := peculiar(model):
+    """The module as stacked layers, or Unstackable with the reason; `join` is for `improved`."""
+    if found := hidden_behaviour(model):
         raise Unstackable(found)
     root = copied(model)
     try:
-        with undisturbed(torch.device("cpu")), torch.enable_grad():
+        with preserve_rng(torch.device("cpu")), torch.enable_grad():
             graph = _Tracer().trace(root)
-        steps = _Reader(graph, root).read()
+        stages = _Reader(graph, root).read()
     except Unstackable:
         raise
     except Exception as error:  # whatever a module's own code raises when it is traced
         raise Unstackable(f"torch.fx cannot trace it ({type(error).__name__})") from error
-    return improved(steps, join)
+    return improved(stages, join)
 
 
-def peculiar(model: nn.Module) -> str:
-    """Where calling a module does more than its class says; empty if nowhere."""
+def hidden_behaviour(model: nn.Module) -> str:
+    """Where calling a module does more than its class defines; empty if nowhere."""
     if any(getattr(modules, f"_global{hooks}", None) for hooks in HOOKS):
         return "all modules have hooks"
     for name, module in model.named_modules():
@@ -52,7 +54,7 @@ def peculiar(model: nn.Module) -> str:
 
 
 class _Proxy(fx.Proxy):
-    """With assignments in place as what they are: torch.fx itself would read `h += g` as `h = h + g`."""
+    """Records in-place operators as such: torch.fx itself would read `h += g` as `h = h + g`."""
 
     def __iadd__(self, other: Any) -> Any:
         return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
@@ -73,19 +75,20 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def create_node(self, *args: Any, **options: Any) -> fx.Node:
-        """torch.fx writes operations down, but not under which settings they are done."""
+        """torch.fx records operations, but not the settings under which they run."""
         if not torch.is_grad_enabled():
-            raise Unstackable("it switches gradients off on the way")
+            raise Unstackable("it switches gradients off inside forward")
         if torch.is_autocast_enabled() != self.autocast:
-            raise Unstackable("it sets autocast on the way")
+            raise Unstackable("it sets autocast inside forward")
         return super().create_node(*args, **options)
 
 
 class _Reader:
     """Reads a graph node by node.
 
-    `values` numbers the nodes that are tensors; `lengths` are those that are the number of images. `memory` says which
-    nodes share memory: views, and what is written in place. `stale` are names of memory that was written since.
+    `parameters` names the nodes that are parameters. `values` numbers the nodes that are tensors; `lengths` are nodes
+    that are the number of images. `memory` says which nodes share memory: views, and results of in-place operations.
+    `stale` are nodes whose memory was overwritten.
     """
 
     def __init__(self, graph: fx.Graph, root: nn.Module) -> None:
@@ -93,34 +96,38 @@ class _Reader:
         self.modules = dict(root.named_modules(remove_duplicate=False))
         first_names = {id(p): name for name, p in root.named_parameters()}
         self.names = {name: first_names[id(p)] for name, p in root.named_parameters(remove_duplicate=False)}
+        self.shapes = {name: tuple(p.shape) for name, p in root.named_parameters()}
+        self.parameters: dict[Any, str] = {}
         self.values: dict[fx.Node, int] = {}
         self.memory: dict[fx.Node, fx.Node] = {}
         self.stale: set[fx.Node] = set()
         self.sizes: set[fx.Node] = set()
         self.lengths: set[fx.Node] = set()
-        self.steps: list[Step] = []
+        self.stages: list[Stage] = []
 
-    def read(self) -> list[Step]:
+    def read(self) -> list[Stage]:
         for node in self.graph.nodes:
             if node.op == "placeholder":
                 if self.values:
                     raise Unstackable("it takes more than one argument")
                 self.values[node], self.memory[node] = 0, node
             elif node.op == "output":
-                if self._value(node.args[0], "the result") != len(self.steps):
+                if self._value(node.args[0], "the result") != len(self.stages):
                     raise Unstackable("it returns something else than its last layer's result")
             elif node.op == "call_module":
                 self._module(node)
             elif node.op in ("call_function", "call_method"):
                 self._call(node)
+            elif node.op == "get_attr" and node.target in self.names:
+                self.parameters[node] = self.names[str(node.target)]
             else:
                 raise Unstackable(f"it uses {node.target} directly")
-        if not self.steps:
+        if not self.stages:
             raise Unstackable("it does nothing")
-        return self.steps
+        return self.stages
 
     def _value(self, node: Any, name: Any) -> int:
-        """The number of a value that is still what it was."""
+        """The number of a node's value, refused if it was overwritten."""
         if not isinstance(node, fx.Node) or node not in self.values:
             raise Unstackable(f"{name} of something else than a layer's result")
         if node in self.stale:
@@ -128,11 +135,11 @@ class _Reader:
         return self.values[node]
 
     def _add(self, node: fx.Node, layer: Layer, inputs: tuple[int, ...], parameter: str | None = None) -> None:
-        self.steps.append(Step(layer, inputs, parameter))
-        self.values[node] = len(self.steps)
+        self.stages.append(Stage(layer, inputs, parameter))
+        self.values[node] = len(self.stages)
 
     def _share(self, node: fx.Node, first: fx.Node, layer: Layer | None, written: bool) -> None:
-        """Note whose memory the node's value is in."""
+        """Note which node owns the memory of this node's value."""
         if layer is not None and written:
             self.stale |= {other for other, owner in self.memory.items() if owner is self.memory[first]}
         view = layer is None or isinstance(layer, layers.Reshape)
@@ -149,12 +156,17 @@ class _Reader:
         self._share(node, argument, layer, bool(getattr(module, "inplace", False)))
         if layer is None:  # it does nothing
             return
-        line = isinstance(module, nn.Conv1d | nn.MaxPool1d | nn.AvgPool1d)
+        with self._lifted(node, type(module) in OVER_ONE_AXIS):
+            self._add(node, layer, (self.values[node],), self._parameter(name, module, "weight"))
+            if getattr(module, "bias", None) is not None:
+                self._add(node, layers.Bias(), (self.values[node],), self._parameter(name, module, "bias"))
+
+    @contextmanager
+    def _lifted(self, node: fx.Node, line: bool) -> Iterator[None]:
+        """Around layers over one axis: a height of one is added to the node's value, and removed from the result."""
         if line:
             self._add(node, layers.Lift(put=True), (self.values[node],))
-        self._add(node, layer, (self.values[node],), self._parameter(name, module, "weight"))
-        if getattr(module, "bias", None) is not None:
-            self._add(node, layers.Bias(), (self.values[node],), self._parameter(name, module, "bias"))
+        yield
         if line:
             self._add(node, layers.Lift(put=False), (self.values[node],))
 
@@ -177,6 +189,9 @@ class _Reader:
         if self._about_sizes(node):
             return
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+        if node.target in WEIGHTED:
+            self._weighted(node, name)
+            return
         build = METHODS.get(node.target) if isinstance(node.target, str) else FUNCTIONS.get(node.target)
         if build is None:
             raise Unstackable(f"{name} has no stacked form")
@@ -187,10 +202,29 @@ class _Reader:
             raise Unstackable(f"{name} with such options has no stacked form") from None
         inputs = tuple(self._value(i, name) for i in taken)
         self._share(node, taken[0], layer, writes(node.target, dict(node.kwargs)))
+        self.values[node] = inputs[0]
         if layer is None:
-            self.values[node] = inputs[0]
-        else:
+            return
+        if node.target not in OVER_ONE_AXIS:
             self._add(node, layer, inputs)
+            return
+        with self._lifted(node, line=True):
+            self._add(node, layer, (self.values[node],))
+
+    def _weighted(self, node: fx.Node, name: str) -> None:
+        """A product or a convolution as a function of the module's own parameters."""
+        options = dict(zip(OPTIONS, node.args, strict=False)) | node.kwargs
+        first, weight, bias = (options.pop(key, None) for key in OPTIONS[:3])
+        if weight not in self.parameters or (bias is not None and bias not in self.parameters):
+            raise Unstackable(f"{name} with weights that are not parameters")
+        layer = WEIGHTED[node.target](self.shapes[self.parameters[weight]], **options)  # type: ignore[index]
+        self.values[node] = self._value(first, name)
+        assert isinstance(first, fx.Node)
+        self._share(node, first, layer, written=False)
+        with self._lifted(node, node.target in OVER_ONE_AXIS):
+            self._add(node, layer, (self.values[node],), self.parameters[weight])
+            if bias is not None:
+                self._add(node, layers.Bias(), (self.values[node],), self.parameters[bias])
 
     def _about_sizes(self, node: fx.Node) -> bool:
         """x.size(0), x.size()[0] and x.shape[0]: the number of images."""

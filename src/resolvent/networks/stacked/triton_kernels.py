@@ -2,7 +2,7 @@
 """Kernels for CUDA where torch would take several passes: windows into columns and back, maxima and back.
 
 Values are (users, channels, height, width, n) with the images innermost, so that every access is a run of images. This
-module needs Triton, and is imported by those who have looked for it.
+module needs Triton: whoever imports it has checked that it is installed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 RUN = 512
-"""Images that one program takes, at most."""
+"""How many images one program takes, at most."""
 
 
 @triton.jit
@@ -137,7 +137,7 @@ def lower(x: Tensor, cols: Tensor, kernel, counts, stride, padding, dilation) ->
 
 
 def fold(cols: Tensor, x: Tensor, kernel, counts, stride, padding, dilation) -> None:
-    """Each window's gradient added where the window lay: x, contiguous, is written."""
+    """The sum of the windows' gradients at each place, written into x, which must be contiguous."""
     g, c, height, width, n = x.shape
     sizes = (c, *kernel, *counts, height, width, n)
     grid, how = _launch(g * c * height * width, n)
@@ -145,7 +145,7 @@ def fold(cols: Tensor, x: Tensor, kernel, counts, stride, padding, dilation) -> 
 
 
 def maxima(x: Tensor, step: int, count: int, y: Tensor) -> None:
-    """y, contiguous: the maximum of x and of what lies `step`, 2 `step`, ... numbers after it."""
+    """y = the maximum of x and of what lies `step`, 2 `step`, ... numbers after it; y must be contiguous."""
     g, c, h, w, n = x.shape
     grid, how = _launch(g * c * h * w, n)
     _maxima[grid](x, y, c, h, w, n, *x.stride()[:4], step, K=count, **how)

@@ -1,8 +1,8 @@
-"""Where a stacked network works: buffers that are used again, and tapes of operations on them.
+"""The memory of a stacked network: buffers that are reused, and tapes of operations on them.
 
 On a CPU the bits of a matrix product depend on how its operands are aligned, and those of an exponential on whether an
-element falls into the last, incomplete vector of a loop. So that a user's result depends on nothing but that user, each
-user's part of a buffer starts at a multiple of 64 numbers and is never one run with the next user's.
+element falls into the last, incomplete vector of a loop. So that a user's result depends on that user alone, each
+user's part of a buffer starts at a multiple of ALIGN numbers and never touches the next user's.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 ALIGN = 64
-"""Numbers: two unrolled vectors of the widest kind, and more than a cache line."""
+"""In numbers: two unrolled vectors of the widest kind, and more than a cache line."""
 
 
 LONG, PARTS = 64, 128
-"""On an accelerator sums at least so many times longer than the result is wide go in up to so many parts."""
+"""On an accelerator, a sum at least LONG times longer than its result is wide is divided into up to PARTS parts."""
 
 
 def _kernels() -> ModuleType | None:
-    """Kernels of our own for CUDA, where Triton is there to build them."""
+    """The module `triton_kernels`, or None where Triton is not installed."""
     if find_spec("triton") is None:
         return None
     from resolvent.networks.stacked import triton_kernels as kernels
@@ -35,112 +35,120 @@ def _kernels() -> ModuleType | None:
 
 
 def loops_for(device: torch.device, dtype: torch.dtype, compute: torch.dtype | None) -> ModuleType | None:
-    """Loops of our own for CPUs, where Numba is there to compile them."""
+    """The module `cpu_loops`, or None where it does not apply or Numba is not installed."""
     real = dtype in (torch.float32, torch.float64)
     if device.type != "cpu" or not real or compute is not None or find_spec("numba") is None:
         return None
     try:
         from resolvent.networks.stacked import cpu_loops as loops
-    except ImportError:  # a Numba that does not take the NumPy that is there
+    except ImportError:  # a Numba that refuses the installed NumPy
         return None
     return loops
 
 
-class Desk:
-    """Buffers by name, each as large as the largest that was asked for under that name, and whatever else is kept."""
+class Workspace:
+    """Buffers by name, each as large as the largest request under that name, and a cache of programs.
+
+    `aligned`: whether each user's part of a buffer is aligned, as on CPUs.
+    """
 
     def __init__(self, like: Tensor, compute: torch.dtype | None = None) -> None:
         self.like = like.new_empty(0)
         self.compute = compute
-        self.apart = like.device.type == "cpu"
+        self.aligned = like.device.type == "cpu"
         self.kernels = _kernels() if like.is_cuda else None
         self.loops = loops_for(like.device, like.dtype, compute)
-        self.kept: dict[Hashable, Any] = {}
+        self.programs: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
 
     def clear(self) -> None:
-        """Forget everything."""
-        self.kept.clear()
+        """Drop all programs and buffers."""
+        self.programs.clear()
         self._buffers.clear()
 
     def empty(self, name: Hashable, users: int, shape: tuple[int, ...]) -> Tensor:
-        """(users, *shape), with what was left in it."""
+        """A buffer (users, *shape), not initialised; the same memory for the same name."""
         size = prod(shape)
-        step = (size // ALIGN + 1) * ALIGN if self.apart else size
+        step = (size // ALIGN + 1) * ALIGN if self.aligned else size
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < users * step:
-            buffer = self.like.new_empty(users * step + (ALIGN if self.apart else 0))
-            if self.apart:  # an allocator may align to less than ALIGN numbers
+            buffer = self.like.new_empty(users * step + (ALIGN if self.aligned else 0))
+            if self.aligned:  # an allocator may align to less than ALIGN numbers
                 buffer = buffer[-(buffer.data_ptr() // buffer.element_size()) % ALIGN :]
             self._buffers[name] = buffer
         return buffer[: users * step].view(users, step)[:, :size].view(users, *shape)
 
 
 class Tape:
-    """Operations on buffers, written down once and played many times: views are made once, and nothing is allocated.
+    """Operations on buffers, recorded once and replayed many times: views are made once, and nothing is allocated.
 
-    On CUDA the second playing is captured as a graph, and later ones are one launch each.
+    On CUDA the second replay is captured as a graph, and later ones are one launch each.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
         self.calls: list[Callable[[], Any]] = []
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._played = False
+        self._ran_before = False
 
-    def do(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
+    def record(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
         self.calls.append(partial(call, *args, **options))
 
-    def play(self) -> None:
-        if self.desk.like.is_cuda and not torch.cuda.is_current_stream_capturing():
-            self._play_graph()
-        else:
-            self._play_calls()
+    @property
+    def names(self) -> list[str]:
+        """The names of the recorded operations, in order."""
+        return [getattr(getattr(call, "func", call), "__name__", "?") for call in self.calls]
 
-    def _play_calls(self) -> None:
+    def replay(self) -> None:
+        if self.workspace.like.is_cuda and not torch.cuda.is_current_stream_capturing():
+            self._run_graph()
+        else:
+            self._run_calls()
+
+    def _run_calls(self) -> None:
         for call in self.calls:
             call()
 
-    def _play_graph(self) -> None:
+    def _run_graph(self) -> None:
         if not self.calls:
             return
-        if not self._played:  # what is done at the first use of a library cannot be captured
-            self._played = True
-            self._play_calls()
+        if not self._ran_before:  # what libraries do at their first use cannot be captured
+            self._ran_before = True
+            self._run_calls()
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
-                self._play_calls()
+                self._run_calls()
         self._graph.replay()
 
     def product(self, a: Tensor, b: Tensor, out: Tensor, add: bool = False) -> None:
         """out_i = a_i b_i, or out_i += a_i b_i, for stacked matrices.
 
-        On a CPU torch takes users one by one, since `out` is not contiguous: the same product for one as for many.
+        On a CPU torch multiplies user by user, since `out` is not contiguous: one user's product is that of many.
         """
-        if self.desk.compute is not None:
-            self.do(_reduced, a, b, out, add, self.desk.compute)
+        if self.workspace.compute is not None:
+            self.record(_reduced, a, b, out, add, self.workspace.compute)
             return
-        if not self.desk.apart and a.shape[2] >= LONG * max(a.shape[1], b.shape[2]):
+        if not self.workspace.aligned and a.shape[2] >= LONG * max(a.shape[1], b.shape[2]):
             self._long_product(a, b, out, add)
         elif add:
-            self.do(out.baddbmm_, a, b)
+            self.record(out.baddbmm_, a, b)
         else:
-            self.do(torch.bmm, a, b, out=out)
+            self.record(torch.bmm, a, b, out=out)
 
     def _long_product(self, a: Tensor, b: Tensor, out: Tensor, add: bool) -> None:
-        """Small results of long sums, on an accelerator: in parts, since a batched product gives each to few cores."""
+        """A small result of long sums, in parts: on an accelerator a batched product would give each user few cores."""
         parts = next(k for k in range(PARTS, 0, -1) if a.shape[2] % k == 0)
         for ai, bi, oi in zip(a, b, out, strict=True):
-            some = self.desk.empty("parts", parts, tuple(oi.shape))
+            some = self.workspace.empty("parts", parts, tuple(oi.shape))
             left = ai.view(len(ai), parts, -1).transpose(0, 1)
             right = bi.mT.view(bi.shape[1], parts, -1).transpose(0, 1).mT
-            self.do(torch.bmm, left, right, out=some)
+            self.record(torch.bmm, left, right, out=some)
             if add:
-                self.do(lambda some=some, oi=oi: oi.add_(some.sum(0)))
+                self.record(lambda some=some, oi=oi: oi.add_(some.sum(0)))
             else:
-                self.do(torch.sum, some, 0, out=oi)
+                self.record(torch.sum, some, 0, out=oi)
 
 
 def _reduced(a: Tensor, b: Tensor, out: Tensor, add: bool, dtype: torch.dtype) -> None:

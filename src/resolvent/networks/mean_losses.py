@@ -1,4 +1,7 @@
-"""What is known of a loss: what it takes the mean of, whether targets are classes, and which of them it ignores."""
+"""torch's mean losses: what each takes the mean of, whether targets are classes, and which of them it ignores.
+
+This is the one place that recognises them, as functions, modules or partials.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,21 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resolvent.networks.stacked.losses import IGNORED
+IGNORED = -100
+"""The target that torch's losses over classes ignore, unless told otherwise."""
 
 
 @dataclass(frozen=True, eq=False)
-class Mean:
-    """The loss is sum_n c_n l(o_n, y_n) / sum_n c_n over rows n: the mean of parts is known if the divisors are.
+class MeanLoss:
+    """A loss of the form sum_n c_n l(o_n, y_n) / sum_n c_n over rows n: parts can be averaged by their divisors.
 
-    `classes`: targets may be classes, c_n the weight of the class and 0 where it is `ignored`. `alike`: output and
-    target must have one shape, or torch broadcasts them against each other and rows meet.
+    `function` is the name of torch's function, with settings as `defaults` or not. `classes`: targets may be classes;
+    c_n is the weight of the class, and 0 where it is `ignored`. `alike`: output and target must have one shape, since
+    torch would broadcast them against each other, across rows.
     """
 
+    function: str
+    defaults: bool
     classes: bool = False
     ignored: int | None = None
     weight: Tensor | None = None
@@ -30,9 +37,9 @@ class Mean:
         """Which targets count."""
         return y == y if self.ignored is None or y.is_floating_point() else y != self.ignored
 
-    def splits(self, given: Tensor, y: Tensor) -> bool:
+    def splits(self, outputs: Tensor, y: Tensor) -> bool:
         """Whether the loss of these outputs and targets is a mean over rows."""
-        return not self.alike or given.shape == y.shape
+        return not self.alike or outputs.shape == y.shape
 
     def divisor(self, y: Tensor) -> float:
         """sum_n c_n, up to a factor that is the same for all parts."""
@@ -42,7 +49,7 @@ class Mean:
         return float(real.sum() if self.weight is None else self.weight.to(y.device)[y[real]].sum())
 
 
-SETTINGS: dict[str, dict[str, Any]] = {
+LOSS_SETTINGS: dict[str, dict[str, Any]] = {
     "cross_entropy": {"weight": None, "ignore_index": IGNORED, "reduction": "mean", "label_smoothing": 0.0},
     "nll_loss": {"weight": None, "ignore_index": IGNORED, "reduction": "mean"},
     "mse_loss": {"reduction": "mean"},
@@ -53,8 +60,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "binary_cross_entropy": {"reduction": "mean"},
     "binary_cross_entropy_with_logits": {"reduction": "mean", "pos_weight": None},
 }
-"""torch's means over rows by the names of their functions, with the settings that keep them means over rows."""
-MODULES: dict[type, str] = {
+"""torch's mean losses by the names of their functions, with the settings under which they stay means over rows."""
+LOSS_MODULES: dict[type, str] = {
     nn.CrossEntropyLoss: "cross_entropy",
     nn.NLLLoss: "nll_loss",
     nn.MSELoss: "mse_loss",
@@ -65,29 +72,30 @@ MODULES: dict[type, str] = {
     nn.BCELoss: "binary_cross_entropy",
     nn.BCEWithLogitsLoss: "binary_cross_entropy_with_logits",
 }
-FUNCTIONS = {getattr(F, name): name for name in SETTINGS}
-CLASSES = frozenset({"cross_entropy", "nll_loss"})
+LOSS_FUNCTIONS = {getattr(F, name): name for name in LOSS_SETTINGS}
+OVER_CLASSES = frozenset({"cross_entropy", "nll_loss"})
 
 
-def known(loss: Callable[..., Any]) -> Mean | None:
-    """What is known of one of torch's losses, as a function, a module or a functools.partial; None of all others."""
+def mean_loss(loss: Callable[..., Any]) -> MeanLoss | None:
+    """One of torch's mean losses, given as a function, a module or a functools.partial; None for all other losses."""
     name, settings = _settings(loss)
-    if name is None or settings.get("reduction", "mean") != "mean" or not settings.keys() <= SETTINGS[name].keys():
+    if name is None or settings.get("reduction", "mean") != "mean" or not settings.keys() <= LOSS_SETTINGS[name].keys():
         return None
-    settings = SETTINGS[name] | settings
-    if name in CLASSES:
-        return Mean(True, int(settings["ignore_index"]), settings["weight"], alike=False)
-    return Mean()
+    defaults = not isinstance(loss, partial) and all(settings[key] == LOSS_SETTINGS[name][key] for key in settings)
+    settings = LOSS_SETTINGS[name] | settings
+    if name in OVER_CLASSES:
+        return MeanLoss(name, defaults, True, int(settings["ignore_index"]), settings["weight"], alike=False)
+    return MeanLoss(name, defaults)
 
 
 def _settings(loss: Callable[..., Any]) -> tuple[str | None, dict[str, Any]]:
     """The function's name, and the settings that are not None."""
     if isinstance(loss, nn.Module):
-        name = MODULES.get(type(loss))
-        hooked = bool(loss._forward_hooks or loss._forward_pre_hooks)
-        keys = () if name is None or hooked else {*SETTINGS[name], "weight", "reduction"}
-        found = {key: getattr(loss, key) for key in keys if getattr(loss, key, None) is not None}
-        return (None if hooked else name), found
+        name = LOSS_MODULES.get(type(loss))
+        if name is None or loss._forward_hooks or loss._forward_pre_hooks or "forward" in vars(loss):
+            return None, {}
+        keys = {*LOSS_SETTINGS[name], "weight", "reduction"}
+        return name, {key: getattr(loss, key) for key in keys if getattr(loss, key, None) is not None}
     if isinstance(loss, partial):
         name = None if loss.args else _function(loss.func)
         return name, {key: value for key, value in loss.keywords.items() if value is not None}
@@ -96,6 +104,6 @@ def _settings(loss: Callable[..., Any]) -> tuple[str | None, dict[str, Any]]:
 
 def _function(loss: Any) -> str | None:
     try:
-        return FUNCTIONS.get(loss)
-    except TypeError:  # one that cannot be hashed
+        return LOSS_FUNCTIONS.get(loss)
+    except TypeError:  # it cannot be hashed
         return None

@@ -1,17 +1,19 @@
-"""Which way a module goes, and what the plain ways owe: buffers, dropout, any module at all."""
+"""Which method a module gets, and what the plain methods must do: buffers, dropout, any module at all."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from neural_reference import federation, plain_loop
+import resolvent as rs
+from neural_reference import chosen, federation, plain_loop
 from resolvent.errors import InputError
-from resolvent.networks import Captured, Layout, Ways
+from resolvent.networks import Captured, ParameterLayout, choose_method
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 
 
@@ -62,13 +64,13 @@ NOISY = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 
         (nn.Sequential(nn.Linear(3, 4), nn.Flatten(), nn.Linear(8, 3)), (2, 3), "features of shape (2, 3)"),
     ],
 )
-def test_any_module_goes_some_way(model: nn.Module, shape: tuple[int, ...], reason: str) -> None:
+def test_any_module_has_a_method(model: nn.Module, shape: tuple[int, ...], reason: str) -> None:
     fed = federation(model, shape, users=2, n=5)
     before = deepcopy(fed.model.state_dict())
-    ways = Ways(fed.model, dtype=torch.float64)
-    got = ways.value_and_grad(fed.W, fed.x, fed.y)
-    assert ways.way == "loop"
-    assert reason in ways.reason
+    gradients = chosen(fed)
+    got = gradients.value_and_grad(fed.W, fed.x, fed.y)
+    assert gradients.method == "loop"
+    assert reason in gradients.reason
     want_loss, want = plain_loop(replace_buffers(fed))
     torch.testing.assert_close(got.loss, want_loss)
     torch.testing.assert_close(got.grad, want)
@@ -83,34 +85,34 @@ def replace_buffers(fed):  # type: ignore[no-untyped-def]
 
 def test_buffers_go_in_and_come_out_stacked() -> None:
     fed = federation(NORMED, (1, 6, 6), users=3, n=5)
-    ways = Ways(fed.model, dtype=torch.float64)
-    first = ways.value_and_grad(fed.W, fed.x, fed.y)
-    second = ways.value_and_grad(fed.W, fed.x, fed.y, buffers=first.buffers)
+    gradients = chosen(fed)
+    first = gradients.value_and_grad(fed.W, fed.x, fed.y)
+    second = gradients.value_and_grad(fed.W, fed.x, fed.y, buffers=first.buffers)
     for i in range(3):
         alone = deepcopy(fed.model)
-        ways.layout.load(alone, fed.W[i])
+        gradients.layout.load(alone, fed.W[i])
         for got in (first, second):
             alone(fed.x[i])
             for name, buffer in alone.named_buffers():
                 torch.testing.assert_close(got.buffers[name][i], buffer)
         at_rest = alone.eval()(fed.x[i])
-        torch.testing.assert_close(ways.outputs(fed.W, fed.x, second.buffers)[i], at_rest)
+        torch.testing.assert_close(gradients.outputs(fed.W, fed.x, second.buffers)[i], at_rest)
 
 
 def test_vmap_gives_the_same() -> None:
     fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=4)
-    ways = Ways(fed.model, dtype=torch.float64, way="vmap")
-    got = ways.value_and_grad(fed.W, fed.x, fed.y)
-    assert ways.way == "vmap"
+    gradients = chosen(fed, method="vmap")
+    got = gradients.value_and_grad(fed.W, fed.x, fed.y)
+    assert gradients.method == "vmap"
     torch.testing.assert_close(got.grad, plain_loop(fed)[1])
-    torch.testing.assert_close(ways.values(fed.W, fed.x, fed.y), got.loss)
+    torch.testing.assert_close(gradients.values(fed.W, fed.x, fed.y), got.loss)
 
 
-def test_dropout_is_a_function_of_the_seed_and_the_same_in_every_way() -> None:
+def test_dropout_is_a_function_of_the_seed_and_the_same_by_every_method() -> None:
     fed = federation(NOISY, (6,), users=3, n=50)
     seeds = torch.tensor([5, 6, 5])
-    stacked, loop = (Ways(fed.model, dtype=torch.float64, way=way) for way in ("stacked", "loop"))
-    a, b = (ways.value_and_grad(fed.W, fed.x, fed.y, seeds=seeds) for ways in (stacked, loop))
+    stacked, loop = (chosen(fed, method=method) for method in ("stacked", "loop"))
+    a, b = (gradients.value_and_grad(fed.W, fed.x, fed.y, seeds=seeds) for gradients in (stacked, loop))
     torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12)
     again = stacked.value_and_grad(fed.W[1:], fed.x[1:], fed.y[1:], seeds=seeds[1:])
     torch.testing.assert_close(again.grad, a.grad[1:], rtol=0, atol=0)
@@ -125,39 +127,39 @@ def test_without_seeds_nothing_is_dropped() -> None:
     fed = federation(NOISY, (6,), users=2, n=9)
     still = type(fed)(deepcopy(fed.model).eval(), fed.W, fed.x, fed.y, fed.loss)
     state = torch.get_rng_state()
-    for way in ("stacked", "loop"):
-        ways = Ways(fed.model, dtype=torch.float64, way=way)
-        assert ways.random
-        torch.testing.assert_close(ways.value_and_grad(fed.W, fed.x, fed.y).grad, plain_loop(still)[1])
-        ways.value_and_grad(fed.W, fed.x, fed.y, seeds=torch.tensor([1, 2]))
+    for method in ("stacked", "loop"):
+        gradients = chosen(fed, method=method)
+        assert gradients.random
+        torch.testing.assert_close(gradients.value_and_grad(fed.W, fed.x, fed.y).grad, plain_loop(still)[1])
+        gradients.value_and_grad(fed.W, fed.x, fed.y, seeds=torch.tensor([1, 2]))
     assert torch.equal(state, torch.get_rng_state()), "torch's own randomness was touched"
 
 
 def test_autocast_is_near() -> None:
     fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=32, dtype=torch.float32)
     want = plain_loop(fed)[1]
-    for way in ("stacked", "loop"):
-        got = Ways(fed.model, way=way, autocast=torch.bfloat16).value_and_grad(fed.W, fed.x, fed.y).grad
+    for method in ("stacked", "loop"):
+        got = chosen(fed, method=method, autocast=torch.bfloat16).value_and_grad(fed.W, fed.x, fed.y).grad
         apart = float((got - want).norm() / want.norm())
         assert 1e-5 < apart < 0.1
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-def test_inference_mode_changes_nothing(way: str) -> None:
+@pytest.mark.parametrize("method", ["stacked", "loop"])
+def test_inference_mode_changes_nothing(method: str) -> None:
     fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=4)
-    ways = Ways(fed.model, dtype=torch.float64, way=way)
-    want = Ways(fed.model, dtype=torch.float64, way=way).value_and_grad(fed.W, fed.x, fed.y).grad
+    gradients = chosen(fed, method=method)
+    want = chosen(fed, method=method).value_and_grad(fed.W, fed.x, fed.y).grad
     with torch.inference_mode():
         W, x = fed.W.clone(), fed.x.clone()
-        assert torch.equal(ways.value_and_grad(W, x, fed.y).grad, want)
-        ways.values(W, x, fed.y)
-        ways.outputs(W, x)
-    assert torch.equal(ways.value_and_grad(W, x, fed.y).grad, want)
+        assert torch.equal(gradients.value_and_grad(W, x, fed.y).grad, want)
+        gradients.values(W, x, fed.y)
+        gradients.outputs(W, x)
+    assert torch.equal(gradients.value_and_grad(W, x, fed.y).grad, want)
 
 
 def test_layout_flattens_splits_and_loads() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
-    layout = Layout.of(model)
+    layout = ParameterLayout.of(model)
     assert layout.names == ("0.weight", "0.bias", "2.weight", "2.bias")
     assert layout.dim == 11
     w = layout.flatten(model)
@@ -170,26 +172,26 @@ def test_layout_flattens_splits_and_loads() -> None:
 
 
 def test_the_papers_networks_have_the_papers_parameters() -> None:
-    assert Layout.of(mnist_cnn()).dim == 11_910
-    assert Layout.of(cifar10_cnn()).dim == 797_962
+    assert ParameterLayout.of(mnist_cnn()).dim == 11_910
+    assert ParameterLayout.of(cifar10_cnn()).dim == 797_962
     sizes = [p.numel() for p in cifar10_cnn().parameters()]
     assert [a + b for a, b in zip(sizes[::2], sizes[1::2], strict=True)] == [4864, 102_464, 614_784, 73_920, 1930]
     assert mnist_cnn()(torch.zeros(2, 1, 28, 28)).shape == cifar10_cnn()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
 def test_bad_input_is_refused_in_a_sentence() -> None:
-    ways = Ways(nn.Linear(4, 3))
-    x, y = torch.zeros(2, 5, 4), torch.zeros(2, 5, dtype=torch.long)
+    W, x, y = torch.randn(1, 15), torch.randn(2, 5, 4), torch.zeros(2, 5, dtype=torch.long)
+    gradients = choose_method(nn.Linear(4, 3), W, x, y)
     with pytest.raises(InputError, match=r"W is of shape \(3, 15\), but \(2, 15\) or \(1, 15\) is needed"):
-        ways.value_and_grad(torch.zeros(3, 15), x, y)
+        gradients.value_and_grad(torch.zeros(3, 15), x, y)
     with pytest.raises(InputError, match="a target for each"):
-        ways.values(torch.zeros(2, 15), x, y[:, :4])
+        gradients.values(torch.zeros(2, 15), x, y[:, :4])
     with pytest.raises(InputError, match="cannot be stacked: GRU"):
-        Ways(Recurrent(), way="stacked")
+        choose_method(Recurrent(), W, x, y, method="stacked")
     with pytest.raises(InputError, match="'stacked', 'vmap', 'loop'"):
-        Ways(nn.Linear(4, 3), way="fast")
+        choose_method(nn.Linear(4, 3), W, x, y, method="fast")
     with pytest.raises(InputError, match="something to train"):
-        Ways(nn.ReLU())
+        choose_method(nn.ReLU(), W, x, y)
 
 
 def test_off_cuda_a_captured_function_is_the_function() -> None:
@@ -211,6 +213,50 @@ def test_functions_and_modules_read_the_same() -> None:
             return F.gelu(self.c(torch.flatten(x, start_dim=1)).reshape(n, 5), approximate="tanh")
 
     fed = federation(Written(), (1, 8, 8), users=2, n=4)
-    ways = Ways(fed.model, dtype=torch.float64)
-    assert ways.way == "stacked", ways.reason
-    torch.testing.assert_close(ways.value_and_grad(fed.W, fed.x, fed.y).grad, plain_loop(fed)[1])
+    gradients = chosen(fed)
+    assert gradients.method == "stacked", gradients.reason
+    torch.testing.assert_close(gradients.value_and_grad(fed.W, fed.x, fed.y).grad, plain_loop(fed)[1])
+
+
+def test_a_seed_belongs_to_one_gradient() -> None:
+    """Nothing is drawn for the next one."""
+    fed = federation(NOISY, (6,), users=2, n=9)
+    problem = rs.Neural(fed.model, list(zip(fed.x, fed.y, strict=True)))
+    still, rows, mask = problem.grad(fed.W), torch.arange(4).expand(2, -1), torch.ones(2, 4)
+    batch = problem.batch_grad(fed.W, rows, mask)
+    seeds = np.array([3, 4], dtype=np.uint64)
+    noisy = problem.grad(fed.W, seeds=seeds), problem.batch_grad(fed.W, rows, mask, seeds=seeds)
+    assert all(float((a - b).norm()) > 1e-3 for a, b in zip(noisy, (still, batch), strict=True))
+    assert torch.equal(problem.grad(fed.W), still)
+    assert torch.equal(problem.batch_grad(fed.W, rows, mask), batch)
+    assert torch.equal(problem.grad(fed.W, seeds=seeds), noisy[0])
+
+
+def test_data_of_another_shape_is_evaluated_by_the_loop_and_changes_nothing_else() -> None:
+    """Seven places do not divide into two: the stacked form of the pooling cannot take these images."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 4))
+    fed = federation(model, (1, 8, 8), users=2, n=6)
+    x, y = torch.randn(5, 1, 9, 9, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0])
+    users = list(zip(fed.x, fed.y, strict=True))
+    problem = rs.Neural(fed.model, users, test=(x, y), validation=users)
+    assert problem.method.startswith("stacked")
+    w = problem.start.unsqueeze(0)
+    found = problem.inspect(w, w.expand(2, -1), {})
+    assert found["test_loss"] == pytest.approx(float(F.cross_entropy(fed.model(x), y).detach()))
+    assert found["validation_loss"] == pytest.approx(found["value"])
+    torch.testing.assert_close(problem.grad(fed.W), plain_loop(fed)[1])
+
+
+def test_way_is_a_name_of_method() -> None:
+    fed = federation(NOISY, (6,), users=2, n=9)
+    problem = rs.Neural(fed.model, list(zip(fed.x, fed.y, strict=True)))
+    assert problem.way == problem.method == "stacked: every layer has a stacked form"
+
+
+def test_off_cuda_a_problem_captures_nothing() -> None:
+    fed = federation(NOISY, (6,), users=2, n=9)
+    problem = rs.Neural(fed.model, list(zip(fed.x, fed.y, strict=True)))
+    calls = []
+    double = problem.captured(lambda W: calls.append(W) or 2 * W)
+    assert torch.equal(double(fed.W), 2 * fed.W)
+    assert len(calls) == 1

@@ -1,0 +1,195 @@
+"""Which method computes a network's gradients: chosen once, before the first gradient, and never changed.
+
+The choice follows from the device, the module and the shape of its rows, never from a timing, so that results are the
+same bits in every process:
+
+stacked   every layer has a stacked form (`stacked/forms.py`)
+vmap      on an accelerator, where all layers are products and pointwise: many small users in few launches
+loop      everything else
+
+What is proposed is compared with plain autograd through the module as it came (`verify.py`). Where they differ the loop
+is taken, and where that differs too the module is refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.errors import InputError, refuse
+from resolvent.networks.gradients import Gradients, usable
+from resolvent.networks.layout import ParameterLayout, copied
+from resolvent.networks.mean_losses import mean_loss
+from resolvent.networks.plain import Loop, Vmap, preserve_rng, seeded
+from resolvent.networks.stacked.layers import Unstackable
+from resolvent.networks.stacked.losses import stacked_loss
+from resolvent.networks.stacked.method import Stacked
+from resolvent.networks.stacked.trace import hidden_behaviour, trace
+from resolvent.networks.stacked.workspace import loops_for
+from resolvent.networks.verify import UNDECIDED, Answer, Candidate, Question, Reference, Unanswered, obstacle, questions
+
+VECTORISED = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Flatten, nn.Identity, nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid)
+"""Layers that torch vectorises over users into batched kernels; a convolution becomes a grouped one, which is slow."""
+
+
+def choose_method(
+    model: nn.Module,
+    W: Tensor,
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor | None = None,
+    loss: Callable[..., Any] = nn.functional.cross_entropy,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    autocast: torch.dtype | None = None,
+    method: str | None = None,
+) -> Gradients:
+    """The gradients of a module for rows like x (users, n, ...) and y, compared with plain autograd on a few of them.
+
+    `method` forces one of "stacked", "vmap" and "loop".
+    """
+    proposed = propose(model, loss, device, dtype, autocast, method)
+    return verified(proposed, model, W, x, y, mask, forced=method is not None)
+
+
+def propose(
+    model: nn.Module,
+    loss: Callable[..., Any],
+    device: torch.device | str,
+    dtype: torch.dtype,
+    autocast: torch.dtype | None = None,
+    method: str | None = None,
+) -> Gradients:
+    """What the module and the device suggest, not yet compared with anything. The module itself is never changed."""
+    if method not in (None, "stacked", "vmap", "loop"):
+        refuse("method", repr(method), "'stacked', 'vmap', 'loop' or None is needed")
+    _check_hooks(model)
+    where, model = torch.device(device), copied(model).to(device=device, dtype=dtype)
+    layout = ParameterLayout.of(model)
+    reason = "it was asked for"
+    if method in (None, "stacked"):
+        try:
+            stacked = _stacked(model, layout, loss, where, dtype, autocast)
+            plain = Loop(model, layout, loss, autocast)
+            return Gradients("stacked", "every layer has a stacked form", plain, stacked, where)
+        except Unstackable as found:
+            reason = str(found)
+            if method == "stacked":
+                refuse("method", "'stacked'", f"the module cannot be stacked: {reason}; leave it out")
+    if method == "vmap" or (method is None and _vectorises(model, where)):
+        reason = reason if method == "vmap" else f"{reason}, but torch vectorises all of its layers"
+        return Gradients("vmap", reason, Vmap(model, layout, loss, autocast), None, where)
+    return Gradients("loop", reason, Loop(model, layout, loss, autocast), None, where)
+
+
+def _stacked(
+    model: nn.Module,
+    layout: ParameterLayout,
+    loss: Callable[..., Any],
+    device: torch.device,
+    dtype: torch.dtype,
+    autocast: torch.dtype | None,
+) -> Stacked:
+    columns = loops_for(device, dtype, autocast) is None
+    net = trace(model, join=columns)
+    fixed = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+    return Stacked(net, layout, fixed, stacked_loss(mean_loss(loss)), loss, autocast, columns)
+
+
+def _vectorises(model: nn.Module, device: torch.device) -> bool:
+    leaves = [m for m in model.modules() if not list(m.children())]
+    return device.type != "cpu" and all(isinstance(m, VECTORISED) for m in leaves) and not hidden_behaviour(model)
+
+
+def verified(
+    proposed: Gradients,
+    original: nn.Module,
+    W: Tensor,
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor | None = None,
+    forced: bool = False,
+) -> Gradients:
+    """What was proposed, or the loop where it does not give what plain autograd through the original module gives.
+
+    Costs gradients of two users on three rows, by plain autograd and by the method.
+    """
+    suited = proposed.for_features(tuple(x.shape[2:]))
+    if forced and suited is not proposed:
+        refuse("method", repr(proposed.method), f"the module cannot be stacked: {suited.reason}; leave it out")
+    state = dict(suited.model.named_parameters()) | dict(suited.model.named_buffers())
+    reference = Reference(original, state, suited.layout, suited.plain.loss, suited.device)
+    with torch.inference_mode(False), preserve_rng(suited.device), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        chosen = _compared(suited, reference, usable(W), usable(x), y, mask)
+    if forced and chosen.method != proposed.method:
+        refuse("method", repr(proposed.method), f"{chosen.reason}; leave it out")
+    return chosen
+
+
+def _compared(
+    proposed: Gradients, reference: Reference, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None
+) -> Gradients:
+    def difference(candidate: Candidate, even: bool = False) -> str:
+        return obstacle(candidate, reference, questions(W, x, y, mask, proposed.layout, even), proposed.layout)
+
+    try:
+        if proposed.method != "loop":
+            fast = _stacked_answer if proposed.stacked is not None else partial(_plain_answer, Vmap, drops=False)
+            reason = difference(partial(fast, proposed), even=proposed.method == "vmap") or reference.needs_loop
+            if not reason:
+                return proposed.dropping(reference.drops)
+            proposed = proposed.by_loop(reason)
+        _accept_loop(reference, difference(lambda question: _plain_answer(Loop, proposed, question, reference.drops)))
+    except Unanswered as error:  # the module itself fails: the loop will say why
+        proposed = proposed.by_loop(str(error))
+    return proposed.dropping(reference.drops)
+
+
+def _stacked_answer(proposed: Gradients, question: Question) -> Answer:
+    """The stacked method's, without autocast, in workspaces of its own."""
+    assert proposed.stacked is not None
+    stacked = replace(proposed.stacked, compute=None, _workspaces=SimpleQueue())
+    loss, grad = stacked.value_and_grad(question.W, question.examples)
+    assert grad is not None
+    return Answer(stacked.outputs(question.W, question.x), loss, grad)
+
+
+def _plain_answer(kind: type[Loop], proposed: Gradients, question: Question, drops: bool) -> Answer:
+    plain = kind(proposed.model, proposed.layout, proposed.plain.loss, drops=drops)
+    outputs = []
+    for i in range(len(question.W)):
+        with seeded(None, proposed.device):  # the random numbers that the reference draws
+            outputs.append(plain.outputs(question.W[i : i + 1], question.x[i : i + 1]))
+    examples = question.examples if kind is Loop else replace(question.examples, mask=None)
+    loss, grad, _ = plain.value_and_grad(question.W, examples)
+    assert grad is not None
+    return Answer(torch.cat(outputs), loss, grad)
+
+
+def _accept_loop(reference: Reference, reason: str) -> None:
+    """Refuse a module whose copy is another function, or loses what the module changes."""
+    if reference.assigned:
+        raise InputError(
+            f"model is a module that assigns to its buffer {reference.assigned} in forward, which would be lost; "
+            f"write into it instead, with self.{reference.assigned}.copy_(...)"
+        )
+    if reason and not reference.inconsistent and UNDECIDED not in reason:
+        raise InputError(
+            f"model is a module whose copy computes something else ({reason}), but a copy is trained; "
+            "do not call its layers from functions that were made outside of forward, as in lambda x: self.layer(x)"
+        )
+
+
+def _check_hooks(model: nn.Module) -> None:
+    """Refuse parameters whose hooks change their gradients: those are no gradients of a function, and would be lost."""
+    for name, p in model.named_parameters():
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            refuse(f"model.{name}", "a parameter with gradient hooks", "they are not called here; remove them")
