@@ -47,6 +47,8 @@ FLAGS = (
     Flag("--anderson", "anderson.memory", "MEMORY", "Anderson acceleration with this memory; 0 is none.", ALGORITHM),
     Flag("--participation", "participation.probability", "P", "Probability that a user takes part in a round.",
          ALGORITHM),
+    Flag("--stragglers", "participation.stragglers", "FACTOR",
+         "Answers take time: how many times slower the slowest user is; rounds do not wait for it.", ALGORITHM),
     Flag("--absent", "participation.absent", "hold|paper", "What absent users do.", ALGORITHM, True,
          configs.choices("participation.absent")),
     Flag("--rounds", "run.rounds", "N", "How many rounds.", RUN),

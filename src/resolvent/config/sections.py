@@ -166,10 +166,15 @@ class AndersonSection:
 
 @dataclass(frozen=True)
 class ParticipationSection:
-    """Everyone, each with a probability, or a fixed number of users."""
+    """Everyone, each with a probability, a fixed number of users, or everyone with answers that take time."""
 
     probability: float | None = None
     size: int | None = None
+    stragglers: float | None = None
+    """How many times slower the slowest user is than the fastest, in simulated seconds."""
+    close: float | None = None
+    """The share of those at work after whose answers a round closes; None: as rs.Stragglers has it, like `spread`."""
+    spread: float | None = None
     absent: Literal["hold", "paper"] = BERNOULLI["absent"]
 
 

@@ -15,7 +15,7 @@ from resolvent.config.sections import SCHEDULES, SchemeSection
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.tasks import Task, task, within
 from resolvent.iteration.anderson import Anderson
-from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation
+from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation, Stragglers
 from resolvent.iteration.scheme import TABLE, Number, Scheme, named
 from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
 from resolvent.solving.solve import check
@@ -150,9 +150,15 @@ def _local(config: Config, forward: bool) -> Any:
 
 def _participation(config: Config) -> Participation:
     p = config.participation
-    if p.probability is not None and p.size is not None:
-        raise InputError("participation.probability and participation.size are both given; give one of them")
+    kinds = [name for name in ("probability", "size", "stragglers") if getattr(p, name) is not None]
+    if len(kinds) > 1:
+        raise InputError(f"participation.{kinds[0]} and participation.{kinds[1]} are both given; give one of them")
+    timing = {name: value for name in ("close", "spread") if (value := getattr(p, name)) is not None}
+    if timing and p.stragglers is None:
+        raise InputError(f"participation.{next(iter(timing))} is given, but there are no stragglers; give them too")
     with within("participation"):
+        if p.stragglers is not None:
+            return Stragglers(p.stragglers, **timing)
         if p.size is not None:
             return FixedSize(p.size, absent=p.absent)
         return Everyone() if p.probability is None else Bernoulli(p.probability, absent=p.absent)

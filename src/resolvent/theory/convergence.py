@@ -52,6 +52,12 @@ def _uncovered(setting: Setting) -> str | None:
         return "no theorem covers these alpha, beta and gamma"
     if setting.stale or setting.missing:
         return "no theorem covers users who are left behind"
+    if setting.late:
+        return (
+            "late answers are covered by ARock (Peng, Xu, Yan and Yin, 2016) only where T is averaged, delays stay "
+            "below tau rounds, those who answer are drawn at random, and gamma is below about "
+            "1/(1 + 2 tau/sqrt(users)): here that is not checked"
+        )
     if setting.partial and not setting.random:
         return "no theorem covers users who come in a given order"
     if not setting.exact:

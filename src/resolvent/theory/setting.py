@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from resolvent.iteration.acceleration import Accelerate
-from resolvent.iteration.participation import Bernoulli, FixedSize, Participation, Trace
+from resolvent.iteration.participation import Bernoulli, FixedSize, Participation, Stragglers, Trace
 from resolvent.iteration.scheme import Scheme, cancels
 from resolvent.local.law import Law, UserFacts
 from resolvent.local.operators import law_of, local_operator
@@ -125,12 +125,19 @@ class Setting:
             return not bool(who.masks.all())
         if isinstance(who, FixedSize) and problem is not None:
             return who.n < problem.users
+        if isinstance(who, Stragglers) and who.close == 1:  # every round waits for everybody
+            return False
         return not who.full and (problem is None or problem.users > 1)
 
     @property
     def random(self) -> bool:
         """Whether those present are drawn at random, everybody with the same chance in every round."""
         return isinstance(self.participation, (Bernoulli, FixedSize))
+
+    @property
+    def late(self) -> bool:
+        """Whether answers may come rounds after their questions."""
+        return isinstance(self.participation, Stragglers) and self.partial
 
     @property
     def stale(self) -> bool:
