@@ -3,6 +3,7 @@ model computes."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -297,6 +298,18 @@ def test_constants() -> None:
 def test_targets_that_a_loss_cannot_have_are_refused() -> None:
     with pytest.raises(rs.errors.InputError, match="counts are needed"):
         LinearModel(Poisson, [np.ones((2, 1)), np.ones((3, 1))], [[1, 2], [1, -1, 0]])
+
+
+def test_targets_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(rs.errors.InputError, match="b is NaN or infinite for user 1"):
+        LinearModel(partial(Huber, delta=1.0), np.ones((2, 2, 1)), [[1, 2], [np.nan, 0]])
+
+
+def test_a_logistic_problem_can_be_pickled_after_its_gaps_were_asked_for() -> None:
+    problem = rs.make_logistic(users=2, rows=20, dim=3)
+    W = torch.ones(1, 3, dtype=torch.float64)
+    gap = problem.gap(W)
+    assert torch.equal(pickle.loads(pickle.dumps(problem)).gap(W), gap)
 
 
 @both

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,28 +31,25 @@ class Logistic(LinearModel):
         super().__init__(LogisticLoss, A, b, reg, weights)
 
 
-@dataclass(frozen=True, eq=False)
 class LogisticLoss:
     """log(1 + e^(-b t)) for labels b = -1 and +1."""
 
-    b: Tensor
     largest_slope = 1.0
     largest_curvature = 0.25
     curvature_rate = 1.0
+
+    def __init__(self, b: Tensor) -> None:
+        self.b, self.minus_b = b, -b
 
     def check(self) -> None:
         if not bool((self.b.abs() == 1).all()):
             raise InputError("b holds other values than -1 and +1, but those are the two labels (0/1: use 2*b - 1)")
 
-    @cached_property
-    def _minus_b(self) -> Tensor:
-        return -self.b
-
     def value(self, t: Tensor) -> Tensor:
-        return softplus(self._minus_b * t)
+        return softplus(self.minus_b * t)
 
     def slope(self, t: Tensor) -> Tensor:
-        return t.mul_(self._minus_b).sigmoid_().mul_(self._minus_b)
+        return t.mul_(self.minus_b).sigmoid_().mul_(self.minus_b)
 
     def slope_size(self, t: Tensor) -> Tensor:
         return self.slope(t.clone()).abs()
@@ -63,30 +58,42 @@ class LogisticLoss:
         q = torch.sigmoid(t)  # whatever the label: phi'' is even
         return q * (1 - q)
 
-    def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
-        """With phi(a) = log(1 + e^-a) of the margins a = b t: the difference of the first two terms is
-        log1p(q expm1(-h)) with q = sigmoid(-a). Below |h| = 1e-3 what is left after subtracting q h would be rounding,
-        and Taylor's formula to fifth order is good to 1e-12 relative. Where expm1 would overflow the two terms are far
-        apart."""
-        a = self.b * t
-        q = torch.sigmoid(-a)
-        v = q * (1 - q)
-        odd = (2 * q - 1) * v
-        c2, c3, c4, c5 = v / 2, odd / 6, (1 - 6 * v) * v / 24, (1 - 12 * v) * odd / 120
-
-        def divergence(h: Tensor) -> Tensor:
-            h = h * self.b
-            near = h * h * (c2 + h * (c3 + h * (c4 + h * c5)))
-            small = h.abs() < 1e-3
-            if bool(small.all()):
-                return near
-            far = torch.where(h < -FAR, softplus(-a - h) - softplus(-a), torch.log1p(q * torch.expm1(-h)))
-            return torch.where(small, near, far + q * h)
-
-        return divergence
+    def divergence(self, t: Tensor) -> LogisticDivergence:
+        return LogisticDivergence.at(self.b * t, self.b)
 
     def weighted(self, weight: Floats) -> WeightedLogistic:
         return WeightedLogistic(self.b.numpy(), weight)
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticDivergence:
+    """phi(a + b h) - phi(a) - phi'(a) b h as a function of h, for phi(a) = log(1 + e^-a) of the margins a = b t.
+
+    It is never negative, and nothing cancels. The difference of the first two terms is log1p(q expm1(-b h)) with
+    q = sigmoid(-a). Below |h| = 1e-3 what is left after subtracting q b h would be rounding, and Taylor's formula to
+    fifth order is good to 1e-12 relative. Where expm1 would overflow the two terms are far apart.
+    """
+
+    a: Tensor
+    b: Tensor
+    q: Tensor
+    taylor: tuple[Tensor, Tensor, Tensor, Tensor]
+
+    @staticmethod
+    def at(a: Tensor, b: Tensor) -> LogisticDivergence:
+        q = torch.sigmoid(-a)
+        v = q * (1 - q)
+        odd = (2 * q - 1) * v
+        return LogisticDivergence(a, b, q, (v / 2, odd / 6, (1 - 6 * v) * v / 24, (1 - 12 * v) * odd / 120))
+
+    def __call__(self, h: Tensor) -> Tensor:
+        h, (c2, c3, c4, c5) = h * self.b, self.taylor
+        near = h * h * (c2 + h * (c3 + h * (c4 + h * c5)))
+        small = h.abs() < 1e-3
+        if bool(small.all()):
+            return near
+        far = torch.where(h < -FAR, softplus(-self.a - h) - softplus(-self.a), torch.log1p(self.q * torch.expm1(-h)))
+        return torch.where(small, near, far + self.q * h)
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,6 +43,7 @@ class LinearModel:
         finite(self.rows.gather([bucket.A.sum((1, 2)) for bucket in self.rows.buckets]), "A")
         for bucket in self.rows.buckets:
             loss(bucket.b if bucket.mask is None else bucket.b[bucket.mask > 0]).check()
+        finite(self.rows.gather([bucket.b.sum(1) for bucket in self.rows.buckets]), "b")
         self.weights = as_weights(weights, self.users, like)
         self.reg = 1 / (self.users * self.sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
         if self.reg.shape not in ((), (self.users,)) or not bool((torch.isfinite(self.reg) & (self.reg >= 0)).all()):

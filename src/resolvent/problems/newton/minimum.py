@@ -33,7 +33,7 @@ class Minimum:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class StackedRows:
     """All users' rows C (n, d), with their targets and weights (n,), and the loss that these have."""
 
     C: Floats
@@ -46,7 +46,7 @@ class Rows:
         loss = self.loss(self.target, self.weight)
         return Objective(self.C if C is None else C, np.zeros(len(self.C)), loss, ridge, rotated)
 
-    def take(self, some: Any) -> Rows:
+    def take(self, some: Any) -> StackedRows:
         return replace(self, C=self.C[some], target=self.target[some], weight=self.weight[some])
 
 
@@ -63,7 +63,7 @@ def minimum(
     if needed > room():
         return Minimum.unknown(f"finding the minimum takes {gib(needed)}, and this machine has {gib(room())}")
     C, target = (np.concatenate(parts).astype(np.float64, copy=False) for parts in zip(*users, strict=True))
-    rows = Rows(C, target, np.repeat(weights, [len(A) for A, _ in users]), loss)
+    rows = StackedRows(C, target, np.repeat(weights, [len(A) for A, _ in users]), loss)
     return _without_ridge(rows) if ridge == 0 else _with_ridge(rows.objective(ridge))
 
 
@@ -71,7 +71,7 @@ def _with_ridge(objective: Objective) -> Minimum:
     return _accepted(objective, minimise(objective, np.zeros(objective.C.shape[1])))
 
 
-def _without_ridge(rows: Rows) -> Minimum:
+def _without_ridge(rows: StackedRows) -> Minimum:
     """In coordinates along the singular vectors of the rows, scaled to length one beforehand: scales of rows and of
     features do not decide what is zero."""
     lengths = np.linalg.norm(rows.C, axis=1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from resolvent.errors import InputError
 from resolvent.problems.custom import Custom
-from resolvent.problems.verify.lines import Line, line_of_gradients, line_of_values
+from resolvent.problems.verify.lines import LineProfile, line_of_gradients, line_of_values
 
 CLOSER, CLOSEST = 30.0, 3
 """A point outside the domain comes CLOSER times nearer to the start, CLOSEST times at most."""
@@ -49,7 +49,7 @@ class Examiner:
         unit: Tensor = torch.from_numpy(v / np.linalg.norm(v, axis=1, keepdims=True)).to(self.problem.weights)
         return unit
 
-    def line(self, x: Tensor, reach: Tensor, v: Tensor | None = None) -> Line:
+    def line(self, x: Tensor, reach: Tensor, v: Tensor | None = None) -> LineProfile:
         """How f changes from x along v, or a random direction: from values or, where there are none, from gradients."""
         v = self.directions() if v is None else v
         if self.offers("value"):

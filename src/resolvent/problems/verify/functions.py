@@ -9,7 +9,7 @@ from torch import Tensor
 
 from resolvent.problems.verify.claims import Subgradient
 from resolvent.problems.verify.examiner import Examiner, Place
-from resolvent.problems.verify.lines import Line, Tolerance, settle
+from resolvent.problems.verify.lines import LineProfile, Tolerance, settle
 
 INEXACT = 1e-4
 """The relative error of a prox that is forgiven: it may be an iteration."""
@@ -59,7 +59,7 @@ def check_slopes(examiner: Examiner, places: list[Place], eta: float) -> list[Su
     return subgradients
 
 
-def check_convex(examiner: Examiner, line: Line) -> None:
+def check_convex(examiner: Examiner, line: LineProfile) -> None:
     """Values halfway between two points are no higher than their mean."""
     if examiner.problem.convex and (found := line.convex()) is not None:
         examiner.refuse(
@@ -71,7 +71,7 @@ def check_convex(examiner: Examiner, line: Line) -> None:
         )
 
 
-def check_gradient(examiner: Examiner, line: Line, g: Tensor) -> None:
+def check_gradient(examiner: Examiner, line: LineProfile, g: Tensor) -> None:
     """A subgradient for convex f; otherwise a gradient almost everywhere."""
     convex = examiner.problem.convex
     found = line.subgradient(g) if convex else line.gradient(g)

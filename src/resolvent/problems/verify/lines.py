@@ -52,7 +52,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Line:
+class LineProfile:
     """How f changes from x (users, d) along steps d_k of both directions, (steps, 2, users), and how exactly."""
 
     x: Tensor
@@ -125,7 +125,7 @@ def settle(slopes: Tensor) -> tuple[Tensor, Tensor]:
     return spread < SETTLED * size, spread
 
 
-def line_of_values(value: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, reach: Tensor) -> Line:
+def line_of_values(value: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, reach: Tensor) -> LineProfile:
     """Along unit vectors v, steps up to `reach`, (users,)."""
     fx, points = value(x), _points(x, v, reach)
     there = torch.stack([torch.stack([value(y) for y in pair]) for pair in points])
@@ -135,10 +135,10 @@ def line_of_values(value: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, reac
     size = torch.maximum(there.abs().nan_to_num(0, 0, 0).amax(1), fx.abs())
     eps = _precision(there.flatten(0, 1))
     rounding = 50 * eps * size + (again - fx).abs().nan_to_num(0, 0, 0)
-    return Line(x, points - x, rises, _below(second) + rounding, eps)
+    return LineProfile(x, points - x, rises, _below(second) + rounding, eps)
 
 
-def line_of_gradients(grad: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, reach: Tensor) -> Line:
+def line_of_gradients(grad: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, reach: Tensor) -> LineProfile:
     """For convex f, f(y) - f(x) <= grad f(y) . (y - x): gradients bound what values would show."""
     gx, points = grad(x), _points(x, v, reach)
     there = torch.stack([torch.stack([grad(y) for y in pair]) for pair in points])
@@ -146,7 +146,7 @@ def line_of_gradients(grad: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, re
     eps = _precision(there.flatten(0, 1).movedim(1, 2).flatten(0, 1))
     rounding = 50 * eps * there.norm(dim=3).nan_to_num(0, 0, 0).amax(1)
     second = (there.sum(1) - 2 * gx).norm(dim=2).nan_to_num(0, 0, 0)
-    return Line(x, steps, (there * steps).sum(3), (_below(second) + rounding) * steps.norm(dim=3).amax(1), eps)
+    return LineProfile(x, steps, (there * steps).sum(3), (_below(second) + rounding) * steps.norm(dim=3).amax(1), eps)
 
 
 def _unsteady(rises: Tensor, lengths: Tensor) -> Tensor:
