@@ -3,8 +3,8 @@
     python -m bench.stragglers                                # a table
     python -m bench.stragglers docs/images/stragglers.png     # and the picture of docs/guide.md
 
-Users answer in 1 to 30 seconds. A synchronous round (close = 1) waits for the slowest; the others close after some of the
-answers and take the rest in when they come.
+Users answer in 1 to 30 seconds. A synchronous round (close = 1) waits for the slowest. The others close after some of
+the answers, and later ones count when they come.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ def change(**arrays: Any) -> dict[str, Any]:
         ({"x_train": DIGITS[0]}, ["lacks y_train, x_test, y_test"]),
         (change(x_test=DIGITS[2] / 255), ["other types", "uint8"]),
         (change(y_test=DIGITS[3] / 2), ["other types", "whole labels"]),
-        (change(y_test=DIGITS[3][1:]), ["6 images", "(5,)", "a label each"]),
+        (change(y_test=DIGITS[3][1:]), ["6 images", "(5,)", "one label per image"]),
         (change(y_test=DIGITS[3] + 10), ["labels", "0 to 9 are needed"]),
         (change(y_test=DIGITS[3].astype(int) - 10), ["labels -", "0 to 9 are needed"]),
         (change(x_train=DIGITS[0][:, :5], x_test=DIGITS[2][:, :5]), ["images of shape (5, 28)", "(1, 28, 28)"]),

@@ -269,7 +269,7 @@ REFUSED: dict[str, tuple[Callable[[], object], list[str]]] = {
     "equal Dirichlet": (lambda: split("dirichlet:1", TEN, 5, equal=True), ["equal is True", "differ in size"]),
     "no users": (lambda: split("iid", TEN, 0), ["users is 0", ">= 1"]),
     "more users than rows": (lambda: split("iid", TEN, 201), ["users is 201", "200 rows"]),
-    "no rows": (lambda: split("iid", [], 1), ["y is of shape (0,)", "one label a row"]),
+    "no rows": (lambda: split("iid", [], 1), ["y is of shape (0,)", "one label per row"]),
     "a table": (lambda: split("iid", np.ones((3, 2)), 1), ["y is of shape (3, 2)"]),
     "shards of a regression": (lambda: split("shards:1", REAL, 1), ["y is real-valued", "shards needs classes", "iid"]),
     "sorted regression": (lambda: split("sorted:1", REAL, 1), ["y is real-valued", "sorted needs classes"]),

@@ -199,17 +199,17 @@ def test_a_finished_run_is_verified(originals: dict[str, Folder], tmp_path: Path
         experiment.resume(run, progress=False)
 
 
-def test_a_checkpoint_of_another_run_is_passed_over(originals: dict[str, Folder], tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_skipped(originals: dict[str, Folder], tmp_path: Path) -> None:
     run = copied(originals["torn"], tmp_path / "torn")
     other = interrupted(tmp_path / "other", at=9, tree=TREE | {"scheme": {"eta": 0.5}})
     for path in other.checkpoints.iterdir():
         shutil.copy(path, run.checkpoints)
     outcome = experiment.resume(run, progress=False)
-    assert "another run's" in outcome.messages[0]
+    assert "belongs to another run" in outcome.messages[0]
     assert rows_of(run) == rows_of(originals["whole"])
 
 
-def test_a_checkpoint_under_another_round_is_passed_over(originals: dict[str, Folder], tmp_path: Path) -> None:
+def test_a_checkpoint_under_another_round_is_skipped(originals: dict[str, Folder], tmp_path: Path) -> None:
     run = copied(originals["torn"], tmp_path)
     last = max(run.checkpoints.iterdir())
     last.rename(last.with_name("00000099" + last.name[8:]))
