@@ -1024,6 +1024,36 @@ def test_a_checkpoint_that_does_not_say_whether_users_are_together() -> None:
             assert torch.equal(one.state.u, other.state.u)
 
 
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "anderson": {"anderson": 2},
+    "anderson_on_mean": {"anderson": rs.Anderson(2, on="mean")},
+    "hold": {"participation": rs.Bernoulli(0.6), "anderson": 2},
+    "paper": {"participation": rs.Bernoulli(0.6, absent="paper"), "average": "suffix"},
+    "average": {"average": "ergodic"},
+}
+
+
+@quietly
+@pytest.mark.parametrize("name", rs.TABLE)
+@pytest.mark.parametrize("more", CONFIGURATIONS)
+@pytest.mark.parametrize("problem", ["squares", "logistic"])
+def test_runs_stored_by_the_first_edition_go_on_to_the_same_bits(name: str, more: str, problem: str) -> None:
+    users = squares() if problem == "squares" else rs.make_logistic(users=4, dim=3, rows=15)
+    given: dict[str, Any] = {"seed": 4, **CONFIGURATIONS[more]}
+    scheme = named(name, 0.02)
+    whole = rs.solve(users, scheme, rounds=12, **given)
+    half = rs.solve(users, scheme, rounds=5, **given)
+    tensors, numbers = first_edition.pack(half.state)
+    old = checkpoint.unpack(tensors, json.loads(json.dumps(numbers)))
+    rest = rs.solve(users, scheme, rounds=7, start=old, **given)
+    for field in ("u", "p", "w", "next", "met"):
+        assert torch.equal(getattr(whole.state, field), getattr(rest.state, field)), field
+    pd.testing.assert_frame_equal(
+        rest.history.drop(columns="seconds"), whole.history[5:].drop(columns="seconds").reset_index(drop=True)
+    )
+
+
 # --- participation ---------------------------------------------------------------------------------------------------
 
 

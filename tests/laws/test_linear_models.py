@@ -309,6 +309,7 @@ def test_a_logistic_problem_can_be_pickled_after_its_gaps_were_asked_for() -> No
     problem = rs.make_logistic(users=2, rows=20, dim=3)
     W = torch.ones(1, 3, dtype=torch.float64)
     gap = problem.gap(W)
+    assert gap is not None
     assert torch.equal(pickle.loads(pickle.dumps(problem)).gap(W), gap)
 
 
