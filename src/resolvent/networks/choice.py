@@ -131,7 +131,10 @@ def verified(
         chosen = _compared(suited, reference, usable(W), usable(x), y, mask)
     if forced and chosen.method != proposed.method:
         refuse("method", repr(proposed.method), f"{chosen.reason}; leave it out")
-    return chosen
+    if chosen.stacked is None:
+        return chosen
+    like = W.new_empty(0, device=chosen.device)
+    return replace(chosen, choices=chosen.stacked.arranged(tuple(x.shape[2:]), like).choices)
 
 
 def _compared(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 Map = Callable[[Tensor], Tensor]
+_capture: object | None = None
+
+
+def captured_now() -> object | None:
+    """What stands for the capture that is under way; None: there is none."""
+    return _capture
 
 
 class Captured:
@@ -44,5 +52,27 @@ class Captured:
                 self.function(self._argument)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with uncollected(), torch.cuda.graph(self._graph), _capturing():
             self._result = self.function(self._argument)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without automatic garbage collection: a graph that is freed while another is captured spoils the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _capturing() -> Iterator[None]:
+    global _capture
+    before, _capture = _capture, object()
+    try:
+        yield
+    finally:
+        _capture = before

@@ -43,6 +43,8 @@ class Gradients:
     plain: Loop
     stacked: Stacked | None
     device: torch.device
+    choices: tuple[str, ...] = ()
+    """On a GPU, how each convolution is computed, one sentence each."""
 
     @property
     def model(self) -> nn.Module:

@@ -111,8 +111,11 @@ class Neural:
 
     @property
     def method(self) -> str:
-        """How gradients are computed, and why: "stacked: ...", "vmap: ..." or "loop: ...". It never changes."""
-        return f"{self.gradients.method}: {self.gradients.reason}"
+        """How gradients are computed, and why: "stacked: ...", "vmap: ..." or "loop: ...". It never changes.
+
+        On a GPU it also says how each convolution is computed.
+        """
+        return "; ".join([f"{self.gradients.method}: {self.gradients.reason}", *self.gradients.choices])
 
     @property
     def way(self) -> str:

@@ -32,7 +32,8 @@ class Context:
 
     `owns_input`: no other layer reads the input, so it may be overwritten. `needs_input_grad`: whether the gradient at
     the input is needed. `prologue` and `epilogue` are replayed once, before the first block and after the last one.
-    `add`: the weights' gradient is added to what is there.
+    `add`: the weights' gradient is added to what is there. `bias`, `bias_grad` and `add_bias` are those of the
+    biases of a layer that has kernels and biases.
     """
 
     tape: Tape
@@ -46,6 +47,9 @@ class Context:
     epilogue: Tape
     add: bool = False
     saved: Any = None
+    bias: Tensor | None = None
+    bias_grad: Tensor | None = None
+    add_bias: bool = False
 
     def empty(self, name: Any, *shape: int) -> Tensor:
         return self.tape.workspace.empty((self.stage, self.users, name), self.users, shape)

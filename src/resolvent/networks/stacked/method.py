@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,7 +15,9 @@ from torch import Tensor
 
 from resolvent.networks.layout import ParameterLayout
 from resolvent.networks.plain import Examples
+from resolvent.networks.stacked.arrange import Arranged, arrange
 from resolvent.networks.stacked.convolution import Conv, ConvPool
+from resolvent.networks.stacked.cuda.obstacle import obstacle
 from resolvent.networks.stacked.layers import Shape
 from resolvent.networks.stacked.losses import StackedLoss
 from resolvent.networks.stacked.net import Net
@@ -85,12 +87,13 @@ class Stacked:
     loss: Callable[..., Any]
     compute: torch.dtype | None = None
     columns: bool = True
+    _arranged: dict[Hashable, Arranged] = field(default_factory=dict)
     _workspaces: SimpleQueue[Workspace] = field(default_factory=SimpleQueue)
 
     def value_and_grad(self, W: Tensor, given: Examples, with_grad: bool = True) -> tuple[Tensor, Tensor | None]:
         """Each user's loss (users,), and gradient (users, d) if asked for."""
         loss_form = self._loss_form(given.x, given.y)
-        jobs = self._plan(W.device, given.x, whole=loss_form is None)
+        jobs = self._plan(W, given.x, whole=loss_form is None)
         weight = None if loss_form is None else loss_form.weigh(given.y, given.mask, W)
 
         loss = W.new_zeros(len(given.x))
@@ -121,7 +124,7 @@ class Stacked:
                     outs.append(program.forward(x[job.who, a:b], {}).movedim(-1, 1).clone())
                 return outs
 
-        jobs = self._plan(W.device, x)
+        jobs = self._plan(W, x)
         parts: dict[int, list[Tensor]] = {}
         for job, blocks in zip(jobs, parallel_map(work, jobs, W.device), strict=True):
             parts.setdefault(job.first, []).extend(blocks)
@@ -129,7 +132,17 @@ class Stacked:
 
     def check(self, features: Shape) -> None:
         """Raise Unstackable where a layer cannot take images of this shape."""
-        self._width(features)
+        self._width(features, self.net)
+
+    def arranged(self, features: Shape, like: Tensor) -> Arranged:
+        """The net for images of this shape where `like` is, and how its convolutions are computed there."""
+        key = (features, like.device, like.dtype, self.compute)
+        if key not in self._arranged:
+            known = Arranged(self.net)
+            if like.is_cuda:
+                known = arrange(self.net, features, obstacle(like.device, like.dtype, self.compute))
+            self._arranged[key] = known
+        return self._arranged[key]
 
     def _loss_form(self, x: Tensor, y: Tensor) -> StackedLoss | None:
         """The stacked form of the loss, if it takes outputs and targets of these shapes."""
@@ -137,21 +150,23 @@ class Stacked:
             return None
         return self.loss_form if self.loss_form.takes(self.net.shapes(tuple(x.shape[2:]))[-1], y) else None
 
-    def _width(self, features: Shape) -> int:
+    def _width(self, features: Shape, net: Net) -> int:
         """How many numbers one image has in the largest value."""
-        shapes = self.net.shapes(features)
+        shapes = net.shapes(features)
         width = max(map(prod, shapes))
-        for stage in self.net.stages if self.columns else ():
+        for stage in net.stages if self.columns else ():
             conv = stage.layer.wide if isinstance(stage.layer, ConvPool) else stage.layer
             if isinstance(conv, Conv):
                 width = max(width, conv.columns(shapes[stage.inputs[0]]))
         return width
 
-    def _plan(self, device: torch.device, x: Tensor, whole: bool = False) -> list[Job]:
+    def _plan(self, like: Tensor, x: Tensor, whole: bool = False) -> list[Job]:
+        features = tuple(x.shape[2:])
         numbers = BLOCK_NUMBERS * COLUMNS if self.columns else BLOCK_NUMBERS
-        if device.type == "cuda":
-            numbers = min(CUDA_BLOCK_NUMBERS, torch.cuda.get_device_properties(device).total_memory // CUDA_SHARE)
-        return plan_jobs(len(x), x.shape[1], self._width(tuple(x.shape[2:])), self.layout.dim, numbers, whole)
+        if like.is_cuda:
+            numbers = min(CUDA_BLOCK_NUMBERS, torch.cuda.get_device_properties(like.device).total_memory // CUDA_SHARE)
+        width = self._width(features, self.arranged(features, like).net)
+        return plan_jobs(len(x), x.shape[1], width, self.layout.dim, numbers, whole)
 
     @contextmanager
     def _workspace(self, like: Tensor) -> Iterator[Workspace]:
@@ -173,14 +188,15 @@ class Stacked:
         if key not in workspace.programs:
             if len(workspace.programs) >= CACHED_PROGRAMS:
                 workspace.clear()
-            users, n, *features = x.shape
+            users, n, *rest = x.shape
+            features = tuple(rest)
             workspace.programs[key] = Program(
                 workspace,
-                self.net,
+                self.arranged(features, workspace.like).net,
                 self.layout,
                 self.fixed,
                 users,
-                tuple(features),
+                features,
                 n,
                 with_grad,
                 with_dropout,
@@ -195,7 +211,9 @@ class Stacked:
         with self._workspace(W) as workspace, torch.no_grad():
             noise: dict[int, Tensor] = {}
             if given.seeds is not None:
-                noise = draw_noise(self.net, tuple(x.shape[2:]), x.shape[1], given.seeds[who].tolist(), W)
+                features = tuple(x.shape[2:])
+                net = self.arranged(features, W).net
+                noise = draw_noise(net, features, x.shape[1], given.seeds[who].tolist(), W)
             programs = [self._program(workspace, x[:, a:b], rows is not None, bool(noise)) for a, b in job.blocks]
             programs[0].load_parameters(W if len(W) == 1 else W[who])
             parts = [{k: drawn[..., a:b] for k, drawn in noise.items()} for a, b in job.blocks]

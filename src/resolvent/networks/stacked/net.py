@@ -13,15 +13,20 @@ from resolvent.networks.stacked.pools import MaxPool
 
 @dataclass(frozen=True)
 class Stage:
-    """One layer, the values it reads (0 is the data, k the result of stage k - 1), and its parameter's name.
+    """One layer, the values it reads (0 is the data, k the result of stage k - 1), and its parameters' names.
 
-    `owns_input`: it may overwrite its input.
+    `owns_input`: it may overwrite its input. `bias`: of a layer that has kernels and biases.
     """
 
     layer: Layer
     inputs: tuple[int, ...]
     parameter: str | None = None
     owns_input: bool = False
+    bias: str | None = None
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.parameter, self.bias) if name is not None)
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,10 @@ class Net:
 def improved(stages: list[Stage], join: bool) -> Net:
     """The net of these stages after all rewrites; `join`: a first convolution and its pooling may become one stage."""
     stages = _pool_early(_cancel_lifts(_pool_early(stages)))
-    return Net(_mark_owners(_join(stages) if join else stages))
+    return Net(mark_owners(_join(stages) if join else stages))
 
 
-def _consumers(stages: list[Stage]) -> list[int]:
+def consumers(stages: list[Stage]) -> list[int]:
     count = [0] * (len(stages) + 1)
     for stage in stages:
         for i in stage.inputs:
@@ -57,7 +62,7 @@ def _pool_early(stages: list[Stage]) -> list[Stage]:
 
     Added heights move before them too, so that layers over one axis are treated like those over two.
     """
-    stages, count = list(stages), _consumers(stages)
+    stages, count = list(stages), consumers(stages)
     moved = True
     while moved:
         moved = False
@@ -78,7 +83,7 @@ def _cancel_lifts(stages: list[Stage]) -> list[Stage]:
         if stage.layer == Lift(put=True) and stage.inputs[0] and stages[stage.inputs[0] - 1].layer == Lift(put=False):
             source[k + 1] = source[stages[stage.inputs[0] - 1].inputs[0]]
     stages = [replace(stage, inputs=tuple(source[i] for i in stage.inputs)) for stage in stages]
-    count = _consumers(stages)
+    count = consumers(stages)
     for k in reversed(range(len(stages) - 1)):
         if isinstance(stages[k].layer, Lift) and not count[k + 1]:
             count[stages[k].inputs[0]] -= 1
@@ -96,7 +101,7 @@ def _join(stages: list[Stage]) -> list[Stage]:
     The gradient of its kernels is collected in a buffer of its own and copied at the end, so no other stage may share
     the kernels.
     """
-    count, uses = _consumers(stages), Counter(stage.parameter for stage in stages)
+    count, uses = consumers(stages), Counter(stage.parameter for stage in stages)
     number = {0: 0}
     joined: list[Stage] = []
     for k, stage in enumerate(stages):
@@ -112,9 +117,9 @@ def _join(stages: list[Stage]) -> list[Stage]:
     return joined
 
 
-def _mark_owners(stages: list[Stage]) -> tuple[Stage, ...]:
+def mark_owners(stages: list[Stage]) -> tuple[Stage, ...]:
     """Mark stages that may overwrite their input: the only consumer of a value that its producer no longer reads."""
-    count = _consumers(stages)
+    count = consumers(stages)
 
     def free(i: int) -> bool:
         return i > 0 and count[i] == 1 and not stages[i - 1].layer.needs_output

@@ -6,12 +6,16 @@ runs them, once per block of images.
 
 from __future__ import annotations
 
+from itertools import chain
 from math import prod
 
 import torch
 from torch import Tensor
 
 from resolvent.networks.layout import ParameterLayout
+from resolvent.networks.stacked.cuda import innermost
+from resolvent.networks.stacked.cuda.compiler import prepare
+from resolvent.networks.stacked.fused import FusedConv
 from resolvent.networks.stacked.layers import Context, Linear, Reshape, Shape
 from resolvent.networks.stacked.losses import StackedLoss
 from resolvent.networks.stacked.net import Net
@@ -44,7 +48,7 @@ class Program:
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
         self.weights: dict[str, Tensor] = {}
         self.weight_grads: dict[str, Tensor] = {}
-        for name in dict.fromkeys(stage.parameter for stage in net.stages if stage.parameter is not None):
+        for name in dict.fromkeys(name for stage in net.stages for name in stage.parameters):
             shape = shapes[name] if name in shapes else tuple(fixed[name].shape)
             matrix = (shape[0], prod(shape[1:]))
             self.weights[name] = workspace.empty(("weight", users, name), users, matrix)
@@ -56,6 +60,9 @@ class Program:
             if with_dropout and isinstance(stage.layer, Dropout)
         }
         self.contexts = self._contexts()
+        if workspace.generated:
+            codes = [stage.layer.codes(n, with_grad) for stage in net.stages if isinstance(stage.layer, FusedConv)]
+            prepare(chain.from_iterable(codes), workspace.like.device.index)
         self.features = features
         self.out = self._write_forward(n)
         self.G = workspace.empty(("G", users), users, tuple(self.out.shape[1:])) if with_grad else None
@@ -71,9 +78,9 @@ class Program:
         """One context per stage. An input needs a gradient if it depends on a trained parameter."""
         depends, contexts = [False], []
         for k, stage in enumerate(self.net.stages):
-            name = stage.parameter or ""
+            name, bias = stage.parameter or "", stage.bias or ""
             needs_input_grad = any(depends[i] for i in stage.inputs)
-            depends.append(needs_input_grad or name in self.weight_grads)
+            depends.append(needs_input_grad or name in self.weight_grads or bias in self.weight_grads)
             ctx = Context(
                 self.forward_tape,
                 k,
@@ -86,6 +93,7 @@ class Program:
                 self.epilogue,
             )
             ctx.saved = self.noise.get(k)
+            ctx.bias, ctx.bias_grad = self.weights.get(bias), self.weight_grads.get(bias)
             contexts.append(ctx)
         return contexts
 
@@ -123,18 +131,18 @@ class Program:
     def _write_backward(self, G: Tensor, tape: Tape, add: bool) -> None:
         grads = {len(self.contexts): G}
         self.epilogue.calls.clear()
-        written = self.written = set[
-            str
-        ]()  # of layers that share a parameter, all but the first one add to its gradient
+        # Of layers that share a parameter, all but the first one add to its gradient.
+        written = self.written = set[str]()
         for k in reversed(range(len(self.contexts))):
             if k + 1 not in grads:  # nothing before it is trained
                 continue
             stage, ctx = self.net.stages[k], self.contexts[k]
             ctx.tape, ctx.add = tape, add or stage.parameter in written
-            written.add(stage.parameter or "")
+            ctx.add_bias = add or stage.bias in written
+            written.update(stage.parameters)
             for i, part in zip(stage.inputs, stage.layer.write_backward(ctx, grads.pop(k + 1)), strict=True):
                 last = self.contexts[i - 1] if i else None
-                if part is None or last is None or not (last.needs_input_grad or last.weight_grad is not None):
+                if part is None or last is None or not _trains(last):
                     continue
                 if i in grads:
                     tape.record(grads[i].add_, part)
@@ -153,8 +161,12 @@ class Program:
 
     def _load_block(self, x: Tensor, noise: dict[int, Tensor]) -> None:
         x = x.flatten(2)
-        if self.rows_first:
+        if self.workspace.holds(self.x, x):
+            pass
+        elif self.rows_first:
             self.x.copy_(x)
+        elif self.workspace.generated and innermost.takes(x):
+            innermost.put(x, self.x)
         elif self.x.is_cuda:
             self.x.copy_(x.to(self.x.device, non_blocking=True).mT)
         else:
@@ -192,6 +204,11 @@ class Program:
                 part.copy_(self.weight_grads[name].view_as(part))
             else:
                 part.zero_()
+
+
+def _trains(ctx: Context) -> bool:
+    """Whether a gradient at the stage's result is needed."""
+    return ctx.needs_input_grad or ctx.weight_grad is not None or ctx.bias_grad is not None
 
 
 def draw_noise(net: Net, features: Shape, n: int, seeds: list[int], like: Tensor) -> dict[int, Tensor]:

@@ -17,6 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.networks.cuda_graphs import captured_now, uncollected
+from resolvent.networks.stacked.cuda.launch import thin_product
+from resolvent.networks.stacked.cuda.obstacle import obstacle
+
 ALIGN = 64
 """In numbers: two unrolled vectors of the widest kind, and more than a cache line."""
 
@@ -49,7 +53,8 @@ def loops_for(device: torch.device, dtype: torch.dtype, compute: torch.dtype | N
 class Workspace:
     """Buffers by name, each as large as the largest request under that name, and a cache of programs.
 
-    `aligned`: whether each user's part of a buffer is aligned, as on CPUs.
+    `aligned`: whether each user's part of a buffer is aligned, as on CPUs. `generated`: whether generated CUDA kernels
+    serve here.
     """
 
     def __init__(self, like: Tensor, compute: torch.dtype | None = None) -> None:
@@ -58,8 +63,24 @@ class Workspace:
         self.aligned = like.device.type == "cpu"
         self.kernels = _kernels() if like.is_cuda else None
         self.loops = loops_for(like.device, like.dtype, compute)
+        self.generated = not obstacle(like.device, like.dtype, compute)
         self.programs: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
+        self._held: dict[int, tuple[tuple[object, ...], Tensor]] = {}
+
+    def holds(self, buffer: Tensor, x: Tensor) -> bool:
+        """Whether the buffer has x already, within one capture; if not, it is about to.
+
+        The steps of a captured function follow each other with nothing in between, so that only the first of several
+        on the same data must copy it. Elsewhere a replay may have left other data there.
+        """
+        capture = captured_now()
+        if capture is None:
+            return False
+        content = (capture, x.data_ptr(), x._version, x.shape, x.stride(), x.dtype)
+        held = self._held.get(buffer.data_ptr(), (None, x))[0] == content
+        self._held[buffer.data_ptr()] = content, x  # as long as x is there, nothing else gets its address
+        return held
 
     def clear(self) -> None:
         """Drop all programs and buffers."""
@@ -118,7 +139,7 @@ class Tape:
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            with uncollected(), torch.cuda.graph(self._graph):
                 self._run_calls()
         self._graph.replay()
 
@@ -129,6 +150,8 @@ class Tape:
         """
         if self.workspace.compute is not None:
             self.record(_reduced, a, b, out, add, self.workspace.compute)
+            return
+        if self.workspace.generated and thin_product(self, a, b.mT, out, add):
             return
         if not self.workspace.aligned and a.shape[2] >= LONG * max(a.shape[1], b.shape[2]):
             self._long_product(a, b, out, add)

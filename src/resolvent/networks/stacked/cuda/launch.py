@@ -1,0 +1,91 @@
+"""Launches of generated kernels, recorded on a tape: weight gradients, and thin products as a special case of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from math import ceil
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from resolvent.networks.stacked.cuda import source
+from resolvent.networks.stacked.cuda.compiler import Code, kernel
+from resolvent.networks.stacked.cuda.geometry import Geometry
+from resolvent.networks.stacked.cuda.tiling import stripe
+
+LONG, FEW, MANY = 1024, 32, 1024
+"""A product is thin with rows at least so long, at most so many on one side, and at most so many on the other."""
+
+
+class Target(NamedTuple):
+    """Where a gradient belongs, if anybody wants it, and whether it is added to what is tctx."""
+
+    out: Tensor | None
+    add: bool
+
+
+def weight_gradient(
+    tape: Any,
+    name: Hashable,
+    geometry: Geometry,
+    given: tuple[Tensor, Tensor, Tensor],
+    targets: tuple[Target, Target],
+) -> None:
+    """The gradients of kernels and biases, from inputs, gradients at the result and codes."""
+    x, G, code = given
+    users, n = len(x), x.shape[-1]
+    cut = stripe(geometry, n)
+    count = shares(ceil(n / 32), users * cut.parts, multiprocessors(G.device) * cut.resident)
+    parts = tape.workspace.empty((name, "shares"), count * users, (geometry.parameters,))
+    grid = (count, cut.parts, users)
+    launch(tape, source.weight_gradient(geometry, cut), grid, cut.warps, (x, G, code, parts, n, code.shape[1]))
+    where = [parts if target.out is None else target.out for target in targets]
+    how = [0 if target.out is None else 1 + target.add for target in targets]
+    grid = (ceil(geometry.parameters / 128), users, 1)
+    launch(tape, source.add_shares(geometry), grid, 4, (parts, *where, count, *how))
+
+
+def thin_product(tape: Any, a: Tensor, b: Tensor, out: Tensor, add: bool) -> bool:
+    """out_i = a_i b_i^T for long rows of which a or b has few: the weight gradient of a 1 x 1 convolution of one pixel.
+
+    False where a matrix product is better, or rows do not lie one after the other.
+    """
+    rows, columns, n = a.shape[1], b.shape[1], a.shape[2]
+    whole = a.is_contiguous() and b.is_contiguous() and out.is_contiguous()
+    if not whole or n < LONG or min(rows, columns) > FEW or max(rows, columns) > MANY:
+        return False
+    geometry = Geometry(columns, rows, (1, 1), (1, 1), bias=False)
+    weight_gradient(tape, ("thin", a.shape, b.shape), geometry, (b, a, b), (Target(out, add), Target(None, False)))
+    return True
+
+
+def launch(tape: Any, code: Code, grid: tuple[int, int, int], warps: int, args: tuple[Any, ...]) -> None:
+    device = tape.workspace.like.device
+    launched = kernel(code, device.index)
+
+    def run() -> None:
+        with torch.cuda.device(device):
+            launched(grid=grid, block=(32 * warps, 1, 1), args=args)
+
+    tape.record(run)
+
+
+def multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def divided(most: int, wanted: int) -> int:
+    """The number of shares of `most` turns, at least `wanted` where there are so many, that leaves the least idle."""
+    return min(range(min(wanted, most), most + 1), key=lambda count: (ceil(most / count) * count, count))
+
+
+def shares(groups: int, blocks: int, slots: int) -> int:
+    """In how many shares images go, where each share has so many blocks and the chip so many slots for them.
+
+    The time is that of the blocks which follow each other in a slot; every share also leaves sums to be added up.
+    """
+    return min(
+        range(1, groups + 1),
+        key=lambda count: ceil(blocks * count / slots) * (ceil(groups / count) + 0.3) + 0.005 * count,
+    )

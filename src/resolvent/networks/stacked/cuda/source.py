@@ -1,0 +1,63 @@
+"""CUDA C of each kernel: the layer's shapes and its cut as constants, then the files beside this one."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil
+from pathlib import Path
+
+from resolvent.networks.stacked.cuda.compiler import Code
+from resolvent.networks.stacked.cuda.geometry import Geometry, Images
+from resolvent.networks.stacked.cuda.tiling import Stripe, Tile, cells_met
+
+FOLDER = Path(__file__).parent
+
+
+def forward(geometry: Geometry, tile: Tile) -> Code:
+    return _code("forward", geometry, tile.constants())
+
+
+def input_gradient(geometry: Geometry, tile: Tile) -> Code:
+    code = _code("input_gradient", geometry, tile.constants())
+    return code._replace(source=code.source.replace("TILE_BY_COLUMN", by_column(geometry, tile)))
+
+
+def weight_gradient(geometry: Geometry, stripe: Stripe) -> Code:
+    return _code("weight_gradient", geometry, stripe.constants())
+
+
+def add_shares(geometry: Geometry) -> Code:
+    return _code("add_shares", geometry, Images(1, False, False).constants())
+
+
+def innermost() -> Code:
+    return Code(_read("innermost.cu"), "innermost")
+
+
+def by_column(geometry: Geometry, tile: Tile) -> str:
+    """The calls for the first tile of a row, the last one and those between: each knows which cells are there."""
+    tiles = ceil(geometry.size[1] / (tile.cells[1] * geometry.pool[1]))
+    met = [cells_met(geometry, tile.cells[1], x) for x in range(tiles)]
+
+    def call(left: int, right: int, edge: bool) -> str:
+        where = f"{left}, {right}, {'true' if edge else 'false'}"
+        return f"tile<{where}>(dx, g, codes, w, block, tile_y, tile_x, n, live);"
+
+    calls = [f"if (tile_x == 0) {call(*met[0], False)}"]
+    if tiles > 1:
+        calls.append(f"else if (tile_x == TILES_W - 1) {call(*met[-1], False)}")
+    if tiles > 2:
+        between = met[1:-1]
+        left, right = min(a for a, _ in between), max(b for _, b in between)
+        calls.append(f"else {call(left, right, len(set(between)) > 1)}")
+    return "\n      ".join(calls)
+
+
+def _code(name: str, geometry: Geometry, cut: dict[str, int]) -> Code:
+    lines = [f"constexpr int {key} = {value};" for key, value in (geometry.constants() | cut).items()]
+    return Code("\n".join([*lines, "", _read("common.cuh"), _read(f"{name}.cu")]), name)
+
+
+@cache
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text()
