@@ -1,0 +1,99 @@
+"""A convolution with what is done to its result at once: bias, pooling over tiles, ReLU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The shapes of a fused convolution.
+
+    `size` is the input's height and width, `pool` the tile over which maxima or means are taken. `relu`: "first" is
+    ReLU before a mean; before a maximum it is the same as after it.
+    """
+
+    inputs: int
+    outputs: int
+    size: Pair
+    kernel: Pair
+    padding: Pair = (0, 0)
+    pooling: Literal["none", "max", "mean"] = "none"
+    pool: Pair = (1, 1)
+    relu: Literal["none", "first", "last"] = "none"
+    bias: bool = True
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def cells(self) -> Pair:
+        """Height and width of the result."""
+        h, w = (
+            (size + 2 * p - k + 1) // q
+            for size, p, k, q in zip(self.size, self.padding, self.kernel, self.pool, strict=True)
+        )
+        return h, w
+
+    @property
+    def coded(self) -> bool:
+        """Whether forward leaves a code per cell for backward."""
+        return self.pooling == "max" or self.relu != "none"
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in the gradient of kernels and biases."""
+        return self.outputs * (self.inputs * self.taps + 1)
+
+    def constants(self) -> dict[str, int]:
+        """The same, as the sources have it."""
+        return {
+            "INPUTS": self.inputs,
+            "OUTPUTS": self.outputs,
+            "HEIGHT": self.size[0],
+            "WIDTH": self.size[1],
+            "KERNEL_H": self.kernel[0],
+            "KERNEL_W": self.kernel[1],
+            "PAD_H": self.padding[0],
+            "PAD_W": self.padding[1],
+            "POOL_H": self.pool[0],
+            "POOL_W": self.pool[1],
+            "POOLING": ("none", "max", "mean").index(self.pooling),
+            "RELU": int(self.relu != "none"),
+            "RELU_FIRST": int(self.relu == "first"),
+            "BIAS": int(self.bias),
+        }
+
+    def __str__(self) -> str:
+        """In words: "1 to 10 channels, 5 x 5, bias, max 2 x 2, ReLU"."""
+        words = [f"{self.inputs} to {self.outputs} channels", f"{self.kernel[0]} x {self.kernel[1]}"]
+        pool = [] if self.pooling == "none" else [f"{self.pooling} {self.pool[0]} x {self.pool[1]}"]
+        relu = [] if self.relu == "none" else ["ReLU"]
+        words += ["bias"] if self.bias else []
+        return ", ".join([*words, *(relu + pool if self.relu == "first" else pool + relu)])
+
+
+@dataclass(frozen=True)
+class Images:
+    """How many images a lane takes, and what is known about their number n when a kernel is compiled.
+
+    Two images per lane halve the loads of weights, but need 64 images for a warp.
+    """
+
+    per_lane: int
+    paired: bool
+    whole: bool
+
+    @staticmethod
+    def of(n: int) -> Images:
+        two = n >= 64
+        return Images(2 if two else 1, two and n % 2 == 0, n % 32 == 0)
+
+    def groups(self, n: int) -> int:
+        """Warps that it takes to go through n images."""
+        return ceil(n / (32 * self.per_lane))
