@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.problems.neural.cuda.obstacle import obstacle
+
 ALIGN = 64
 """Numbers: two unrolled vectors of the widest kind, and more than a cache line."""
 
@@ -55,6 +57,7 @@ class Desk:
         self.apart = like.device.type == "cpu"
         self.kernels = _kernels() if like.is_cuda else None
         self.loops = loops_for(like.device, like.dtype, compute)
+        self.generated = not obstacle(like.device, like.dtype, compute)
         self.kept: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
 

@@ -32,7 +32,7 @@ class Here:
 
     `owns`: nobody else needs the layer's input any more, so it may be overwritten. `wanted`: whether the gradient at
     the input is asked for. `before` and `after` are played once for all blocks, around them. `add`: gradients of
-    weights are added to what is there.
+    weights are added to what is there. `bias` and `bias_slope` are those of a layer that has kernels and biases.
     """
 
     tape: Tape
@@ -46,6 +46,9 @@ class Here:
     after: Tape
     add: bool = False
     kept: Any = None
+    bias: Tensor | None = None
+    bias_slope: Tensor | None = None
+    add_bias: bool = False
 
     def empty(self, name: Any, *shape: int) -> Tensor:
         return self.tape.desk.empty((self.step, self.users, name), self.users, shape)

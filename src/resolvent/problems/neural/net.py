@@ -13,12 +13,17 @@ from resolvent.problems.neural.pools import MaxPool
 
 @dataclass(frozen=True)
 class Step:
-    """One layer: which values it takes (0 is the data, k the result of step k - 1), and its parameter's name."""
+    """One layer: which values it takes (0 is the data, k the result of step k - 1), and its parameters' names."""
 
     layer: Layer
     inputs: tuple[int, ...]
     parameter: str | None = None
     owns: bool = False
+    bias: str | None = None
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.parameter, self.bias) if name is not None)
 
 
 @dataclass(frozen=True)
@@ -38,10 +43,10 @@ class Net:
 def improved(steps: list[Step], join: bool) -> Net:
     """The net of these steps, as fast as it can be put; `join`: convolutions by columns, and the first one pooled."""
     steps = _early(_level(_early(steps)))
-    return Net(_own(_join(steps) if join else steps))
+    return Net(owned(_join(steps) if join else steps))
 
 
-def _consumers(steps: list[Step]) -> list[int]:
+def consumers(steps: list[Step]) -> list[int]:
     count = [0] * (len(steps) + 1)
     for step in steps:
         for i in step.inputs:
@@ -54,7 +59,7 @@ def _early(steps: list[Step]) -> list[Step]:
 
     And a height put in before them, so that what is over one axis can be treated alike.
     """
-    steps, count = list(steps), _consumers(steps)
+    steps, count = list(steps), consumers(steps)
     moved = True
     while moved:
         moved = False
@@ -75,7 +80,7 @@ def _level(steps: list[Step]) -> list[Step]:
         if step.layer == Lift(put=True) and step.inputs[0] and steps[step.inputs[0] - 1].layer == Lift(put=False):
             source[k + 1] = source[steps[step.inputs[0] - 1].inputs[0]]
     steps = [replace(step, inputs=tuple(source[i] for i in step.inputs)) for step in steps]
-    count = _consumers(steps)
+    count = consumers(steps)
     for k in reversed(range(len(steps) - 1)):
         if isinstance(steps[k].layer, Lift) and not count[k + 1]:
             count[steps[k].inputs[0]] -= 1
@@ -92,7 +97,7 @@ def _join(steps: list[Step]) -> list[Step]:
 
     Its kernels' gradient is gathered apart and written at the end, so nobody else may have a share in it.
     """
-    count, uses = _consumers(steps), Counter(step.parameter for step in steps)
+    count, uses = consumers(steps), Counter(step.parameter for step in steps)
     number = {0: 0}
     joined: list[Step] = []
     for k, step in enumerate(steps):
@@ -108,9 +113,9 @@ def _join(steps: list[Step]) -> list[Step]:
     return joined
 
 
-def _own(steps: list[Step]) -> tuple[Step, ...]:
+def owned(steps: list[Step]) -> tuple[Step, ...]:
     """Which steps may overwrite their input: the only taker of what its maker does not look at again."""
-    count = _consumers(steps)
+    count = consumers(steps)
 
     def free(i: int) -> bool:
         return i > 0 and count[i] == 1 and not steps[i - 1].layer.needs_output

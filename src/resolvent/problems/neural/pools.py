@@ -150,7 +150,7 @@ class AvgPool:
     output: tuple[int | None, int | None] = (None, None)
     needs_output = False
 
-    def _windows(self, sizes: Shape) -> tuple[Shape, Shape]:
+    def windows(self, sizes: Shape) -> tuple[Shape, Shape]:
         if self.kernel is not None:
             return self.kernel, self.stride
         outputs = tuple(size if o is None else o for size, o in zip(sizes, self.output, strict=True))
@@ -163,12 +163,12 @@ class AvgPool:
         if len(shapes[0]) != 3:
             raise Unstackable(f"a pooling over features of shape {shapes[0]}")
         c, *sizes = shapes[0]
-        kernel, stride = self._windows(tuple(sizes))
+        kernel, stride = self.windows(tuple(sizes))
         return (c, *(windows(n + 2 * p, k, s) for n, p, k, s in zip(sizes, self.padding, kernel, stride, strict=True)))
 
     def forward(self, here: Here, *xs: Tensor) -> Tensor:
         (x,) = xs
-        kernel, stride = self._windows(tuple(x.shape[2:4]))
+        kernel, stride = self.windows(tuple(x.shape[2:4]))
         here.kept = (x.shape, kernel, stride)
         y = padded(here, x, self.padding, 0.0)
         for k in (1, 0):

@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from resolvent.problems.neural.cuda.innermost import put_innermost
 from resolvent.problems.neural.desk import Desk, Tape
 from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.layers import Here, Linear, Reshape, Shape
@@ -40,7 +41,7 @@ class Program:
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
         self.weights: dict[str, Tensor] = {}
         self.slopes: dict[str, Tensor] = {}
-        for name in dict.fromkeys(step.parameter for step in net.steps if step.parameter is not None):
+        for name in dict.fromkeys(name for step in net.steps for name in step.parameters):
             shape = shapes[name] if name in shapes else tuple(fixed[name].shape)
             matrix = (shape[0], prod(shape[1:]))
             self.weights[name] = desk.empty(("weight", users, name), users, matrix)
@@ -89,12 +90,13 @@ class Program:
         """Each step's place; a gradient is wanted at inputs that depend on a trained parameter."""
         depends, heres = [False], []
         for k, step in enumerate(self.net.steps):
-            name = step.parameter or ""
+            name, bias = step.parameter or "", step.bias or ""
             wanted = any(depends[i] for i in step.inputs)
-            depends.append(wanted or name in self.slopes)
+            depends.append(wanted or name in self.slopes or bias in self.slopes)
             weight, slope = self.weights.get(name), self.slopes.get(name)
             here = Here(self.ahead, k, self.users, step.owns, wanted, weight, slope, self.before, self.after)
             here.kept = self.noise.get(k)
+            here.bias, here.bias_slope = self.weights.get(bias), self.slopes.get(bias)
             heres.append(here)
         return heres
 
@@ -107,10 +109,11 @@ class Program:
                 continue
             step, here = self.net.steps[k], self.heres[k]
             here.tape, here.add = tape, add or step.parameter in written
-            written.add(step.parameter or "")
+            here.add_bias = add or step.bias in written
+            written.update(step.parameters)
             for i, part in zip(step.inputs, step.layer.backward(here, grads.pop(k + 1)), strict=True):
                 last = self.heres[i - 1] if i else None
-                if part is None or last is None or not (last.wanted or last.slope is not None):
+                if part is None or last is None or not _trains(last):
                     continue
                 if i in grads:
                     tape.do(grads[i].add_, part)
@@ -150,6 +153,8 @@ class Program:
         x = x.flatten(2)
         if self.rows:
             self.x.copy_(x)
+        elif self.desk.generated and x.is_cuda and x.dtype == self.x.dtype:
+            put_innermost(x, self.x)
         elif self.x.is_cuda:
             self.x.copy_(x.to(self.x.device, non_blocking=True).mT)
         else:
@@ -166,6 +171,11 @@ class Program:
                 part.copy_(self.slopes[name].view_as(part))
             else:
                 part.zero_()
+
+
+def _trains(here: Here) -> bool:
+    """Whether a gradient at the step's result is of use."""
+    return here.wanted or here.slope is not None or here.bias_slope is not None
 
 
 def draw(net: Net, features: Shape, n: int, seeds: list[int], like: Tensor) -> dict[int, Tensor]:

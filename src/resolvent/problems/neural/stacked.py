@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from resolvent.problems.neural.convolution import Conv, ConvPool
 from resolvent.problems.neural.crew import each
+from resolvent.problems.neural.cuda.arrange import Arranged, arrange
+from resolvent.problems.neural.cuda.obstacle import obstacle
 from resolvent.problems.neural.desk import Desk
 from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.layers import Shape
@@ -84,12 +86,13 @@ class Stacked:
     loss: Callable[..., Any]
     compute: torch.dtype | None = None
     columns: bool = True
+    _arranged: dict[Hashable, Arranged] = field(default_factory=dict)
     _desks: SimpleQueue[Desk] = field(default_factory=SimpleQueue)
 
     def slopes(self, W: Tensor, given: Given, slope: bool = True) -> tuple[Tensor, Tensor | None]:
         """Each user's loss (users,), and gradient (users, d) if asked for."""
         mean = self._mean(given.x, given.y)
-        pieces = self._plan(W.device, given.x, whole=mean is None)
+        pieces = self._plan(W, given.x, whole=mean is None)
         weight = None if mean is None else mean.weigh(given.y, given.mask, W)
 
         loss = W.new_zeros(len(given.x))
@@ -120,7 +123,7 @@ class Stacked:
                     outs.append(program.forward(x[piece.who, a:b], {}).movedim(-1, 1).clone())
                 return outs
 
-        pieces = self._plan(W.device, x)
+        pieces = self._plan(W, x)
         parts: dict[int, list[Tensor]] = {}
         for piece, blocks in zip(pieces, each(work, pieces, W.device), strict=True):
             parts.setdefault(piece.first, []).extend(blocks)
@@ -128,7 +131,7 @@ class Stacked:
 
     def fits(self, x: Tensor, y: Tensor | None) -> bool:
         """Whether users' images can go this way; raises Unstackable where a layer cannot take them."""
-        width = self._width(tuple(x.shape[2:]))
+        width = self._width(tuple(x.shape[2:]), self.net)
         return y is None or width * x.shape[1] <= LARGEST or self._mean(x, y) is not None
 
     def _mean(self, x: Tensor, y: Tensor) -> MeanLoss | None:
@@ -137,21 +140,33 @@ class Stacked:
             return None
         return self.mean if self.mean.takes(self.net.shapes(tuple(x.shape[2:]))[-1], y) else None
 
-    def _width(self, features: Shape) -> int:
+    def arranged(self, features: Shape, like: Tensor) -> Arranged:
+        """The net for images of this shape, computed where `like` is, and how its convolutions go there."""
+        key = (features, like.device, like.dtype, self.compute)
+        if key not in self._arranged:
+            known = Arranged(self.net)
+            if like.is_cuda:
+                known = arrange(self.net, features, obstacle(like.device, like.dtype, self.compute))
+            self._arranged[key] = known
+        return self._arranged[key]
+
+    def _width(self, features: Shape, net: Net) -> int:
         """Numbers of one image in the largest value."""
-        shapes = self.net.shapes(features)
+        shapes = net.shapes(features)
         width = max(map(prod, shapes))
-        for step in self.net.steps if self.columns else ():
+        for step in net.steps if self.columns else ():
             conv = step.layer.wide if isinstance(step.layer, ConvPool) else step.layer
             if isinstance(conv, Conv):
                 width = max(width, conv.columns(shapes[step.inputs[0]]))
         return width
 
-    def _plan(self, device: torch.device, x: Tensor, whole: bool = False) -> list[Piece]:
+    def _plan(self, like: Tensor, x: Tensor, whole: bool = False) -> list[Piece]:
+        features = tuple(x.shape[2:])
         numbers = NUMBERS * COLUMNS if self.columns else NUMBERS
-        if device.type == "cuda":
-            numbers = min(ROOM, torch.cuda.get_device_properties(device).total_memory // SHARE)
-        return plan(len(x), x.shape[1], self._width(tuple(x.shape[2:])), self.layout.dim, numbers, whole)
+        if like.is_cuda:
+            numbers = min(ROOM, torch.cuda.get_device_properties(like.device).total_memory // SHARE)
+        width = self._width(features, self.arranged(features, like).net)
+        return plan(len(x), x.shape[1], width, self.layout.dim, numbers, whole)
 
     @contextmanager
     def _desk(self, like: Tensor) -> Iterator[Desk]:
@@ -173,10 +188,10 @@ class Stacked:
         if key not in desk.kept:
             if len(desk.kept) >= PROGRAMS:
                 desk.clear()
-            users, n, *features = x.shape
-            desk.kept[key] = Program(
-                desk, self.net, self.layout, self.fixed, users, tuple(features), n, slope, noisy, self.mean
-            )
+            users, n, *rest = x.shape
+            features = tuple(rest)
+            net = self.arranged(features, desk.like).net
+            desk.kept[key] = Program(desk, net, self.layout, self.fixed, users, features, n, slope, noisy, self.mean)
         return desk.kept[key]  # type: ignore[no-any-return]
 
     def _piece(self, piece: Piece, W: Tensor, given: Given, weight: Tensor | None, rows: Tensor | None) -> Tensor:
@@ -186,7 +201,8 @@ class Stacked:
         with self._desk(W) as desk, torch.no_grad():
             noise: dict[int, Tensor] = {}
             if given.seeds is not None:
-                noise = draw(self.net, tuple(x.shape[2:]), x.shape[1], given.seeds[who].tolist(), W)
+                net = self.arranged(tuple(x.shape[2:]), W).net
+                noise = draw(net, tuple(x.shape[2:]), x.shape[1], given.seeds[who].tolist(), W)
             programs = [self._program(desk, x[:, a:b], rows is not None, bool(noise)) for a, b in piece.blocks]
             programs[0].lay(W if len(W) == 1 else W[who])
             for k, (program, (a, b)) in enumerate(zip(programs, piece.blocks, strict=True)):

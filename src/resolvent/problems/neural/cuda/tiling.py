@@ -93,9 +93,7 @@ def input_tile(geometry: Geometry, images: Images) -> Tile:
     return _tile(geometry, images, (ceil(h / p), ceil(w / q)), geometry.inputs, geometry.outputs, by_row=True)
 
 
-def _tile(
-    geometry: Geometry, images: Images, cells: tuple[int, int], channels: int, depth: int, by_row: bool
-) -> Tile:
+def _tile(geometry: Geometry, images: Images, cells: tuple[int, int], channels: int, depth: int, by_row: bool) -> Tile:
     """Of all tiles and blocks of channels, those with the least cost; `by_row`: a warp goes along a row of tiles."""
     sizes = product(range(1, min(4, cells[0]) + 1), range(1, min(16, cells[1]) + 1), range(1, min(8, channels) + 1))
     fitting = [(a, b, o) for a, b, o in sizes if _sums(geometry, images, a, b) * o <= SUMS]
