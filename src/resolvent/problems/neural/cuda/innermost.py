@@ -1,0 +1,20 @@
+"""Images put innermost: (users, n, size) to (users, size, n)."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from resolvent.problems.neural.cuda import source
+from resolvent.problems.neural.cuda.compiler import Code, kernel
+
+
+def put_innermost(x: Tensor, y: Tensor) -> None:
+    """y = x with its last two axes exchanged; y is contiguous."""
+    x = x.contiguous()
+    users, n, size = x.shape
+    with torch.cuda.device(y.device):
+        launch = kernel(Code(source.innermost(), "innermost"), y.device.index)
+        launch(grid=(ceil(n / 32), ceil(size / 32), users), block=(256, 1, 1), args=(x, y, n, size))

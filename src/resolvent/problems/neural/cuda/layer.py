@@ -1,0 +1,137 @@
+"""A convolution fused with its bias, pooling and ReLU as a stacked layer, computed by generated kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.problems.neural.cuda import source
+from resolvent.problems.neural.cuda.compiler import Code, kernel
+from resolvent.problems.neural.cuda.geometry import Geometry, Images
+from resolvent.problems.neural.cuda.tiling import Tile, forward_tile, input_tile, stripe
+from resolvent.problems.neural.layers import Here, Shape, Unstackable
+
+WAVES = 4
+"""Blocks that a multiprocessor gets in turn, if there are so many: with fewer, some of them wait for the last."""
+
+
+@dataclass(frozen=True)
+class FusedConv:
+    """See geometry.py. Forward keeps its input and a code per pooled value; see common.cuh."""
+
+    geometry: Geometry
+    needs_output = False
+
+    def shape(self, *shapes: Shape) -> Shape:
+        if shapes[0] != (self.geometry.inputs, *self.geometry.size):
+            raise Unstackable(f"a convolution over features of shape {shapes[0]}")
+        return (self.geometry.outputs, *self.geometry.cells)
+
+    def codes(self, n: int, trained: bool = True, wanted: bool = True) -> list[Code]:
+        """The kernels for n images: forward, and those that backward needs."""
+        images, codes = Images.of(n), [Code(source.forward(self.geometry, Images.of(n)), "forward")]
+        if trained:
+            codes.append(Code(source.weight_gradient(self.geometry, images), "weight_gradient"))
+            codes.append(Code(source.add_shares(self.geometry), "add_shares"))
+        if wanted:
+            codes.append(Code(source.input_gradient(self.geometry, images), "input_gradient"))
+        return codes
+
+    def forward(self, here: Here, *xs: Tensor) -> Tensor:
+        x, geometry = _whole(here, xs[0], "x"), self.geometry
+        n = x.shape[-1]
+        y = here.empty("y", geometry.outputs, *geometry.cells, n)
+        code = here.empty("code", ceil(y[0].numel() / 4) if geometry.coded else 1)
+        images = Images.of(n)
+        tile = forward_tile(geometry, images)
+        bias = y if here.bias is None else here.bias
+        args = (x, here.A, bias, y, code, n, code.shape[1])
+        _launch(
+            here, Code(source.forward(geometry, images), "forward"), tile_grid(here, tile, images, n), tile.warps, args
+        )
+        here.kept = x, code
+        return y
+
+    def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
+        G = _whole(here, G, "G")
+        if here.slope is not None or here.bias_slope is not None:
+            self._weights(here, G)
+        return (self._inputs(here, G) if here.wanted else None,)
+
+    def _weights(self, here: Here, G: Tensor) -> None:
+        x, code = here.kept
+        geometry, n = self.geometry, x.shape[-1]
+        cut = stripe(geometry)
+        count = shares(ceil(n / 32), here.users * cut.parts, multiprocessors(G.device) * cut.resident)
+        parts = here.tape.desk.empty((here.step, here.users, "shares"), count * here.users, (geometry.parameters,))
+        text = Code(source.weight_gradient(geometry, Images.of(n)), "weight_gradient")
+        _launch(here, text, (count, cut.parts, here.users), cut.warps, (x, G, code, parts, n, code.shape[1]))
+        targets = [(here.slope, here.add), (here.bias_slope, here.add_bias)]
+        where = [parts if target is None else target for target, _ in targets]
+        how = [0 if target is None else 1 + add for target, add in targets]
+        text = Code(source.add_shares(geometry), "add_shares")
+        grid = (ceil(geometry.parameters / 128), here.users, 1)
+        _launch(here, text, grid, 4, (parts, *where, count, *how))
+
+    def _inputs(self, here: Here, G: Tensor) -> Tensor:
+        x, code = here.kept
+        geometry, n = self.geometry, x.shape[-1]
+        images = Images.of(n)
+        tile = input_tile(geometry, images)
+        dx = here.empty("dx", *x.shape[1:])
+        text = Code(source.input_gradient(geometry, images), "input_gradient")
+        args = (G, code, here.A, dx, n, code.shape[1])
+        _launch(here, text, tile_grid(here, tile, images, n), tile.warps, args)
+        return dx
+
+
+def _whole(here: Here, x: Tensor, name: str) -> Tensor:
+    """x in one run, users after each other."""
+    if x.is_contiguous():
+        return x
+    copy = here.empty(name, *x.shape[1:])
+    here.do(copy.copy_, x)
+    return copy
+
+
+def _launch(here: Here, code: Code, grid: tuple[int, int, int], warps: int, args: tuple[Any, ...]) -> None:
+    device = here.tape.desk.like.device
+    launched = kernel(code, device.index)
+
+    def launch() -> None:
+        with torch.cuda.device(device):
+            launched(grid=grid, block=(32 * warps, 1, 1), args=args)
+
+    here.do(launch)
+
+
+def multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def tile_grid(here: Here, tile: Tile, images: Images, n: int) -> tuple[int, int, int]:
+    """Groups of images, shares of the tiles, and users times parts of the channels."""
+    blocks = images.groups(n) * here.users * tile.parts
+    most = ceil(tile.items / tile.warps)
+    wanted = WAVES * tile.resident * multiprocessors(here.tape.desk.like.device)
+    return images.groups(n), divided(most, ceil(wanted / blocks)), here.users * tile.parts
+
+
+def divided(most: int, wanted: int) -> int:
+    """The number of shares of `most` turns, at least `wanted` where there are so many, that leaves the least idle."""
+    return min(range(min(wanted, most), most + 1), key=lambda count: (ceil(most / count) * count, count))
+
+
+def shares(groups: int, blocks: int, slots: int) -> int:
+    """In how many shares images go, where each share has so many blocks and the chip so many slots for them.
+
+    The time is that of the blocks which follow each other in a slot; every share also leaves sums to be added up.
+    """
+    return min(
+        range(1, groups + 1),
+        key=lambda count: ceil(blocks * count / slots) * (ceil(groups / count) + 0.3) + 0.005 * count,
+    )
