@@ -17,6 +17,11 @@ template <int FIRST, int LAST>
 __device__ __forceinline__ void add_rows(Sums& sums, const float* x, const float* weights, int row, int column, int n) {
 #pragma unroll 1
   for (int c = 0; c < INPUTS; c++) {
+    if (AHEAD && c + 1 < INPUTS && INSIDE_H && INSIDE_W)
+#pragma unroll
+      for (int i = 0; i < TILE_H + LAST - FIRST - 1; i++)
+        fetch<128 * IMAGES>(x - threadIdx.x % 32 * IMAGES + (HEIGHT * WIDTH + (FIRST + i) * WIDTH) * n,
+                            TILE_W + KERNEL_W - 1, (size_t)n * 4);
     float in[TILE_H + LAST - FIRST - 1][TILE_W + KERNEL_W - 1][IMAGES];
 #pragma unroll
     for (int i = 0; i < TILE_H + LAST - FIRST - 1; i++) {
@@ -98,7 +103,8 @@ __device__ __forceinline__ float pooled(const Sums& sums, int o, int i, int j, i
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 forward(const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
-        float* __restrict__ y, byte* __restrict__ codes, int n, int code_stride) {
+        float* __restrict__ y, byte* __restrict__ codes, int given, int code_stride) {
+  const int n = COUNT ? COUNT : given;
   __shared__ __align__(16) float weights[INPUTS * KERNEL_H * WEIGHT_BLOCKS * ROW];
   __shared__ float biases[WEIGHT_BLOCKS * BLOCK];
   const int user = blockIdx.z / PARTS, part = blockIdx.z % PARTS;

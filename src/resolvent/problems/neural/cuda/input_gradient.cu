@@ -22,6 +22,10 @@ __device__ __forceinline__ void add_strip(Sums& sums, const float* g, const byte
                                           int cell_x, int n) {
 #pragma unroll 1
   for (int o = 0; o < OUTPUTS; o++) {
+    if (AHEAD && !EDGE && o + AHEAD < OUTPUTS) {
+      fetch<128 * IMAGES>(g - threadIdx.x % 32 * IMAGES + (AHEAD * CELLS + LEFT) * n, RIGHT - LEFT, (size_t)n * 4);
+      if (CODED) fetch<32 * IMAGES>(codes - threadIdx.x % 32 * IMAGES + (AHEAD * CELLS + LEFT) * n, RIGHT - LEFT, (size_t)n);
+    }
     float grad[POOL_H][PATCH_CELLS_W * POOL_W][IMAGES];
 #pragma unroll
     for (int j = LEFT; j < RIGHT; j++) {
@@ -117,7 +121,8 @@ __device__ __forceinline__ void tile(float* dx, const float* g, const byte* code
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 input_gradient(const float* __restrict__ g, const byte* __restrict__ codes, const float* __restrict__ weight,
-               float* __restrict__ dx, int n, int code_stride) {
+               float* __restrict__ dx, int given, int code_stride) {
+  const int n = COUNT ? COUNT : given;
   __shared__ __align__(16) float weights[OUTPUTS * KERNEL_H * WEIGHT_BLOCKS * ROW];
   const int user = blockIdx.z / PARTS, first_block = blockIdx.z % PARTS * WEIGHT_BLOCKS;
   weight += (size_t)user * OUTPUTS * INPUTS * TAPS;

@@ -9,6 +9,7 @@ from pathlib import Path
 from resolvent.problems.neural.cuda.geometry import Geometry, Images
 from resolvent.problems.neural.cuda.tiling import Stripe, Tile, forward_tile, input_tile, stripe
 
+AHEAD = 1
 FOLDER = Path(__file__).parent
 
 
@@ -65,8 +66,7 @@ def by_column(geometry: Geometry, tile: Tile) -> str:
 
 
 def _source(file: str, geometry: Geometry, images: Images, cut: dict[str, int]) -> str:
-    known = {"IMAGES": images.per_lane, "PAIRED": int(images.paired), "WHOLE": int(images.whole)}
-    constants = geometry.constants() | known | cut
+    constants = geometry.constants() | images.constants() | {"AHEAD": AHEAD} | cut
     lines = [f"constexpr int {name} = {value};" for name, value in constants.items()]
     return "\n".join([*lines, "", _read("common.cuh"), _read(file)])
 

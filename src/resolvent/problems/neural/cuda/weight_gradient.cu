@@ -11,19 +11,21 @@ constexpr int STEPS = CELLS_W <= UNROLL ? CELLS_W : ROUNDS;            // steps 
 constexpr bool INSIDE_H = PAD_H == 0;
 constexpr bool INSIDE_W = PAD_W == 0;
 
+// A column of inputs, from x down, into a slot of the ring; `row` and `column` say where it lies in the image.
 __device__ __forceinline__ void load_column(float (&ring)[DEPTH][RING], int slot, const float* x, int row, int column,
                                             int n) {
   bool column_inside = INSIDE_W || (unsigned)column < WIDTH;
 #pragma unroll
   for (int i = 0; i < DEPTH; i++) {
     bool inside = column_inside && (INSIDE_H || (unsigned)(row + i) < HEIGHT);
-    ring[i][slot] = inside ? __ldg(x + (i * WIDTH + column) * n) : 0.0f;
+    ring[i][slot] = inside ? __ldg(x + i * WIDTH * n) : 0.0f;
   }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const byte* __restrict__ codes,
-                float* __restrict__ shares, int n, int code_stride) {
+                float* __restrict__ shares, int given, int code_stride) {
+  const int n = COUNT ? COUNT : given;
   __shared__ float room[WARPS][32][33];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, user = blockIdx.z;
   const int c = blockIdx.y % CHANNEL_PARTS * CHANNEL_WARPS + warp % CHANNEL_WARPS;
@@ -42,25 +44,35 @@ weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const 
   }
 #pragma unroll 1
   for (int group = blockIdx.x; group < up(n, 32); group += gridDim.x) {
+    const int next = min((group + gridDim.x) * 32, n - 32);
+    if (AHEAD && group + gridDim.x < up(n, 32) && n >= 32) {
+      if (warp < CHANNEL_WARPS) fetch<128>(x + next, HEIGHT * WIDTH, (size_t)n * 4);
+      if (warp % CHANNEL_WARPS == 0) {
+        const int rows = min(BLOCK, OUTPUTS - block * BLOCK) * CELLS;
+        fetch<128>(g + next, rows, (size_t)n * 4);
+        if (CODED) fetch<32>(codes + next, rows, (size_t)n);
+      }
+    }
     const bool live = WHOLE || group * 32 + lane < n;
     const int image = WHOLE ? group * 32 + lane : min(group * 32 + lane, n - 1);
 #pragma unroll 1
     for (int cell_y = 0; cell_y < CELLS_H; cell_y++) {
       const int row = cell_y * POOL_H - PAD_H;
-      const float* in = x + row * WIDTH * n + image;
+      const float* in = x + (row * WIDTH - PAD_W) * n + image;
+      const float* g_at = g + cell_y * CELLS_W * n + image;
+      const byte* code_at = codes + cell_y * CELLS_W * n + image;
       float ring[DEPTH][RING];
 #pragma unroll
-      for (int j = 0; j < KERNEL_W - 1; j++) load_column(ring, j, in, row, j - PAD_W, n);
+      for (int j = 0; j < KERNEL_W - 1; j++) load_column(ring, j, in + j * n, row, j - PAD_W, n);
 #pragma unroll 1
       for (int start = 0; start < CELLS_W; start += STEPS) {
-        const float* g_at = g + (cell_y * CELLS_W + start) * n + image;
-        const byte* code_at = codes + (cell_y * CELLS_W + start) * n + image;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
           if (CELLS_W % STEPS != 0 && start + s >= CELLS_W) break;
 #pragma unroll
           for (int j = KERNEL_W - 1; j < KERNEL_W - 1 + POOL_W; j++)
-            load_column(ring, (s * POOL_W + j) % RING, in, row, (start + s) * POOL_W + j - PAD_W, n);
+            load_column(ring, (s * POOL_W + j) % RING, in + (s * POOL_W + j) * n, row,
+                        (start + s) * POOL_W + j - PAD_W, n);
 #pragma unroll
           for (int o = 0; o < BLOCK; o++) {
             const bool there = live && (OUTPUTS % BLOCK == 0 || block * BLOCK + o < OUTPUTS);
@@ -88,6 +100,9 @@ weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const 
             }
           }
         }
+        in += STEPS * POOL_W * n;
+        g_at += STEPS * n;
+        code_at += STEPS * n;
       }
     }
   }
