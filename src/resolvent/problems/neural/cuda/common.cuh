@@ -85,17 +85,6 @@ __device__ __forceinline__ void store(byte* to, const int (&from)[IMAGES]) {
   }
 }
 
-// Memory that is read later, brought into the L2 cache by the lanes of a warp together: `rows` runs of BYTES bytes,
-// `apart` bytes from each other, with one request per sector of 32 bytes.
-template <int BYTES>
-__device__ __forceinline__ void fetch(const void* from, int rows, size_t apart) {
-#ifndef EMULATED
-  constexpr int SECTORS = up(BYTES, 32);
-  for (int i = threadIdx.x % 32; i < rows * SECTORS; i += 32)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)from + i / SECTORS * apart + i % SECTORS * 32));
-#endif
-}
-
 // SIZE weights from shared memory, four at a time.
 template <int SIZE>
 __device__ __forceinline__ void broadcast(float (&to)[SIZE], const float* from) {

@@ -17,11 +17,6 @@ template <int FIRST, int LAST>
 __device__ __forceinline__ void add_rows(Sums& sums, const float* x, const float* weights, int row, int column, int n) {
 #pragma unroll 1
   for (int c = 0; c < INPUTS; c++) {
-    if (AHEAD && c + 1 < INPUTS && INSIDE_H && INSIDE_W)
-#pragma unroll
-      for (int i = 0; i < TILE_H + LAST - FIRST - 1; i++)
-        fetch<128 * IMAGES>(x - threadIdx.x % 32 * IMAGES + (HEIGHT * WIDTH + (FIRST + i) * WIDTH) * n,
-                            TILE_W + KERNEL_W - 1, (size_t)n * 4);
     float in[TILE_H + LAST - FIRST - 1][TILE_W + KERNEL_W - 1][IMAGES];
 #pragma unroll
     for (int i = 0; i < TILE_H + LAST - FIRST - 1; i++) {

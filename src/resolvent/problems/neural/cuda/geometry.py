@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -96,6 +96,12 @@ class Images:
     def of(n: int) -> Images:
         two = n >= 64
         return Images(2 if two else 1, two and n % 2 == 0, n % 32 == 0, n if n >= MANY else 0)
+
+    @staticmethod
+    def choices(n: int) -> list[Images]:
+        """Ways to share out n images among lanes."""
+        known = Images.of(n)
+        return [known] if known.per_lane == 1 else [known, replace(known, per_lane=1, paired=False)]
 
     def constants(self) -> dict[str, int]:
         return {

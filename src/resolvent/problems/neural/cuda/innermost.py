@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.neural.cuda import source
-from resolvent.problems.neural.cuda.compiler import Code, kernel
+from resolvent.problems.neural.cuda.compiler import kernel
 
 
 def put_innermost(x: Tensor, y: Tensor) -> None:
@@ -16,5 +16,5 @@ def put_innermost(x: Tensor, y: Tensor) -> None:
     x = x.contiguous()
     users, n, size = x.shape
     with torch.cuda.device(y.device):
-        launch = kernel(Code(source.innermost(), "innermost"), y.device.index)
+        launch = kernel(source.innermost(), y.device.index)
         launch(grid=(ceil(n / 32), ceil(size / 32), users), block=(256, 1, 1), args=(x, y, n, size))

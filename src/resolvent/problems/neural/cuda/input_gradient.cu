@@ -22,10 +22,6 @@ __device__ __forceinline__ void add_strip(Sums& sums, const float* g, const byte
                                           int cell_x, int n) {
 #pragma unroll 1
   for (int o = 0; o < OUTPUTS; o++) {
-    if (AHEAD && !EDGE && o + AHEAD < OUTPUTS) {
-      fetch<128 * IMAGES>(g - threadIdx.x % 32 * IMAGES + (AHEAD * CELLS + LEFT) * n, RIGHT - LEFT, (size_t)n * 4);
-      if (CODED) fetch<32 * IMAGES>(codes - threadIdx.x % 32 * IMAGES + (AHEAD * CELLS + LEFT) * n, RIGHT - LEFT, (size_t)n);
-    }
     float grad[POOL_H][PATCH_CELLS_W * POOL_W][IMAGES];
 #pragma unroll
     for (int j = LEFT; j < RIGHT; j++) {

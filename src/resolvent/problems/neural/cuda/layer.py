@@ -11,7 +11,7 @@ from torch import Tensor
 
 from resolvent.problems.neural.cuda import source
 from resolvent.problems.neural.cuda.compiler import Code, kernel
-from resolvent.problems.neural.cuda.geometry import Geometry, Images
+from resolvent.problems.neural.cuda.geometry import Geometry
 from resolvent.problems.neural.cuda.tiling import Tile, forward_tile, input_tile, stripe
 from resolvent.problems.neural.layers import Here, Shape, Unstackable
 
@@ -31,28 +31,14 @@ class FusedConv:
             raise Unstackable(f"a convolution over features of shape {shapes[0]}")
         return (self.geometry.outputs, *self.geometry.cells)
 
-    def codes(self, n: int, trained: bool = True, wanted: bool = True) -> list[Code]:
-        """The kernels for n images: forward, and those that backward needs."""
-        images, codes = Images.of(n), [Code(source.forward(self.geometry, Images.of(n)), "forward")]
-        if trained:
-            codes.append(Code(source.weight_gradient(self.geometry, images), "weight_gradient"))
-            codes.append(Code(source.add_shares(self.geometry), "add_shares"))
-        if wanted:
-            codes.append(Code(source.input_gradient(self.geometry, images), "input_gradient"))
-        return codes
-
     def forward(self, here: Here, *xs: Tensor) -> Tensor:
         x, geometry = _whole(here, xs[0], "x"), self.geometry
         n = x.shape[-1]
         y = here.empty("y", geometry.outputs, *geometry.cells, n)
         code = here.empty("code", ceil(y[0].numel() / 4) if geometry.coded else 1)
-        images = Images.of(n)
-        tile = forward_tile(geometry, images)
-        bias = y if here.bias is None else here.bias
-        args = (x, here.A, bias, y, code, n, code.shape[1])
-        _launch(
-            here, Code(source.forward(geometry, images), "forward"), tile_grid(here, tile, images, n), tile.warps, args
-        )
+        tile = forward_tile(geometry, n)
+        args = (x, here.A, y if here.bias is None else here.bias, y, code, n, code.shape[1])
+        _launch(here, source.forward(geometry, tile), tile_grid(here, tile, n), tile.warps, args)
         here.kept = x, code
         return y
 
@@ -65,27 +51,24 @@ class FusedConv:
     def _weights(self, here: Here, G: Tensor) -> None:
         x, code = here.kept
         geometry, n = self.geometry, x.shape[-1]
-        cut = stripe(geometry)
+        cut = stripe(geometry, n)
         count = shares(ceil(n / 32), here.users * cut.parts, multiprocessors(G.device) * cut.resident)
         parts = here.tape.desk.empty((here.step, here.users, "shares"), count * here.users, (geometry.parameters,))
-        text = Code(source.weight_gradient(geometry, Images.of(n)), "weight_gradient")
-        _launch(here, text, (count, cut.parts, here.users), cut.warps, (x, G, code, parts, n, code.shape[1]))
+        grid = (count, cut.parts, here.users)
+        _launch(here, source.weight_gradient(geometry, cut), grid, cut.warps, (x, G, code, parts, n, code.shape[1]))
         targets = [(here.slope, here.add), (here.bias_slope, here.add_bias)]
         where = [parts if target is None else target for target, _ in targets]
         how = [0 if target is None else 1 + add for target, add in targets]
-        text = Code(source.add_shares(geometry), "add_shares")
         grid = (ceil(geometry.parameters / 128), here.users, 1)
-        _launch(here, text, grid, 4, (parts, *where, count, *how))
+        _launch(here, source.add_shares(geometry), grid, 4, (parts, *where, count, *how))
 
     def _inputs(self, here: Here, G: Tensor) -> Tensor:
         x, code = here.kept
         geometry, n = self.geometry, x.shape[-1]
-        images = Images.of(n)
-        tile = input_tile(geometry, images)
+        tile = input_tile(geometry, n)
         dx = here.empty("dx", *x.shape[1:])
-        text = Code(source.input_gradient(geometry, images), "input_gradient")
         args = (G, code, here.A, dx, n, code.shape[1])
-        _launch(here, text, tile_grid(here, tile, images, n), tile.warps, args)
+        _launch(here, source.input_gradient(geometry, tile), tile_grid(here, tile, n), tile.warps, args)
         return dx
 
 
@@ -113,12 +96,12 @@ def multiprocessors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def tile_grid(here: Here, tile: Tile, images: Images, n: int) -> tuple[int, int, int]:
+def tile_grid(here: Here, tile: Tile, n: int) -> tuple[int, int, int]:
     """Groups of images, shares of the tiles, and users times parts of the channels."""
-    blocks = images.groups(n) * here.users * tile.parts
+    blocks = tile.images.groups(n) * here.users * tile.parts
     most = ceil(tile.items / tile.warps)
     wanted = WAVES * tile.resident * multiprocessors(here.tape.desk.like.device)
-    return images.groups(n), divided(most, ceil(wanted / blocks)), here.users * tile.parts
+    return tile.images.groups(n), divided(most, ceil(wanted / blocks)), here.users * tile.parts
 
 
 def divided(most: int, wanted: int) -> int:

@@ -1,28 +1,28 @@
 """How the work of each kernel is cut: which tile a warp takes, how many channels, how many warps. By rule, from shapes.
 
-A streaming multiprocessor starts four instructions per cycle, and its load unit serves one warp-wide number per cycle.
-So a cut is judged by what a useful multiplication costs: the instructions beside it, numbers that must be loaded, and
-multiplications wasted on positions and channels that are not there. Sums stay in registers, so their number is limited.
+A multiprocessor starts four instructions per cycle, and its load unit serves one number per lane and cycle. So a cut is
+judged by its instructions, by what it loads (LOADS says how much that counts beside them), and by its registers where
+they are many, over all of the work: positions and channels that are not there count as well. The weights of these parts
+were chosen so that the rules come within some per cent of the best cut on an H200, over the layers of bench/neural.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from math import ceil
 
 from resolvent.problems.neural.cuda.geometry import Geometry, Images
 
-SUMS = 100
+SUMS = 112
 """Sums that a thread keeps in registers, at most."""
-BODY = 1300
+BODY = 2000
 """Multiplications in an unrolled loop body, at most: longer ones wait for instructions."""
-SHARED = 48 << 10
-"""Bytes of shared memory that a block may have without asking for more."""
-WARPS = 8
-"""Warps of a block, at most."""
-REGISTERS = 65536
-"""Registers of a multiprocessor."""
+SHARED = 47 << 10
+"""Bytes of shared memory for weights: a block may have 48 KB without asking for more."""
+WARPS = 4
+"""Warps of a block, at most; two blocks fill a multiprocessor's registers."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,10 @@ class Tile:
     """A warp's share in forward and in the gradient at the input: `cells` of pooling and `block` channels.
 
     `rows` kernel rows are unrolled at a time (forward). A block of threads has the weights of `weight_blocks` blocks of
-    channels in shared memory; `parts` such blocks of threads cover all channels.
+    channels in shared memory; `parts` such blocks of threads cover all channels. A warp takes `items` in turn.
     """
 
+    images: Images
     cells: tuple[int, int]
     block: int
     rows: int
@@ -43,7 +44,7 @@ class Tile:
     resident: int
 
     def constants(self) -> dict[str, int]:
-        return {
+        return self.images.constants() | {
             "CELLS_Y": self.cells[0],
             "CELLS_X": self.cells[1],
             "BLOCK": self.block,
@@ -57,13 +58,15 @@ class Tile:
 
 @dataclass(frozen=True)
 class Stripe:
-    """A warp's share in the weight gradient: one input channel, `block` output channels, all taps.
+    """A warp's share in the weight gradient: `channels` of input times `block` of output, all taps.
 
-    A block of threads has `channel_warps` input channels times `warps / channel_warps` blocks of outputs, so that its
-    warps read the same numbers at the same time.
+    A block of threads has `channel_warps` such shares along the input channels times `warps / channel_warps` along the
+    outputs, so that its warps read the same numbers at the same time.
     """
 
+    images: Images
     block: int
+    channels: int
     warps: int
     channel_warps: int
     channel_parts: int
@@ -72,8 +75,9 @@ class Stripe:
     resident: int
 
     def constants(self) -> dict[str, int]:
-        return {
+        return self.images.constants() | {
             "BLOCK": self.block,
+            "CHANNELS": self.channels,
             "WARPS": self.warps,
             "CHANNEL_WARPS": self.channel_warps,
             "CHANNEL_PARTS": self.channel_parts,
@@ -82,85 +86,165 @@ class Stripe:
         }
 
 
-def forward_tile(geometry: Geometry, images: Images) -> Tile:
+@cache
+def forward_tile(geometry: Geometry, n: int) -> Tile:
     """The tile over the result's cells, and blocks of output channels."""
-    return _tile(geometry, images, geometry.cells, geometry.outputs, geometry.inputs, by_row=False)
+    cells, channels = geometry.cells, geometry.outputs
+    return min(
+        _tiles(geometry, n, cells, channels, geometry.inputs, False), key=lambda tile: _forward_cost(geometry, tile)
+    )
 
 
-def input_tile(geometry: Geometry, images: Images) -> Tile:
+@cache
+def input_tile(geometry: Geometry, n: int) -> Tile:
     """The tile over input positions, in units of the pooling tile, and blocks of input channels."""
     (h, w), (p, q) = geometry.size, geometry.pool
-    return _tile(geometry, images, (ceil(h / p), ceil(w / q)), geometry.inputs, geometry.outputs, by_row=True)
+    tiles = _tiles(geometry, n, (ceil(h / p), ceil(w / q)), geometry.inputs, geometry.outputs, True)
+    return min(tiles, key=lambda tile: _input_cost(geometry, tile))
 
 
-def _tile(geometry: Geometry, images: Images, cells: tuple[int, int], channels: int, depth: int, by_row: bool) -> Tile:
-    """Of all tiles and blocks of channels, those with the least cost; `by_row`: a warp goes along a row of tiles."""
-    sizes = product(range(1, min(4, cells[0]) + 1), range(1, min(16, cells[1]) + 1), range(1, min(8, channels) + 1))
-    fitting = [(a, b, o) for a, b, o in sizes if _sums(geometry, images, a, b) * o <= SUMS]
-    a, b, block = min(fitting or [(1, 1, 1)], key=lambda each: _cost(geometry, images, cells, channels, *each))
-    sums = _sums(geometry, images, a, b) * block
-    rows = max(1, min(geometry.kernel[0], BODY // (sums * geometry.kernel[1])))
-    rows = ceil(geometry.kernel[0] / ceil(geometry.kernel[0] / rows))
-    blocks = ceil(channels / block)
-    row = ceil(geometry.kernel[1] * block / 4) * 4
-    together = max(1, min(blocks, WARPS, (SHARED - 1024) // (4 * depth * geometry.kernel[0] * row)))
-    parts = ceil(blocks / together)
-    together = ceil(blocks / parts)
-    items = together * ceil(cells[0] / a) * (1 if by_row else ceil(cells[1] / b))
-    warps = _even(items)
-    return Tile((a, b), block, rows, together, parts, warps, items, _resident(sums + 70, warps))
+def _tiles(geometry: Geometry, n: int, cells: tuple[int, int], channels: int, depth: int, by_row: bool) -> list[Tile]:
+    """All tiles whose sums fit; `by_row`: a warp goes along a row of tiles."""
+    tiles = []
+    sizes = product(range(1, min(4, cells[0]) + 1), range(1, min(8, cells[1]) + 1), range(1, min(8, channels) + 1))
+    for images, (a, b, block) in product(Images.choices(n), sizes):
+        sums = a * geometry.pool[0] * b * geometry.pool[1] * images.per_lane * block
+        if sums > SUMS and (a, b, block) != (1, 1, 1):
+            continue
+        rows = max(1, min(geometry.kernel[0], BODY // (sums * geometry.kernel[1])))
+        rows = ceil(geometry.kernel[0] / ceil(geometry.kernel[0] / rows))
+        blocks, row = ceil(channels / block), ceil(geometry.kernel[1] * block / 4) * 4
+        together = min(blocks, 8, SHARED // (4 * depth * geometry.kernel[0] * row))
+        if not together:
+            continue
+        parts = ceil(blocks / together)
+        together = ceil(blocks / parts)
+        items = together * ceil(cells[0] / a) * (1 if by_row else ceil(cells[1] / b))
+        resident = 3 if sums <= 64 else 2
+        tiles.append(Tile(images, (a, b), block, rows, together, parts, min(WARPS, items), items, resident))
+    return tiles
 
 
-def _sums(geometry: Geometry, images: Images, a: int, b: int) -> int:
-    return a * geometry.pool[0] * b * geometry.pool[1] * images.per_lane
+def _registers(geometry: Geometry, tile: Tile) -> int:
+    (p, q), kw, v = geometry.pool, geometry.kernel[1], tile.images.per_lane
+    height, width = tile.cells[0] * p, tile.cells[1] * q
+    return height * width * v * tile.block + height * (width + kw - 1) * v + ceil(kw * tile.block / 4) * 4
 
 
-def _cost(
-    geometry: Geometry, images: Images, cells: tuple[int, int], channels: int, a: int, b: int, block: int
-) -> tuple[float, int]:
-    """Of a useful multiplication, in cycles; of equal ones the smaller number of sums."""
-    (kh, kw), (p, q) = geometry.kernel, geometry.pool
+def _crowded(registers: int, free: int, price: float) -> float:
+    """What registers beyond those that are free cost, as a factor."""
+    return 1 + price * max(0, registers - free) / 100
+
+
+def _forward_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
+    """Per image, for all channels and cells."""
+    (kh, kw), (p, q), v = geometry.kernel, geometry.pool, tile.images.per_lane
+    (a, b), block = tile.cells, tile.block
+    patch = (a * p + kh - 1) * (b * q + kw - 1)
+    weights = kh * ceil(kw * block / 4)  # four at a time
+    work = a * p * b * q * v * block * geometry.taps
+    instructions = geometry.inputs * (work + patch + weights + 15) + a * b * v * block * (3 * p * q + 4) + 200
+    loads = geometry.inputs * (patch * v + 4 * weights)
+    times = ceil(geometry.cells[0] / a) * ceil(geometry.cells[1] / b) * ceil(geometry.outputs / block) / v
+    registers = _registers(geometry, tile)
+    return (instructions + 0.5 * loads) * times * _crowded(registers, 150, 0.8), registers
+
+
+def _input_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
+    """The same for the gradient at the input, where tiles at the edges have less to do."""
+    (kh, kw), (p, q), v = geometry.kernel, geometry.pool, tile.images.per_lane
+    (a, b), block = tile.cells, tile.block
     height, width = a * p, b * q
-    work = height * width * images.per_lane * block * geometry.taps
-    patch = (height + kh - 1) * (width + kw - 1)
-    weights = kh * ceil(kw * block / 4)
-    instructions = work + 2 * patch + weights
-    loads = patch * images.per_lane + 4 * weights
-    waste = (ceil(cells[0] / a) * a / cells[0]) * (ceil(cells[1] / b) * b / cells[1])
-    waste *= ceil(channels / block) * block / channels
-    return (instructions / 4 + loads / 4) / work * waste, height * width * images.per_lane * block
+    unpooling = 2 + v * (2 * p * q if geometry.pooling == "max" else 2)
+    rows = [_strips(geometry, a, y) for y in range(ceil(geometry.size[0] / height))]
+    columns = [_columns(geometry, b, x) for x in range(ceil(geometry.size[1] / width))]
+    total = 0.0
+    for strips, (cells, pairs) in product(rows, columns):
+        for met, kernel_rows in strips:
+            weights = kernel_rows * ceil(kw * block / 4)
+            instructions = met * pairs * block * v + cells * unpooling + weights + 12
+            total += geometry.outputs * (instructions + 1.5 * cells * v + 4 * weights)
+        total += block * height * width * (1.5 + v) + 100
+    registers = _registers(geometry, tile)
+    return total * ceil(geometry.inputs / block) / v * _crowded(registers, 130, 0.2), registers
 
 
-def _even(items: int) -> int:
-    """Warps of a block, so that all have as many items."""
-    return min(range(min(4, items), min(WARPS, items) + 1), key=lambda warps: (ceil(items / warps) * warps, -warps))
+def _strips(geometry: Geometry, a: int, y: int) -> list[tuple[int, int]]:
+    """For each row of cells that tile y meets: pairs of its rows with kernel rows, and how many kernel rows."""
+    kernel, pool = geometry.kernel[0], geometry.pool[0]
+    shift = geometry.padding[0] - kernel + 1
+    before = shift // pool
+    off, height = shift - before * pool, a * pool
+    strips = []
+    for s in range(ceil((off + height + kernel - 1) / pool)):
+        if 0 <= y * a + before + s < geometry.cells[0]:
+            first = s * pool - off - (kernel - 1)
+            met = [sum(0 <= first + k + e < height for e in range(pool)) for k in range(kernel)]
+            strips.append((sum(met), sum(m > 0 for m in met)))
+    return strips
 
 
-def _resident(registers: int, warps: int) -> int:
-    """Blocks that a multiprocessor has at once, where a thread needs so many registers."""
-    return max(1, REGISTERS // (min(255, registers) * 32 * warps))
+def _columns(geometry: Geometry, b: int, x: int) -> tuple[int, int]:
+    """For tile x of a row: how many columns of cells it meets, and pairs of their columns with kernel columns."""
+    left, right = cells_met(geometry, b, x)
+    kernel, pool = geometry.kernel[1], geometry.pool[1]
+    off = (geometry.padding[1] - kernel + 1) % pool
+    places = (off + kernel - 1 - k + j for k in range(kernel) for j in range(b * pool))
+    return right - left, sum(left * pool <= place < right * pool for place in places)
 
 
-def stripe(geometry: Geometry) -> Stripe:
+def cells_met(geometry: Geometry, b: int, x: int) -> tuple[int, int]:
+    """Which columns of the patch of cells that tile x of a row looks at are inside, from and to; b cells per tile."""
+    kernel, pool = geometry.kernel[1], geometry.pool[1]
+    shift = geometry.padding[1] - kernel + 1
+    before = shift // pool
+    patch = ceil((shift - before * pool + b * pool + kernel - 1) / pool)
+    first = x * b + before
+    left = min(max(0, -first), patch)
+    return left, max(left, min(patch, geometry.cells[1] - first))
+
+
+@cache
+def stripe(geometry: Geometry, n: int) -> Stripe:
     """How the weight gradient is cut."""
-    taps, (p, q) = geometry.taps, geometry.pool
-    most = max(1, min(8, geometry.outputs, SUMS // taps))
-    block = min(range(1, most + 1), key=lambda o: (ceil(geometry.outputs / o) * o * (1 + 0.4 / o), -o))
-    blocks = ceil(geometry.outputs / block)
-    channel_warps = max(1, min(geometry.inputs, 4, WARPS // min(blocks, 2)))
-    channel_warps = ceil(geometry.inputs / ceil(geometry.inputs / channel_warps))
-    across = max(1, min(blocks, WARPS // channel_warps))
-    across = ceil(blocks / ceil(blocks / across))
-    channel_parts = ceil(geometry.inputs / channel_warps)
-    warps = channel_warps * across
-    unroll = max(1, 1600 // (taps * p * q * block))
-    window = (geometry.kernel[0] + p - 1) * ceil((geometry.kernel[1] + q - 1) / q) * q
-    return Stripe(
-        block,
-        warps,
-        channel_warps,
-        channel_parts,
-        channel_parts * ceil(blocks / across),
-        unroll,
-        _resident(block * taps + window + 40, warps),
+    stripes = product(range(1, min(8, geometry.outputs) + 1), range(1, min(8, geometry.inputs) + 1))
+    block, channels = min(stripes, key=lambda each: _stripe_cost(geometry, *each))
+    return cut_stripe(geometry, n, block, channels)
+
+
+def cut_stripe(geometry: Geometry, n: int, block: int, channels: int) -> Stripe:
+    """Warps of a block of threads so that none is idle."""
+    blocks, channel_blocks = ceil(geometry.outputs / block), ceil(geometry.inputs / channels)
+    shapes = [(a, b) for a, b in product((1, 2, 4), repeat=2) if a * b <= WARPS]
+    channel_warps, across = min(
+        shapes, key=lambda s: (ceil(channel_blocks / s[0]) * s[0] * ceil(blocks / s[1]) * s[1], -s[0] * s[1], s[0])
     )
+    parts = ceil(channel_blocks / channel_warps)
+    unroll = max(1, BODY // (geometry.taps * geometry.pool[0] * geometry.pool[1] * block * channels))
+    warps = channel_warps * across
+    sums, window = block * channels * geometry.taps, _window(geometry, channels)
+    resident = (12 if sums + window <= 130 else 8) // warps
+    return Stripe(
+        Images.of(n), block, channels, warps, channel_warps, parts, parts * ceil(blocks / across), unroll, resident
+    )
+
+
+def _window(geometry: Geometry, channels: int) -> int:
+    """Inputs that a thread of the weight gradient holds."""
+    (kh, kw), (p, q) = geometry.kernel, geometry.pool
+    first = kw + q - 1
+    return channels * (kh + p - 1) * (ceil((first + q) / q) * q + first)
+
+
+def _stripe_cost(geometry: Geometry, block: int, channels: int) -> tuple[float, int]:
+    """Instructions per cell, for all channels."""
+    kh, (p, q) = geometry.kernel[0], geometry.pool
+    work = geometry.taps * p * q * block * channels
+    guards = 3 if geometry.padding != (0, 0) else 1
+    unpooling = 2 + (2 * p * q if geometry.pooling == "max" else 2)
+    other = channels * (kh + p - 1) * q * guards + block * unpooling + 8
+    registers = block * channels * geometry.taps + _window(geometry, channels) + 2 * block
+    times = ceil(geometry.outputs / block) * ceil(geometry.inputs / channels)
+    return (work + other) * times * _crowded(registers, 170, 1.0) * (
+        1e6 if registers > 230 and block * channels > 1 else 1
+    ), registers
