@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.neural.cuda.obstacle import obstacle
+from resolvent.problems.neural.graphs import captured_now
 
 ALIGN = 64
 """Numbers: two unrolled vectors of the widest kind, and more than a cache line."""
@@ -60,6 +61,21 @@ class Desk:
         self.generated = not obstacle(like.device, like.dtype, compute)
         self.kept: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
+        self._held: dict[int, tuple[tuple[object, ...], Tensor]] = {}
+
+    def holds(self, buffer: Tensor, x: Tensor) -> bool:
+        """Whether the buffer has x already, within one capture; if not, it is about to.
+
+        The steps of a captured function follow each other with nothing in between, so that only the first of several
+        on the same data must copy it. Elsewhere a replay may have left other data there.
+        """
+        capture = captured_now()
+        if capture is None:
+            return False
+        content = (capture, x.data_ptr(), x._version, x.shape, x.stride(), x.dtype)
+        held = self._held.get(buffer.data_ptr(), (None, x))[0] == content
+        self._held[buffer.data_ptr()] = content, x  # as long as x is there, nothing else gets its address
+        return held
 
     def clear(self) -> None:
         """Forget everything."""
@@ -134,6 +150,11 @@ class Tape:
 
     def _long_product(self, a: Tensor, b: Tensor, out: Tensor, add: bool) -> None:
         """Small results of long sums, on an accelerator: in parts, since a batched product gives each to few cores."""
+        if self.desk.generated:
+            from resolvent.problems.neural.cuda.layer import long_product
+
+            if long_product(self, a, b.mT, out, add):
+                return
         parts = next(k for k in range(PARTS, 0, -1) if a.shape[2] % k == 0)
         for ai, bi, oi in zip(a, b, out, strict=True):
             some = self.desk.empty("parts", parts, tuple(oi.shape))

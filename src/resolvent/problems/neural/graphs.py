@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 Map = Callable[[Tensor], Tensor]
+_capture: object | None = None
+
+
+def captured_now() -> object | None:
+    """What stands for the capture that is going on; None: there is none."""
+    return _capture
 
 
 class Captured:
@@ -44,5 +51,15 @@ class Captured:
                 self.step(self._given)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph), _capturing():
             self._result = self.step(self._given)
+
+
+@contextmanager
+def _capturing() -> Iterator[None]:
+    global _capture
+    before, _capture = _capture, object()
+    try:
+        yield
+    finally:
+        _capture = before

@@ -108,8 +108,8 @@ class Neural:
 
     @property
     def way(self) -> str:
-        """How gradients are computed here, and why."""
-        return f"{self.ways.way}: {self.ways.reason}"
+        """How gradients are computed here, and why; on a GPU also which method each convolution takes."""
+        return "; ".join([f"{self.ways.way}: {self.ways.reason}", *self.ways.choices])
 
     def working(self) -> AbstractContextManager[object]:
         """To be held over many gradients: where users are shared out among threads, kernels' own threads would wait

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from math import prod
 
 import torch
 from torch import Tensor
 
+from resolvent.problems.neural.cuda.compiler import prepare
 from resolvent.problems.neural.cuda.innermost import put_innermost
+from resolvent.problems.neural.cuda.layer import FusedConv
 from resolvent.problems.neural.desk import Desk, Tape
 from resolvent.problems.neural.flat import Layout
 from resolvent.problems.neural.layers import Here, Linear, Reshape, Shape
@@ -53,6 +56,9 @@ class Program:
             if noisy and isinstance(step.layer, Dropout)
         }
         self.heres = self._heres()
+        if desk.generated:
+            codes = [step.layer.codes(n, slope) for step in net.steps if isinstance(step.layer, FusedConv)]
+            prepare(chain.from_iterable(codes), desk.like.device.index)
         self.features = features
         values = [self._data(n)]
         for here, step in zip(self.heres, net.steps, strict=True):
@@ -151,7 +157,9 @@ class Program:
 
     def _take(self, x: Tensor, noise: dict[int, Tensor]) -> None:
         x = x.flatten(2)
-        if self.rows:
+        if self.desk.holds(self.x, x):
+            pass
+        elif self.rows:
             self.x.copy_(x)
         elif self.desk.generated and x.is_cuda and x.dtype == self.x.dtype:
             put_innermost(x, self.x)

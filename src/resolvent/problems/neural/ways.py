@@ -80,6 +80,7 @@ class Ways:
         self._fits: dict[tuple[int, ...], bool] = {}
         self._forced, self._outputs_compared = way is not None, False
         self.way, self.reason = "loop", "it was asked for"
+        self.choices: tuple[str, ...] = ()
         if way in (None, "stacked"):
             self._try_stacked(loss, autocast, must=way is not None)
         if way == "vmap" or (way is None and self._stacked is None and self._vectorises()):
@@ -253,7 +254,10 @@ class Ways:
 
     def settle(self, x: Tensor, y: Tensor) -> None:
         """Note in `way` whether users with so many rows of this shape go another way than the rest."""
-        self._stacks(x, y)
+        stacked = self._stacks(x, y)
+        if stacked is not None:
+            like = torch.empty(0, device=self.device, dtype=self.dtype)
+            self.choices = stacked.arranged(tuple(x.shape[2:]), like).choices
 
     def _stacks(self, x: Tensor, y: Tensor | None) -> Stacked | None:
         """The stacked way, if it takes images of this shape and number, and targets of this shape."""

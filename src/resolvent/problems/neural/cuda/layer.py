@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +14,11 @@ from resolvent.problems.neural.cuda import source
 from resolvent.problems.neural.cuda.compiler import Code, kernel
 from resolvent.problems.neural.cuda.geometry import Geometry
 from resolvent.problems.neural.cuda.tiling import Tile, forward_tile, input_tile, stripe
+from resolvent.problems.neural.desk import Tape
 from resolvent.problems.neural.layers import Here, Shape, Unstackable
 
+LONG_ROWS = 64
+"""Rows of either side of a long product, at most."""
 WAVES = 4
 """Blocks that a multiprocessor gets in turn, if there are so many: with fewer, some of them wait for the last."""
 
@@ -31,6 +35,14 @@ class FusedConv:
             raise Unstackable(f"a convolution over features of shape {shapes[0]}")
         return (self.geometry.outputs, *self.geometry.cells)
 
+    def codes(self, n: int, backward: bool) -> list[Code]:
+        """The kernels that n images may need."""
+        some = [source.forward(self.geometry, forward_tile(self.geometry, n))]
+        if backward:
+            some.append(source.weight_gradient(self.geometry, stripe(self.geometry, n)))
+            some.append(source.input_gradient(self.geometry, input_tile(self.geometry, n)))
+        return some
+
     def forward(self, here: Here, *xs: Tensor) -> Tensor:
         x, geometry = _whole(here, xs[0], "x"), self.geometry
         n = x.shape[-1]
@@ -38,29 +50,17 @@ class FusedConv:
         code = here.empty("code", ceil(y[0].numel() / 4) if geometry.coded else 1)
         tile = forward_tile(geometry, n)
         args = (x, here.A, y if here.bias is None else here.bias, y, code, n, code.shape[1])
-        _launch(here, source.forward(geometry, tile), tile_grid(here, tile, n), tile.warps, args)
+        _launch(here.tape, source.forward(geometry, tile), tile_grid(here, tile, n), tile.warps, args)
         here.kept = x, code
         return y
 
     def backward(self, here: Here, G: Tensor) -> tuple[Tensor | None, ...]:
         G = _whole(here, G, "G")
         if here.slope is not None or here.bias_slope is not None:
-            self._weights(here, G)
+            x, code = here.kept
+            targets = Target(here.slope, here.add), Target(here.bias_slope, here.add_bias)
+            weight_gradient(here.tape, (here.step, here.users), self.geometry, (x, G, code), targets)
         return (self._inputs(here, G) if here.wanted else None,)
-
-    def _weights(self, here: Here, G: Tensor) -> None:
-        x, code = here.kept
-        geometry, n = self.geometry, x.shape[-1]
-        cut = stripe(geometry, n)
-        count = shares(ceil(n / 32), here.users * cut.parts, multiprocessors(G.device) * cut.resident)
-        parts = here.tape.desk.empty((here.step, here.users, "shares"), count * here.users, (geometry.parameters,))
-        grid = (count, cut.parts, here.users)
-        _launch(here, source.weight_gradient(geometry, cut), grid, cut.warps, (x, G, code, parts, n, code.shape[1]))
-        targets = [(here.slope, here.add), (here.bias_slope, here.add_bias)]
-        where = [parts if target is None else target for target, _ in targets]
-        how = [0 if target is None else 1 + add for target, add in targets]
-        grid = (ceil(geometry.parameters / 128), here.users, 1)
-        _launch(here, source.add_shares(geometry), grid, 4, (parts, *where, count, *how))
 
     def _inputs(self, here: Here, G: Tensor) -> Tensor:
         x, code = here.kept
@@ -68,8 +68,46 @@ class FusedConv:
         tile = input_tile(geometry, n)
         dx = here.empty("dx", *x.shape[1:])
         args = (G, code, here.A, dx, n, code.shape[1])
-        _launch(here, source.input_gradient(geometry, tile), tile_grid(here, tile, n), tile.warps, args)
+        _launch(here.tape, source.input_gradient(geometry, tile), tile_grid(here, tile, n), tile.warps, args)
         return dx
+
+
+class Target(NamedTuple):
+    """Where a gradient belongs, if anybody wants it, and whether it is added to what is there."""
+
+    out: Tensor | None
+    add: bool
+
+
+def weight_gradient(
+    tape: Tape,
+    name: Hashable,
+    geometry: Geometry,
+    given: tuple[Tensor, Tensor, Tensor],
+    targets: tuple[Target, Target],
+) -> None:
+    """The gradients of kernels and biases, from inputs, gradients at the result and codes."""
+    x, G, code = given
+    users, n = len(x), x.shape[-1]
+    cut = stripe(geometry, n)
+    count = shares(ceil(n / 32), users * cut.parts, multiprocessors(G.device) * cut.resident)
+    parts = tape.desk.empty((name, "shares"), count * users, (geometry.parameters,))
+    grid = (count, cut.parts, users)
+    _launch(tape, source.weight_gradient(geometry, cut), grid, cut.warps, (x, G, code, parts, n, code.shape[1]))
+    where = [parts if target.out is None else target.out for target in targets]
+    how = [0 if target.out is None else 1 + target.add for target in targets]
+    grid = (ceil(geometry.parameters / 128), users, 1)
+    _launch(tape, source.add_shares(geometry), grid, 4, (parts, *where, count, *how))
+
+
+def long_product(tape: Tape, a: Tensor, b: Tensor, out: Tensor, add: bool) -> bool:
+    """out_i = a_i b_i^T for few rows of a and b that are long, if the kernels take them: a weight gradient of 1 x 1."""
+    rows, columns = a.shape[1], b.shape[1]
+    if max(rows, columns) > LONG_ROWS or not (a.is_contiguous() and b.is_contiguous() and out.is_contiguous()):
+        return False
+    geometry = Geometry(columns, rows, (1, 1), (1, 1), bias=False)
+    weight_gradient(tape, ("long", a.shape, b.shape), geometry, (b, a, b), (Target(out, add), Target(None, False)))
+    return True
 
 
 def _whole(here: Here, x: Tensor, name: str) -> Tensor:
@@ -81,15 +119,15 @@ def _whole(here: Here, x: Tensor, name: str) -> Tensor:
     return copy
 
 
-def _launch(here: Here, code: Code, grid: tuple[int, int, int], warps: int, args: tuple[Any, ...]) -> None:
-    device = here.tape.desk.like.device
+def _launch(tape: Tape, code: Code, grid: tuple[int, int, int], warps: int, args: tuple[Any, ...]) -> None:
+    device = tape.desk.like.device
     launched = kernel(code, device.index)
 
     def launch() -> None:
         with torch.cuda.device(device):
             launched(grid=grid, block=(32 * warps, 1, 1), args=args)
 
-    here.do(launch)
+    tape.do(launch)
 
 
 def multiprocessors(device: torch.device) -> int:

@@ -1,9 +1,9 @@
 """How the work of each kernel is cut: which tile a warp takes, how many channels, how many warps. By rule, from shapes.
 
 A multiprocessor starts four instructions per cycle, and its load unit serves one number per lane and cycle. So a cut is
-judged by its instructions, by what it loads (LOADS says how much that counts beside them), and by its registers where
-they are many, over all of the work: positions and channels that are not there count as well. The weights of these parts
-were chosen so that the rules come within some per cent of the best cut on an H200, over the layers of bench/neural.py.
+judged by its instructions, by what it loads, and by its registers where they are many, over all of the work: positions
+and channels that are not there count as well. The numbers in these sums were fitted to times on an H200, so that the
+rules come within a twentieth of the best cut for most layers of bench/neural.py. They are never measured again.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from math import ceil
+from math import ceil, inf
 
 from resolvent.problems.neural.cuda.geometry import Geometry, Images
 
-SUMS = 112
+FORWARD_SUMS, INPUT_SUMS = 96, 112
 """Sums that a thread keeps in registers, at most."""
+MOST = 220
+"""Registers that a cut may need: a thread has 255, some of them for addresses."""
+FEW = 64
+"""With so few sums three blocks of threads share a multiprocessor in the gradient at the input, rather than two."""
 BODY = 2000
 """Multiplications in an unrolled loop body, at most: longer ones wait for instructions."""
-SHARED = 47 << 10
+SHARED = 46 << 10
 """Bytes of shared memory for weights: a block may have 48 KB without asking for more."""
 WARPS = 4
-"""Warps of a block, at most; two blocks fill a multiprocessor's registers."""
+"""Warps of a block of threads, at most."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def _tiles(geometry: Geometry, n: int, cells: tuple[int, int], channels: int, de
     sizes = product(range(1, min(4, cells[0]) + 1), range(1, min(8, cells[1]) + 1), range(1, min(8, channels) + 1))
     for images, (a, b, block) in product(Images.choices(n), sizes):
         sums = a * geometry.pool[0] * b * geometry.pool[1] * images.per_lane * block
-        if sums > SUMS and (a, b, block) != (1, 1, 1):
+        if sums > (INPUT_SUMS if by_row else FORWARD_SUMS) and (a, b, block) != (1, 1, 1):
             continue
         rows = max(1, min(geometry.kernel[0], BODY // (sums * geometry.kernel[1])))
         rows = ceil(geometry.kernel[0] / ceil(geometry.kernel[0] / rows))
@@ -120,7 +124,7 @@ def _tiles(geometry: Geometry, n: int, cells: tuple[int, int], channels: int, de
         parts = ceil(blocks / together)
         together = ceil(blocks / parts)
         items = together * ceil(cells[0] / a) * (1 if by_row else ceil(cells[1] / b))
-        resident = 3 if sums <= 64 else 2
+        resident = 3 if sums <= (FEW if by_row else FORWARD_SUMS) else 2
         tiles.append(Tile(images, (a, b), block, rows, together, parts, min(WARPS, items), items, resident))
     return tiles
 
@@ -147,12 +151,12 @@ def _forward_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
     loads = geometry.inputs * (patch * v + 4 * weights)
     times = ceil(geometry.cells[0] / a) * ceil(geometry.cells[1] / b) * ceil(geometry.outputs / block) / v
     registers = _registers(geometry, tile)
-    return (instructions + 0.5 * loads) * times * _crowded(registers, 150, 0.8), registers
+    return (instructions + 0.1 * loads) * times * _crowded(registers, 150, 0.8), registers
 
 
 def _input_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
     """The same for the gradient at the input, where tiles at the edges have less to do."""
-    (kh, kw), (p, q), v = geometry.kernel, geometry.pool, tile.images.per_lane
+    kw, (p, q), v = geometry.kernel[1], geometry.pool, tile.images.per_lane
     (a, b), block = tile.cells, tile.block
     height, width = a * p, b * q
     unpooling = 2 + v * (2 * p * q if geometry.pooling == "max" else 2)
@@ -166,7 +170,7 @@ def _input_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
             total += geometry.outputs * (instructions + 1.5 * cells * v + 4 * weights)
         total += block * height * width * (1.5 + v) + 100
     registers = _registers(geometry, tile)
-    return total * ceil(geometry.inputs / block) / v * _crowded(registers, 130, 0.2), registers
+    return total * ceil(geometry.inputs / block) / v * _crowded(registers, 120, 0.4), registers
 
 
 def _strips(geometry: Geometry, a: int, y: int) -> list[tuple[int, int]]:
@@ -222,29 +226,28 @@ def cut_stripe(geometry: Geometry, n: int, block: int, channels: int) -> Stripe:
     parts = ceil(channel_blocks / channel_warps)
     unroll = max(1, BODY // (geometry.taps * geometry.pool[0] * geometry.pool[1] * block * channels))
     warps = channel_warps * across
-    sums, window = block * channels * geometry.taps, _window(geometry, channels)
-    resident = (12 if sums + window <= 130 else 8) // warps
+    registers = _stripe_registers(geometry, block, channels)
+    resident = (16 if registers <= 120 else 12 if registers <= 150 else 8) // warps
     return Stripe(
         Images.of(n), block, channels, warps, channel_warps, parts, parts * ceil(blocks / across), unroll, resident
     )
 
 
-def _window(geometry: Geometry, channels: int) -> int:
-    """Inputs that a thread of the weight gradient holds."""
+def _stripe_registers(geometry: Geometry, block: int, channels: int) -> int:
+    """For sums, for inputs under this cell and the next and where the next row begins, and for gradients."""
     (kh, kw), (p, q) = geometry.kernel, geometry.pool
     first = kw + q - 1
-    return channels * (kh + p - 1) * (ceil((first + q) / q) * q + first)
+    window = channels * (kh + p - 1) * (ceil((first + q) / q) * q + first)
+    return block * channels * geometry.taps + window + 2 * block
 
 
 def _stripe_cost(geometry: Geometry, block: int, channels: int) -> tuple[float, int]:
     """Instructions per cell, for all channels."""
-    kh, (p, q) = geometry.kernel[0], geometry.pool
+    p, q = geometry.pool
     work = geometry.taps * p * q * block * channels
-    guards = 3 if geometry.padding != (0, 0) else 1
     unpooling = 2 + (2 * p * q if geometry.pooling == "max" else 2)
-    other = channels * (kh + p - 1) * q * guards + block * unpooling + 8
-    registers = block * channels * geometry.taps + _window(geometry, channels) + 2 * block
+    other = channels * (geometry.kernel[0] + p - 1) * q + block * unpooling + 8
     times = ceil(geometry.outputs / block) * ceil(geometry.inputs / channels)
-    return (work + other) * times * _crowded(registers, 170, 1.0) * (
-        1e6 if registers > 230 and block * channels > 1 else 1
-    ), registers
+    registers = _stripe_registers(geometry, block, channels)
+    fits = registers <= MOST or block * channels == 1
+    return (work + other) * times * _crowded(registers, 120, 0.2) if fits else inf, registers

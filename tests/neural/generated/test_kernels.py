@@ -1,0 +1,228 @@
+"""Generated kernels on a GPU: nets drawn at random against double precision that makes the same choices."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import resolvent as rs
+from kernel_routing import apart, codes, convolved
+from neural_reference import federation, plain_loop
+from resolvent.models import mnist_cnn
+from resolvent.problems.neural import Captured, Ways, stacked
+from resolvent.problems.neural.cuda import compiler
+from resolvent.problems.neural.cuda.layer import FusedConv
+
+pytestmark = pytest.mark.skipif(bool(compiler.obstacle()), reason=f"no generated kernels: {compiler.obstacle()}")
+TOLERANCE = 1e-6
+
+
+def drawn(seed: int) -> tuple[nn.Module, tuple[int, ...], int]:
+    """A net of one to three convolutions with whatever may follow them, the shape of its images, and their number."""
+    random = np.random.default_rng(seed)
+    line = seed % 5 == 4
+    channels, size = (
+        int(random.integers(1, 9)),
+        [1 if line else int(random.integers(6, 33)), int(random.integers(6, 33))],
+    )
+    shape = (channels, size[1]) if line else (channels, *size)
+    layers: list[nn.Module] = []
+    for _ in range(random.integers(1, 4)):
+        kernel = [1 if line else int(random.integers(1, 8)), int(random.integers(1, 8))]
+        padding = [0 if line else int(random.integers(0, 3)), int(random.integers(0, 3))]
+        after = [s + 2 * p - k + 1 for s, p, k in zip(size, padding, kernel, strict=True)]
+        outputs = int(random.integers(1, 33))
+        if min(after) < 1:
+            continue
+        bias = bool(random.integers(0, 4))
+        if line:
+            layers.append(nn.Conv1d(channels, outputs, kernel[1], padding=padding[1], bias=bias))
+        else:
+            layers.append(nn.Conv2d(channels, outputs, tuple(kernel), padding=tuple(padding), bias=bias))
+        tile = [1 if line else int(random.integers(1, 4)), int(random.integers(1, 4))]
+        pool: list[nn.Module] = []
+        if random.integers(0, 3) and all(a >= t for a, t in zip(after, tile, strict=True)):
+            mean = bool(random.integers(0, 2))
+            if line:
+                pool = [(nn.AvgPool1d if mean else nn.MaxPool1d)(tile[1])]
+            else:
+                pool = [(nn.AvgPool2d if mean else nn.MaxPool2d)(tuple(tile))]
+            after = [a // t for a, t in zip(after, tile, strict=True)]
+        relu: list[nn.Module] = [nn.ReLU()] if random.integers(0, 4) else []
+        layers += relu + pool if random.integers(0, 2) else pool + relu
+        channels, size = outputs, after
+    if not layers:
+        layers = [nn.Conv2d(channels, 3, 1) if not line else nn.Conv1d(channels, 3, 1)]
+        channels = 3
+    n = int(random.choice([1, 7, 33, 64, 65, 70, 131, 1024, 1500]))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * size[0] * size[1], 5)), shape, n
+
+
+def in_use(ways: Ways, n: int) -> Any:
+    """The program that computed gradients for n images."""
+    assert ways._stacked is not None
+    desk = ways._stacked._desks.get_nowait()
+    ways._stacked._desks.put(desk)
+    return next(p for (shape, slope, _), p in desk.kept.items() if shape[1] == n and slope)
+
+
+def reference(ways: Ways, program: Any, W: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Each user's gradient in double precision, with the choices of the program's last forward pass."""
+    grads = []
+    for u in range(len(W)):
+        w = W[u : u + 1].double().requires_grad_()
+        parameters = {name: part[0] for name, part in ways.layout.split(w).items()}
+        values = [x[u].double()]
+        for step, here in zip(program.net.steps, program.heres, strict=True):
+            value, layer = values[step.inputs[0]], step.layer
+            if isinstance(layer, FusedConv):
+                code = codes(layer.geometry, here.kept[1][u].view(torch.uint8), len(x[u]))
+                bias = None if step.bias is None else parameters[step.bias]
+                kernel = parameters[step.parameter].view(
+                    layer.geometry.outputs, layer.geometry.inputs, *layer.geometry.kernel
+                )
+                value = convolved(layer.geometry, value, kernel, bias, code)
+            elif type(layer).__name__ == "Lift":
+                value = value.unsqueeze(2) if layer.put else value.squeeze(2)
+            elif type(layer).__name__ == "Reshape":
+                value = value.flatten(1)
+            elif type(layer).__name__ == "Linear":
+                value = value @ parameters[step.parameter].T
+            elif type(layer).__name__ == "Bias":
+                value = value + parameters[step.parameter].view(-1, *(1,) * (value.ndim - 2))
+            elif type(layer).__name__ == "AvgPool":  # of tiles too large for a kernel
+                value = F.avg_pool2d(value, layer.kernel)
+            else:
+                raise AssertionError(f"{layer} is not in the reference")
+            values.append(value)
+        grads.append(torch.autograd.grad(F.cross_entropy(values[-1], y[u]), w)[0][0])
+    return torch.stack(grads)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nets_drawn_at_random(seed: int) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    model, shape, n = drawn(seed)
+    fed = federation(model, shape, users=2, n=n, dtype=torch.float32, seed=seed)
+    W, x, y = (part.cuda() for part in (fed.W, fed.x, fed.y))
+    ways = Ways(fed.model, fed.loss, "cuda")
+    ways.check(W, x, y)
+    assert ways.way == "stacked", ways.reason
+    for _ in range(3):  # the second time is captured, and the third replayed
+        loss, grad, _ = ways.value_and_grad(W, x, y)
+    program = in_use(ways, n)
+    assert any(isinstance(step.layer, FusedConv) for step in program.net.steps)
+    want = reference(ways, program, W, x, y)
+    for u in range(2):
+        assert apart(grad[u], want[u]) < TOLERANCE
+    torch.testing.assert_close(ways.values(W, x, y), loss)
+    torch.testing.assert_close(loss.cpu().double(), plain_loop(fed.to(torch.float64))[0], rtol=1e-5, atol=1e-6)
+
+
+def test_the_mnist_cnn_at_its_size() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    fed = federation(mnist_cnn(), (1, 28, 28), users=3, n=2400, dtype=torch.float32)
+    grad = Ways(fed.model, fed.loss, "cuda").value_and_grad(fed.W.cuda(), fed.x.cuda(), fed.y.cuda()).grad
+    again = Ways(fed.model, fed.loss, "cuda").value_and_grad(fed.W.cuda(), fed.x.cuda(), fed.y.cuda()).grad
+    assert torch.equal(grad, again), "the same bits every time"
+    plain = plain_loop(type(fed)(deepcopy(fed.model).cuda(), fed.W.cuda(), fed.x.cuda(), fed.y.cuda(), fed.loss))[1]
+    for u in range(3):
+        assert apart(grad[u], plain[u].double()) < 1e-3  # where maxima nearly tie, torch may choose another
+
+
+@pytest.mark.parametrize("activation", [nn.LeakyReLU(0.1), nn.GELU(), nn.Tanh()])
+def test_other_activations_go_layer_by_layer(activation: nn.Module) -> None:
+    layers = [nn.Conv2d(2, 5, 3), activation, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(5 * 16, 4)]
+    fed = federation(nn.Sequential(*layers), (2, 10, 10), users=2, n=40, dtype=torch.float32)
+    ways = Ways(fed.model, fed.loss, "cuda")
+    grad = ways.value_and_grad(fed.W.cuda(), fed.x.cuda(), fed.y.cuda()).grad
+    assert ways.way == "stacked"
+    want = plain_loop(fed.to(torch.float64))[1]
+    assert all(apart(grad[u].cpu(), want[u]) < 1e-5 for u in range(2))
+
+
+class Mixed(nn.Module):
+    """A layer used twice, a frozen one, one with a frozen bias, and a strided one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.same = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
+        self.frozen = nn.Conv2d(6, 6, 1).requires_grad_(False)
+        self.half = nn.Conv2d(6, 4, 3)
+        self.half.bias.requires_grad_(False)  # type: ignore[union-attr]
+        self.strided, self.end = nn.Conv2d(4, 4, 2, stride=2), nn.Linear(4 * 9, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first(x))
+        x = x + torch.tanh(self.same(x))
+        x = self.frozen(torch.tanh(self.same(x)))
+        return self.end(torch.tanh(self.strided(torch.tanh(self.half(x)))).flatten(1))
+
+
+def test_shared_frozen_and_other_layers_in_one_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = federation(Mixed(), (1, 8, 8), users=3, n=150, dtype=torch.float32)
+    want = plain_loop(fed.to(torch.float64))[1]
+    for room in (1 << 30, 1 << 14):  # in one block, and in several that add up
+        monkeypatch.setattr(stacked, "ROOM", room)
+        ways = Ways(fed.model, fed.loss, "cuda")
+        for _ in range(3):
+            grad = ways.value_and_grad(fed.W.cuda(), fed.x.cuda(), fed.y.cuda()).grad
+        assert ways.way == "stacked"
+        assert all(apart(grad[u].cpu(), want[u]) < 1e-5 for u in range(3))
+
+
+def test_steps_in_one_graph_are_the_steps_also_when_data_changes_place() -> None:
+    fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=70, dtype=torch.float32)
+    ways = Ways(fed.model, fed.loss, "cuda")
+    W, x, y = (part.cuda() for part in (fed.W, fed.x, fed.y))
+    other = torch.randn_like(x)
+
+    def steps(W: Tensor) -> Tensor:
+        for data in (x, x, other, x):
+            W = W - 0.1 * ways.value_and_grad(W, data, y).grad
+        return W
+
+    captured, want = Captured(steps), steps(W)
+    for _ in range(3):
+        assert torch.equal(captured(W), want)
+        ways.value_and_grad(W, other, y)  # leaves other data behind
+
+
+def test_not_a_number_comes_through() -> None:
+    """A run that diverges must be seen to: neither maxima nor ReLU may hide it."""
+    fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=40, dtype=torch.float32)
+    W, x, y = (part.cuda() for part in (fed.W, fed.x, fed.y))
+    ways = Ways(fed.model, fed.loss, "cuda")
+    ways.check(W, x, y)
+    W[1, 3] = torch.nan
+    loss, grad, _ = ways.value_and_grad(W, x, y)
+    assert torch.isfinite(loss[0])
+    assert torch.isfinite(grad[0]).all()
+    assert torch.isnan(loss[1])
+
+
+def neural(**options: Any) -> rs.Neural:
+    fed = federation(mnist_cnn(), (1, 28, 28), users=3, n=70, dtype=torch.float32)
+    users = [(fed.x[u], fed.y[u]) for u in range(3)]
+    return rs.Neural(fed.model, users, device="cuda", **options)
+
+
+def test_repr_says_which_layer_goes_how() -> None:
+    text = repr(neural())
+    assert "0.weight: a CUDA kernel (1 to 10 channels, 5 x 5, bias, max 2 x 2, ReLU)" in text
+    assert "3.weight: matrix products, since the kernels are for float32" in repr(neural(dtype=torch.float64))
+    assert "3.weight: matrix products, since products go by autocast" in repr(neural(autocast=torch.bfloat16))
+
+
+def test_a_resumed_run_is_the_run_to_the_bit() -> None:
+    scheme = rs.fedrp(eta=1.0, local=rs.GradientProx(steps=3, lr=0.05))
+    whole = rs.solve(neural(), scheme, rounds=6)
+    half = rs.solve(neural(), scheme, rounds=3)
+    rest = rs.solve(neural(), scheme, rounds=3, start=half.state)
+    assert torch.equal(whole.model, rest.model)
