@@ -41,6 +41,8 @@ def plainly(geometry: Geometry, x: Tensor, w: Tensor, b: Tensor | None) -> Tenso
 def codes(geometry: Geometry, code: Tensor, n: int) -> Tensor:
     """A user's codes (n, channels, cells, cells), from the bytes that forward left."""
     h, v = geometry.cells
+    if not geometry.coded:
+        return torch.zeros(n, geometry.outputs, h, v, dtype=torch.uint8, device=code.device)
     return code[: geometry.outputs * h * v * n].view(geometry.outputs, h, v, n).movedim(-1, 0)
 
 

@@ -72,13 +72,13 @@ def in_use(ways: Ways, n: int) -> Any:
     return next(p for (shape, slope, _), p in desk.kept.items() if shape[1] == n and slope)
 
 
-def reference(ways: Ways, program: Any, W: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Each user's gradient in double precision, with the choices of the program's last forward pass."""
+def reference(ways: Ways, program: Any, W: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Each user's gradient by plain autograd, with the choices of the program's last forward pass."""
     grads = []
     for u in range(len(W)):
-        w = W[u : u + 1].double().requires_grad_()
+        w = W[u : u + 1].to(dtype).requires_grad_()
         parameters = {name: part[0] for name, part in ways.layout.split(w).items()}
-        values = [x[u].double()]
+        values = [x[u].to(dtype)]
         for step, here in zip(program.net.steps, program.heres, strict=True):
             value, layer = values[step.inputs[0]], step.layer
             if isinstance(layer, FusedConv):
@@ -98,6 +98,8 @@ def reference(ways: Ways, program: Any, W: Tensor, x: Tensor, y: Tensor) -> Tens
                 value = value + parameters[step.parameter].view(-1, *(1,) * (value.ndim - 2))
             elif type(layer).__name__ == "AvgPool":  # of tiles too large for a kernel
                 value = F.avg_pool2d(value, layer.kernel)
+            elif type(layer).__name__ == "ReLU":
+                value = value * (here.kept[u].movedim(-1, 0) > 0)
             else:
                 raise AssertionError(f"{layer} is not in the reference")
             values.append(value)
@@ -118,9 +120,9 @@ def test_nets_drawn_at_random(seed: int) -> None:
         loss, grad, _ = ways.value_and_grad(W, x, y)
     program = in_use(ways, n)
     assert any(isinstance(step.layer, FusedConv) for step in program.net.steps)
-    want = reference(ways, program, W, x, y)
-    for u in range(2):
-        assert apart(grad[u], want[u]) < TOLERANCE
+    want, plain = (reference(ways, program, W, x, y, dtype) for dtype in (torch.float64, torch.float32))
+    for u in range(2):  # where the loss cancels, single precision cannot be better
+        assert apart(grad[u], want[u]) < max(TOLERANCE, 2 * apart(plain[u], want[u]))
     torch.testing.assert_close(ways.values(W, x, y), loss)
     torch.testing.assert_close(loss.cpu().double(), plain_loop(fed.to(torch.float64))[0], rtol=1e-5, atol=1e-6)
 
@@ -154,15 +156,15 @@ class Mixed(nn.Module):
         super().__init__()
         self.first, self.same = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
         self.frozen = nn.Conv2d(6, 6, 1).requires_grad_(False)
-        self.half = nn.Conv2d(6, 4, 3)
-        self.half.bias.requires_grad_(False)  # type: ignore[union-attr]
+        self.partly = nn.Conv2d(6, 4, 3)
+        self.partly.bias.requires_grad_(False)  # type: ignore[union-attr]
         self.strided, self.end = nn.Conv2d(4, 4, 2, stride=2), nn.Linear(4 * 9, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.first(x))
         x = x + torch.tanh(self.same(x))
         x = self.frozen(torch.tanh(self.same(x)))
-        return self.end(torch.tanh(self.strided(torch.tanh(self.half(x)))).flatten(1))
+        return self.end(torch.tanh(self.strided(torch.tanh(self.partly(x)))).flatten(1))
 
 
 def test_shared_frozen_and_other_layers_in_one_net(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +222,7 @@ def test_repr_says_which_layer_goes_how() -> None:
     assert "3.weight: matrix products, since products go by autocast" in repr(neural(autocast=torch.bfloat16))
 
 
+@pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 def test_a_resumed_run_is_the_run_to_the_bit() -> None:
     scheme = rs.fedrp(eta=1.0, local=rs.GradientProx(steps=3, lr=0.05))
     whole = rs.solve(neural(), scheme, rounds=6)

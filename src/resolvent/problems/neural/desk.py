@@ -141,6 +141,8 @@ class Tape:
         if self.desk.compute is not None:
             self.do(_reduced, a, b, out, add, self.desk.compute)
             return
+        if self.desk.generated and self._thin_product(a, b, out, add):
+            return
         if not self.desk.apart and a.shape[2] >= LONG * max(a.shape[1], b.shape[2]):
             self._long_product(a, b, out, add)
         elif add:
@@ -148,13 +150,14 @@ class Tape:
         else:
             self.do(torch.bmm, a, b, out=out)
 
+    def _thin_product(self, a: Tensor, b: Tensor, out: Tensor, add: bool) -> bool:
+        """Few rows or columns of sums over many images, by generated kernels, where they take it."""
+        from resolvent.problems.neural.cuda.layer import thin_product
+
+        return thin_product(self, a, b.mT, out, add)
+
     def _long_product(self, a: Tensor, b: Tensor, out: Tensor, add: bool) -> None:
         """Small results of long sums, on an accelerator: in parts, since a batched product gives each to few cores."""
-        if self.desk.generated:
-            from resolvent.problems.neural.cuda.layer import long_product
-
-            if long_product(self, a, b.mT, out, add):
-                return
         parts = next(k for k in range(PARTS, 0, -1) if a.shape[2] % k == 0)
         for ai, bi, oi in zip(a, b, out, strict=True):
             some = self.desk.empty("parts", parts, tuple(oi.shape))

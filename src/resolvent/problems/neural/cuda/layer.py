@@ -17,8 +17,8 @@ from resolvent.problems.neural.cuda.tiling import Tile, forward_tile, input_tile
 from resolvent.problems.neural.desk import Tape
 from resolvent.problems.neural.layers import Here, Shape, Unstackable
 
-LONG_ROWS = 64
-"""Rows of either side of a long product, at most."""
+LONG, FEW, MANY = 1024, 32, 1024
+"""A product is thin with rows at least so long, at most so many on one side, and at most so many on the other."""
 WAVES = 4
 """Blocks that a multiprocessor gets in turn, if there are so many: with fewer, some of them wait for the last."""
 
@@ -100,13 +100,17 @@ def weight_gradient(
     _launch(tape, source.add_shares(geometry), grid, 4, (parts, *where, count, *how))
 
 
-def long_product(tape: Tape, a: Tensor, b: Tensor, out: Tensor, add: bool) -> bool:
-    """out_i = a_i b_i^T for few rows of a and b that are long, if the kernels take them: a weight gradient of 1 x 1."""
-    rows, columns = a.shape[1], b.shape[1]
-    if max(rows, columns) > LONG_ROWS or not (a.is_contiguous() and b.is_contiguous() and out.is_contiguous()):
+def thin_product(tape: Tape, a: Tensor, b: Tensor, out: Tensor, add: bool) -> bool:
+    """out_i = a_i b_i^T for long rows of which a or b has few: the weight gradient of a 1 x 1 convolution of one pixel.
+
+    False where a matrix product is better, or rows do not lie one after the other.
+    """
+    rows, columns, n = a.shape[1], b.shape[1], a.shape[2]
+    whole = a.is_contiguous() and b.is_contiguous() and out.is_contiguous()
+    if not whole or n < LONG or min(rows, columns) > FEW or max(rows, columns) > MANY:
         return False
     geometry = Geometry(columns, rows, (1, 1), (1, 1), bias=False)
-    weight_gradient(tape, ("long", a.shape, b.shape), geometry, (b, a, b), (Target(out, add), Target(None, False)))
+    weight_gradient(tape, ("thin", a.shape, b.shape), geometry, (b, a, b), (Target(out, add), Target(None, False)))
     return True
 
 
