@@ -8,6 +8,7 @@ rules come within a twentieth of the best cut for most layers of bench/neural.py
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -160,20 +161,21 @@ def _input_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
     (a, b), block = tile.cells, tile.block
     height, width = a * p, b * q
     unpooling = 2 + v * (2 * p * q if geometry.pooling == "max" else 2)
-    rows = [_strips(geometry, a, y) for y in range(ceil(geometry.size[0] / height))]
-    columns = [_columns(geometry, b, x) for x in range(ceil(geometry.size[1] / width))]
+    rows = Counter(_strips(geometry, a, y) for y in range(ceil(geometry.size[0] / height)))
+    columns = Counter(_columns(geometry, b, x) for x in range(ceil(geometry.size[1] / width)))
     total = 0.0
-    for strips, (cells, pairs) in product(rows, columns):
+    for (strips, many), ((cells, pairs), times) in product(rows.items(), columns.items()):
         for met, kernel_rows in strips:
             weights = kernel_rows * ceil(kw * block / 4)
             instructions = met * pairs * block * v + cells * unpooling + weights + 12
-            total += geometry.outputs * (instructions + 1.5 * cells * v + 4 * weights)
-        total += block * height * width * (1.5 + v) + 100
+            total += many * times * geometry.outputs * (instructions + 1.5 * cells * v + 4 * weights)
+        total += many * times * (block * height * width * (1.5 + v) + 100)
     registers = _registers(geometry, tile)
     return total * ceil(geometry.inputs / block) / v * _crowded(registers, 120, 0.4), registers
 
 
-def _strips(geometry: Geometry, a: int, y: int) -> list[tuple[int, int]]:
+@cache
+def _strips(geometry: Geometry, a: int, y: int) -> tuple[tuple[int, int], ...]:
     """For each row of cells that tile y meets: pairs of its rows with kernel rows, and how many kernel rows."""
     kernel, pool = geometry.kernel[0], geometry.pool[0]
     shift = geometry.padding[0] - kernel + 1
@@ -185,9 +187,10 @@ def _strips(geometry: Geometry, a: int, y: int) -> list[tuple[int, int]]:
             first = s * pool - off - (kernel - 1)
             met = [sum(0 <= first + k + e < height for e in range(pool)) for k in range(kernel)]
             strips.append((sum(met), sum(m > 0 for m in met)))
-    return strips
+    return tuple(strips)
 
 
+@cache
 def _columns(geometry: Geometry, b: int, x: int) -> tuple[int, int]:
     """For tile x of a row: how many columns of cells it meets, and pairs of their columns with kernel columns."""
     left, right = cells_met(geometry, b, x)
