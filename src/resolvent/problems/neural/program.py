@@ -8,8 +8,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from resolvent.problems.neural.cuda import innermost
 from resolvent.problems.neural.cuda.compiler import prepare
-from resolvent.problems.neural.cuda.innermost import put_innermost
 from resolvent.problems.neural.cuda.layer import FusedConv
 from resolvent.problems.neural.desk import Desk, Tape
 from resolvent.problems.neural.flat import Layout
@@ -161,8 +161,8 @@ class Program:
             pass
         elif self.rows:
             self.x.copy_(x)
-        elif self.desk.generated and x.is_cuda and x.dtype == self.x.dtype:
-            put_innermost(x, self.x)
+        elif self.desk.generated and innermost.takes(x):
+            innermost.put(x, self.x)
         elif self.x.is_cuda:
             self.x.copy_(x.to(self.x.device, non_blocking=True).mT)
         else:
