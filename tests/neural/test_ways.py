@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from copy import deepcopy
 
 import pytest
@@ -13,6 +14,7 @@ from neural_reference import federation, plain_loop
 from resolvent.errors import InputError
 from resolvent.models import cifar10_cnn, mnist_cnn
 from resolvent.problems.neural import Captured, Layout, Ways
+from resolvent.problems.neural.graphs import uncollected
 
 
 class Recurrent(nn.Module):
@@ -195,6 +197,21 @@ def test_bad_input_is_refused_in_a_sentence() -> None:
 def test_off_cuda_a_captured_function_is_the_function() -> None:
     double = Captured(lambda W: 2 * W)
     torch.testing.assert_close(double(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+
+
+def test_nothing_is_collected_while_a_graph_is_captured() -> None:
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="in between"), uncollected():
+        assert not gc.isenabled()
+        raise ValueError("in between")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled(), "who has switched it off keeps it off"
+    finally:
+        gc.enable()
 
 
 def test_functions_and_modules_read_the_same() -> None:

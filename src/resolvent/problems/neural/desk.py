@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.neural.cuda.obstacle import obstacle
-from resolvent.problems.neural.graphs import captured_now
+from resolvent.problems.neural.graphs import captured_now, uncollected
 
 ALIGN = 64
 """Numbers: two unrolled vectors of the widest kind, and more than a cache line."""
@@ -129,7 +129,7 @@ class Tape:
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            with uncollected(), torch.cuda.graph(self._graph):
                 self._play_calls()
         self._graph.replay()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -51,8 +52,20 @@ class Captured:
                 self.step(self._given)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph), _capturing():
+        with uncollected(), torch.cuda.graph(self._graph), _capturing():
             self._result = self.step(self._given)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without automatic garbage collection: a graph that is freed while another is captured spoils the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
