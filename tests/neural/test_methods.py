@@ -203,9 +203,14 @@ def test_off_cuda_a_captured_function_is_the_function() -> None:
 
 def test_nothing_is_collected_while_a_graph_is_captured() -> None:
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="in between"), uncollected():
-        assert not gc.isenabled()
-        raise ValueError("in between")
+
+    def fails() -> None:
+        with uncollected():
+            assert not gc.isenabled()
+            raise ValueError("in between")
+
+    with pytest.raises(ValueError, match="in between"):
+        fails()
     assert gc.isenabled()
     gc.disable()
     try:
