@@ -109,7 +109,8 @@ def rounds(
     average: str | None = None,
 ) -> Iterator[Round]:
     """The scheme, for ever. A round moves, then asks, then meets, so that every p_i belongs to the u_i beside it."""
-    users = engine.facts.users
+    users, mixing = engine.facts.users, scheme.fixed_mixing
+    constant = scheme.eta_at(0) if scheme.changes == "never" else None  # numbers that never change are read once
     while True:
         t = state.round
         asked = engine.present(participation.present(seed, t, users))
@@ -119,10 +120,10 @@ def rounds(
             continue
 
         tuning, curvature = _tuned(engine, state)
-        eta = scheme.eta_at(t) if tuning is None else tuning.eta
+        eta = tuning.eta if tuning is not None else constant or scheme.eta_at(t)
         if t > 0 and eta != state.eta:
             state = _changed(engine, scheme, meet, replace(state, past=accelerate.restart(state.past)), eta)
-        alpha, beta, gamma = scheme.mixing(t)
+        alpha, beta, gamma = mixing or scheme.mixing(t)
 
         u, p, seen, spread, answers = _answered(engine, Ask(t, eta, asked.who, seed), state)
         who, came = answers.who, _count(asked, answers)
