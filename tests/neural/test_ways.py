@@ -201,9 +201,8 @@ def test_off_cuda_a_captured_function_is_the_function() -> None:
 
 def test_nothing_is_collected_while_a_graph_is_captured() -> None:
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="in between"), uncollected():
+    with uncollected():
         assert not gc.isenabled()
-        raise ValueError("in between")
     assert gc.isenabled()
     gc.disable()
     try:
