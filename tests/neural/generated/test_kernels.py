@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import resolvent as rs
-from kernel_routing import apart, codes, convolved
+from kernel_routing import apart, codes, convolved, plainly
 from neural_reference import federation, plain_loop
 from resolvent.models import mnist_cnn
 from resolvent.problems.neural import Captured, Ways, stacked
@@ -88,7 +88,9 @@ def reference(ways: Ways, program: Any, W: Tensor, x: Tensor, y: Tensor, dtype: 
                 kernel = parameters[step.parameter].view(
                     layer.geometry.outputs, layer.geometry.inputs, *layer.geometry.kernel
                 )
+                plain = plainly(layer.geometry, value, kernel, bias)
                 value = convolved(layer.geometry, value, kernel, bias, code)
+                assert apart(value.detach(), plain.detach().double()) < 1e-5, "another entry than the maximum"
             elif type(layer).__name__ == "Lift":
                 value = value.unsqueeze(2) if layer.put else value.squeeze(2)
             elif type(layer).__name__ == "Reshape":

@@ -21,7 +21,7 @@ MAX = {"pooling": "max", "pool": (2, 2), "relu": "last"}
 CASES = {
     "padded, ragged": (Geometry(3, 7, (9, 10), (3, 3), (1, 1), **MAX), 70),  # type: ignore[arg-type]
     "odd number of images": (Geometry(2, 5, (12, 12), (5, 5), **MAX), 69),  # type: ignore[arg-type]
-    "over one axis, few images": (Geometry(2, 3, (1, 30), (1, 5), pooling="max", pool=(1, 2)), 20),
+    "over one axis, few images": (Geometry(2, 3, (1, 30), (1, 5), (0, 0), "max", (1, 2), "last"), 20),
     "ReLU before means": (Geometry(3, 4, (9, 8), (2, 3), (1, 2), "mean", (2, 2), "first"), 33),
     "means before ReLU": (Geometry(3, 4, (9, 8), (2, 3), (0, 1), "mean", (3, 2), "last"), 64),
     "1 x 1": (Geometry(4, 9, (7, 11), (1, 1), relu="last"), 65),
@@ -49,6 +49,7 @@ def test_emulated_kernels_are_torch(name: str, tmp_path: Path) -> None:
     for u in range(2):
         leaves = [t.double().requires_grad_() for t in (x[u].movedim(-1, 0), w[u], b[u])]
         want = convolved(geometry, *leaves, codes(geometry, code[u], n))  # type: ignore[arg-type]
+        assert apart(want.detach(), plainly(geometry, *leaves).detach()) < 1e-6, "another entry than the maximum"  # type: ignore[arg-type]
         slopes = torch.autograd.grad(want, leaves, g[u].movedim(-1, 0).double())
         assert apart(y[u].movedim(-1, 0), plainly(geometry, *leaves).detach()) < 1e-6  # type: ignore[arg-type]
         assert apart(dx[u].movedim(-1, 0), slopes[0]) < 1e-6
