@@ -231,4 +231,5 @@ def test_docs_tell_every_networks_panel_at_the_papers_size() -> None:
         made = archive.panel_of(figure, panel, found)
         assert f"**{panel.key}: {panel.title}, {document.SIZE}" in words
         for claim, verdict in made.verdicts:
-            assert f"| {claim.words} | **{verdict.said}** | {verdict.numbers}" in words
+            told = claim.words + (" (ours)" if claim.ours else "")
+            assert f"| {told} | **{verdict.said}** | {verdict.numbers}" in words

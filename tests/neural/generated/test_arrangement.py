@@ -55,8 +55,8 @@ def test_runs_of_layers(layers: list[nn.Module], words: list[str]) -> None:
 
 def test_over_one_axis_a_height_of_one_is_put_in() -> None:
     net = nn.Sequential(nn.Conv1d(9, 16, 5), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(16, 16, 5), nn.ReLU())
-    first, second = "9 to 16 channels, 1 x 5, bias, max 1 x 2, ReLU", "16 to 16 channels, 1 x 5, bias, ReLU"
-    assert fused(net, (9, 128)) == ["Lift", first, second, "Lift"] or fused(net, (9, 128))[1] == first
+    first, second = "9 to 16 channels, 1 x 5, bias, max 1 x 2, ReLU", "16 to 16 channels, 1 x 5, bias"
+    assert fused(net, (9, 128)) == ["Lift", first, second, "Lift", "ReLU"]
 
 
 def test_a_value_that_two_layers_read_ends_the_run() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import resolvent as rs
-from kernel_routing import apart, codes, convolved
+from kernel_routing import apart, codes, convolved, plainly
 from neural_reference import federation, plain_loop
 from resolvent.networks.choice import propose
 from resolvent.networks.cuda_graphs import Captured
@@ -94,7 +94,9 @@ def reference(gradients: Gradients, program: Any, W: Tensor, x: Tensor, y: Tenso
                 kernel = parameters[stage.parameter].view(
                     layer.geometry.outputs, layer.geometry.inputs, *layer.geometry.kernel
                 )
+                plain = plainly(layer.geometry, value, kernel, bias)
                 value = convolved(layer.geometry, value, kernel, bias, code)
+                assert apart(value.detach(), plain.detach().double()) < 1e-5, "another entry than the maximum"
             elif type(layer).__name__ == "Lift":
                 value = value.unsqueeze(2) if layer.put else value.squeeze(2)
             elif type(layer).__name__ == "Reshape":
