@@ -13,7 +13,7 @@ from torch import Tensor
 
 from resolvent.networks.stacked.cuda import source
 from resolvent.networks.stacked.cuda.compiler import Code
-from resolvent.networks.stacked.cuda.geometry import Geometry
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry
 from resolvent.networks.stacked.cuda.tiling import forward_tile, input_tile, stripe
 
 HEADER = Path(__file__).with_name("kernel_emulation.h")
@@ -39,7 +39,7 @@ def launch(folder: Path, code: Code, grid: tuple[int, int, int], threads: int, *
 
 
 def convolve(
-    folder: Path, geometry: Geometry, x: Tensor, w: Tensor, b: Tensor, g: Tensor
+    folder: Path, geometry: ConvGeometry, x: Tensor, w: Tensor, b: Tensor, g: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The result, the codes, and the gradients at x, w and b, for gradients g at the result. All begin as NaN."""
     users, n = len(x), x.shape[-1]

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resolvent.networks.stacked.cuda.geometry import Geometry
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry
 
 DEAD = 255
 
 
-def convolved(geometry: Geometry, x: Tensor, w: Tensor, b: Tensor | None, code: Tensor) -> Tensor:
+def convolved(geometry: ConvGeometry, x: Tensor, w: Tensor, b: Tensor | None, code: Tensor) -> Tensor:
     """The result for x (n, channels, height, width); code (n, channels, cells, cells)."""
     z = F.conv2d(x, w, b, padding=geometry.padding)
     (h, v), (p, q) = geometry.cells, geometry.pool
@@ -29,7 +29,7 @@ def convolved(geometry: Geometry, x: Tensor, w: Tensor, b: Tensor | None, code: 
     return cells.mean(4) * (code == 1) if geometry.relu == "last" else cells.mean(4)
 
 
-def plainly(geometry: Geometry, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+def plainly(geometry: ConvGeometry, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """The same as torch has it."""
     z = F.conv2d(x, w, b, padding=geometry.padding)
     z = z.relu() if geometry.relu == "first" else z
@@ -38,7 +38,7 @@ def plainly(geometry: Geometry, x: Tensor, w: Tensor, b: Tensor | None) -> Tenso
     return z.relu() if geometry.relu == "last" else z
 
 
-def codes(geometry: Geometry, code: Tensor, n: int) -> Tensor:
+def codes(geometry: ConvGeometry, code: Tensor, n: int) -> Tensor:
     """A user's codes (n, channels, cells, cells), from the bytes that forward left."""
     h, v = geometry.cells
     if not geometry.coded:

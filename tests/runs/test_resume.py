@@ -311,7 +311,7 @@ def test_a_full_disk_ends_with_one_sentence_and_an_intact_run(tmp_path: Path) ->
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, limits[1]))  # room for a part of a row
     try:
-        with pytest.raises(StorageError, match=r"cannot be written \(File too large\); what was done is kept"):
+        with pytest.raises(StorageError, match=r"cannot be written \(File too large\); what was done is stored"):
             experiment.resume(run, progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -1,4 +1,4 @@
-"""Averages of the models of past rounds, kept incrementally.
+"""Averages of the models of past rounds, updated incrementally.
 
 "ergodic": sum_s eta_s w_s / sum_s eta_s over all rounds, the paper's (Theorem thm:fp). From a far start it carries the
 first iterates for very long. "suffix": the same, started anew in rounds 1, 2, 4, 8, ...

@@ -109,7 +109,7 @@ class Recorder:
             self._metrics.close()
 
     def _storing(self) -> Any:
-        then = f"what was done is kept: make room, then `resolvent resume {self._folder.id}`"
+        then = f"what was done is stored: make room, then `resolvent resume {self._folder.id}`"
         return durable.storing(self._folder.path, then)
 
     @staticmethod

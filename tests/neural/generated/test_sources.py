@@ -13,20 +13,20 @@ from kernel_emulation import convolve
 from kernel_routing import apart, codes, convolved, plainly
 from resolvent.networks.stacked.cuda import compiler, source
 from resolvent.networks.stacked.cuda.compiler import Code
-from resolvent.networks.stacked.cuda.geometry import MANY, Geometry, Images
+from resolvent.networks.stacked.cuda.geometry import MANY, ConvGeometry, ImageGroups
 from resolvent.networks.stacked.cuda.launch import divided, shares
 from resolvent.networks.stacked.cuda.tiling import SHARED, WARPS, forward_tile, input_tile, stripe
 
 MAX = {"pooling": "max", "pool": (2, 2), "relu": "last"}
 CASES = {
-    "padded, ragged": (Geometry(3, 7, (9, 10), (3, 3), (1, 1), **MAX), 70),  # type: ignore[arg-type]
-    "odd number of images": (Geometry(2, 5, (12, 12), (5, 5), **MAX), 69),  # type: ignore[arg-type]
-    "over one axis, few images": (Geometry(2, 3, (1, 30), (1, 5), (0, 0), "max", (1, 2), "last"), 20),
-    "ReLU before means": (Geometry(3, 4, (9, 8), (2, 3), (1, 2), "mean", (2, 2), "first"), 33),
-    "means before ReLU": (Geometry(3, 4, (9, 8), (2, 3), (0, 1), "mean", (3, 2), "last"), 64),
-    "1 x 1": (Geometry(4, 9, (7, 11), (1, 1), relu="last"), 65),
-    "7 x 7 without bias": (Geometry(2, 2, (13, 12), (7, 7), (3, 3), bias=False), 40),
-    "more padding than kernel": (Geometry(2, 3, (11, 9), (4, 6), (5, 1), "max", (3, 3)), 96),
+    "padded, ragged": (ConvGeometry(3, 7, (9, 10), (3, 3), (1, 1), **MAX), 70),  # type: ignore[arg-type]
+    "odd number of images": (ConvGeometry(2, 5, (12, 12), (5, 5), **MAX), 69),  # type: ignore[arg-type]
+    "over one axis, few images": (ConvGeometry(2, 3, (1, 30), (1, 5), (0, 0), "max", (1, 2), "last"), 20),
+    "ReLU before means": (ConvGeometry(3, 4, (9, 8), (2, 3), (1, 2), "mean", (2, 2), "first"), 33),
+    "means before ReLU": (ConvGeometry(3, 4, (9, 8), (2, 3), (0, 1), "mean", (3, 2), "last"), 64),
+    "1 x 1": (ConvGeometry(4, 9, (7, 11), (1, 1), relu="last"), 65),
+    "7 x 7 without bias": (ConvGeometry(2, 2, (13, 12), (7, 7), (3, 3), bias=False), 40),
+    "more padding than kernel": (ConvGeometry(2, 3, (11, 9), (4, 6), (5, 1), "max", (3, 3)), 96),
 }
 QUICK = ("over one axis, few images", "means before ReLU")
 """The C++ compiler takes some ten seconds for each of the others."""
@@ -62,7 +62,7 @@ def test_emulated_kernels_are_torch(name: str, tmp_path: Path) -> None:
 def test_cuts_cover_the_work_and_fit_the_chip() -> None:
     for channels, kernel, size, pool in [(1, 5, 28, 2), (32, 7, 64, 1), (10, 3, 7, 3), (31, 1, 5, 4), (6, 6, 33, 2)]:
         pooling = "max" if pool > 1 else "none"
-        geometry = Geometry(channels, 33 - channels, (size, size), (kernel, kernel), (1, 0), pooling, (pool, pool))  # type: ignore[arg-type]
+        geometry = ConvGeometry(channels, 33 - channels, (size, size), (kernel, kernel), (1, 0), pooling, (pool, pool))  # type: ignore[arg-type]
         for n in (1, 63, 64, 65, 5000):
             for tile, blocks, depth in (
                 (forward_tile(geometry, n), geometry.outputs, geometry.inputs),
@@ -89,11 +89,11 @@ def test_shares_and_turns() -> None:
 
 def test_only_many_images_are_a_constant() -> None:
     """Runs with batches of every size compile one source, but long ones their own."""
-    geometry = Geometry(1, 10, (28, 28), (5, 5))
+    geometry = ConvGeometry(1, 10, (28, 28), (5, 5))
     texts = {source.forward(geometry, forward_tile(geometry, n)).source for n in (66, 70, 130, MANY - 2)}
     assert len(texts) == 1
-    assert Images.of(MANY).count == MANY
-    assert Images.of(MANY + 1) != Images.of(MANY + 2)
+    assert ImageGroups.of(MANY).count == MANY
+    assert ImageGroups.of(MANY + 1) != ImageGroups.of(MANY + 2)
 
 
 def test_cache_names_follow_source_chip_and_name(monkeypatch: pytest.MonkeyPatch) -> None:

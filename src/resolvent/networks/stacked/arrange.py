@@ -7,7 +7,7 @@ from math import prod
 from typing import Literal
 
 from resolvent.networks.stacked.convolution import Conv, ConvPool
-from resolvent.networks.stacked.cuda.geometry import Geometry
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry
 from resolvent.networks.stacked.fused import FusedConv
 from resolvent.networks.stacked.layers import Bias, Shape, Unstackable
 from resolvent.networks.stacked.net import Net, Stage, consumers, mark_owners
@@ -35,7 +35,7 @@ class Arranged:
 class _Run:
     """A convolution and the stages that are fused with it."""
 
-    geometry: Geometry
+    geometry: ConvGeometry
     length: int
     bias: str | None
 
@@ -82,7 +82,7 @@ def _run(net: Net, k: int, shapes: list[Shape], count: list[int]) -> _Run:
     conv = layer.conv if isinstance(layer, ConvPool) else layer
     assert isinstance(conv, Conv)
     (height, width) = shapes[net.stages[k].inputs[0]][1:]
-    geometry = Geometry(conv.inputs, conv.outputs, (height, width), conv.kernel, conv.padding, bias=False)
+    geometry = ConvGeometry(conv.inputs, conv.outputs, (height, width), conv.kernel, conv.padding, bias=False)
     if isinstance(layer, ConvPool):
         geometry = replace(geometry, pooling="max", pool=layer.tile)
     bias, at = None, k
@@ -96,7 +96,7 @@ def _run(net: Net, k: int, shapes: list[Shape], count: list[int]) -> _Run:
     return _Run(geometry, at + 1 - k, bias)
 
 
-def _with(geometry: Geometry, stage: Stage, shape: Shape) -> Geometry | None:
+def _with(geometry: ConvGeometry, stage: Stage, shape: Shape) -> ConvGeometry | None:
     """The geometry with one more stage, on features of this shape; None where one kernel does not do it."""
     layer = stage.layer
     if isinstance(layer, Bias) and not geometry.bias and geometry.relu == "none":
@@ -108,7 +108,7 @@ def _with(geometry: Geometry, stage: Stage, shape: Shape) -> Geometry | None:
     return None
 
 
-def _pooled(geometry: Geometry, layer: MaxPool | AvgPool, shape: Shape) -> Geometry | None:
+def _pooled(geometry: ConvGeometry, layer: MaxPool | AvgPool, shape: Shape) -> ConvGeometry | None:
     kind: Literal["max", "mean"] = "max" if isinstance(layer, MaxPool) else "mean"
     try:
         kernel, stride = layer.windows_for(shape[1:]) if isinstance(layer, AvgPool) else (layer.kernel, layer.stride)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from resolvent.networks.stacked.cuda import source
 from resolvent.networks.stacked.cuda.compiler import Code
-from resolvent.networks.stacked.cuda.geometry import Geometry
-from resolvent.networks.stacked.cuda.launch import Target, divided, launch, multiprocessors, weight_gradient
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry
+from resolvent.networks.stacked.cuda.launch import GradientSlot, divided, launch, multiprocessors, weight_gradient
 from resolvent.networks.stacked.cuda.tiling import Tile, forward_tile, input_tile, stripe
 from resolvent.networks.stacked.layers import Context, Shape, Unstackable
 
@@ -22,7 +22,7 @@ WAVES = 4
 class FusedConv:
     """See geometry.py. Forward saves its input and a code per pooled value; see common.cuh."""
 
-    geometry: Geometry
+    geometry: ConvGeometry
     needs_output = False
 
     def shape(self, *shapes: Shape) -> Shape:
@@ -53,7 +53,7 @@ class FusedConv:
         G = _whole(ctx, G, "G")
         if ctx.weight_grad is not None or ctx.bias_grad is not None:
             x, code = ctx.saved
-            targets = Target(ctx.weight_grad, ctx.add), Target(ctx.bias_grad, ctx.add_bias)
+            targets = GradientSlot(ctx.weight_grad, ctx.add), GradientSlot(ctx.bias_grad, ctx.add_bias)
             weight_gradient(ctx.tape, (ctx.stage, ctx.users), self.geometry, (x, G, code), targets)
         return (self._inputs(ctx, G) if ctx.needs_input_grad else None,)
 

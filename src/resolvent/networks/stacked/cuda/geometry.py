@@ -12,7 +12,7 @@ MANY = 1024
 
 
 @dataclass(frozen=True)
-class Geometry:
+class ConvGeometry:
     """The shapes of a fused convolution.
 
     `size` is the input's height and width, `pool` the tile over which maxima or means are taken. `relu`: "first" is
@@ -81,7 +81,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageGroups:
     """How many images a lane takes, and what is known about their number n when a kernel is compiled; count 0: not n.
 
     Two images per lane halve the loads of weights, but need 64 images for a warp.
@@ -93,14 +93,14 @@ class Images:
     count: int = 0
 
     @staticmethod
-    def of(n: int) -> Images:
+    def of(n: int) -> ImageGroups:
         two = n >= 64
-        return Images(2 if two else 1, two and n % 2 == 0, n % 32 == 0, n if n >= MANY else 0)
+        return ImageGroups(2 if two else 1, two and n % 2 == 0, n % 32 == 0, n if n >= MANY else 0)
 
     @staticmethod
-    def choices(n: int) -> list[Images]:
+    def choices(n: int) -> list[ImageGroups]:
         """Ways to share out n images among lanes."""
-        known = Images.of(n)
+        known = ImageGroups.of(n)
         return [known] if known.per_lane == 1 else [known, replace(known, per_lane=1, paired=False)]
 
     def constants(self) -> dict[str, int]:

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from resolvent.networks.stacked.cuda import source
 from resolvent.networks.stacked.cuda.compiler import Code, kernel
-from resolvent.networks.stacked.cuda.geometry import Geometry
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry
 from resolvent.networks.stacked.cuda.tiling import stripe
 
 LONG, FEW, MANY = 1024, 32, 1024
 """A product is thin with rows at least so long, at most so many on one side, and at most so many on the other."""
 
 
-class Target(NamedTuple):
+class GradientSlot(NamedTuple):
     """Where a gradient belongs, if anybody wants it, and whether it is added to what is tctx."""
 
     out: Tensor | None
@@ -28,9 +28,9 @@ class Target(NamedTuple):
 def weight_gradient(
     tape: Any,
     name: Hashable,
-    geometry: Geometry,
+    geometry: ConvGeometry,
     given: tuple[Tensor, Tensor, Tensor],
-    targets: tuple[Target, Target],
+    targets: tuple[GradientSlot, GradientSlot],
 ) -> None:
     """The gradients of kernels and biases, from inputs, gradients at the result and codes."""
     x, G, code = given
@@ -55,8 +55,9 @@ def thin_product(tape: Any, a: Tensor, b: Tensor, out: Tensor, add: bool) -> boo
     whole = a.is_contiguous() and b.is_contiguous() and out.is_contiguous()
     if not whole or n < LONG or min(rows, columns) > FEW or max(rows, columns) > MANY:
         return False
-    geometry = Geometry(columns, rows, (1, 1), (1, 1), bias=False)
-    weight_gradient(tape, ("thin", a.shape, b.shape), geometry, (b, a, b), (Target(out, add), Target(None, False)))
+    geometry = ConvGeometry(columns, rows, (1, 1), (1, 1), bias=False)
+    slots = GradientSlot(out, add), GradientSlot(None, False)
+    weight_gradient(tape, ("thin", a.shape, b.shape), geometry, (b, a, b), slots)
     return True
 
 

@@ -7,34 +7,34 @@ from math import ceil
 from pathlib import Path
 
 from resolvent.networks.stacked.cuda.compiler import Code
-from resolvent.networks.stacked.cuda.geometry import Geometry, Images
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry, ImageGroups
 from resolvent.networks.stacked.cuda.tiling import Stripe, Tile, cells_met
 
 FOLDER = Path(__file__).parent
 
 
-def forward(geometry: Geometry, tile: Tile) -> Code:
+def forward(geometry: ConvGeometry, tile: Tile) -> Code:
     return _code("forward", geometry, tile.constants())
 
 
-def input_gradient(geometry: Geometry, tile: Tile) -> Code:
+def input_gradient(geometry: ConvGeometry, tile: Tile) -> Code:
     code = _code("input_gradient", geometry, tile.constants())
     return code._replace(source=code.source.replace("TILE_BY_COLUMN", by_column(geometry, tile)))
 
 
-def weight_gradient(geometry: Geometry, stripe: Stripe) -> Code:
+def weight_gradient(geometry: ConvGeometry, stripe: Stripe) -> Code:
     return _code("weight_gradient", geometry, stripe.constants())
 
 
-def add_shares(geometry: Geometry) -> Code:
-    return _code("add_shares", geometry, Images(1, False, False).constants())
+def add_shares(geometry: ConvGeometry) -> Code:
+    return _code("add_shares", geometry, ImageGroups(1, False, False).constants())
 
 
 def innermost() -> Code:
     return Code(_read("innermost.cu"), "innermost")
 
 
-def by_column(geometry: Geometry, tile: Tile) -> str:
+def by_column(geometry: ConvGeometry, tile: Tile) -> str:
     """The calls for the first tile of a row, the last one and those between: each knows which cells are there."""
     tiles = ceil(geometry.size[1] / (tile.cells[1] * geometry.pool[1]))
     met = [cells_met(geometry, tile.cells[1], x) for x in range(tiles)]
@@ -53,7 +53,7 @@ def by_column(geometry: Geometry, tile: Tile) -> str:
     return "\n      ".join(calls)
 
 
-def _code(name: str, geometry: Geometry, cut: dict[str, int]) -> Code:
+def _code(name: str, geometry: ConvGeometry, cut: dict[str, int]) -> Code:
     lines = [f"constexpr int {key} = {value};" for key, value in (geometry.constants() | cut).items()]
     return Code("\n".join([*lines, "", _read("common.cuh"), _read(f"{name}.cu")]), name)
 

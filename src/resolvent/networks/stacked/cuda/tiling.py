@@ -14,7 +14,7 @@ from functools import cache
 from itertools import product
 from math import ceil, inf
 
-from resolvent.networks.stacked.cuda.geometry import Geometry, Images
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry, ImageGroups
 
 FORWARD_SUMS, INPUT_SUMS = 96, 112
 """Sums that a thread keeps in registers, at most."""
@@ -38,7 +38,7 @@ class Tile:
     channels in shared memory; `parts` such blocks of threads cover all channels. A warp takes `items` in turn.
     """
 
-    images: Images
+    images: ImageGroups
     cells: tuple[int, int]
     block: int
     rows: int
@@ -69,7 +69,7 @@ class Stripe:
     outputs, so that its warps read the same numbers at the same time.
     """
 
-    images: Images
+    images: ImageGroups
     block: int
     channels: int
     warps: int
@@ -92,7 +92,7 @@ class Stripe:
 
 
 @cache
-def forward_tile(geometry: Geometry, n: int) -> Tile:
+def forward_tile(geometry: ConvGeometry, n: int) -> Tile:
     """The tile over the result's cells, and blocks of output channels."""
     cells, channels = geometry.cells, geometry.outputs
     return min(
@@ -101,18 +101,20 @@ def forward_tile(geometry: Geometry, n: int) -> Tile:
 
 
 @cache
-def input_tile(geometry: Geometry, n: int) -> Tile:
+def input_tile(geometry: ConvGeometry, n: int) -> Tile:
     """The tile over input positions, in units of the pooling tile, and blocks of input channels."""
     (h, w), (p, q) = geometry.size, geometry.pool
     tiles = _tiles(geometry, n, (ceil(h / p), ceil(w / q)), geometry.inputs, geometry.outputs, True)
     return min(tiles, key=lambda tile: _input_cost(geometry, tile))
 
 
-def _tiles(geometry: Geometry, n: int, cells: tuple[int, int], channels: int, depth: int, by_row: bool) -> list[Tile]:
+def _tiles(
+    geometry: ConvGeometry, n: int, cells: tuple[int, int], channels: int, depth: int, by_row: bool
+) -> list[Tile]:
     """All tiles whose sums fit; `by_row`: a warp goes along a row of tiles."""
     tiles = []
     sizes = product(range(1, min(4, cells[0]) + 1), range(1, min(8, cells[1]) + 1), range(1, min(8, channels) + 1))
-    for images, (a, b, block) in product(Images.choices(n), sizes):
+    for images, (a, b, block) in product(ImageGroups.choices(n), sizes):
         sums = a * geometry.pool[0] * b * geometry.pool[1] * images.per_lane * block
         if sums > (INPUT_SUMS if by_row else FORWARD_SUMS) and (a, b, block) != (1, 1, 1):
             continue
@@ -130,7 +132,7 @@ def _tiles(geometry: Geometry, n: int, cells: tuple[int, int], channels: int, de
     return tiles
 
 
-def _registers(geometry: Geometry, tile: Tile) -> int:
+def _registers(geometry: ConvGeometry, tile: Tile) -> int:
     (p, q), kw, v = geometry.pool, geometry.kernel[1], tile.images.per_lane
     height, width = tile.cells[0] * p, tile.cells[1] * q
     return height * width * v * tile.block + height * (width + kw - 1) * v + ceil(kw * tile.block / 4) * 4
@@ -141,7 +143,7 @@ def _crowded(registers: int, free: int, price: float) -> float:
     return 1 + price * max(0, registers - free) / 100
 
 
-def _forward_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
+def _forward_cost(geometry: ConvGeometry, tile: Tile) -> tuple[float, int]:
     """Per image, for all channels and cells."""
     (kh, kw), (p, q), v = geometry.kernel, geometry.pool, tile.images.per_lane
     (a, b), block = tile.cells, tile.block
@@ -155,7 +157,7 @@ def _forward_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
     return (instructions + 0.1 * loads) * times * _crowded(registers, 150, 0.8), registers
 
 
-def _input_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
+def _input_cost(geometry: ConvGeometry, tile: Tile) -> tuple[float, int]:
     """The same for the gradient at the input, where tiles at the edges have less to do."""
     kw, (p, q), v = geometry.kernel[1], geometry.pool, tile.images.per_lane
     (a, b), block = tile.cells, tile.block
@@ -175,7 +177,7 @@ def _input_cost(geometry: Geometry, tile: Tile) -> tuple[float, int]:
 
 
 @cache
-def _strips(geometry: Geometry, a: int, y: int) -> tuple[tuple[int, int], ...]:
+def _strips(geometry: ConvGeometry, a: int, y: int) -> tuple[tuple[int, int], ...]:
     """For each row of cells that tile y meets: pairs of its rows with kernel rows, and how many kernel rows."""
     kernel, pool = geometry.kernel[0], geometry.pool[0]
     shift = geometry.padding[0] - kernel + 1
@@ -191,7 +193,7 @@ def _strips(geometry: Geometry, a: int, y: int) -> tuple[tuple[int, int], ...]:
 
 
 @cache
-def _columns(geometry: Geometry, b: int, x: int) -> tuple[int, int]:
+def _columns(geometry: ConvGeometry, b: int, x: int) -> tuple[int, int]:
     """For tile x of a row: how many columns of cells it meets, and pairs of their columns with kernel columns."""
     left, right = cells_met(geometry, b, x)
     kernel, pool = geometry.kernel[1], geometry.pool[1]
@@ -200,7 +202,7 @@ def _columns(geometry: Geometry, b: int, x: int) -> tuple[int, int]:
     return right - left, sum(left * pool <= place < right * pool for place in places)
 
 
-def cells_met(geometry: Geometry, b: int, x: int) -> tuple[int, int]:
+def cells_met(geometry: ConvGeometry, b: int, x: int) -> tuple[int, int]:
     """Which columns of the patch of cells that tile x of a row looks at are inside, from and to; b cells per tile."""
     kernel, pool = geometry.kernel[1], geometry.pool[1]
     shift = geometry.padding[1] - kernel + 1
@@ -212,14 +214,14 @@ def cells_met(geometry: Geometry, b: int, x: int) -> tuple[int, int]:
 
 
 @cache
-def stripe(geometry: Geometry, n: int) -> Stripe:
+def stripe(geometry: ConvGeometry, n: int) -> Stripe:
     """How the weight gradient is cut."""
     stripes = product(range(1, min(8, geometry.outputs) + 1), range(1, min(8, geometry.inputs) + 1))
     block, channels = min(stripes, key=lambda each: _stripe_cost(geometry, *each))
     return cut_stripe(geometry, n, block, channels)
 
 
-def cut_stripe(geometry: Geometry, n: int, block: int, channels: int) -> Stripe:
+def cut_stripe(geometry: ConvGeometry, n: int, block: int, channels: int) -> Stripe:
     """Warps of a block of threads so that none is idle."""
     blocks, channel_blocks = ceil(geometry.outputs / block), ceil(geometry.inputs / channels)
     shapes = [(a, b) for a, b in product((1, 2, 4), repeat=2) if a * b <= WARPS]
@@ -232,11 +234,11 @@ def cut_stripe(geometry: Geometry, n: int, block: int, channels: int) -> Stripe:
     registers = _stripe_registers(geometry, block, channels)
     resident = (16 if registers <= 120 else 12 if registers <= 150 else 8) // warps
     return Stripe(
-        Images.of(n), block, channels, warps, channel_warps, parts, parts * ceil(blocks / across), unroll, resident
+        ImageGroups.of(n), block, channels, warps, channel_warps, parts, parts * ceil(blocks / across), unroll, resident
     )
 
 
-def _stripe_registers(geometry: Geometry, block: int, channels: int) -> int:
+def _stripe_registers(geometry: ConvGeometry, block: int, channels: int) -> int:
     """For sums, for inputs under this cell and the next and where the next row begins, and for gradients."""
     (kh, kw), (p, q) = geometry.kernel, geometry.pool
     first = kw + q - 1
@@ -244,7 +246,7 @@ def _stripe_registers(geometry: Geometry, block: int, channels: int) -> int:
     return block * channels * geometry.taps + window + 2 * block
 
 
-def _stripe_cost(geometry: Geometry, block: int, channels: int) -> tuple[float, int]:
+def _stripe_cost(geometry: ConvGeometry, block: int, channels: int) -> tuple[float, int]:
     """Instructions per cell, for all channels."""
     p, q = geometry.pool
     work = geometry.taps * p * q * block * channels
