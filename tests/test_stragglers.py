@@ -108,6 +108,18 @@ def test_a_resumed_run_has_the_same_bits(problem: Any, eta: Any) -> None:
         assert rest.history.clock.tolist() == whole.history.clock.tolist()[cut:]
 
 
+@pytest.mark.parametrize("who", [None, rs.Bernoulli(0.5), rs.FixedSize(2)], ids=str)
+@pytest.mark.parametrize("problem", [squares(), rs.make_logistic(users=4, dim=3, rows=20)], ids=["squares", "logistic"])
+def test_a_run_with_delays_goes_on_without_them_and_back(problem: Any, who: Any) -> None:
+    late = rs.Stragglers(8.0, close=0.4)
+    half = rs.solve(problem, rs.fedpi(0.1), rounds=9, participation=late)
+    prompt = rs.solve(problem, rs.fedpi(0.1), rounds=2000, start=half.state, participation=who)
+    assert float(prompt.history.gap.iloc[-1]) < 1e-12
+    assert not [name for name in prompt.state.memory if name.startswith("delayed.")]
+    again = rs.solve(problem, rs.fedpi(0.1), rounds=5, start=prompt.state, participation=late)
+    assert again.history.clock.iloc[0] > 0
+
+
 def test_a_late_answer_belongs_to_today_s_eta() -> None:
     """Every pair of the State is a prox at the eta of the round, whenever the question was asked."""
     problem = squares()

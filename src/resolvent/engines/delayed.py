@@ -7,6 +7,7 @@ the round that closes after it. What is under way travels in the memory of the r
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from resolvent.iteration.engine import Answers, Ask, Engine, Facts, MeanAnswer, Memory, Present, Traffic
 from resolvent.iteration.participation import Participation, Stragglers
+from resolvent.iteration.state import State
 
 PREFIX = "delayed."
 """The entries of the memory that belong to this engine; the others are the users'."""
@@ -22,6 +24,14 @@ PREFIX = "delayed."
 def delayed(engine: Engine, participation: Participation) -> Engine:
     """The engine itself, or with the delays of rs.Stragglers."""
     return Delayed(engine, participation) if isinstance(participation, Stragglers) else engine
+
+
+def forget_delays(engine: Engine, state: State) -> State:
+    """A state as an engine without delays goes on from it: what was under way never arrives."""
+    if isinstance(engine, Delayed) or not any(name.startswith(PREFIX) for name in state.memory):
+        return state
+    users = {name: tensor for name, tensor in state.memory.items() if not name.startswith(PREFIX)}
+    return replace(state, memory=users)
 
 
 class Delayed:

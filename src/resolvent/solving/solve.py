@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from resolvent import engines
-from resolvent.engines.delayed import delayed
+from resolvent.engines.delayed import delayed, forget_delays
 from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError, refuse, whole
 from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate
@@ -222,7 +222,7 @@ def _begin(
         start = moved(start, facts.device)
         adapted = adapt(start, rows, scheme, participation, accelerate, eta0)
         if adapted is not None:
-            return adapted
+            return forget_delays(engine, adapted)
         start = start.u if start.next is None else start.next  # users must part: only the point carries over
     if start is None:
         start = facts.start
