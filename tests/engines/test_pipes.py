@@ -134,5 +134,7 @@ def test_the_engine_s_operator_is_the_one_that_is_spoken_of() -> None:
     engine = Pipes([whole.take(torch.tensor([i])) for i in range(USERS)], whole.weights, rs.GradientSteps(3))
     with pytest.raises(rs.InputError, match=r"users compute GradientSteps.* but FedPi takes a prox"):
         rs.solve(None, rs.fedpi(ETA), engine=engine)
+    with pytest.raises(rs.InputError, match=r"compute GradientSteps\(steps=3.* but FedAvg takes 5 gradient steps"):
+        rs.solve(None, rs.fedavg(ETA, steps=5), engine=engine)
     with pytest.raises(rs.InputError, match=r"but FedAvg takes GradientSteps\(steps=2"):
         rs.solve(None, rs.fedavg(ETA, local=rs.GradientSteps(2)), engine=engine)

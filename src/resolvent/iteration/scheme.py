@@ -146,11 +146,11 @@ class Scheme:
 
     def computing(self, operator: Any) -> Scheme:
         """The same scheme with the operator that users apply already; refused where the scheme names another one."""
-        if operator.forward != self.forward or self.local not in (None, operator):
-            raise InputError(
-                f"the engine's users compute {operator}, but {self.name} takes "
-                f"{self.local or ('gradient steps' if self.forward else 'a prox')}; build the engine with that operator"
-            )
+        steps = getattr(operator, "steps", self.steps) if self.local is None and self.forward else self.steps
+        if operator.forward != self.forward or self.local not in (None, operator) or steps != self.steps:
+            own = self.local or (f"{self.steps} gradient steps" if self.forward else "a prox")
+            words = f"the engine's users compute {operator}, but {self.name} takes {own}"
+            raise InputError(f"{words}; build the engine with that operator")
         made = copy(self)
         object.__setattr__(made, "local", operator)
         return made
