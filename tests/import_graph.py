@@ -38,7 +38,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
         {"engine", "schedules", "participation", "packing", "meeting"},
         {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
-        {"anderson", "momentum", "tuning"},
+        {"anderson", "momentum", "tuning", "table"},
         {"state"},
         {"rounds", "first_edition"},
         {"checkpoint"},
@@ -60,7 +60,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"certified"},
         {"minimum"},
     ],
-    "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "training"}, {"operators"}],
+    "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "training"}, {"operators"}, {"choice"}],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs", "mean_losses"},
         {"userdata", "plain"},

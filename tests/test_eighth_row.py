@@ -13,7 +13,7 @@ import resolvent as rs
 from command_line import SMALL, resolvent
 from resolvent import report
 from resolvent.cli.options import FLAGS
-from resolvent.iteration.scheme import TABLE, Row
+from resolvent.iteration.table import TABLE, Row
 from resolvent.runs import folders
 
 NAME, COLOUR, ABOUT = "midpoint", "#8C564B", "half-way between prox and reflection, on both sides"
@@ -85,7 +85,7 @@ def test_it_is_swept() -> None:
 def test_help_and_completion_name_it() -> None:
     """In a process whose table has had the row from the start, as an edited one would."""
     code = f"""
-from resolvent.iteration.scheme import TABLE, Row
+from resolvent.iteration.table import TABLE, Row
 TABLE[{NAME!r}] = Row(*{tuple(MIDPOINT)!r})
 from resolvent.cli import main
 main()

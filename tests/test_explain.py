@@ -18,7 +18,7 @@ from torch import Tensor
 
 import resolvent as rs
 import textbook
-from resolvent.iteration.scheme import named
+from resolvent.iteration.table import named
 from resolvent.local.law import Law, UserFacts
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")

@@ -21,7 +21,7 @@ import first_edition
 import resolvent as rs
 from resolvent.engines.in_process import InProcess
 from resolvent.iteration import checkpoint
-from resolvent.iteration.scheme import named
+from resolvent.iteration.table import named
 from resolvent.solving import progress
 
 quietly = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")

@@ -22,18 +22,9 @@ from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
 from resolvent.iteration.rounds import Round
-from resolvent.iteration.scheme import (
-    TABLE,
-    Scheme,
-    fedavg,
-    fedpi,
-    fedprox,
-    fedrp,
-    fedsplit,
-    reflect_gradient,
-    reflect_prox,
-)
+from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
+from resolvent.iteration.table import TABLE, fedavg, fedpi, fedprox, fedrp, fedsplit, reflect_gradient, reflect_prox
 from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
 from resolvent.problems.custom import Custom
 from resolvent.problems.deviations import AbsoluteDeviations

@@ -18,7 +18,7 @@ import resolvent as rs
 from resolvent.engines.debug import Debug
 from resolvent.engines.in_process import InProcess
 from resolvent.iteration.engine import Engine
-from resolvent.local.operators import local_operator
+from resolvent.local.choice import local_operator
 
 ENGINES: dict[str, Callable[[Any, Any, bool], Any]] = {
     "in_process": InProcess,

@@ -24,7 +24,7 @@ from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.build import algorithm as algorithm_of
 from resolvent.experiment.conduct import Outcome
 from resolvent.experiment.tasks import Task, task
-from resolvent.iteration.scheme import TABLE
+from resolvent.iteration.table import TABLE
 
 MEMORY = 2
 Make = Callable[[Any, int, int | None], Task]

@@ -16,7 +16,7 @@ from resolvent.cli.output import say
 from resolvent.config import Config
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError
-from resolvent.iteration.scheme import TABLE
+from resolvent.iteration.table import TABLE
 from resolvent.runs import trust
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from resolvent.engines.facts import ProblemFacts
+from resolvent.engines.facts import AllHere
 from resolvent.engines.in_process import curvature, inspect, measure
 from resolvent.errors import BadAnswer, InputError
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory, Present, Traffic
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory
 from resolvent.local.bound import Bound
 from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
@@ -19,28 +18,14 @@ from resolvent.problems.problem import Problem, select
 from resolvent.problems.verify import verify_answer
 
 
-class Debug:
+class Debug(AllHere):
     """Slow and careful: each user is a problem of its own, and sums over users are plain loops."""
 
     def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
-        self.problem = problem
-        self.facts = ProblemFacts(problem, operator)
-        self.users, self.certifies, self._device = problem.users, operator.certifies, problem.weights.device
+        super().__init__(problem, operator)
+        self.users, self.certifies = problem.users, operator.certifies
         self._alone = [problem.take(torch.tensor([i], device=self._device)) for i in range(self.users)]
         self._bound: list[Bound] = [operator.bind(one, steady) for one in self._alone]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    @property
-    def traffic(self) -> Traffic | None:
-        return None
-
-    def present(self, who: Tensor | None) -> Present:
-        return Present(None, self.users) if who is None else Present(who.to(self._device), len(who))
 
     def every(self, flags: Tensor) -> bool:
         return all(flags.tolist())
@@ -60,7 +45,7 @@ class Debug:
 
     def _begun(self, key: str, like: Tensor) -> Tensor:
         """What users begin with: a network's own buffers, else NaN for what nobody has yet."""
-        begun: Memory = self.problem.remembering({}).memory() if "training" in self.problem.offers else {}  # type: ignore[attr-defined]
+        begun: Memory = self.problem.remembering({}).memory() if "training" in self.problem.offers else {}
         if key in begun:
             return begun[key]
         nobody = torch.nan if like.dtype.is_floating_point else 0
@@ -108,7 +93,7 @@ class Debug:
         mean = sum((weight * row for weight, row in zip(lam, p.split(1), strict=True)), torch.zeros_like(u))
         spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
         if "training" in self.problem.offers:  # a network's personal models are not computed again for the asking
-            begun: Tensor = self.problem.start  # type: ignore[attr-defined]
+            begun: Tensor = self.problem.start
             before = memory[PERSONAL] if PERSONAL in memory else begun.expand(self.users, -1)
             memory = memory | {PERSONAL: p if ask.who is None else before.index_copy(0, ask.who, p)}
         return MeanAnswer(mean, lambda u: spread, memory, error)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from resolvent.engines.facts import ProblemFacts
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory, Present, Traffic
+from resolvent.engines.facts import AllHere
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory
 from resolvent.local.operators import Operator
 from resolvent.problems.problem import Problem, objective, select
 
@@ -18,29 +18,14 @@ NUMBERS = 1 << 24
 """In the Hessians that are held at a time."""
 
 
-class InProcess:
+class InProcess(AllHere):
     """The default engine: every verb is a few tensor calls over all users."""
 
     def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
-        self.problem = problem
-        self.facts = ProblemFacts(problem, operator)
+        super().__init__(problem, operator)
         self._bound = operator.bind(problem, steady)
-        self._everyone, self._device = Present(None, problem.users), problem.weights.device
         self._lam = problem.weights.unsqueeze(0)
         self._root = problem.weights.sqrt().unsqueeze(1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    @property
-    def traffic(self) -> Traffic | None:
-        return None
-
-    def present(self, who: Tensor | None) -> Present:
-        return self._everyone if who is None else Present(who.to(self._device), len(who))
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         p, memory = self._bound.rows(ask, u, memory)

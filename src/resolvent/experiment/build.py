@@ -16,7 +16,8 @@ from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.tasks import Task, task, within
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation, Stragglers
-from resolvent.iteration.scheme import TABLE, Number, Scheme, named
+from resolvent.iteration.scheme import Number, Scheme
+from resolvent.iteration.table import TABLE, named
 from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
 from resolvent.solving.solve import check
 from resolvent.solving.stopping import Stop

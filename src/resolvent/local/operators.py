@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, refuse, whole
+from resolvent.errors import refuse, whole
 from resolvent.iteration.engine import Ask
-from resolvent.iteration.scheme import Scheme
 from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Plain
 from resolvent.local.descent import accelerated, descend, gradients, optimise
@@ -48,55 +47,6 @@ class Operator(Protocol):
     def bind(self, problem: Any, steady: bool) -> Bound: ...
 
 
-def local_operator(scheme: Scheme, problem: Problem | None) -> Operator:
-    """The scheme's local operator: the one it was given, else gradient steps, else the best prox of the problem.
-
-    Without a problem an exact prox is meant.
-    """
-    if scheme.local is not None:
-        return scheme.local  # type: ignore[no-any-return]
-    if scheme.forward:
-        return GradientSteps(scheme.steps)
-    return ExactProx() if problem is None else best(problem)
-
-
-def law_of(operator: Operator, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
-    """What the operator states of its fixed points, or what its certificates show where it states nothing."""
-    stated = getattr(operator, "law", None)
-    if stated is not None:
-        return stated(alpha, beta, eta, users)  # type: ignore[no-any-return]
-    certified = getattr(operator, "certifies", None) is not None
-    forward = bool(getattr(operator, "forward", False))
-    return laws.unstated(type(operator).__name__, forward, certified, alpha, beta, eta)
-
-
-def check(operator: Operator, problem: Problem) -> None:
-    """Refuse what is no operator, or one that the problem cannot serve."""
-    if not hasattr(operator, "bind"):
-        refuse("local", repr(operator), "rs.ExactProx, rs.NewtonProx, rs.GradientProx or rs.GradientSteps is needed")
-    missing = operator.needs - problem.offers
-    if missing:
-        raise InputError(
-            f"local is {operator}, which needs {', '.join(sorted(missing))} of the problem, but "
-            f"{type(problem).__name__} offers {', '.join(sorted(problem.offers))}; {_advice(problem)}"
-        )
-
-
-def _advice(problem: Problem) -> str:
-    if "prox" in problem.offers:
-        return "take rs.ExactProx() (a prox scheme)"
-    return "take rs.GradientProx(steps, lr) or rs.GradientSteps(steps)"
-
-
-def best(problem: Problem) -> Operator:
-    """The best prox a problem offers: a formula, else Newton's method, else gradient steps."""
-    if "prox" in problem.offers and problem.closed_form:
-        return ExactProx()
-    if "hessian" in problem.offers:
-        return NewtonProx()
-    return ExactProx() if "prox" in problem.offers else GradientProx()
-
-
 @dataclass(frozen=True)
 class ExactProx:
     """prox_eta f_i(u_i), as the problem gives it."""
@@ -121,7 +71,7 @@ class NewtonProx:
     Round-off is that of the gradient: eta times the unit in the last place of its terms. An answer that it may leave
     with an error above 1e-8 (1 + |u|) is computed again with a line search and a certificate of its error; one that
     cannot be had to 1e-8 (1 + |u| + |p|) even so raises BadAnswer, as do a hessian that is none and an f that is not
-    convex, where they show. A run's State has the bound on each user's error in memory["error"].
+    convex, where they show. A run's State has the bounds on the users' errors in `error`.
     """
 
     tol: float = 5e-13
@@ -304,13 +254,15 @@ def _check_optimiser(optimiser: Any, momentum: float, anderson: int) -> None:
     if not callable(optimiser):
         refuse("optimiser", repr(optimiser), "torch.optim.Adam or another function of a list of parameters is needed")
     if optimiser is torch.optim.LBFGS:
-        refuse("optimiser", "LBFGS", "it asks for the loss again and again: one that takes a step a gradient is needed")
+        refuse(
+            "optimiser", "LBFGS", "it evaluates the loss several times: one that takes one step per gradient is needed"
+        )
     if momentum or anderson:
         refuse("optimiser", optimiser, "it takes the steps by itself: leave out momentum and anderson")
 
 
 def _stepping(problem: Any, answer: Any, repeats: bool) -> Bound:
-    """Gradient steps, on networks with what those keep between rounds."""
+    """Gradient steps; on networks with what those remember between rounds."""
     return Trained(problem, answer, repeats) if "training" in problem.offers else Plain(problem, answer)
 
 

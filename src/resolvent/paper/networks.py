@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resolvent.iteration.scheme import TABLE
+from resolvent.iteration.table import TABLE
 from resolvent.paper.figure import PanelLine, Settings
 from resolvent.paper.settings import FEDAVG_1, PROX
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from resolvent.iteration.scheme import TABLE
+from resolvent.iteration.table import TABLE
 from resolvent.paper.figure import PanelLine, Settings
 
 LEAST_SQUARES: Settings = {"problem.name": "least-squares", "scheme.eta": 1e-5, "run.rounds": 600}

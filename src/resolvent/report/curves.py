@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from resolvent.iteration.scheme import TABLE
+from resolvent.iteration.table import TABLE
 from resolvent.runs import Folder
 
 if TYPE_CHECKING:

@@ -23,9 +23,11 @@ from resolvent.iteration.engine import Engine
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.rounds import rounds as the_rounds
-from resolvent.iteration.scheme import Number, Scheme, as_scheme
+from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.state import State, adapt, begin
-from resolvent.local import operators
+from resolvent.iteration.table import as_scheme
+from resolvent.local import choice
+from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
@@ -80,7 +82,7 @@ def solve(
         check(known, scheme, taking_part, rounds, every, average, seed)
         explanation = explain(scheme, known, taking_part, accelerating)
         _warn(explanation)
-    operator = operators.local_operator(scheme, known)
+    operator = choice.local_operator(scheme, known)
     where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
     with where:
         state = _begin(where, scheme, taking_part, accelerating, start)
@@ -165,11 +167,11 @@ def check(
     every: int = 1,
     average: str | None = None,
     seed: int = 0,
-) -> operators.Operator:
+) -> Operator:
     """The local operator, once everything that `solve` needs of these arguments is there."""
-    operator = operators.local_operator(scheme, problem)
+    operator = choice.local_operator(scheme, problem)
     participation.check(problem.users)
-    operators.check(operator, problem)
+    choice.check(operator, problem)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'

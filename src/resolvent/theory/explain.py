@@ -11,7 +11,8 @@ from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProb
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.participation import Participation, as_participation
-from resolvent.iteration.scheme import Scheme, as_scheme
+from resolvent.iteration.scheme import Scheme
+from resolvent.iteration.table import as_scheme
 from resolvent.local.law import NEITHER, ORIGINAL, REGULARISED, UNKNOWN, Target
 from resolvent.problems.problem import Problem
 from resolvent.theory.convergence import averaged, contracts, largest_step, promise

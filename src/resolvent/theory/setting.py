@@ -11,8 +11,8 @@ import numpy as np
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.participation import Bernoulli, FixedSize, Participation, Stragglers, Trace
 from resolvent.iteration.scheme import Scheme, cancels
+from resolvent.local.choice import law_of, local_operator
 from resolvent.local.law import Law, UserFacts
-from resolvent.local.operators import law_of, local_operator
 from resolvent.problems.problem import Problem
 from resolvent.theory.trends import AUTOMATIC, CONSTANT, Trend, trend
 

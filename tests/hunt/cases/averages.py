@@ -8,7 +8,7 @@ import numpy as np
 
 import resolvent as rs
 from hunt.family import Family
-from resolvent.iteration.scheme import named
+from resolvent.iteration.table import named
 
 
 def averages(seed: int) -> str:

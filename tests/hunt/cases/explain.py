@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 import plain_limits as plain
 import resolvent as rs
 from hunt.family import Family
-from resolvent.iteration.scheme import named
+from resolvent.iteration.table import named
 from resolvent.theory.trends import judge
 
 ORIGINAL, REGULARISED = "original", "regularised"

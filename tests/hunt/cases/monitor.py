@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 import resolvent as rs
 import textbook
 from hunt.family import Family
-from resolvent.iteration.scheme import named
+from resolvent.iteration.table import named
 from textbook import Array, Grand, Squares
 
 TALL, GONE = 1e3, 1e13

@@ -1,0 +1,59 @@
+"""Which local operator a scheme takes on a problem, whether the problem can serve it, and the law it follows."""
+
+from __future__ import annotations
+
+from resolvent.errors import InputError, refuse
+from resolvent.iteration.scheme import Scheme
+from resolvent.local import law as laws
+from resolvent.local.law import Law, UserFacts
+from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx, Operator
+from resolvent.problems.problem import Problem
+
+
+def local_operator(scheme: Scheme, problem: Problem | None) -> Operator:
+    """The scheme's local operator: the one it was given, else gradient steps, else the best prox of the problem.
+
+    Without a problem an exact prox is meant.
+    """
+    if scheme.local is not None:
+        return scheme.local  # type: ignore[no-any-return]
+    if scheme.forward:
+        return GradientSteps(scheme.steps)
+    return ExactProx() if problem is None else best(problem)
+
+
+def law_of(operator: Operator, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+    """What the operator states of its fixed points, or what its certificates show where it states nothing."""
+    stated = getattr(operator, "law", None)
+    if stated is not None:
+        return stated(alpha, beta, eta, users)  # type: ignore[no-any-return]
+    certified = getattr(operator, "certifies", None) is not None
+    forward = bool(getattr(operator, "forward", False))
+    return laws.unstated(type(operator).__name__, forward, certified, alpha, beta, eta)
+
+
+def check(operator: Operator, problem: Problem) -> None:
+    """Refuse what is no operator, or one that the problem cannot serve."""
+    if not hasattr(operator, "bind"):
+        refuse("local", repr(operator), "rs.ExactProx, rs.NewtonProx, rs.GradientProx or rs.GradientSteps is needed")
+    missing = operator.needs - problem.offers
+    if missing:
+        raise InputError(
+            f"local is {operator}, which needs {', '.join(sorted(missing))} of the problem, but "
+            f"{type(problem).__name__} offers {', '.join(sorted(problem.offers))}; {_advice(problem)}"
+        )
+
+
+def _advice(problem: Problem) -> str:
+    if "prox" in problem.offers:
+        return "take rs.ExactProx() (a prox scheme)"
+    return "take rs.GradientProx(steps, lr) or rs.GradientSteps(steps)"
+
+
+def best(problem: Problem) -> Operator:
+    """The best prox a problem offers: a formula, else Newton's method, else gradient steps."""
+    if "prox" in problem.offers and problem.closed_form:
+        return ExactProx()
+    if "hessian" in problem.offers:
+        return NewtonProx()
+    return ExactProx() if "prox" in problem.offers else GradientProx()
