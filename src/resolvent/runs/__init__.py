@@ -9,6 +9,7 @@ runs/<id>/config.toml      what was asked for, with every default filled in
           lock             held while a process writes here
 """
 
-from resolvent.runs.folder import ENDED, Folder, create, damaged, find, folders, sound
+from resolvent.runs.collection import create, find, folders, sound
+from resolvent.runs.folder import ENDED, Folder, damaged
 
 __all__ = ["ENDED", "Folder", "create", "damaged", "find", "folders", "sound"]

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
-import time
 import tomllib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +15,7 @@ from torch import Tensor
 
 from resolvent.errors import DamagedRun, InputError
 from resolvent.iteration.state import State
-from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, sums, trust
+from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, sums
 from resolvent.runs.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
@@ -31,10 +27,6 @@ LEFT = ("interrupted", "failed", "resumed")
 """Other events that say where a run stands."""
 START = "start.safetensors"
 """The State that a fork began with."""
-NAME = 80
-"""Characters of a run's name, without date and number."""
-STALE = 3600.0
-"""Age in seconds after which an incomplete folder counts as abandoned."""
 
 
 @dataclass(frozen=True)
@@ -189,113 +181,5 @@ def model_of(state: State) -> Tensor:
     return (state.w if state.average is None else state.average.model)[0]
 
 
-def create(
-    out: Path, name: str, config: str, about: dict[str, Any], start: Checkpoint | None = None, code: bool = False
-) -> Folder:
-    """A new run under `out`: it appears whole, and durably, or not at all. One that calls a user's `code` is sealed."""
-    when = datetime.now()
-    run_id = f"{_plain(name)}-{when:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    part = out / f".{run_id}.part"
-    created = when.astimezone().isoformat(timespec="milliseconds")
-    about = {"id": run_id, "format": inspection.FORMAT, "created": created} | about
-    contents = {"config.toml": config.encode(), "about.json": (json.dumps(about, indent=2) + "\n").encode()}
-    if start is not None:
-        contents[START] = checkpoints.encode(start)
-    with durable.storing(out, "name another folder with --out, or make room there"):
-        try:
-            durable.make(out)
-            _tidy(out)
-            part.mkdir()
-            (part / "checkpoints").mkdir()
-            listing = sums.listing(contents)
-            more = {sums.FILE: listing, events.FILE: events.line("started") + b"\n"}
-            if code and (seal := trust.seal(listing)) is not None:
-                more[trust.FILE] = seal
-            for file, content in (contents | more).items():
-                durable.put(part / file, content)
-            durable.sync(part)
-            part.rename(out / run_id)
-        except OSError:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
-        durable.sync(out)
-    return Folder(out / run_id)
-
-
-def folders(out: Path) -> list[Folder]:
-    """The runs under a folder, oldest first; damaged ones too."""
-    found = []
-    with suppress(OSError):
-        for path in out.glob("[!.]*/"):
-            if (path / "about.json").is_file() or (path / "checkpoints").is_dir():
-                found.append(Folder(path))
-    return sorted(found, key=lambda run: (_created(run), run.id))
-
-
-def sound(out: Path) -> tuple[list[Folder], list[str]]:
-    """The undamaged runs under a folder, and one sentence on each damaged one."""
-    good, complaints = [], []
-    for run in folders(out):
-        wrong = run.damage()
-        if not wrong:
-            good.append(run)
-        elif run.path.is_dir():  # else it was deleted just now
-            complaints.append(str(damaged(run, wrong)))
-    return good, complaints
-
-
-def find(name: str, out: Path) -> Folder:
-    """A run by its path, its id, or the beginning or end of one."""
-    with suppress(OSError):  # a name that no file can have
-        for path in (Path(name), out / name):
-            if name and ((path / "about.json").is_file() or (path / "checkpoints").is_dir()):
-                return Folder(path)
-    there = folders(out)
-    alike = [run for run in there if name and (run.id.startswith(name) or run.id.endswith(name))]
-    if len(alike) == 1:
-        return alike[0]
-    raise InputError(f"{_which(name, alike)}; {_there(there, out)}")
-
-
-def _created(run: Folder) -> str:
-    """When a run was made; for a damaged one, when its folder was changed."""
-    try:
-        created = run.about["created"]
-        if isinstance(created, str):
-            return created
-    except (InputError, KeyError):
-        pass
-    with suppress(OSError):
-        return datetime.fromtimestamp(run.path.stat().st_mtime).astimezone().isoformat(timespec="milliseconds")
-    return ""
-
-
-def _plain(name: str) -> str:
-    """A name that any file system takes and any terminal shows."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:NAME].strip(".-") or "run"
-
-
-def _tidy(out: Path) -> None:
-    """Remove incomplete folders that a killed process left behind."""
-    for part in out.glob(".*.part"):
-        with suppress(OSError):
-            if time.time() - part.lstat().st_mtime > STALE and part.is_dir() and not part.is_symlink():
-                shutil.rmtree(part, ignore_errors=True)
-
-
 def _brief(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
-
-
-def _which(name: str, alike: list[Folder]) -> str:
-    if alike:
-        more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
-        return f"{name!r} may be any of {', '.join(run.id for run in alike[:3])}{more}"
-    return f"there is no run {name[:100]!r}"
-
-
-def _there(there: Iterable[Folder], out: Path) -> str:
-    latest = list(there)[-1:]
-    if not latest:
-        return f"there are no runs in {out}/; begin one with `resolvent run`, or name their folder with --out"
-    return f"`resolvent ls --out {out}` lists those there are, the latest is {latest[0].id}"
