@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import resolvent as rs
+from resolvent.engines.in_process import InProcess
 from resolvent.iteration import checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
@@ -144,6 +145,10 @@ def test_slow_users_stay_slow_and_times_scatter_around_theirs() -> None:
     np.testing.assert_allclose(rs.Stragglers([1.0, 3.0], spread=0).seconds(0, 4, 2), [1, 3])
 
 
+SLOW: Any = "slow"
+CLASS: Any = InProcess
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -152,6 +157,17 @@ def test_slow_users_stay_slow_and_times_scatter_around_theirs() -> None:
         (lambda: rs.Stragglers("slow"), "times is 'slow'"),
         (lambda: rs.Stragglers(2, close=0), r"close is 0, but a share in \(0, 1\]"),
         (lambda: rs.Stragglers(2, spread=-1), "spread is -1"),
+        (lambda: rs.Stragglers(2, spread=1000.0), r"spread is 1000.0, but a number in \[0, 10\]"),
+        (lambda: rs.Stragglers(1e308), "up to 1e\\+100"),
+        (lambda: rs.Stragglers(True), "times is True"),
+        (lambda: rs.Stragglers(2, close=SLOW), "close is 'slow'"),
+        (lambda: rs.Stragglers(2, spread=SLOW), "spread is 'slow'"),
+        (lambda: rs.Momentum(SLOW), "theta is 'slow'"),
+        (lambda: rs.solve(squares(), rs.fedpi(0.1), engine=CLASS), "engine is"),
+        (
+            lambda: rs.solve(squares(), rs.fedpi(0.1), engine=InProcess(squares(seed=1), rs.ExactProx())),
+            "the engine has its own users",
+        ),
         (lambda: rs.solve(squares(), rs.fedpi(0.1), participation=rs.Stragglers([1, 2])), "the problem has 6 users"),
     ],
 )

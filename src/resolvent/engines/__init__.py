@@ -17,15 +17,15 @@ SPELLINGS = {"inprocess": "in_process"}
 
 def is_engine(given: Any) -> TypeGuard[Engine]:
     """Whether this is an engine already, not the name of one."""
-    return hasattr(given, "local_mean")
+    return hasattr(given, "local_mean") and not isinstance(given, type)
 
 
 def build(engine: Any, problem: Any, operator: Any, steady: bool) -> Engine:
     """The engine of that name for these users; anything that already is an engine is returned as it is."""
     if is_engine(engine):
         return engine
-    engine = SPELLINGS.get(engine, engine)
-    if engine not in ENGINES:
+    engine = SPELLINGS.get(engine, engine) if isinstance(engine, str) else engine
+    if not isinstance(engine, str) or engine not in ENGINES:
         refuse("engine", repr(engine), f"one of {', '.join(ENGINES)} or an engine of your own is needed")
     module, name = ENGINES[engine].split(":")
     return getattr(import_module(module), name)(problem, operator, steady)  # type: ignore[no-any-return]

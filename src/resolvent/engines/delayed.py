@@ -61,7 +61,7 @@ class Delayed:
         under_way = {name: tensor for name, tensor in memory.items() if name.startswith(PREFIX)} or self._nothing(u)
         at, p, due, eta, clock = (under_way[PREFIX + name] for name in ("at", "p", "due", "eta", "clock"))
         idle = due.isinf().nonzero().flatten()
-        error = under_way.get(PREFIX + "error")
+        error, shown = (under_way.get(PREFIX + name) for name in ("error_under_way", "error"))
         if len(idle):
             found = self.engine.local(ask._replace(who=idle), u[idle], users)
             takes = torch.from_numpy(self.stragglers.seconds(ask.seed, ask.t, len(u))).to(due)
@@ -71,9 +71,11 @@ class Delayed:
         clock = due.sort().values[max(math.ceil(self.stragglers.close * len(u)), 1) - 1].unsqueeze(0)
         who = (due <= clock).nonzero().flatten()
         left = {"at": at, "p": p, "due": due.index_fill(0, who, math.inf), "eta": eta, "clock": clock}
-        left |= {} if error is None else {"error": error}
+        if error is not None:  # the bound of an answer belongs to p once the answer has arrived
+            shown = error if shown is None else shown.index_copy(0, who, error[who])
+            left |= {"error": shown, "error_under_way": error}
         memory = users | {PREFIX + name: tensor for name, tensor in left.items()}
-        return Answers(who, self._now(at[who], p[who], eta[who], ask.eta), p[who], memory, error, clock=float(clock))
+        return Answers(who, self._now(at[who], p[who], eta[who], ask.eta), p[who], memory, shown, clock=float(clock))
 
     def _now(self, at: Tensor, p: Tensor, asked: Tensor, eta: float) -> Tensor:
         """The points that late answers belong to at today's eta.

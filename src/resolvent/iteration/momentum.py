@@ -34,8 +34,8 @@ class Momentum:
     title = "momentum"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.theta < 1:
-            refuse("theta", self.theta, "a number in [0, 1) is needed")
+        if not (isinstance(self.theta, int | float) and 0 <= self.theta < 1):
+            refuse("theta", repr(self.theta), "a number in [0, 1) is needed")
         if self.on not in ("u", "mean"):
             refuse("on", repr(self.on), 'either "u" or "mean" is needed')
 

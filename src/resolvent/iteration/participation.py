@@ -138,6 +138,10 @@ class Trace:
         return f"a trace of {len(self.masks)} rounds, absent users {self.absent}"
 
 
+LONGEST, WIDEST = 1e100, 10.0
+"""Times and spreads of stragglers, at most: with more, simulated seconds overflow."""
+
+
 @dataclass(frozen=True)
 class Stragglers:
     """Everyone takes part, but answers take time, and a round closes before the slowest have answered.
@@ -158,17 +162,24 @@ class Stragglers:
 
     def __post_init__(self) -> None:
         try:
-            times = np.asarray(self.times.cpu() if isinstance(self.times, Tensor) else self.times, dtype=np.float64)
+            times = np.asarray(self.times.detach().cpu() if isinstance(self.times, Tensor) else self.times)
         except (TypeError, ValueError):
             refuse("times", repr(self.times), "a number > 0 per user, or one factor >= 1, is needed")
-        if times.ndim > 1 or not times.size or not (np.isfinite(times).all() and (times > 0).all()):
-            refuse("times", repr(self.times), "a finite number > 0 per user, or one factor >= 1, is needed")
+        if times.dtype.kind not in "iuf" or times.ndim > 1 or not times.size:
+            refuse("times", repr(self.times), "a number > 0 per user, or one factor >= 1, is needed")
+        times = times.astype(np.float64)
+        if not ((times > 0).all() and (times <= LONGEST).all()):
+            refuse(
+                "times",
+                repr(self.times),
+                f"a finite number > 0 per user, or one factor >= 1, up to {LONGEST:g} is needed",
+            )
         if times.ndim == 0 and not times >= 1:
             refuse("times", self.times, "a factor >= 1 between the slowest and the fastest user is needed")
-        if not 0 < self.close <= 1:
-            refuse("close", self.close, "a share in (0, 1] is needed")
-        if not (math.isfinite(self.spread) and self.spread >= 0):
-            refuse("spread", self.spread, "a number >= 0 is needed")
+        if not (isinstance(self.close, int | float) and 0 < self.close <= 1):
+            refuse("close", repr(self.close), "a share in (0, 1] is needed")
+        if not (isinstance(self.spread, int | float) and 0 <= self.spread <= WIDEST):
+            refuse("spread", repr(self.spread), f"a number in [0, {WIDEST:g}] is needed")
         object.__setattr__(self, "times", times if times.ndim else float(times))
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:

@@ -140,6 +140,10 @@ def _facts(problem: Problem | None, engine: str | Engine, scheme: Scheme) -> tup
     """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
     if engines.is_engine(engine):
         facts = engine.facts
+        if problem is not None and problem is not getattr(engine, "problem", None):
+            refuse(
+                "problem", f"of type {type(problem).__name__}", "the engine has its own users: None is needed beside it"
+            )
         return facts, scheme.computing(facts.operator)
     if not hasattr(problem, "offers"):
         needed = "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
