@@ -84,12 +84,17 @@ def _style(curve: Curve, place: int, curves: Sequence[Curve]) -> dict[str, Any]:
     return {
         "color": curve.colour,
         "ls": DASHES[curve.dash % len(DASHES)],
-        "lw": THICK - (THICK - THIN) * place / last,
+        "lw": width(place, len(curves)),
         "marker": MARKERS[colours.index(curve.colour) % len(MARKERS)],
         "ms": 4.5,
         "mew": 0,
         "markevery": (0.03 + 0.12 * place / last, 0.14),  # in diagonals of the picture: the first mark, and between two
     }
+
+
+def width(place: int, many: int) -> float:
+    """Of the curve drawn at this place: what lies under later ones shows on both of their sides."""
+    return THICK - (THICK - THIN) * place / max(many - 1, 1)
 
 
 def _ticks(axis: Axes) -> None:
