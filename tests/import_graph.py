@@ -36,7 +36,7 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
-        {"engine", "schedules", "participation", "packing", "meeting"},
+        {"engine", "schedules", "participation", "packing", "meeting", "penalties"},
         {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
         {"anderson", "momentum", "tuning", "table"},
         {"state"},
@@ -45,14 +45,15 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems": [
         {"problem", "products", "room"},
-        {"inputs", "newton"},
-        {"rows", "sets", "callables"},
+        {"inputs", "newton", "constraint"},
+        {"rows", "sets", "simplex", "callables"},
+        {"penalised", "penalty_words"},
         {"quadratic", "linear"},
         {"least_squares", "logistic", "deviations", "simple", "indicators", "custom"},
         {"generate", "verify"},
     ],
     "problems.quadratic": [{"affine", "jacobi"}, {"decomposition", "pooled"}],
-    "problems.linear": [{"loss"}, {"gap"}, {"model"}],
+    "problems.linear": [{"loss", "predictor"}, {"gap"}, {"model"}],
     "problems.newton": [
         {"inverses", "safeguard", "objective"},
         {"equation", "factor"},
@@ -60,6 +61,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"certified"},
         {"minimum"},
     ],
+    "problems.penalised": [{"terms", "squares"}, {"barrier", "faces"}, {"certify"}, {"ball"}, {"minimum"}],
     "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "training"}, {"operators"}, {"choice"}],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs", "mean_losses"},
@@ -81,8 +83,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"method"},
     ],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
-    "engines": [{"facts", "delayed"}, {"in_process"}, {"debug"}],
-    "solving": [{"stopping", "history", "divergence", "progress", "run"}, {"monitor"}, {"solve"}],
+    "engines": [{"facts", "delayed", "penalty"}, {"in_process"}, {"debug"}],
+    "solving": [{"penalties", "stopping", "history", "divergence", "progress", "run"}, {"monitor"}, {"solve"}],
 }
 """The floors inside a package: the same rule holds between them. Packages without an entry must have no cycle."""
 

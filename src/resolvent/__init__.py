@@ -21,6 +21,7 @@ from resolvent.iteration import schedules
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
+from resolvent.iteration.penalties import L1, L2, ElasticNet
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
@@ -34,6 +35,7 @@ from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
+from resolvent.problems.simplex import Simplex
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 from resolvent.solving.stopping import Stop
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "L1",
+    "L2",
     "TABLE",
     "AbsoluteDeviations",
     "AffineSet",
@@ -56,6 +60,7 @@ __all__ = [
     "Custom",
     "DivergenceWarning",
     "DoubtfulResult",
+    "ElasticNet",
     "Everyone",
     "ExactProx",
     "Explanation",
@@ -79,6 +84,7 @@ __all__ = [
     "Round",
     "Run",
     "Scheme",
+    "Simplex",
     "SolvesAnotherProblem",
     "State",
     "Stop",

@@ -32,7 +32,8 @@ class AbsoluteDeviations:
     closed_form = True
     lipschitz = None
 
-    def __init__(self, A: Any, b: Any, weights: Any = None) -> None:
+    def __init__(self, A: Any, b: Any, weights: Any = None, *, penalty: Any = None) -> None:
+        self.penalty = penalty
         A = finite(as_tensor(A, "A"), "A")
         if A.ndim != 2:
             refuse("A", f"of shape {tuple(A.shape)}", "(users, d), one row per user, is needed")
@@ -61,7 +62,7 @@ class AbsoluteDeviations:
         return as_rows(U, self) - step[:, None] * self.A
 
     def take(self, who: Tensor) -> AbsoluteDeviations:
-        return AbsoluteDeviations(self.A[who], self.b[who], select(self.weights, who))
+        return AbsoluteDeviations(self.A[who], self.b[who], select(self.weights, who), penalty=self.penalty)
 
     @property
     def convexity(self) -> Tensor:
@@ -75,7 +76,9 @@ class AbsoluteDeviations:
 
     @cached_property
     def _star(self) -> Tensor | None:
-        """The minimiser in float64, whatever the data are in: f* should not be rounded twice."""
+        """The minimiser in float64, whatever the data are in: f* should not be rounded twice. None with a penalty."""
+        if self.penalty is not None:
+            return None
         A, b, lam = (x.detach().cpu().double().numpy() for x in (self.A, self.b, self.weights))
         w = weighted_deviations(A, b, lam)
         return None if w is None else torch.from_numpy(w).to(self.A.device)

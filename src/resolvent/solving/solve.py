@@ -14,6 +14,7 @@ from torch import Tensor
 
 from resolvent import engines
 from resolvent.engines.delayed import delayed, forget_delays
+from resolvent.engines.penalty import Penalising, WithPenalty
 from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError, refuse, whole
 from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate
@@ -21,6 +22,7 @@ from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.checkpoint import moved
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.participation import Participation, as_participation
+from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.rounds import rounds as the_rounds
 from resolvent.iteration.scheme import Number, Scheme
@@ -33,6 +35,7 @@ from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
 from resolvent.solving.monitor import Monitor, Recorder
+from resolvent.solving.penalties import check_penalty, meeting, with_penalty
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
 from resolvent.solving.stopping import Stop
@@ -56,6 +59,7 @@ def solve(
     progress: bool | None = None,
     eta: Number | str | None = None,
     accelerate: Accelerate | int | None = None,
+    penalty: Penalty | None = None,
     recorder: Recorder | None = None,
     explanation: Explanation | None = None,
 ) -> Run:
@@ -67,6 +71,7 @@ def solve(
     participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace, rs.Stragglers.
     stop: rs.Stop(gap=1e-10, ...) or a function of the round. average: "ergodic" (the paper's) or "suffix".
     every: one row of the history for every round that it divides, and for the last. callback: called with every Round.
+    penalty: rs.L1(t), rs.Box(low, high), ..., where the problem has none: the objective is sum_i lambda_i f_i + g.
     recorder: is given every round before the next begins; `resolvent.runs.Recorder` stores them on disk.
     explanation: where arguments were checked and explained already, what was said; neither is then done again.
 
@@ -76,19 +81,29 @@ def solve(
     """
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
     accelerating = _acceleration(anderson, accelerate)
+    problem, beside = with_penalty(problem, engine, penalty)
     known, scheme = _facts(problem, engine, scheme)
+    known = known if beside is None else WithPenalty(known, beside)
     _check_hooks(stop, callback)
     if explanation is None:
         check(known, scheme, taking_part, rounds, every, average, seed)
         explanation = explain(scheme, known, taking_part, accelerating)
         _warn(explanation)
     operator = choice.local_operator(scheme, known)
-    where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
+    built = engines.build(engine, problem, operator, scheme.steady)
+    where = delayed(built if beside is None else Penalising(built, beside), taking_part)
     with where:
         state = _begin(where, scheme, taking_part, accelerating, start)
         _verify(problem, scheme, state)
         loop = the_rounds(
-            where, scheme, state, participation=taking_part, accelerate=accelerating, seed=seed, average=average
+            where,
+            scheme,
+            state,
+            participation=taking_part,
+            accelerate=accelerating,
+            meet=meeting(known, operator),
+            seed=seed,
+            average=average,
         )
         monitor = Monitor(where, scheme.name, every, average is not None, stop, recorder, state)
         try:
@@ -176,6 +191,7 @@ def check(
     operator = choice.local_operator(scheme, problem)
     participation.check(problem.users)
     choice.check(operator, problem)
+    check_penalty(problem, scheme)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
