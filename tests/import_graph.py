@@ -45,7 +45,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems": [
         {"problem", "products", "room"},
-        {"inputs", "newton"},
+        {"inputs", "newton", "sparse_rows"},
         {"rows", "sets", "callables"},
         {"quadratic", "linear"},
         {
@@ -54,6 +54,7 @@ INSIDE: dict[str, list[set[str]]] = {
             "poisson",
             "huber",
             "squared_hinge",
+            "softmax",
             "deviations",
             "simple",
             "indicators",
@@ -63,14 +64,17 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems.quadratic": [{"affine", "jacobi"}, {"decomposition", "pooled"}],
     "problems.linear": [{"loss", "predictor"}, {"gap"}, {"model"}],
+    "problems.softmax": [{"labels", "loss"}, {"gap", "pooled"}, {"model"}],
     "problems.newton": [
         {"inverses", "safeguard", "objective"},
         {"equation", "factor"},
-        {"certificate", "prox"},
+        {"certificate", "prox", "conjugate"},
+        {"matrix_free"},
         {"certified"},
         {"minimum"},
+        {"lowest"},
     ],
-    "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "training"}, {"operators"}, {"choice"}],
+    "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "matrix_free", "training"}, {"operators"}, {"choice"}],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs", "mean_losses"},
         {"userdata", "plain"},

@@ -36,6 +36,7 @@ from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
+from resolvent.problems.softmax.model import Softmax
 from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
@@ -84,6 +85,7 @@ __all__ = [
     "Round",
     "Run",
     "Scheme",
+    "Softmax",
     "SolvesAnotherProblem",
     "SquaredHinge",
     "State",
