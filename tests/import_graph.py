@@ -48,6 +48,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"inputs", "newton", "sparse_rows"},
         {"rows", "sets", "callables"},
         {"quadratic", "linear"},
+        {"sparse_least_squares"},
         {
             "least_squares",
             "logistic",
@@ -74,7 +75,12 @@ INSIDE: dict[str, list[set[str]]] = {
         {"minimum"},
         {"lowest"},
     ],
-    "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "matrix_free", "training"}, {"operators"}, {"choice"}],
+    "local": [
+        {"bound", "memory", "descent", "law"},
+        {"quadratic", "newton", "matrix_free", "training"},
+        {"operators"},
+        {"choice"},
+    ],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs", "mean_losses"},
         {"userdata", "plain"},

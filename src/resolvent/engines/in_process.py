@@ -62,7 +62,7 @@ class InProcess(AllHere):
 
 
 def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The gradient (d,) and the Hessian (d, d) of f at w (1, d); of long models in a Krylov space, in its coordinates."""
+    """The gradient (d,) and the Hessian (d, d) of f at w (1, d); of long models in coordinates of a Krylov space."""
     if not (problem.convex and {"grad", "hessian"} <= problem.offers):
         return None
     if getattr(problem, "matrix_free", False):

@@ -74,8 +74,9 @@ class NewtonProx:
     cannot be had to 1e-8 (1 + |u| + |p|) even so raises BadAnswer, as do a hessian that is none and an f that is not
     convex, where they show. A run's State has the bounds on the users' errors in `error`.
 
-    Models of many parameters (softmax, sparse rows) are solved by conjugate gradients, without d x d matrices. A prox is
-    then as precise as 1e-3 of the way that its u has gone since the last round, or tol: it becomes exact as a run settles.
+    Models of many parameters (softmax, sparse rows) are solved by conjugate gradients, without d x d matrices. A prox
+    is then as precise as 1e-3 of the way that its u has gone since the last round, or tol: it becomes exact as a run
+    settles.
     """
 
     tol: float = 5e-13

@@ -70,12 +70,14 @@ class Bucket:
 
     def norms(self) -> Tensor:
         """The length of each row, (g, n)."""
-        return torch.linalg.vector_norm(self.A, dim=2)
+        norms: Tensor = torch.linalg.vector_norm(self.A, dim=2)
+        return norms
 
     def largest(self) -> Tensor:
         """The squares of the users' largest singular values, (g,)."""
         gram = self.A.mT @ self.A if self.A.shape[1] >= self.A.shape[2] else self.A @ self.A.mT
-        return torch.linalg.eigvalsh(gram)[:, -1]
+        most: Tensor = torch.linalg.eigvalsh(gram)[:, -1]
+        return most
 
     def with_ones(self) -> Bucket:
         ones = torch.ones_like(self.b) if self.mask is None else self.mask
@@ -95,7 +97,7 @@ class Bucket:
 class Rows:
     """All users' data in buckets, with the number of rows of each."""
 
-    buckets: tuple[Bucket, ...] | tuple[SparseBucket, ...]
+    buckets: tuple[Bucket | SparseBucket, ...]
     sizes: Tensor
     dim: int
 

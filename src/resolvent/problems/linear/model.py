@@ -19,13 +19,18 @@ from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.certified import minimise
 from resolvent.problems.newton.equation import length
 from resolvent.problems.newton.inverses import check_room
+from resolvent.problems.newton.lowest import lowest
+from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
 from resolvent.problems.newton.minimum import Minimum, minimum
 from resolvent.problems.newton.objective import Floats, Objective, WeightedLoss
 from resolvent.problems.newton.prox import newton_prox
 from resolvent.problems.newton.safeguard import WORST, SafeProx
 from resolvent.problems.problem import select
 from resolvent.problems.products import rows_times, times_rows
-from resolvent.problems.rows import as_data
+from resolvent.problems.rows import Rows, as_data
+
+DENSE = 1 << 25
+"""Numbers in all users' sparse rows up to which the minimum may take a dense copy of them."""
 
 
 class LinearModel:
@@ -56,8 +61,8 @@ class LinearModel:
         self.intercept, self.penalty = bool(intercept), penalty
         if self.intercept:
             self.rows = self.rows.with_ones()
-        like = self.rows.buckets[0].A
-        finite(self.rows.gather([bucket.A.sum((1, 2)) for bucket in self.rows.buckets]), "A")
+        like = self.rows.buckets[0].b
+        finite(self.rows.gather([bucket.total() for bucket in self.rows.buckets]), "A")
         for bucket in self.rows.buckets:
             loss(bucket.b if bucket.mask is None else bucket.b[bucket.mask > 0]).check()
         finite(self.rows.gather([bucket.b.sum(1) for bucket in self.rows.buckets]), "b")
@@ -140,13 +145,16 @@ class LinearModel:
     def _bend(self, i: int, w: Tensor) -> Tensor:
         """A^T diag(phi'') A of one user."""
         A, b = self.rows.one(i)
-        A = A.clone()
+        if self.rows.sparse:
+            one: Any = self.rows.alone(i).buckets[0]
+            H: Tensor = one.gram(self.loss(b).curvature(one.margins(w.unsqueeze(0))[0]))
+            return H
+        A = self.rows.dense(i)
         return (A * self.loss(b).curvature(A @ w).unsqueeze(1)).T @ A
 
     def thin_inverse(self, i: int, at: Tensor, eta: Tensor) -> tuple[Tensor, Tensor]:
         """V and c with (I + eta H)^-1 = (I - V^T V) / c for a user with fewer rows than features."""
-        A, b = self.rows.one(i)
-        A = A.clone()
+        A, b = self.rows.dense(i), self.rows.one(i)[1]
         M = A * (eta * self.loss(b).curvature(A @ at.clone())).sqrt().unsqueeze(1)
         c = 1 + eta * self.reg[i]
         if self.intercept:  # c is 1 there: the same matrix with that column scaled, before and after
@@ -167,32 +175,87 @@ class LinearModel:
         return self._ridge * W + rows_times(slope, A)
 
     def take(self, who: Tensor) -> Self:
-        part = object.__new__(type(self))
-        part.loss, part.rows = self.loss, self.rows.take(who)
-        part.intercept, part.penalty = self.intercept, self.penalty
-        part.weights, part.reg = select(self.weights, who), self.reg[who]
+        part = self._part(self.rows.take(who), select(self.weights, who), self.reg[who])
         if "_frobenius" in self.__dict__:  # it takes a pass over the data, as much as a gradient
             part.__dict__["_frobenius"] = self._frobenius[who]
         return part
+
+    def _part(self, rows: Rows, weights: Tensor, reg: Tensor) -> Self:
+        part = object.__new__(type(self))
+        part.loss, part.intercept, part.penalty = self.loss, self.intercept, self.penalty
+        part.rows, part.weights, part.reg = rows, weights, reg
+        return part
+
+    def double(self) -> Self:
+        """The same in float64."""
+        return self._part(self.rows.double(), self.weights.double(), self.reg.double())
+
+    # --- without matrices of d x d numbers ---------------------------------------------------------------------------
+
+    @property
+    def matrix_free(self) -> bool:
+        """Whether rows are sparse and a matrix of d x d numbers per user would be large."""
+        return self.rows.sparse and self.dim > WIDE
+
+    @cached_property
+    def groups(self) -> list[tuple[Tensor | None, Self]]:
+        """Users who are solved for together, by index (None: everyone), without a copy of their rows."""
+        one = self.weights.new_ones(1)
+        return [
+            (torch.tensor([i]), self._part(self.rows.alone(i), one, self.reg[i : i + 1])) for i in range(self.users)
+        ]
+
+    def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
+        """The product with the Hessians at W, as a function of rows (users, d)."""
+        W = as_rows(W, self)
+        bend = [loss.curvature(b.margins(W)) for b, loss in zip(self.rows.buckets, self._losses, strict=True)]
+
+        def times(V: Tensor) -> Tensor:
+            parts = [b.combine(k * b.margins(V)) for b, k in zip(self.rows.buckets, bend, strict=True)]
+            return torch.addcmul(self.rows.gather(parts), self._ridge, V)
+
+        return times
+
+    def hessian_diagonal(self, W: Tensor) -> Tensor:
+        W, parts = as_rows(W, self), []
+        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
+            parts.append(bucket.combine_squares(loss.curvature(bucket.margins(W)).unsqueeze(1)).squeeze(1))
+        return self.rows.gather(parts) + self._ridge
+
+    def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        """The inverse of the diagonal of the Hessian of f at w (1, d)."""
+        diagonal = self.weights @ self.hessian_diagonal(w)
+        diagonal = diagonal + 1e-10 * diagonal.max() + 1e-300
+        return lambda r: r / diagonal
+
+    def excess(self, w: Tensor, size: float) -> float:
+        """By strong convexity, where reg pulls at all parameters."""
+        mu = float(self.weights @ self.convexity)
+        return size**2 / (2 * mu) if mu > 0 else math.inf
 
     # --- Newton's method ---------------------------------------------------------------------------------------------
 
     def prox(self, U: Tensor, eta: float) -> Tensor:
         """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
-        solved = newton_prox(self, as_rows(U, self).expand(self.users, -1), eta)
+        U = as_rows(U, self).expand(self.users, -1)
+        if self.matrix_free:
+            return grouped_prox(self, U, eta)
+        solved = newton_prox(self, U, eta)
         solved.demand(eta)
         return solved.x
 
     def careful_prox(self, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
         """The prox of the first user, certified: with c = 1 + eta reg and z = x - u / c it minimises
         eta sum_j phi(a_j . (u / c + z)) + c/2 |z|^2."""
-        A, b = (part.cpu().numpy().astype(np.float64) for part in self.rows.one(0))
+        A, b = (part.cpu().numpy().astype(np.float64) for part in (self.rows.dense(0), self.rows.one(0)[1]))
         c: Any = 1 + eta * float(self.reg[0])
         if self.intercept:
             c = np.append(np.full(self.dim - 1, c), 1.0)
         centre = u.cpu().numpy().astype(np.float64) / c
         objective = Objective(A, A @ centre, self._weighted(b, np.full(len(A), float(eta))), c)
         found = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
+        if not np.isfinite(found.error):  # exp may overflow elsewhere, never at 0
+            found = minimise(objective, -centre)
         p = torch.from_numpy(centre + found.z).to(u)
         size, reach = 1 + float(u.norm()), 1 + float(u.norm()) + float(p.norm())
         error = found.error + 4 * torch.finfo(u.dtype).eps * reach
@@ -207,7 +270,7 @@ class LinearModel:
     @cached_property
     def _frobenius(self) -> Tensor:
         """|A_i|^2, the sum of all squares."""
-        return self.rows.gather([bucket.A.square().sum((1, 2)) for bucket in self.rows.buckets])
+        return self.rows.gather([bucket.squares() for bucket in self.rows.buckets])
 
     def rounding(self, W: Tensor) -> Tensor:
         """A bound on the rounding error of grad at W, about: units in the last place of every predictor and slope."""
@@ -222,7 +285,7 @@ class LinearModel:
         """The same from the slopes and curvatures at W, relative to eps: sum_j |a_j| (|phi'| + phi'' |a_j| |w|)."""
         parts = []
         for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
-            t, norms, size = bucket.margins(W), length(bucket.A, 2), length(bucket.of(W)).unsqueeze(1)
+            t, norms, size = bucket.margins(W), bucket.norms(), length(bucket.of(W)).unsqueeze(1)
             parts.append((norms * (loss.slope_size(t) + loss.curvature(t) * norms * size)).sum(1))
         return self.rows.gather(parts) + self.reg * length(W)
 
@@ -234,8 +297,7 @@ class LinearModel:
         curvature = self._losses[0].largest_curvature
         if not math.isfinite(curvature):
             return None
-        grams = [b.A.mT @ b.A if b.A.shape[1] >= self.dim else b.A @ b.A.mT for b in self.rows.buckets]
-        return self.rows.gather([torch.linalg.eigvalsh(g)[:, -1] for g in grams]) * curvature + self.reg
+        return self.rows.gather([bucket.largest() for bucket in self.rows.buckets]) * curvature + self.reg
 
     @property
     def convexity(self) -> Tensor:
@@ -245,8 +307,10 @@ class LinearModel:
     def minimum(self) -> Minimum:
         """The minimiser of f in float64, whatever the data are in, certified; or why there is none."""
         lam = self.weights.double()
+        if self.rows.sparse and (self.matrix_free or int(self.sizes.sum()) * self.dim > DENSE):
+            return lowest(self.double())
         counted = [i for i in range(self.users) if float(lam[i]) > 0]
-        rows = [self.rows.one(i) for i in counted]
+        rows = [(self.rows.dense(i) if self.rows.sparse else self.rows.one(i)[0], self.rows.one(i)[1]) for i in counted]
         users = [(A.cpu().numpy(), b.cpu().numpy()) for A, b in rows]
         ridge = self._mean_ridge
         kappa = float(ridge) if ridge.ndim == 0 else ridge.cpu().numpy()

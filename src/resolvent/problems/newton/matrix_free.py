@@ -8,14 +8,14 @@ secant pairs of earlier rounds say. A step that would overshoot is halved.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from resolvent.problems.newton.conjugate import conjugate
 from resolvent.problems.newton.equation import Equation, Point, length
-from resolvent.problems.newton.prox import Solved, WarmStart
+from resolvent.problems.newton.prox import CLOSE, Solved, WarmStart, pushed
 from resolvent.problems.newton.safeguard import WORST
 from resolvent.problems.products import rows_times
 
@@ -65,22 +65,35 @@ def matrix_free_prox(
     equation = Equation(problem, u, eta)  # type: ignore[arg-type]
     here = equation.at(start.x[:, 0], start.g[:, 0])
     enough = torch.maximum(equation.enough(here.g, tol), loose * here.norm)
-    past = equation.pairs(here, start.x[:, 1:], start.g[:, 1:])
+    past: tuple[Tensor, Tensor] | None = equation.pairs(here, start.x[:, 1:], start.g[:, 1:])
     for _ in range(STEPS):
         todo = ~(here.norm <= enough)
         if not bool(todo.any()):
             break
         new = _stepped(problem, equation, here, todo, enough, past)
-        better = todo & (new.norm < here.norm)
-        if not bool(better.any()):
-            break  # round-off, or a gradient that is not finite
+        # Far away a step goes down along F without |e| getting smaller; close by that is round-off.
+        far = (here.norm > CLOSE * (1 + equation.size)) & torch.isfinite(new.norm)
+        better = todo & (far | (new.norm < here.norm))
+        if not bool(better.any()) or torch.equal(new.x, here.x):
+            break
         here, past = new.where(better, here), None
     error, wrong = _checked(equation, here, enough)
     mu = problem.convexity
     if mu is not None:
         error = error / (1 + eta * mu)
-    newest = (torch.cat([rows.unsqueeze(1), old[:, :-1]], 1) for rows, old in ((here.x, start.x), (here.g, start.g)))
-    return Solved(WarmStart(*newest, torch.zeros_like(error)), error, wrong)
+    warm = WarmStart(pushed(here.x, start.x), pushed(here.g, start.g), torch.zeros_like(error))
+    return Solved(warm, error, wrong)
+
+
+def grouped_prox(problem: Any, U: Tensor, eta: float) -> Tensor:
+    """prox_eta f_i(u_i) to round-off, from u, for the groups that a problem is cut into."""
+    x = torch.empty_like(U)
+    for who, part in problem.groups:
+        at: Any = slice(None) if who is None else who
+        solved = matrix_free_prox(part, U[at], eta)
+        solved.demand(eta, names=who)
+        x[at] = solved.x
+    return x
 
 
 def _stepped(
@@ -101,7 +114,9 @@ def _stepped(
         return torch.add(v, product(v), alpha=eta)
 
     begin = None if past is None else _along_pairs(here.e, *past)
-    return equation.along(here, todo.unsqueeze(1) * conjugate(times, here.e, goal, PRODUCTS, begin, lambda r: r / scale), todo)
+    return equation.along(
+        here, todo.unsqueeze(1) * conjugate(times, here.e, goal, PRODUCTS, begin, lambda r: r / scale), todo
+    )
 
 
 def _along_pairs(e: Tensor, s: Tensor, y: Tensor) -> Tensor | None:

@@ -46,9 +46,9 @@ def _per_user(y: Any) -> Sequence[Any]:
     return list(y)
 
 
-def _labels(each: Any, user: int | None) -> Labels:
+def _labels(given: Any, user: int | None) -> Labels:
     name = "classes" if user is None else f"y[{user}]"
-    each = each.cpu().numpy() if isinstance(each, Tensor) else np.asarray(each)
+    each: Labels = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
     if each.dtype == object:  # text in frames
         each = np.array(each.tolist())
     if each.ndim != 1 or not len(each):

@@ -17,7 +17,7 @@ from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.equation import length
 from resolvent.problems.newton.inverses import check_room
 from resolvent.problems.newton.lowest import lowest
-from resolvent.problems.newton.matrix_free import WIDE, matrix_free_prox
+from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
 from resolvent.problems.newton.minimum import Minimum
 from resolvent.problems.newton.prox import newton_prox
 from resolvent.problems.problem import select, weighted
@@ -208,17 +208,11 @@ class Softmax:
     def prox(self, U: Tensor, eta: float) -> Tensor:
         """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
         U = as_rows(U, self).expand(self.users, -1)
-        if not self.matrix_free:
-            solved = newton_prox(self, U, eta)
-            solved.demand(eta)
-            return solved.x
-        x = torch.empty_like(U)
-        for who, part in self.groups:
-            at: Any = slice(None) if who is None else who
-            solved = matrix_free_prox(part, U[at], eta)
-            solved.demand(eta, names=who)
-            x[at] = solved.x
-        return x
+        if self.matrix_free:
+            return grouped_prox(self, U, eta)
+        solved = newton_prox(self, U, eta)
+        solved.demand(eta)
+        return solved.x
 
     @cached_property
     def _frobenius(self) -> Tensor:
