@@ -46,7 +46,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "problems": [
         {"problem", "products", "room"},
         {"inputs", "newton", "sparse_rows"},
-        {"rows", "sets", "callables"},
+        {"rows", "sets", "callables", "pinball"},
         {"quadratic", "linear"},
         {"sparse_least_squares"},
         {
@@ -56,6 +56,7 @@ INSIDE: dict[str, list[set[str]]] = {
             "huber",
             "squared_hinge",
             "softmax",
+            "quantile",
             "deviations",
             "simple",
             "indicators",

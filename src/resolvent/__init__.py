@@ -34,6 +34,7 @@ from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
+from resolvent.problems.quantile import Quantile
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.problems.softmax.model import Softmax
@@ -81,6 +82,7 @@ __all__ = [
     "Orthant",
     "Poisson",
     "Quadratics",
+    "Quantile",
     "ResolventWarning",
     "Round",
     "Run",

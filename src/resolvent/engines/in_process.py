@@ -14,7 +14,7 @@ from resolvent.problems.problem import Problem, objective, select
 
 WIDE = 1000
 """The longest model whose mean Hessian is asked for: it has d^2 numbers, and its eigenvalues take d^3 operations."""
-LANCZOS = 30
+LANCZOS = 16
 """Products with the Hessian of a model that is longer than that."""
 NUMBERS = 1 << 24
 """In the Hessians that are held at a time."""

@@ -75,7 +75,7 @@ class NewtonProx:
     convex, where they show. A run's State has the bounds on the users' errors in `error`.
 
     Models of many parameters (softmax, sparse rows) are solved by conjugate gradients, without d x d matrices. A prox
-    is then as precise as 1e-3 of the way that its u has gone since the last round, or tol: it becomes exact as a run
+    is then as precise as 1e-2 of the way that its u has gone since the last round, or tol: it becomes exact as a run
     settles.
     """
 

@@ -26,7 +26,7 @@ PRODUCTS = 2000
 """In one step, at most."""
 PART = 0.05
 """A step need not be more precise than this part of |e|: far away it is not a good step anyway."""
-LOOSE = 1e-3
+LOOSE = 1e-2
 """An answer need not be more precise than this part of the way that u has gone since the last one."""
 WIDE = 500
 """Up to so many parameters a d x d matrix per user is small."""
