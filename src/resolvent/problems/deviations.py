@@ -44,7 +44,7 @@ class AbsoluteDeviations:
             refuse("b", f"of shape {tuple(b.shape)}", f"one number for each of the {len(A)} rows of A is needed")
         self.users, self.dim = A.shape
         self.A, self.b = A, b
-        self.weights = as_weights(weights, self.users, A)
+        self.weights = as_weights(weights, self.users, A, torch.ones(self.users))
         size = A.square().sum(1)
         self._size = torch.where(size > 0, size, 1.0)  # |a_i|^2; any number will do where a_i = 0
 

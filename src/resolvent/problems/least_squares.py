@@ -47,7 +47,8 @@ class LeastSquares:
         if self.intercept:
             self.rows = self.rows.with_ones()
         like = self.rows.buckets[0].b
-        self._lam = as_weights(weights, self.rows.users, torch.empty((), dtype=FLOAT, device=like.device))
+        double = torch.empty((), dtype=FLOAT, device=like.device)
+        self._lam = as_weights(weights, self.rows.users, double, self.rows.sizes)
         self.weights = self._lam.to(like.dtype)
         self.spectrum = decompose(self.rows)
 

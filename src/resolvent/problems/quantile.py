@@ -56,7 +56,7 @@ class Quantile:
         finite(self.rows.gather([bucket.b.sum(1) for bucket in self.rows.buckets]), "b")
         if self.intercept:
             self.rows = self.rows.with_ones()
-        self.weights = as_weights(weights, self.users, like)
+        self.weights = as_weights(weights, self.users, like, self.sizes)
         self.reg = as_tensor(reg, "reg").to(like)
         if self.reg.shape not in ((), (self.users,)) or not bool((torch.isfinite(self.reg) & (self.reg >= 0)).all()):
             refuse("reg", reg, f"a number >= 0, or one for each of the {self.users} users, is needed")
@@ -115,7 +115,7 @@ class Quantile:
         return A.cpu().numpy().astype(np.float64), b.cpu().numpy().astype(np.float64)
 
     def prox(self, U: Tensor, eta: float) -> Tensor:
-        """With c = 1 + eta reg and z = sqrt(c) x: z minimises eta sum_j rho_q(b_j - a_j . x) + |z - u / sqrt(c)|^2 / 2."""
+        """x minimises eta sum_j rho_q(b_j - a_j . x) + |sqrt(c) x - u / sqrt(c)|^2 / 2, with c = 1 + eta reg."""
         U = as_rows(U, self).expand(self.users, -1)
         return torch.stack([self._prox(i, u, eta) for i, u in enumerate(U)])
 

@@ -66,7 +66,7 @@ class LinearModel:
         for bucket in self.rows.buckets:
             loss(bucket.b if bucket.mask is None else bucket.b[bucket.mask > 0]).check()
         finite(self.rows.gather([bucket.b.sum(1) for bucket in self.rows.buckets]), "b")
-        self.weights = as_weights(weights, self.users, like)
+        self.weights = as_weights(weights, self.users, like, self.sizes)
         self.reg = 1 / (self.users * self.sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
         if self.reg.shape not in ((), (self.users,)) or not bool((torch.isfinite(self.reg) & (self.reg >= 0)).all()):
             refuse("reg", reg, f"a number >= 0, or one for each of the {self.users} users, is needed")

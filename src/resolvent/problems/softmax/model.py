@@ -59,7 +59,7 @@ class Softmax:
         finite(self.rows.gather([bucket.total() for bucket in self.rows.buckets]), "A")
         if self.intercept:
             self.rows = self.rows.with_ones()
-        self.weights = as_weights(weights, self.users, like)
+        self.weights = as_weights(weights, self.users, like, self.sizes)
         self.reg = 1 / (self.users * self.sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
         if self.reg.shape not in ((), (self.users,)) or not bool((torch.isfinite(self.reg) & (self.reg >= 0)).all()):
             refuse("reg", reg, f"a number >= 0, or one for each of the {self.users} users, is needed")
