@@ -70,7 +70,7 @@ class Target:
             refuse("predictions", f"from {at.min()} to {at.max()}", f"there are {len(self.classes)} classes")
         alike = len({type(label) for label in self.classes}) == 1
         labels: NDArray[Any] = np.array(self.classes, dtype=None if alike else object)
-        return labels[at]
+        return np.asarray(labels[at])
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Target:
