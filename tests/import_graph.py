@@ -52,7 +52,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"generate", "verify"},
     ],
     "problems.quadratic": [{"affine", "jacobi"}, {"decomposition", "pooled"}],
-    "problems.linear": [{"loss"}, {"gap"}, {"model"}],
+    "problems.linear": [{"loss", "predictor"}, {"gap"}, {"model"}],
     "problems.newton": [
         {"inverses", "safeguard", "objective"},
         {"equation", "factor"},

@@ -22,13 +22,20 @@ SMALL = 1 << 20
 class Logistic(LinearModel):
     """Binary logistic regression over users of any sizes and weights, labels -1 and +1.
 
-    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's.
+    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's. With `intercept` there is one more
+    parameter, the last, which neither `reg` nor `penalty` touches.
     """
 
     lipschitz: Tensor
+    kind = "logistic"
 
-    def __init__(self, A: Any, b: Any, reg: Any = None, weights: Any = None) -> None:
-        super().__init__(LogisticLoss, A, b, reg, weights)
+    def __init__(
+        self, A: Any, b: Any, reg: Any = None, weights: Any = None, *, intercept: bool = False, penalty: Any = None
+    ) -> None:
+        super().__init__(LogisticLoss, A, b, reg, weights, intercept=intercept, penalty=penalty)
+
+    def _classes(self) -> tuple[int, int]:
+        return -1, 1
 
 
 class LogisticLoss:

@@ -127,12 +127,13 @@ def _radius(rate: float, length: Floats, share: Floats, decrement: float, least:
 
 def _by_ridge(objective: Objective, here: Iterate) -> Certified:
     """F is strongly convex with modulus kappa, whatever its curvature does."""
-    if objective.ridge == 0:
+    kappa = objective.least_ridge
+    if kappa == 0:
         return Certified(here.z)
     rounding, rows = Rounding.at(objective, here), np.empty_like(here.slope)
     for part in objective.blocks():
         rows[part] = np.linalg.norm(objective.C[part], axis=1)
     blur = float(rounding.slopes @ rows) + float(np.linalg.norm(rounding.summed))
-    noise = blur / objective.ridge + 2 * EPS * float(np.linalg.norm(here.z))
+    noise = blur / kappa + 2 * EPS * float(np.linalg.norm(here.z))
     slope = float(np.linalg.norm(objective.gradient(here.z, here.slope))) + blur
-    return Certified(here.z, slope / objective.ridge + noise, slope**2 / (2 * objective.ridge), noise)
+    return Certified(here.z, slope / kappa + noise, slope**2 / (2 * kappa), noise)
