@@ -9,6 +9,7 @@ True
 from typing import TYPE_CHECKING, Any
 
 from resolvent import data, theory
+from resolvent.data.held_out import HeldOut
 from resolvent.errors import (
     DivergenceWarning,
     DoubtfulResult,
@@ -64,6 +65,7 @@ __all__ = [
     "GradientSteps",
     "HalfSquares",
     "Halfspace",
+    "HeldOut",
     "Indicators",
     "InputError",
     "LeastSquares",

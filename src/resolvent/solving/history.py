@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
 from resolvent.iteration.engine import Engine, Traffic
 from resolvent.iteration.rounds import Round
+from resolvent.iteration.state import State
+from resolvent.solving.metrics import Evaluation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,9 +31,18 @@ LAST = ("participants", "bytes_up", "bytes_down", "clock", "seconds")
 class History:
     """Records rounds, one list per column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
-    def __init__(self, engine: Engine, averaging: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        averaging: bool,
+        evaluations: Iterable[Evaluation] = (),
+    ) -> None:
         self._engine = engine
         self._averaging = averaging
+        self._evaluations = tuple(evaluations)
+        self._more = [name for one in self._evaluations for name in one.columns]
+        self.user_metrics: dict[str, tuple[tuple[str, ...], list[float]]] = {}
+        """By column: the users' names, and the metric of each, of the last evaluation."""
         self._inspected = False
         self._columns: dict[str, list[Any]] = defaultdict(list)
         self._waiting: list[tuple[Tensor, Tensor, Evidence | None]] = []
@@ -38,8 +51,8 @@ class History:
         self._moved = Traffic(0, 0)
         self._block = max(1, min(BLOCK, BLOCK_BYTES // self._bytes))
 
-    def record(self, happened: Round, seconds: float) -> None:
-        """Take note of a round."""
+    def record(self, happened: Round, seconds: float, evaluate: bool = True) -> None:
+        """Take note of a round; what is measured on held-out data is NaN unless it is to `evaluate`."""
         columns, users, state = self._columns, happened.participants, happened.state
         columns["round"].append(state.round)
         columns["eta"].append(happened.eta)
@@ -52,12 +65,38 @@ class History:
         columns["seconds"].append(seconds)
         average = state.w if state.average is None else state.average.model
         more = self._engine.inspect(state.w, state.p, state.memory)
-        for name, value in (more or {}).items():
-            columns[name].append(value)
         self._inspected = more is not None
+        found = dict(more or {}) | (self._evaluated(state) if evaluate else {})
+        for name in ("value", "gap"):
+            if name in found:
+                columns[name].append(found.pop(name))
+        self._add(found, len(columns["round"]) - 1)
         self._waiting.append((state.w, average, happened.evidence()))
         if len(self._waiting) >= self._block:
             self.flush()
+
+    def evaluate(self, happened: Round) -> None:
+        """Fill in what is measured on held-out data in the last row."""
+        for name, value in self._evaluated(happened.state).items():
+            self._columns[name][-1] = value
+
+    def _evaluated(self, state: State) -> dict[str, float]:
+        """Metrics of the model that the run would hand back."""
+        model = (state.w if state.average is None else state.average.model)[0]
+        found: dict[str, float] = {}
+        for evaluation in self._evaluations:
+            pooled, own = evaluation(model)
+            found |= pooled
+            self.user_metrics |= {name: (evaluation.data.names, values) for name, values in own.items()}
+        return found
+
+    def _add(self, found: Mapping[str, float], before: int) -> None:
+        """One more entry of every further column, NaN where there is nothing, also `before` it was first seen."""
+        self._more += [name for name in found if name not in self._more]
+        for name in self._more:
+            column = self._columns[name]
+            column.extend([math.nan] * (before - len(column)))
+            column.append(found.get(name, math.nan))
 
     def _traffic(self, happened: Round) -> Traffic:
         """Bytes of this row: those that really moved since the last one, or what a network would carry in the round."""
@@ -111,6 +150,14 @@ class History:
 
         self.flush()
         return pd.DataFrame({name: self._columns[name] for name in self._names()})
+
+    def user_frame(self) -> pd.DataFrame | None:
+        """Each user's metrics on held-out data, one row per user, of the last evaluation; None where there are none."""
+        import pandas as pd
+
+        if not self.user_metrics:
+            return None
+        return pd.DataFrame({name: pd.Series(v, index=list(users)) for name, (users, v) in self.user_metrics.items()})
 
     def so_far(self) -> pd.DataFrame:
         """All rows, or where measuring the last ones fails, those that were measured."""

@@ -14,6 +14,7 @@ from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.history import History
+from resolvent.solving.metrics import Evaluation
 from resolvent.solving.stopping import Ending, Stop
 
 CHECK = 10
@@ -71,13 +72,16 @@ class Monitor:
         stop: Stop | Callable[[Round], bool] | None,
         recorder: Recorder | None,
         begun: State,
+        evaluations: Iterable[Evaluation] = (),
+        validate_every: int | None = None,
     ) -> None:
         remembered = MonitorState() if recorder is None else recorder.remembered
         best = None if recorder is None or recorder.best is None else moved(recorder.best, engine.facts.device)
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
-        self.history = History(engine, average)
+        self.history = History(engine, average, evaluations)
         self._divergence = Divergence(engine, scheme, begun, best, score)
         self._every, self._stop, self._recorder = every, stop, recorder
+        self._validate_every = every if validate_every is None else validate_every
         self._seconds, self._last = remembered.seconds, begun
         self._earlier = 0 if recorder is not None else begun.round
         self._moved: Round | None = None
@@ -103,10 +107,11 @@ class Monitor:
         """What ends the run with this round, if anything does; `seconds` is what it took."""
         self._seconds += seconds
         self._last, number = happened.state, happened.number
-        recorded = last or number % self._every == 0
+        due = last or number % self._validate_every == 0
+        recorded = due or number % self._every == 0
         noted = recorded or isinstance(self._stop, Stop)
         if noted:
-            self._record(happened)
+            self._record(happened, due)
         elif number & (number - 1) == 0:  # seldom recorded: some states must be known, should the run diverge
             self._divergence.measure(happened)
         how = self._diverges(happened, last)
@@ -114,6 +119,8 @@ class Monitor:
         ended = how is not None or ending is not None
         if ended and not noted:
             self._record(happened)  # to be seen, whatever the cadence
+        elif ended and not due:
+            self.history.evaluate(happened)
         row = self.history.row() if ended or (recorded and self._recorder is not None) else None
         if self.history.settled:
             self._consider()
@@ -137,9 +144,9 @@ class Monitor:
 
     # --- what it consists of -----------------------------------------------------------------------------------------
 
-    def _record(self, happened: Round) -> None:
+    def _record(self, happened: Round, evaluate: bool = True) -> None:
         """A row of the history; the state waits until its value is known."""
-        self.history.record(happened, self._seconds)
+        self.history.record(happened, self._seconds, evaluate)
         self._waiting.append(happened.state)
         self._room = self._room or max(1, ROOM // _bytes(happened.state))
         if len(self._waiting) >= self._room:

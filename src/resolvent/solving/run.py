@@ -34,6 +34,7 @@ class Run:
         explanation: Any,
         engine: Engine | None = None,
         seed: int = 0,
+        user_metrics: pd.DataFrame | None = None,
     ) -> None:
         self.state = state
         self.history = history
@@ -42,6 +43,8 @@ class Run:
         self.explanation = explanation
         self._engine = engine
         self._seed = seed
+        self.user_metrics = user_metrics
+        """Each user's metrics on held-out data at the last evaluation, one row per user; None where there are none."""
 
     @property
     def model(self) -> Tensor:

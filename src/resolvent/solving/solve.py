@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from resolvent.problems.custom import Custom
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
+from resolvent.solving.metrics import Evaluation, HeldOut
 from resolvent.solving.monitor import Monitor, Recorder
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
@@ -56,6 +57,10 @@ def solve(
     progress: bool | None = None,
     eta: Number | str | None = None,
     accelerate: Accelerate | int | None = None,
+    validation: HeldOut | None = None,
+    test: HeldOut | None = None,
+    metrics: Mapping[str, Callable[[Any, Any], float]] | Iterable[str] | None = None,
+    validate_every: int | None = None,
     recorder: Recorder | None = None,
     explanation: Explanation | None = None,
 ) -> Run:
@@ -67,6 +72,9 @@ def solve(
     participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace, rs.Stragglers.
     stop: rs.Stop(gap=1e-10, ...) or a function of the round. average: "ergodic" (the paper's) or "suffix".
     every: one row of the history for every round that it divides, and for the last. callback: called with every Round.
+    validation, test: rs.HeldOut(A, b), rows that no user trains on; their metrics become columns such as test_auc.
+    metrics: names ("accuracy", "auc", "log_loss", "rmse") or functions of (truth, scores) by name.
+    validate_every: metrics are computed in rounds that it divides and in the last, and are NaN in other rows.
     recorder: is given every round before the next begins; `resolvent.runs.Recorder` stores them on disk.
     explanation: where arguments were checked and explained already, what was said; neither is then done again.
 
@@ -82,6 +90,7 @@ def solve(
         check(known, scheme, taking_part, rounds, every, average, seed)
         explanation = explain(scheme, known, taking_part, accelerating)
         _warn(explanation)
+    evaluations = _evaluations(known, validation, test, metrics, validate_every)
     operator = choice.local_operator(scheme, known)
     where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
     with where:
@@ -90,7 +99,9 @@ def solve(
         loop = the_rounds(
             where, scheme, state, participation=taking_part, accelerate=accelerating, seed=seed, average=average
         )
-        monitor = Monitor(where, scheme.name, every, average is not None, stop, recorder, state)
+        monitor = Monitor(
+            where, scheme.name, every, average is not None, stop, recorder, state, evaluations, validate_every
+        )
         try:
             status, reason = _drive(loop, monitor, scheme.name, rounds, callback, progress)
         except (Exception, SystemExit) as error:
@@ -103,7 +114,7 @@ def solve(
     for remark in monitor.remarks:
         ended = f"{scheme.name} {status} after {monitor.state.round} rounds"
         warnings.warn(f"{ended}: {remark}", DoubtfulResult, stacklevel=2)
-    return Run(monitor.state, history, status, reason, explanation, where, seed)
+    return Run(monitor.state, history, status, reason, explanation, where, seed, monitor.history.user_frame())
 
 
 def _drive(
@@ -155,6 +166,17 @@ def _acceleration(anderson: Accelerate | int | None, accelerate: Accelerate | in
     if anderson is not None and accelerate is not None:
         refuse("accelerate", repr(accelerate), "anderson is given as well: one of the two is enough")
     return as_acceleration(anderson if accelerate is None else accelerate)
+
+
+def _evaluations(known: Any, validation: Any, test: Any, metrics: Any, validate_every: Any) -> list[Evaluation]:
+    """What is measured on held-out data, checked."""
+    if validate_every is not None:
+        whole(validate_every, "validate_every")
+    given = {name: data for name, data in (("validation", validation), ("test", test)) if data is not None}
+    if metrics is not None and not given:
+        refuse("metrics", repr(metrics), "held-out data are needed beside them: test=rs.HeldOut(A, b)")
+    predictor = getattr(known, "predictor", None)
+    return [Evaluation.of(name, data, predictor, metrics) for name, data in given.items()]
 
 
 def _attach(error: BaseException, run: Run) -> None:
