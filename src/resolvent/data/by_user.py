@@ -33,6 +33,8 @@ class UserTable:
     positive: Any
     preparation: Preparation
     intercept: bool
+    kind: str
+    """The problem that these labels are for."""
 
     @property
     def users(self) -> tuple[str, ...]:
@@ -47,37 +49,38 @@ class UserTable:
     @cached_property
     def b(self) -> list[NDArray[np.float64]]:
         """The labels of each user's training rows: -1 and +1 for two classes, 0, 1, ... for more, else numbers."""
-        return self._labels(self.preparation, self.division.training)
+        return [self.codes[rows] for rows in self.division.training]
 
     @cached_property
     def held_out(self) -> HeldOut | None:
         """The rows that nobody trains on, or None."""
-        return self.test(self.preparation)
+        held = self.division.held
+        if not len(held):
+            return None
+        return HeldOut([self.x[rows] for rows in held], [self.codes[rows] for rows in held], self.division.held_users)
 
     def problem(self, kind: str = "auto", **more: Any) -> Any:
-        """The problem of these users: "least-squares", "logistic", ...; "auto" is what the labels suggest.
+        """The problem of these users: "least-squares", "logistic", ...; "auto" is the one that the table is for.
 
-        more: arguments of its class, such as reg or penalty. The problem carries the preparation of its rows.
+        more: arguments of its class, such as reg or penalty. The problem carries the preparation of its rows. Another
+        kind may code the labels in another way: `table.coded(kind)` has them, and held-out rows, in its terms.
         """
-        _, made = fitted.kind(kind, self.preparation.target)
-        prepared = self.preparation
-        if kind != "auto":
-            prepared = replace(prepared, target=targets.target(self.target, made.needs, self.positive))
+        table = self if kind == "auto" else self.coded(kind)
         more = {"intercept": True} | more if self.intercept else more
-        problem = made.build(self.A, self._labels(prepared, self.division.training), **more)
-        problem.preparation = prepared
+        problem = fitted.KINDS[table.kind].build(table.A, table.b, **more)
+        problem.preparation = table.preparation
         return problem
 
-    def test(self, prepared: Preparation) -> HeldOut | None:
-        """The held-out rows, with labels as a problem of this preparation has them."""
-        if not len(self.division.held):
-            return None
-        held = self.division.held
-        return HeldOut([self.x[rows] for rows in held], self._labels(prepared, held), self.division.held_users)
+    def coded(self, kind: str) -> UserTable:
+        """The same table for a problem of another kind."""
+        name, made = fitted.kind(kind, self.preparation.target)
+        meant = targets.target(self.target, made.needs, self.positive)
+        return replace(self, preparation=replace(self.preparation, target=meant), kind=name)
 
-    def _labels(self, prepared: Preparation, parts: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
-        codes = prepared.target.encode(self.target)
-        return [codes[rows] for rows in parts]
+    @cached_property
+    def codes(self) -> NDArray[np.float64]:
+        """The labels of all rows of the frame."""
+        return self.preparation.target.encode(self.target)
 
     def __repr__(self) -> str:
         rows = sum(map(len, self.division.training))
@@ -102,6 +105,7 @@ def from_frame(
     categories: Sequence[str] = (),
     users: int | None = None,
     partition: str | None = None,
+    kind: str = "auto",
 ) -> UserTable:
     """Users' rows from a pandas or polars frame.
 
@@ -111,7 +115,8 @@ def from_frame(
     feature gets mean 0 and spread 1 over the training rows. intercept: whether the model has one. positive: the class
     that is told from the others. seed: of the test rows and of a partition. categories: columns that are categories
     though they hold numbers; text is categories anyway. users, partition: without `user`, rows are dealt to this many
-    users, "iid" or as rs.data.split says.
+    users, "iid" or as rs.data.split says. kind: the problem that the labels are for; "auto" is what they suggest: text,
+    booleans and numbers of two values are classes, other numbers are numbers.
 
     Statistics (levels, fills, means, spreads) are merged from what each user reports of its own training rows.
     """
@@ -120,11 +125,12 @@ def from_frame(
     assert target is not None
     imputing.check(impute, names)
     labels = found.column(target)
-    meant = targets.target(labels, None, positive)
+    needs = None if kind == "auto" else fitted.kind(kind, None)[1].needs
+    meant = targets.target(labels, needs, positive)
     codes = meant.encode(labels)
-    columns = [found.column(name) for name in names]
+    columns = [coding.read(found.column(name), name in categories) for name in names]
     for column in columns:
-        coding.check_numbers(column)
+        imputing.check_column(column, impute)
     if user is None:
         owned = by_partition(partition, codes, users, seed)
     elif users is not None or partition is not None:
@@ -132,7 +138,7 @@ def from_frame(
         refuse(argument, repr(came), f"the column {user!r} says whose row is whose: leave it out")
     else:
         owned = by_column(found.column(user))
-    grouped = [column.texts for column in columns if column.kind == TEXT or column.name in categories]
+    grouped = [column.values for column in columns if column.kind == TEXT]
     kept = grouped if meant.classes is None else [*grouped, codes]
     division = divided(owned, test, test_users, seed, kept)
     seen = [coding.feature(column, division.training, impute, column.name in categories) for column in columns]
@@ -145,7 +151,7 @@ def from_frame(
         shares = [x[rows] for rows in division.training]
         preparation = replace(preparation, scaling=standardisation(shares, preparation.features))
         x = preparation.scaled(x)
-    return UserTable(division, x, labels, positive, preparation, intercept)
+    return UserTable(division, x, labels, positive, preparation, intercept, fitted.kind(kind, meant)[0])
 
 
 def _features(

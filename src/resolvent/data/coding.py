@@ -22,8 +22,6 @@ _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{2,4}( .*)?"
 
 def feature(column: Column, users: Sequence[RowNumbers], impute: imputing.Impute, category: bool) -> Feature:
     """How a column is coded, from the rows that users train on; category: it is one, whatever its values look like."""
-    if category:
-        column = Column(column.name, TEXT, column.texts)
     fill = imputing.fill(column, users, impute)
     if column.kind != TEXT:
         return Feature(column.name, None, fill)
@@ -69,12 +67,15 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def check_numbers(column: Column) -> None:
-    """Refuse infinite values before any statistic is made of them."""
+def read(column: Column, category: bool) -> Column:
+    """The column as it will be coded; infinite values are refused before any statistic is made of them."""
+    if category:
+        return Column(column.name, TEXT, column.texts)
     if column.kind in (TEXT, BOOLEAN):
-        return
+        return column
     infinite = np.isinf(column.values)
     if infinite.any():
         n, row = int(infinite.sum()), int(infinite.argmax()) + 1
         came = f"{column.name!r}, infinite in {n} row{'s' if n > 1 else ''} (the first is row {row})"
         refuse("column", came, "finite numbers are needed: mark them as missing and impute them, or drop the column")
+    return column

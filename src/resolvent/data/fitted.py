@@ -32,9 +32,9 @@ def suggested(target: Target) -> str:
     return "logistic" if target.two else "softmax"
 
 
-def kind(name: str, target: Target) -> tuple[str, Kind]:
+def kind(name: str, target: Target | None) -> tuple[str, Kind]:
     """A problem's name and what it is; "auto" is what the labels suggest."""
-    plain = suggested(target) if name == "auto" else str(name).replace("_", "-")
+    plain = suggested(target) if name == "auto" and target is not None else str(name).replace("_", "-")
     if plain not in KINDS:
         refuse("kind", repr(name), f"one of auto, {', '.join(KINDS)} is needed")
     return plain, KINDS[plain]

@@ -82,11 +82,8 @@ def check(impute: Impute, columns: Sequence[str]) -> None:
 
 def fill(column: Column, users: Sequence[NDArray[np.int64]], impute: Impute) -> Fill | None:
     """What replaces a missing value of this column, from the users' rows; None where a missing value is refused."""
-    kind = impute.get(column.name) if isinstance(impute, Mapping) else impute
-    missing = column.missing
-    if kind is None or (column.kind == TEXT and kind != "most_frequent"):
-        if missing.any():
-            _refuse_missing(column, missing, kind)
+    kind, missing = _kind(column, impute), column.missing
+    if kind is None:
         return None
     present = [column.values[rows][~missing[rows]] for rows in users]
     if not any(len(values) for values in present):
@@ -95,17 +92,21 @@ def fill(column: Column, users: Sequence[NDArray[np.int64]], impute: Impute) -> 
     return str(found) if column.kind == TEXT else float(found)
 
 
-def _refuse_missing(column: Column, missing: NDArray[np.bool_], kind: str | None) -> None:
+def _kind(column: Column, impute: Impute) -> str | None:
+    """How a column is filled; None where it is not."""
+    asked = impute.get(column.name) if isinstance(impute, Mapping) else impute
+    return None if column.kind == TEXT and asked != "most_frequent" else asked
+
+
+def check_column(column: Column, impute: Impute) -> None:
+    """Refuse missing values that nothing fills."""
+    missing = column.missing
+    if not missing.any() or _kind(column, impute) is not None:
+        return
+    kind = impute.get(column.name) if isinstance(impute, Mapping) else impute
     n, row = int(missing.sum()), int(missing.argmax()) + 1
-    count = f"{n} missing value{'s' if n > 1 else ''} (the first in row {row})"
+    came = f"{column.name!r} with {n} missing value{'s' if n > 1 else ''} (the first in row {row})"
     if kind is not None:
-        way = f"a column of text has no {kind}: impute={{{column.name!r}: 'most_frequent'}} fills it"
-    else:
-        way = (
-            "impute='mean', 'median' or 'most_frequent' fills them"
-            if column.kind != TEXT
-            else ("impute='most_frequent' fills them")
-        )
-    refuse(
-        "column", f"{column.name!r} with {count}", f"every row needs a value: {way}, or drop the column or those rows"
-    )
+        refuse("column", came, f"text has no {kind}: impute this column by most_frequent, or drop it")
+    kinds = "most_frequent" if column.kind == TEXT else ", ".join(KINDS)
+    refuse("column", came, f"every row needs a value: impute it ({kinds}), drop the column, or leave out those rows")

@@ -22,21 +22,28 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What a user reports of its columns: counts n, means, and roots of sum_j (x_j - mean)^2, each (d,)."""
+    """What a user reports of its columns: counts n, means, and roots of sum_j (x_j - mean)^2, each (d,).
+
+    rest: what a float of the size of the mean cannot hold of it. Users' means of 1e9 + noise differ in these digits.
+    """
 
     n: Floats
     mean: Floats
+    rest: Floats
     root: Floats
 
     def __add__(self, other: Moments) -> Moments:
         """The moments of both users' rows together."""
         n = self.n + other.n
         share = np.divide(other.n, n, out=np.zeros_like(n), where=n > 0)
-        apart = other.mean - self.mean
-        apart[(self.n == 0) | (other.n == 0)] = 0.0
-        mean = np.where(self.n == 0, other.mean, self.mean + apart * share)
-        between = np.abs(apart) * np.sqrt(self.n * share)
-        return Moments(n, mean, np.hypot(np.hypot(self.root, other.root), between))
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = (other.mean - self.mean) + (other.rest - self.rest)
+            apart[(self.n == 0) | (other.n == 0)] = 0.0
+            mean, rest = _two_sum(self.mean, self.rest + apart * share)
+            between = np.abs(apart) * np.sqrt(self.n * share)
+            root = np.hypot(np.hypot(self.root, other.root), between)
+        empty = self.n == 0
+        return Moments(n, np.where(empty, other.mean, mean), np.where(empty, other.rest, rest), root)
 
     @property
     def spread(self) -> Floats:
@@ -58,10 +65,17 @@ def moments(X: Any) -> Moments:
         mean = first + np.where(there, X - first, 0.0).sum(0) / count
         away = np.where(there, X - mean, 0.0)
         rest = away.sum(0) / count
-        mean, away = mean + rest, np.where(there, away - rest, 0.0)
+        away = np.where(there, away - rest, 0.0)
         largest = np.abs(away).max(0, initial=0.0)
         unit = np.where(largest > 0, largest, 1.0)
-        return Moments(n, mean, unit * np.sqrt(((away / unit) ** 2).sum(0)))
+        return Moments(n, *_two_sum(mean, rest), unit * np.sqrt(((away / unit) ** 2).sum(0)))
+
+
+def _two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """a + b as a float, and what rounding left of it (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
 
 
 def merged(reports: Iterable[Moments]) -> Moments:

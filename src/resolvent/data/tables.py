@@ -105,6 +105,13 @@ def _there(path: str | Path) -> Path:
     return path
 
 
+def is_table(path: str | Path) -> bool:
+    """Whether a file's name says that it is one of these formats."""
+    path = Path(path)
+    inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
+    return inner.suffix.lower() in READERS
+
+
 def stem(path: str | Path) -> str:
     """A file's name without what says how it is written: a9a.gz is a9a, and so is a9a.libsvm.xz."""
     path = Path(path)

@@ -271,6 +271,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             average=config.average,
             every=config.every,
             progress=progress,
+            test=experiment.task.test,
             recorder=recorder,
             explanation=experiment.explanation,
         )
