@@ -37,7 +37,7 @@ from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone,
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
-from resolvent.solving.stopping import Stop
+from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory.explain import Explanation, explain
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "STOP",
     "TABLE",
     "AbsoluteDeviations",
     "AffineSet",
