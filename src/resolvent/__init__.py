@@ -30,11 +30,14 @@ from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, Ne
 from resolvent.problems.custom import Custom
 from resolvent.problems.deviations import AbsoluteDeviations
 from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.huber import Huber
 from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
+from resolvent.problems.poisson import Poisson
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
+from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 from resolvent.solving.stopping import STOP, Stop
@@ -67,6 +70,7 @@ __all__ = [
     "HalfSquares",
     "Halfspace",
     "HeldOut",
+    "Huber",
     "Indicators",
     "InputError",
     "LeastSquares",
@@ -77,12 +81,14 @@ __all__ = [
     "NewtonProx",
     "ObtuseCone",
     "Orthant",
+    "Poisson",
     "Quadratics",
     "ResolventWarning",
     "Round",
     "Run",
     "Scheme",
     "SolvesAnotherProblem",
+    "SquaredHinge",
     "State",
     "Stop",
     "Stragglers",

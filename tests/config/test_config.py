@@ -26,6 +26,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     """Anything that a key of this type may have."""
     if typing.get_origin(hint) is Literal:
         return st.sampled_from(typing.get_args(hint))
+    if hint == tuple[str, ...]:
+        return st.lists(WORDS).map(tuple)
     if options := typing.get_args(hint):
         return st.one_of(*map(values, options))
     return {

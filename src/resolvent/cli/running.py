@@ -22,7 +22,7 @@ ProblemName = Annotated[
     str,
     typer.Argument(
         metavar="PROBLEM",
-        help="least-squares, logistic, a TOML file, or file.py:function.",
+        help="A file of data (CSV, Parquet, LIBSVM, npz), least-squares, logistic, a TOML file, or file.py:function.",
         autocompletion=lambda incomplete: [name for name in PROBLEMS if name.startswith(incomplete)],
     ),
 ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from resolvent import engines
+from resolvent.data import dividing, fitted
 from resolvent.errors import refuse
 from resolvent.iteration import averaging, schedules
 from resolvent.iteration.anderson import Anderson
@@ -45,6 +46,8 @@ ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
 SPELLINGS = {"run.engine": WRITTEN}
 """Other spellings of values, by key."""
 
+AUTO = "auto"
+"""The problem that a file's labels suggest."""
 ImageProblem = Literal["mnist", "fashion-mnist", "cifar10"]
 NETWORKS: tuple[str, ...] = get_args(ImageProblem)
 """Problems that train a network."""
@@ -52,10 +55,12 @@ if TYPE_CHECKING:
     ScheduleName = str
     EngineName = str
     AverageKind = str
+    TableProblem = str
 else:
     ScheduleName = Literal[tuple(SCHEDULES)]
     EngineName = Literal[tuple(WRITTEN.get(name, name) for name in engines.ENGINES)]
     AverageKind = Literal[averaging.KINDS]
+    TableProblem = Literal[(AUTO, *fitted.KINDS)]
 
 
 @dataclass(frozen=True)
@@ -84,19 +89,40 @@ class LogisticSection:
 
 @dataclass(frozen=True)
 class TableSection:
-    """A problem from a file of the user's, partitioned among users."""
+    """A problem from a file of the user's. A column says whose row it is, or rows are partitioned among users.
 
-    name: Literal["least-squares", "logistic"]
+    Its keys are the arguments of `rs.data.from_frame`.
+    """
+
+    name: TableProblem
     data: str
-    users: int = 10
-    partition: str = "iid"
+    users: int | None = None
+    partition: str | None = None
     target: str | int | None = None
     positive: float | str | None = None
     """Logistic regression on more than two classes: this one against the rest."""
-    intercept: bool = False
+    intercept: bool | None = None
+    """True for a problem that was named by its file alone, else false."""
     standardise: bool = False
     reg: float | None = None
     seed: int | None = None
+    user_column: str | None = None
+    drop: tuple[str, ...] | None = None
+    categories: tuple[str, ...] | None = None
+    impute: str | None = None
+    """mean, median or most_frequent, or column=mean,column=most_frequent."""
+    test: float | None = None
+    test_users: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Fill in what was left open, so that what is written to disk says it all."""
+        fill: dict[str, Any] = {"intercept": self.name == AUTO}
+        if self.user_column is None:
+            fill |= {"users": dividing.USERS, "partition": "iid"}
+        for key, value in fill.items():
+            if getattr(self, key) is None:
+                object.__setattr__(self, key, value)
+
     sha256: str | None = None
     """Of the file; filled in by the first run and checked by every later one."""
 
@@ -245,4 +271,6 @@ PROBLEMS: dict[str, type[LeastSquaresSection] | type[LogisticSection] | type[Ima
     "logistic": LogisticSection,
     **dict.fromkeys(NETWORKS, ImagesSection),
 }
-"""By name; with `data` the first two are a TableSection."""
+"""By name, as they are without a file; with `data` those of `fitted.KINDS` are a TableSection."""
+FITTED = (AUTO, *fitted.KINDS)
+"""Problems that `data` makes."""

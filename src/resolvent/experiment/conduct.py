@@ -272,6 +272,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             every=config.every,
             validate_every=config.validate_every,
             progress=progress,
+            test=experiment.task.test,
             recorder=recorder,
             explanation=experiment.explanation,
         )

@@ -53,7 +53,10 @@ class Custom:
         convexity: Any = None,
         dtype: torch.dtype = FLOAT,
         check: bool = True,
+        *,
+        penalty: Any = None,
     ) -> None:
+        self.penalty = penalty
         self.users, self.dim = whole(users, "users"), whole(dim, "dim")
         if dtype not in (torch.float32, torch.float64):
             refuse("dtype", dtype, "torch.float32 or torch.float64 is needed")
@@ -157,6 +160,7 @@ class Custom:
             convexity=None if self.convexity is None else self.convexity[who],
             dtype=self.weights.dtype,
             check=self.check,
+            penalty=self.penalty,
         )
 
     @cached_property

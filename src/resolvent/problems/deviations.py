@@ -32,7 +32,8 @@ class AbsoluteDeviations:
     closed_form = True
     lipschitz = None
 
-    def __init__(self, A: Any, b: Any, weights: Any = None) -> None:
+    def __init__(self, A: Any, b: Any, weights: Any = None, *, penalty: Any = None) -> None:
+        self.penalty = penalty
         A = finite(as_tensor(A, "A"), "A")
         if A.ndim != 2:
             refuse("A", f"of shape {tuple(A.shape)}", "(users, d), one row per user, is needed")
@@ -61,7 +62,7 @@ class AbsoluteDeviations:
         return as_rows(U, self) - step[:, None] * self.A
 
     def take(self, who: Tensor) -> AbsoluteDeviations:
-        return AbsoluteDeviations(self.A[who], self.b[who], select(self.weights, who))
+        return AbsoluteDeviations(self.A[who], self.b[who], select(self.weights, who), penalty=self.penalty)
 
     @property
     def convexity(self) -> Tensor:

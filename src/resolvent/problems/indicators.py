@@ -34,8 +34,15 @@ class Indicators:
     lipschitz = None
 
     def __init__(
-        self, sets: Sequence[ConvexSet], weights: Any = None, minimiser: Any = None, tol: float | None = None
+        self,
+        sets: Sequence[ConvexSet],
+        weights: Any = None,
+        minimiser: Any = None,
+        tol: float | None = None,
+        *,
+        penalty: Any = None,
     ) -> None:
+        self.penalty = penalty
         self.sets = tuple(sets)
         if not self.sets:
             refuse("sets", "empty", "one set per user is needed")
@@ -106,7 +113,8 @@ class Indicators:
 
     def take(self, who: Tensor) -> Indicators:
         chosen = torch.arange(self.users, device=who.device)[who].tolist()
-        return Indicators([self.sets[i] for i in chosen], select(self.weights, who), self.minimiser, self.tol)
+        sets = [self.sets[i] for i in chosen]
+        return Indicators(sets, select(self.weights, who), self.minimiser, self.tol, penalty=self.penalty)
 
     @property
     def convexity(self) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
+from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.problem import select
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.quadratic.affine import Affine, prox_share
@@ -23,15 +24,19 @@ class LeastSquares:
 
     A is (users, rows, d) and b (users, rows), or lists of matrices and vectors of unequal lengths; NumPy or torch.
     One eigendecomposition per user, computed once, serves everything: values, gradients, prox at any eta, constants.
-    It and every sum are in float64. Rows in float32 stay so in memory, and the answers are in float32 too.
+    It and every sum are in float64. Rows in float32 stay so in memory, and the answers are in float32 too. With
+    `intercept` there is one more parameter, the last, which `penalty` does not touch.
     """
 
     offers = frozenset({"value", "grad", "prox", "hessian", "batches", "spectrum"})
     convex = True
     closed_form = True
 
-    def __init__(self, A: Any, b: Any, weights: Any = None) -> None:
+    def __init__(self, A: Any, b: Any, weights: Any = None, *, intercept: bool = False, penalty: Any = None) -> None:
         self.rows = as_data(A, b)
+        self.intercept, self.penalty = bool(intercept), penalty
+        if self.intercept:
+            self.rows = self.rows.with_ones()
         like = self.rows.buckets[0].A
         self._lam = as_weights(weights, self.rows.users, torch.empty((), dtype=FLOAT, device=like.device))
         self.weights = self._lam.to(like.dtype)
@@ -49,6 +54,16 @@ class LeastSquares:
     def sizes(self) -> Tensor:
         """The number of rows of each user."""
         return self.rows.sizes
+
+    @property
+    def intercepts(self) -> Tensor:
+        """The indices of the parameters that are not penalised."""
+        return torch.arange(self.dim - self.intercept, self.dim, device=self.weights.device)
+
+    @property
+    def predictor(self) -> Predictor:
+        """What says how a model of this problem predicts."""
+        return Predictor("least-squares", self.dim - self.intercept, self.intercept)
 
     def value(self, W: Tensor) -> Tensor:
         return self._values(as_rows(W, self)).to(self.weights.dtype)
@@ -85,6 +100,7 @@ class LeastSquares:
 
     def take(self, who: Tensor) -> LeastSquares:
         part = object.__new__(LeastSquares)
+        part.intercept, part.penalty = self.intercept, self.penalty
         part.rows, part._lam = self.rows.take(who), select(self._lam, who)
         part.weights, part.spectrum = part._lam.to(self.weights.dtype), self.spectrum.take(who)
         return part

@@ -7,7 +7,7 @@ similar size, zero-padded inside each, so that every operation is a handful of b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -87,6 +87,14 @@ class Rows:
             bucket = self.buckets[0]
             return Rows((Bucket(None, bucket.A[who], bucket.b[who], None),), self.sizes[who], self.dim)
         return _bucketed([self.one(int(i)) for i in who], self.dim)
+
+    def with_ones(self) -> Rows:
+        """The same with one more feature, the last, that is 1 in every row: its coefficient is an intercept."""
+        buckets = []
+        for bucket in self.buckets:
+            ones = torch.ones_like(bucket.b) if bucket.mask is None else bucket.mask
+            buckets.append(replace(bucket, A=torch.cat([bucket.A, ones.unsqueeze(2)], 2)))
+        return Rows(tuple(buckets), self.sizes, self.dim + 1)
 
     def pick(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Chosen rows of every user: rows (users, k) -> A (users, k, d) and b (users, k)."""

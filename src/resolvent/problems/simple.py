@@ -26,7 +26,8 @@ class Quadratics:
     convex = True
     closed_form = True
 
-    def __init__(self, curvature: Any, centre: Any, weights: Any = None) -> None:
+    def __init__(self, curvature: Any, centre: Any, weights: Any = None, *, penalty: Any = None) -> None:
+        self.penalty = penalty
         centre = as_tensor(centre, "centre")
         centre = finite(centre.unsqueeze(1) if centre.ndim == 1 else centre, "centre")
         if centre.ndim != 2:
@@ -57,7 +58,7 @@ class Quadratics:
         return (as_rows(U, self) + step * self.centre) / (1 + step)
 
     def take(self, who: Tensor) -> Quadratics:
-        return Quadratics(self.curvature[who], self.centre[who], select(self.weights, who))
+        return Quadratics(self.curvature[who], self.centre[who], select(self.weights, who), penalty=self.penalty)
 
     @property
     def lipschitz(self) -> Tensor:
@@ -105,7 +106,10 @@ class HalfSquares:
     closed_form = True
     fstar = 0.0
 
-    def __init__(self, users: int, dim: int = 1, shift: Any = None, weights: Any = None) -> None:
+    def __init__(
+        self, users: int, dim: int = 1, shift: Any = None, weights: Any = None, *, penalty: Any = None
+    ) -> None:
+        self.penalty = penalty
         self.users, self.dim = whole(users, "users"), whole(dim, "dim")
         shift = torch.zeros(users, dim, dtype=FLOAT) if shift is None else finite(as_tensor(shift, "shift"), "shift")
         if shift.shape not in ((users,), (users, dim)):
@@ -131,7 +135,7 @@ class HalfSquares:
 
     def take(self, who: Tensor) -> HalfSquares:
         shift = self.shift[who]
-        return HalfSquares(len(shift), self.dim, shift, select(self.weights, who))
+        return HalfSquares(len(shift), self.dim, shift, select(self.weights, who), penalty=self.penalty)
 
     @property
     def lipschitz(self) -> Tensor:

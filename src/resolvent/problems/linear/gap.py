@@ -46,8 +46,8 @@ def in_double(rows: Rows, weights: Tensor, loss: Callable[[Tensor], Loss]) -> li
 
 @dataclass(frozen=True, eq=False)
 class Minimiser:
-    """A minimiser w* (d,) in float64, f*, half the weighted mean of reg, and the losses' divergences from w*, one
-    function per bucket."""
+    """A minimiser w* (d,) in float64, f*, half the weighted mean of reg (a number, or one per parameter), and the
+    losses' divergences from w*, one function per bucket."""
 
     w: Tensor
     value: float
@@ -80,9 +80,12 @@ class Minimiser:
             gaps.append(gap)
         return torch.stack(gaps)
 
+    def _ridge(self, w: Tensor) -> Tensor:
+        return self.half_reg * (w @ w) if self.half_reg.ndim == 0 else (self.half_reg * w) @ w
+
     def value_at(self, w: Tensor, buckets: Sequence[DoubleBucket]) -> Tensor:
         """f at one model w (d,)."""
-        total = self.half_reg * (w @ w)
+        total = self._ridge(w)
         for bucket in buckets:
             loss = bucket.loss.value(bucket.predictors(w))
             total = total + weighted(bucket.lam, (loss if bucket.mask is None else loss * bucket.mask).sum(1))
@@ -91,7 +94,7 @@ class Minimiser:
     def divergence_to(self, w: Tensor, buckets: Sequence[DoubleBucket]) -> Tensor:
         """The Bregman divergence of f from the minimiser to w (d,): f(w) - f* where the gradient there vanishes."""
         e = w - self.w
-        total = self.half_reg * (e @ e)
+        total = self._ridge(e)
         for bucket, divergence in zip(buckets, self.divergences, strict=True):
             total = total + weighted(bucket.lam, divergence(bucket.predictors(e)).sum(1))
         return total

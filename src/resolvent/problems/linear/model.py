@@ -15,6 +15,7 @@ from resolvent.errors import refuse
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
 from resolvent.problems.linear.gap import Minimiser, in_double
 from resolvent.problems.linear.loss import Loss
+from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.certified import minimise
 from resolvent.problems.newton.equation import length
 from resolvent.problems.newton.inverses import check_room
@@ -30,15 +31,31 @@ from resolvent.problems.rows import as_data
 class LinearModel:
     """A loss over users of any sizes and weights. `loss` makes a Loss from targets.
 
-    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's.
+    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's. With `intercept` there is one more
+    parameter, the last, which `reg` leaves alone. `penalty` is stored for the meeting point.
     """
 
     offers = frozenset({"value", "grad", "prox", "hessian", "batches"})
     convex = True
     closed_form = False
+    kind = ""
+    """The name of the loss, for predictions; empty where there is none."""
 
-    def __init__(self, loss: Callable[[Tensor], Loss], A: Any, b: Any, reg: Any = None, weights: Any = None) -> None:
+    def __init__(
+        self,
+        loss: Callable[[Tensor], Loss],
+        A: Any,
+        b: Any,
+        reg: Any = None,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+    ) -> None:
         self.loss, self.rows = loss, as_data(A, b)
+        self.intercept, self.penalty = bool(intercept), penalty
+        if self.intercept:
+            self.rows = self.rows.with_ones()
         like = self.rows.buckets[0].A
         finite(self.rows.gather([bucket.A.sum((1, 2)) for bucket in self.rows.buckets]), "A")
         for bucket in self.rows.buckets:
@@ -63,6 +80,33 @@ class LinearModel:
         """The number of rows of each user."""
         return self.rows.sizes
 
+    @property
+    def intercepts(self) -> Tensor:
+        """The indices of the parameters that are neither regularised nor penalised."""
+        return torch.arange(self.dim - self.intercept, self.dim, device=self.weights.device)
+
+    @cached_property
+    def _ridge(self) -> Tensor:
+        """reg of each parameter: (users, 1), or (users, d) with an intercept."""
+        if not self.intercept:
+            return self.reg.unsqueeze(1)
+        ridge = self.reg.unsqueeze(1).repeat(1, self.dim)
+        ridge[:, self.intercepts] = 0
+        return ridge
+
+    @property
+    def predictor(self) -> Predictor:
+        """What says how a model of this problem predicts."""
+        if not self.kind:
+            refuse("predictor", f"asked of {type(self).__name__}", "a loss that the package has is needed to predict")
+        return Predictor(self.kind, self.dim - self.intercept, self.intercept, self._classes(), self._numbers())
+
+    def _classes(self) -> tuple[Any, ...] | None:
+        return None
+
+    def _numbers(self) -> dict[str, float]:
+        return {}
+
     @cached_property
     def _losses(self) -> list[Loss]:
         """One per bucket. A padded row has a = 0 and b = 0."""
@@ -74,6 +118,8 @@ class LinearModel:
         for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
             values = loss.value(bucket.margins(W))
             parts.append((values if bucket.mask is None else values * bucket.mask).sum(1))
+        if self.intercept:
+            return self.rows.gather(parts) + 0.5 * (self._ridge * W * W).sum(1)
         return self.rows.gather(parts) + 0.5 * self.reg * (W * W).sum(1)
 
     def grad(self, W: Tensor) -> Tensor:
@@ -81,14 +127,14 @@ class LinearModel:
         parts = []
         for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
             parts.append(bucket.combine(loss.slope(bucket.margins(W))))
-        return torch.addcmul(self.rows.gather(parts), self.reg.unsqueeze(1), W)
+        return torch.addcmul(self.rows.gather(parts), self._ridge, W)
 
     def hessian(self, W: Tensor) -> Tensor:
         """One user at a time, so that a cached inverse has the same bits whichever users are asked together."""
         check_room(self)
         rows = [w.clone() for w in as_rows(W, self).expand(self.users, -1)]
         H = torch.stack([self._bend(i, w) for i, w in enumerate(rows)])
-        H.diagonal(dim1=1, dim2=2).add_(self.reg.unsqueeze(1))
+        H.diagonal(dim1=1, dim2=2).add_(self._ridge)
         return H
 
     def _bend(self, i: int, w: Tensor) -> Tensor:
@@ -103,21 +149,27 @@ class LinearModel:
         A = A.clone()
         M = A * (eta * self.loss(b).curvature(A @ at.clone())).sqrt().unsqueeze(1)
         c = 1 + eta * self.reg[i]
+        if self.intercept:  # c is 1 there: the same matrix with that column scaled, before and after
+            M[:, -1] *= c.sqrt()
         S = M @ M.T
         S.diagonal().add_(c)
         L, info = torch.linalg.cholesky_ex(S)
-        return (torch.linalg.solve_triangular(L, M, upper=False) if int(info) == 0 else torch.zeros_like(M)), c
+        V = torch.linalg.solve_triangular(L, M, upper=False) if int(info) == 0 else torch.zeros_like(M)
+        if self.intercept:
+            V[:, -1] *= c.sqrt()
+        return V, c
 
     def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
         """n_i / |batch| times the gradient over the chosen rows (users, k), and the regulariser's: unbiased."""
         A, b = self.rows.pick(rows)
         scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
         slope = self.loss(b).slope(times_rows(A, W)) * mask * scale.unsqueeze(1)
-        return self.reg.unsqueeze(1) * W + rows_times(slope, A)
+        return self._ridge * W + rows_times(slope, A)
 
     def take(self, who: Tensor) -> Self:
         part = object.__new__(type(self))
         part.loss, part.rows = self.loss, self.rows.take(who)
+        part.intercept, part.penalty = self.intercept, self.penalty
         part.weights, part.reg = select(self.weights, who), self.reg[who]
         if "_frobenius" in self.__dict__:  # it takes a pass over the data, as much as a gradient
             part.__dict__["_frobenius"] = self._frobenius[who]
@@ -135,7 +187,9 @@ class LinearModel:
         """The prox of the first user, certified: with c = 1 + eta reg and z = x - u / c it minimises
         eta sum_j phi(a_j . (u / c + z)) + c/2 |z|^2."""
         A, b = (part.cpu().numpy().astype(np.float64) for part in self.rows.one(0))
-        c = 1 + eta * float(self.reg[0])
+        c: Any = 1 + eta * float(self.reg[0])
+        if self.intercept:
+            c = np.append(np.full(self.dim - 1, c), 1.0)
         centre = u.cpu().numpy().astype(np.float64) / c
         objective = Objective(A, A @ centre, self._weighted(b, np.full(len(A), float(eta))), c)
         found = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
@@ -185,7 +239,7 @@ class LinearModel:
 
     @property
     def convexity(self) -> Tensor:
-        return self.reg
+        return torch.zeros_like(self.reg) if self.intercept else self.reg
 
     @cached_property
     def minimum(self) -> Minimum:
@@ -194,7 +248,19 @@ class LinearModel:
         counted = [i for i in range(self.users) if float(lam[i]) > 0]
         rows = [self.rows.one(i) for i in counted]
         users = [(A.cpu().numpy(), b.cpu().numpy()) for A, b in rows]
-        return minimum(users, [float(lam[i]) for i in counted], self._weighted, float(lam @ self.reg.double()))
+        ridge = self._mean_ridge
+        kappa = float(ridge) if ridge.ndim == 0 else ridge.cpu().numpy()
+        return minimum(users, [float(lam[i]) for i in counted], self._weighted, kappa)
+
+    @property
+    def _mean_ridge(self) -> Tensor:
+        """The weighted mean of reg: a number, or one per parameter with an intercept."""
+        reg = self.weights.double() @ self.reg.double()
+        if not self.intercept:
+            return reg
+        ridge = reg.repeat(self.dim)
+        ridge[self.intercepts] = 0
+        return ridge
 
     @property
     def minimiser(self) -> Tensor | None:
@@ -204,8 +270,9 @@ class LinearModel:
 
     @property
     def without_minimum(self) -> str | None:
-        """Why there is no minimiser, or why none is known; None where there is one. With a regulariser there is."""
-        return self.minimum.why if float(self.weights @ self.reg) == 0 else None
+        """Why there is no minimiser, or why none is known; None where there is one. With a regulariser of all
+        parameters there is."""
+        return self.minimum.why if self.intercept or float(self.weights @ self.reg) == 0 else None
 
     @property
     def fstar(self) -> float | None:
@@ -216,8 +283,7 @@ class LinearModel:
         w, value = self.minimum.w, self.minimum.value
         if w is None or value is None:
             return None
-        reg = self.weights.double() @ self.reg.double()
-        buckets = in_double(self.rows, self.weights, self.loss)
+        reg, buckets = self._mean_ridge, in_double(self.rows, self.weights, self.loss)
         return Minimiser.at(torch.from_numpy(w).to(self.weights.device), value, reg, buckets)
 
     def gap(self, W: Tensor) -> Tensor | None:
