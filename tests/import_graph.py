@@ -92,7 +92,13 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [{"facts", "delayed"}, {"in_process"}, {"debug"}],
-    "solving": [{"stopping", "metrics", "divergence", "progress", "run"}, {"history"}, {"monitor"}, {"solve"}],
+    "solving": [
+        {"stopping", "metrics", "divergence", "progress"},
+        {"evaluating", "patience", "run"},
+        {"history"},
+        {"monitor"},
+        {"solve"},
+    ],
 }
 """The floors inside a package: the same rule holds between them. Packages without an entry must have no cycle."""
 

@@ -40,7 +40,7 @@ from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
-from resolvent.solving.stopping import Stop
+from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory.explain import Explanation, explain
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "STOP",
     "TABLE",
     "AbsoluteDeviations",
     "AffineSet",

@@ -41,8 +41,6 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 def section(kind: type) -> st.SearchStrategy[Any]:
     keys = {name: values(hint) for name, hint in typing.get_type_hints(kind).items()}
-    if kind is rs.Stop:  # checks its numbers by itself
-        keys = dict.fromkeys(keys, st.none() | st.floats(0, allow_infinity=False))
     if kind is sections.OwnSection:
         keys["name"] = WORDS.map(lambda path: f"{path}.py:function")
     return st.builds(kind, **keys)

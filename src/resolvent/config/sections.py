@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from resolvent import engines
 from resolvent.data import dividing, fitted
+from resolvent.errors import refuse
 from resolvent.iteration import averaging, schedules
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.participation import Bernoulli
@@ -214,8 +215,32 @@ class RunSection:
     every: int = SOLVE["every"]
     average: AverageKind | None = SOLVE["average"]
     engine: EngineName = ENGINE
+    validate_every: int | None = SOLVE["validate_every"]
     threads: int | None = None
     """Of torch; the bits of a run may depend on it. None: as many as suit the problem."""
+
+
+@dataclass(frozen=True)
+class StopSection:
+    """The arguments of rs.Stop; those that are not given are as it has them."""
+
+    gap: float | None = None
+    residual: float | None = None
+    certificates: float | None = None
+    seconds: float | None = None
+    metric: str | None = None
+    patience: int | None = None
+    min_delta: float | None = None
+    mode: Literal["min", "max"] | None = None
+
+    @property
+    def made(self) -> Stop | None:
+        """What the run stops by; None where nothing was asked for."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        alone = [name for name in ("patience", "min_delta", "mode") if name in given and self.metric is None]
+        if alone:
+            refuse(f"stop.{alone[0]}", repr(given[alone[0]]), "it belongs to stop.metric: give that as well")
+        return Stop(**given) if given else None
 
 
 @dataclass(frozen=True)
@@ -237,7 +262,7 @@ class Config:
     anderson: AndersonSection = AndersonSection()
     participation: ParticipationSection = ParticipationSection()
     run: RunSection = RunSection()
-    stop: Stop = field(default_factory=Stop)
+    stop: StopSection = StopSection()
     store: StoreSection = StoreSection()
 
 

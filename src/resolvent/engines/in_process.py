@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.facts import AllHere
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory
 from resolvent.local.operators import Operator
 from resolvent.problems.problem import Problem, objective, select
 
@@ -55,8 +55,8 @@ class InProcess(AllHere):
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
-        return inspect(self.problem, w, p, memory)
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
+        return inspect(self.problem, w, p, memory, look)
 
 
 def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -79,11 +79,12 @@ def _mean_hessian(problem: Any, w: Tensor) -> Tensor:
     return total
 
 
-def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
+def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
     """What the problem says of models beside f, if it says more."""
     if "inspect" not in problem.offers:
         return None
-    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory)
+    wanted = () if look is None else (look,)
+    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory, *wanted)
     return found
 
 

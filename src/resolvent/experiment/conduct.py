@@ -270,6 +270,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             stop=experiment.stop,
             average=config.average,
             every=config.every,
+            validate_every=config.validate_every,
             progress=progress,
             test=experiment.task.test,
             recorder=recorder,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from resolvent.errors import InputError, refuse
+from resolvent.iteration.engine import Look
 from resolvent.networks.choice import propose, verified
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
@@ -197,16 +198,21 @@ class Neural:
 
     # --- what comes out ----------------------------------------------------------------------------------------------
 
-    def inspect(self, w: Tensor, personal: Tensor, memory: Buffers) -> dict[str, float]:
+    def inspect(self, w: Tensor, personal: Tensor, memory: Buffers, look: Look | None = None) -> dict[str, float]:
         """The training loss, and loss and accuracy of the global and personal models on validation and test data."""
+        look = look or Look()
         buffers = {name.removeprefix(BUFFER): rows for name, rows in memory.items() if name.startswith(BUFFER)}
         common = {name: self._mean(rows) for name, rows in buffers.items()}
         alike = copy.copy(self)
         alike._buffers = {name: b.expand(self.users, *b.shape[1:]) for name, b in common.items()}
         found = {"value": float(self.weights @ alike.value(w)), "gap": float("nan")}
-        for evaluation in self._evaluations:
-            found |= evaluation(self.weights, w, personal, common, buffers)
+        for evaluation in self._evaluations if look.held_out else ():
+            found |= evaluation(self.weights, w, personal, common, buffers, look.judge)
         return found
+
+    def common_memory(self, memory: Buffers) -> Buffers:
+        """What the global model needs of users' memory: the mean of their buffers, (1, ...)."""
+        return {name: self._mean(rows) for name, rows in memory.items() if name.startswith(BUFFER)}
 
     def _mean(self, rows: Tensor) -> Tensor:
         """The mean of users' buffers, (1, ...)."""

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from resolvent.iteration import checkpoint
+from resolvent.iteration import checkpoint, packing
 from resolvent.iteration.state import State
 from resolvent.runs import durable
 from resolvent.runs.metrics import Extent
+from resolvent.solving.stopping import Best
 
 RETAINED = 2
 SUFFIX = ".safetensors"
+KEPT = "kept."
+"""Before the names of the tensors of the best model by a metric."""
 
 
 class Checkpoint(NamedTuple):
@@ -28,6 +31,17 @@ class Checkpoint(NamedTuple):
     @property
     def state(self) -> State:
         return checkpoint.unpack(self.tensors, self.numbers["state"])
+
+    @property
+    def kept(self) -> Best | None:
+        """The best model by a metric, where the run has one."""
+        if "kept" not in self.numbers:
+            return None
+        tensors = {name.removeprefix(KEPT): tensor for name, tensor in self.tensors.items() if name.startswith(KEPT)}
+        kept = packing.unpack(tensors, self.numbers["kept"])
+        if not isinstance(kept, Best):
+            raise ValueError(f"a Best is needed, but {type(kept).__name__} came")
+        return kept
 
     @property
     def extent(self) -> Extent:
@@ -52,7 +66,7 @@ def decode(content: bytes) -> Checkpoint:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         numbers = json.loads(header["__metadata__"]["numbers"])
         found = Checkpoint(numbers["state"]["round"], load(content), numbers)
-        _ = found.state, found.extent
+        _ = found.state, found.extent, found.kept
     except (SafetensorError, ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError,
             ValueError) as error:  # fmt: skip
         raise ValueError(f"{type(error).__name__} while reading it") from error

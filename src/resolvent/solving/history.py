@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,7 @@ from resolvent.iteration.certificates import Certificates, Evidence, certificate
 from resolvent.iteration.engine import Engine, Traffic
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
-from resolvent.solving.metrics import Evaluation
+from resolvent.solving.evaluating import Evaluations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,18 +31,13 @@ LAST = ("participants", "bytes_up", "bytes_down", "clock", "seconds")
 class History:
     """Records rounds, one list per column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        averaging: bool,
-        evaluations: Iterable[Evaluation] = (),
-    ) -> None:
+    def __init__(self, engine: Engine, averaging: bool, evaluations: Evaluations) -> None:
         self._engine = engine
         self._averaging = averaging
-        self._evaluations = tuple(evaluations)
-        self._more = [name for one in self._evaluations for name in one.columns]
-        self.user_metrics: dict[str, tuple[tuple[str, ...], list[float]]] = {}
-        """By column: the users' names, and the metric of each, of the last evaluation."""
+        self._evaluations = evaluations
+        self._more = list(evaluations.columns)
+        self.evaluated = False
+        """Whether the last row has metrics on held-out data."""
         self._inspected = False
         self._columns: dict[str, list[Any]] = defaultdict(list)
         self._waiting: list[tuple[Tensor, Tensor, Evidence | None]] = []
@@ -64,9 +59,8 @@ class History:
             columns["clock"].append(happened.clock)
         columns["seconds"].append(seconds)
         average = state.w if state.average is None else state.average.model
-        more = self._engine.inspect(state.w, state.p, state.memory)
-        self._inspected = more is not None
-        found = dict(more or {}) | (self._evaluated(state) if evaluate else {})
+        found = self.figures(state, evaluate)
+        self._inspected, self.evaluated = "value" in found, evaluate
         for name in ("value", "gap"):
             if name in found:
                 columns[name].append(found.pop(name))
@@ -75,20 +69,24 @@ class History:
         if len(self._waiting) >= self._block:
             self.flush()
 
+    def figures(self, state: State, evaluate: bool = True) -> dict[str, float]:
+        """What users say of the round's models, and metrics on held-out data of the model that would be handed back."""
+        look, inspect = self._evaluations.look(evaluate), self._engine.inspect
+        more = (state.w, state.p, state.memory) if look is None else (state.w, state.p, state.memory, look)
+        found = dict(inspect(*more) or {})
+        model = state.w if state.average is None else state.average.model
+        return found | (self._evaluations(model[0]) if evaluate else {})
+
     def evaluate(self, happened: Round) -> None:
         """Fill in what is measured on held-out data in the last row."""
-        for name, value in self._evaluated(happened.state).items():
-            self._columns[name][-1] = value
-
-    def _evaluated(self, state: State) -> dict[str, float]:
-        """Metrics of the model that the run would hand back."""
-        model = (state.w if state.average is None else state.average.model)[0]
-        found: dict[str, float] = {}
-        for evaluation in self._evaluations:
-            pooled, own = evaluation(model)
-            found |= pooled
-            self.user_metrics |= {name: (evaluation.data.names, values) for name, values in own.items()}
-        return found
+        found = self.figures(happened.state)
+        self._more += [name for name in found if name not in (*self._more, "value", "gap")]
+        rows = len(self._columns["round"])
+        for name in self._more:
+            column = self._columns[name]
+            column.extend([math.nan] * (rows - len(column)))
+            column[-1] = found.get(name, column[-1])
+        self.evaluated = True
 
     def _add(self, found: Mapping[str, float], before: int) -> None:
         """One more entry of every further column, NaN where there is nothing, also `before` it was first seen."""
@@ -155,9 +153,10 @@ class History:
         """Each user's metrics on held-out data, one row per user, of the last evaluation; None where there are none."""
         import pandas as pd
 
-        if not self.user_metrics:
+        own = self._evaluations.own
+        if not own:
             return None
-        return pd.DataFrame({name: pd.Series(v, index=list(users)) for name, (users, v) in self.user_metrics.items()})
+        return pd.DataFrame({name: pd.Series(values, index=list(users)) for name, (users, values) in own.items()})
 
     def so_far(self) -> pd.DataFrame:
         """All rows, or where measuring the last ones fails, those that were measured."""

@@ -10,16 +10,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data.held_out import HeldOut
 from resolvent.errors import refuse
-
-__all__ = ["NAMED", "Evaluation", "HeldOut", "Judged", "as_metrics", "auc"]
 
 Metric = Callable[[Any, Any], float]
 Floats = NDArray[np.float64]
@@ -92,11 +88,11 @@ def _log_sum_exp(t: Floats) -> Floats:
 
 
 NAMED: dict[str, Callable[[Judged], float]] = {"accuracy": accuracy, "auc": auc, "log_loss": log_loss, "rmse": rmse}
-PROBABILITIES = ("logistic", "softmax")
-"""Losses whose decisions become probabilities."""
+OF_NUMBERS = frozenset({"rmse"})
+"""Those of regressions; the others are of classifiers."""
 
 
-def as_metrics(metrics: Any, usual: Iterable[str]) -> dict[str, Callable[[Judged], float]]:
+def as_metrics(metrics: Any, usual: Iterable[str] = ()) -> dict[str, Callable[[Judged], float]]:
     """Metrics by name from what the caller gave: a list of names, or a dictionary of functions of (truth, scores)."""
     if metrics is None:
         return {name: NAMED[name] for name in usual}
@@ -123,48 +119,6 @@ def _metric(name: str, given: Any) -> Callable[[Judged], float]:
     return lambda judged: float(given(judged.truth, judged.scores))
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """A linear model's metrics on held-out data called `name`, "test" for example."""
-
-    name: str
-    data: HeldOut
-    predictor: Any
-    metrics: Mapping[str, Callable[[Judged], float]]
-
-    @classmethod
-    def of(cls, name: str, data: Any, predictor: Any, metrics: Any) -> Evaluation:
-        """Checked: the data fit the problem's predictor, and the metrics fit the kind of model."""
-        if not isinstance(data, HeldOut):
-            refuse(name, f"of type {type(data).__name__}", "rs.HeldOut(A, b) is needed")
-        if predictor is None:
-            refuse(name, "given", "only linear models predict from rows of features; give a network its own test data")
-        if data.features != predictor.features:
-            refuse(name, f"with {data.features} features", f"the problem has {predictor.features}")
-        usual = _usual(predictor)
-        chosen = as_metrics(metrics, usual)
-        for key, function in chosen.items():
-            if function in NAMED.values() and function not in [NAMED[name] for name in usual]:
-                refuse("metrics", repr(key), f"{predictor.loss} has {', '.join(usual)}, and functions of your own")
-        _indices(np.concatenate([y for y in data.b if len(y)]), predictor, name)
-        return cls(name, data, predictor, chosen)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(f"{self.name}_{metric}" for metric in self.metrics)
-
-    def __call__(self, model: Any) -> tuple[dict[str, float], dict[str, list[float]]]:
-        """Metrics of a model (d,) over all rows together, and of each user's rows."""
-        users = [self._judged(model, A, b) for A, b in zip(self.data.A, self.data.b, strict=True)]
-        return judge(self.name, users, self.metrics)
-
-    def _judged(self, model: Any, A: Any, b: NDArray[Any]) -> Judged:
-        p, t = self.predictor, self.predictor.decision(model, A)
-        if not p.classifies:
-            return Judged(np.asarray(b, np.float64), t, np.exp(t) if p.loss == "poisson" else t, None)
-        return Judged(_indices(b, p, self.name), t, _probabilities(t, p.loss), len(p.classes))
-
-
 def judge(
     name: str, users: list[Judged], metrics: Mapping[str, Callable[[Judged], float]]
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
@@ -174,6 +128,8 @@ def judge(
     together = Judged(np.concatenate(truth), np.concatenate(decision), np.concatenate(scores), classes[0])
     with np.errstate(all="ignore"):
         pooled = {f"{name}_{key}": f(together) for key, f in metrics.items()}
+        if len(users) == 1:
+            return pooled, {column: [value] for column, value in pooled.items()}
         own = {f"{name}_{key}": [_of_one(f, judged) for judged in users] for key, f in metrics.items()}
     return pooled, own
 
@@ -190,35 +146,10 @@ def _of_one(metric: Callable[[Judged], float], judged: Judged) -> float:
             return math.nan
 
 
-def _usual(predictor: Any) -> tuple[str, ...]:
-    """What is measured where nothing was asked for."""
-    if not predictor.classifies:
-        return ("rmse",)
-    return ("accuracy", "auc", "log_loss") if predictor.loss in PROBABILITIES else ("accuracy", "auc")
-
-
-def _indices(b: NDArray[Any], predictor: Any, name: str) -> NDArray[Any]:
-    """Targets as class indices: of labels, or of the -1 and +1 that a binary problem has."""
-    if not predictor.classifies:
-        return b
-    classes = list(predictor.classes)
-    if len(classes) == 2 and predictor.loss != "softmax" and b.dtype.kind in "fiu" and bool((np.abs(b) == 1).all()):
-        return (b > 0).astype(np.int64)
-    places = {label: k for k, label in enumerate(classes)}
-    try:
-        return np.array([places[label] for label in b.tolist()], np.int64)
-    except KeyError as error:
-        refuse(
-            f"{name}.b", f"partly {error.args[0]!r}", f"the problem's classes are {', '.join(map(str, classes[:10]))}"
-        )
-
-
-def _probabilities(t: Floats, loss: str) -> Floats:
-    """Of the second class, (rows,), or of each of them; decisions themselves where the model has none."""
-    if loss == "logistic":
-        small = np.exp(-np.abs(t))
-        return np.where(t >= 0, 1 / (1 + small), small / (1 + small))
-    if loss == "softmax":
-        shares = np.exp(t - _log_sum_exp(t)[:, None])
+def probabilities(t: Floats) -> Floats:
+    """Of the second of two classes, (rows,), from decisions (rows,) or (rows, 2); of each of more, (rows, classes)."""
+    if t.ndim == 2:
+        shares: Floats = np.exp(t - _log_sum_exp(t)[:, None])
         return shares[:, 1] if t.shape[1] == 2 else shares
-    return t
+    small = np.exp(-np.abs(t))
+    return np.where(t >= 0, 1 / (1 + small), small / (1 + small))

@@ -12,6 +12,7 @@ from resolvent.errors import InputError, refuse
 from resolvent.iteration import checkpoint
 from resolvent.iteration.engine import PERSONAL, Ask, Engine
 from resolvent.iteration.state import State
+from resolvent.solving.stopping import Best
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,7 @@ class Run:
         engine: Engine | None = None,
         seed: int = 0,
         user_metrics: pd.DataFrame | None = None,
+        best: Best | None = None,
     ) -> None:
         self.state = state
         self.history = history
@@ -43,6 +45,8 @@ class Run:
         self.explanation = explanation
         self._engine = engine
         self._seed = seed
+        self.best = best
+        """The best model by the metric of rs.Stop, with its round and value; None where no metric was given."""
         self.user_metrics = user_metrics
         """Each user's metrics on held-out data at the last evaluation, one row per user; None where there are none."""
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from resolvent import engines
+from resolvent.data.held_out import HeldOut
 from resolvent.engines.delayed import delayed, forget_delays
 from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError, refuse, whole
 from resolvent.iteration import averaging
@@ -32,11 +33,11 @@ from resolvent.problems.custom import Custom
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
-from resolvent.solving.metrics import Evaluation, HeldOut
+from resolvent.solving.evaluating import check_engine, evaluations
 from resolvent.solving.monitor import Monitor, Recorder
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
-from resolvent.solving.stopping import Stop
+from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory import closed_forms
 from resolvent.theory.explain import Explanation, explain
 
@@ -53,7 +54,7 @@ def solve(
     stop: Stop | Callable[[Round], bool] | None = None,
     average: str | None = None,
     every: int = 1,
-    callback: Callable[[Round], None] | None = None,
+    callback: Callable[[Round], Any] | None = None,
     progress: bool | None = None,
     eta: Number | str | None = None,
     accelerate: Accelerate | int | None = None,
@@ -71,10 +72,12 @@ def solve(
     anderson: a memory such as 2, or rs.Anderson. accelerate: any acceleration, such as rs.Momentum(0.9).
     participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace, rs.Stragglers.
     stop: rs.Stop(gap=1e-10, ...) or a function of the round. average: "ergodic" (the paper's) or "suffix".
-    every: one row of the history for every round that it divides, and for the last. callback: called with every Round.
+    every: one row of the history for every round that it divides, and for the last.
+    callback: called with every Round, whose `value` and `metrics` are computed when asked for; rs.STOP ends the run.
     validation, test: rs.HeldOut(A, b), rows that no user trains on; their metrics become columns such as test_auc.
     metrics: names ("accuracy", "auc", "log_loss", "rmse") or functions of (truth, scores) by name.
-    validate_every: metrics are computed in rounds that it divides and in the last, and are NaN in other rows.
+    validate_every: metrics are computed in the first row, in rounds that it divides and in the last, and are NaN in
+    other rows.
     recorder: is given every round before the next begins; `resolvent.runs.Recorder` stores them on disk.
     explanation: where arguments were checked and explained already, what was said; neither is then done again.
 
@@ -90,9 +93,10 @@ def solve(
         check(known, scheme, taking_part, rounds, every, average, seed)
         explanation = explain(scheme, known, taking_part, accelerating)
         _warn(explanation)
-    evaluations = _evaluations(known, validation, test, metrics, validate_every)
+    measured = evaluations(known, validation, test, metrics, validate_every)
     operator = choice.local_operator(scheme, known)
     where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
+    check_engine(where, measured)
     with where:
         state = _begin(where, scheme, taking_part, accelerating, start)
         _verify(problem, scheme, state)
@@ -100,7 +104,7 @@ def solve(
             where, scheme, state, participation=taking_part, accelerate=accelerating, seed=seed, average=average
         )
         monitor = Monitor(
-            where, scheme.name, every, average is not None, stop, recorder, state, evaluations, validate_every
+            where, scheme.name, every, average is not None, stop, recorder, state, measured, validate_every
         )
         try:
             status, reason = _drive(loop, monitor, scheme.name, rounds, callback, progress)
@@ -108,13 +112,13 @@ def solve(
             rows = monitor.history.so_far()
             _attach(error, Run(monitor.state, rows, "failed", repr(error), explanation, where, seed))
             raise
-        history = monitor.history.frame()
+        history, own = monitor.history.frame(), monitor.history.user_frame()
     if status == "diverged":
         warnings.warn(reason, DivergenceWarning, stacklevel=2)
     for remark in monitor.remarks:
         ended = f"{scheme.name} {status} after {monitor.state.round} rounds"
         warnings.warn(f"{ended}: {remark}", DoubtfulResult, stacklevel=2)
-    return Run(monitor.state, history, status, reason, explanation, where, seed, monitor.history.user_frame())
+    return Run(monitor.state, history, status, reason, explanation, where, seed, own, monitor.kept)
 
 
 def _drive(
@@ -122,7 +126,7 @@ def _drive(
     monitor: Monitor,
     name: str,
     rounds: int,
-    callback: Callable[[Round], None] | None,
+    callback: Callable[[Round], Any] | None,
     progress: bool | None,
 ) -> tuple[str, str]:
     """Run the rounds until the monitor says that the run has ended: its status and the reason."""
@@ -133,9 +137,10 @@ def _drive(
             happened = next(loop)
             now = time.perf_counter()
             ending = monitor.observe(happened, now - began, last=k == rounds - 1)
-            if callback is not None:
-                callback(monitor.marked(happened))
+            said = None if callback is None else callback(monitor.marked(happened))
             bar.advance(now, monitor.words)
+            if ending is None and said is STOP:
+                ending = monitor.stop(happened, "as the callback said")
             if ending is not None:
                 return ending
     except BlewUp as error:
@@ -166,17 +171,6 @@ def _acceleration(anderson: Accelerate | int | None, accelerate: Accelerate | in
     if anderson is not None and accelerate is not None:
         refuse("accelerate", repr(accelerate), "anderson is given as well: one of the two is enough")
     return as_acceleration(anderson if accelerate is None else accelerate)
-
-
-def _evaluations(known: Any, validation: Any, test: Any, metrics: Any, validate_every: Any) -> list[Evaluation]:
-    """What is measured on held-out data, checked."""
-    if validate_every is not None:
-        whole(validate_every, "validate_every")
-    given = {name: data for name, data in (("validation", validation), ("test", test)) if data is not None}
-    if metrics is not None and not given:
-        refuse("metrics", repr(metrics), "held-out data are needed beside them: test=rs.HeldOut(A, b)")
-    predictor = getattr(known, "predictor", None)
-    return [Evaluation.of(name, data, predictor, metrics) for name, data in given.items()]
 
 
 def _attach(error: BaseException, run: Run) -> None:
