@@ -102,8 +102,8 @@ class TableSection:
     positive: float | str | None = None
     """Logistic regression on more than two classes: this one against the rest."""
     intercept: bool | None = None
-    """True for a problem that was named by its file alone, else false."""
-    standardise: bool = False
+    standardise: bool | None = None
+    """Both are true for a problem that was named by its file alone, else false."""
     reg: float | None = None
     seed: int | None = None
     user_column: str | None = None
@@ -116,7 +116,7 @@ class TableSection:
 
     def __post_init__(self) -> None:
         """Fill in what was left open, so that what is written to disk says it all."""
-        fill: dict[str, Any] = {"intercept": self.name == AUTO}
+        fill: dict[str, Any] = dict.fromkeys(("intercept", "standardise"), self.name == AUTO)
         if self.user_column is None:
             fill |= {"users": dividing.USERS, "partition": "iid"}
         for key, value in fill.items():

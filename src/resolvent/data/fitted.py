@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from resolvent.data.target import NUMBERS, TWO, Target
+from resolvent.data.target import COUNTS, NUMBERS, TWO, Target
 from resolvent.errors import refuse
+from resolvent.problems.huber import Huber
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
+from resolvent.problems.poisson import Poisson
+from resolvent.problems.squared_hinge import SquaredHinge
 
 
 class Kind(NamedTuple):
@@ -21,6 +24,9 @@ class Kind(NamedTuple):
 KINDS = {
     "least-squares": Kind(NUMBERS, LeastSquares),
     "logistic": Kind(TWO, Logistic),
+    "poisson": Kind(COUNTS, Poisson),
+    "huber": Kind(NUMBERS, Huber),
+    "squared-hinge": Kind(TWO, SquaredHinge),
 }
 """By name, as on the command line."""
 

@@ -107,7 +107,7 @@ def _table(s: sections.TableSection, seed: int) -> Task:
             test=s.test,
             test_users=s.test_users or (),
             impute=_imputing(s.impute),
-            standardise=s.standardise,
+            standardise=bool(s.standardise),
             intercept=bool(s.intercept),
             positive=s.positive,
             seed=seed if s.seed is None else s.seed,
