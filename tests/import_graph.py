@@ -25,7 +25,7 @@ FLOORS: list[set[str]] = [
     {"theory"},
     {"engines"},
     {"solving"},
-    {"config"},
+    {"config", "sklearn"},
     {"runs"},
     {"experiment", "report"},
     {"paper"},
@@ -36,7 +36,7 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
-        {"engine", "schedules", "participation", "packing", "meeting"},
+        {"engine", "schedules", "participation", "packing", "meeting", "penalties"},
         {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
         {"anderson", "momentum", "tuning", "table"},
         {"state"},
@@ -45,8 +45,9 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems": [
         {"problem", "products", "room"},
-        {"inputs", "newton"},
-        {"rows", "sets", "callables"},
+        {"inputs", "newton", "constraint"},
+        {"rows", "sets", "simplex", "callables"},
+        {"penalised"},
         {"quadratic", "linear"},
         {
             "least_squares",
@@ -70,6 +71,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"certified"},
         {"minimum"},
     ],
+    "problems.penalised": [{"terms", "squares"}, {"barrier", "faces"}, {"certify"}, {"ball"}, {"minimum"}],
     "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "training"}, {"operators"}, {"choice"}],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs", "mean_losses"},
@@ -90,10 +92,11 @@ INSIDE: dict[str, list[set[str]]] = {
         {"trace", "program", "arrange"},
         {"method"},
     ],
+    "sklearn": [{"users"}, {"fitting"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
-    "engines": [{"facts", "delayed"}, {"in_process"}, {"debug"}],
+    "engines": [{"facts", "delayed", "penalty"}, {"in_process"}, {"debug"}],
     "solving": [
-        {"stopping", "metrics", "divergence", "progress"},
+        {"penalties", "stopping", "metrics", "divergence", "progress"},
         {"evaluating", "patience", "run"},
         {"history"},
         {"monitor"},

@@ -22,6 +22,7 @@ from resolvent.iteration import schedules
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
+from resolvent.iteration.penalties import L1, L2, ElasticNet
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
@@ -37,6 +38,7 @@ from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
+from resolvent.problems.simplex import Simplex
 from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "L1",
+    "L2",
     "STOP",
     "TABLE",
     "AbsoluteDeviations",
@@ -61,6 +65,7 @@ __all__ = [
     "Custom",
     "DivergenceWarning",
     "DoubtfulResult",
+    "ElasticNet",
     "Everyone",
     "ExactProx",
     "Explanation",
@@ -87,6 +92,7 @@ __all__ = [
     "Round",
     "Run",
     "Scheme",
+    "Simplex",
     "SolvesAnotherProblem",
     "SquaredHinge",
     "State",

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from resolvent.engines.facts import AllHere
 from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory
+from resolvent.iteration.penalties import penalty_of
 from resolvent.local.operators import Operator
 from resolvent.problems.problem import Problem, objective, select
 
@@ -89,9 +90,11 @@ def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory, look: Look | Non
 
 
 def measure(problem: Problem, w: Tensor) -> dict[str, Tensor]:
-    """f and f - f* of models w (k, d); NaN where unknown."""
-    gap = problem.gap(w)
+    """f and f - f* of models w (k, d), of f + g where the problem has a penalty; NaN where unknown."""
+    g = penalty_of(problem)
+    gap = problem.gap(w) if g is None or hasattr(problem, "penalised") else None
     if gap is not None and problem.fstar is not None:
         return {"value": gap + problem.fstar, "gap": gap}
     nothing = w.new_full((len(w),), torch.nan)
-    return {"value": objective(problem, w) if "value" in problem.offers else nothing, "gap": nothing}
+    value = objective(problem, w) if "value" in problem.offers else nothing
+    return {"value": value if g is None else value + g.value(w), "gap": nothing}

@@ -7,7 +7,9 @@ their g is 0 inside and infinite outside.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -67,7 +69,7 @@ class ElasticNet:
         rest = v - self.l2.to(w) * w
         l1 = self.l1.to(w)
         off = torch.where(w == 0, (rest.abs() - l1).clamp_min(0), (rest - l1 * w.sign()).abs())
-        return torch.linalg.vector_norm(off, dim=-1)
+        return length(off)
 
     def free(self, indices: Any) -> Penalty:
         return free(self, indices)
@@ -85,7 +87,7 @@ class ElasticNet:
 
 
 class L1(ElasticNet):
-    """g(w) = sum_j t_j |w_j|: the lasso's penalty, whose solutions have exact zeros. t: a number, or one per coordinate."""
+    """g(w) = sum_j t_j |w_j|, the lasso's penalty, with exact zeros. t: a number, or one per coordinate."""
 
     def __init__(self, t: Any) -> None:
         super().__init__(_strength(t, "t"), 0.0)
@@ -167,6 +169,15 @@ def penalty_of(facts: Any) -> Penalty | None:
     return None if penalty is None else fitting(penalty, facts)
 
 
+def penalised(problem: Any, penalty: Any) -> Any:
+    """The same problem with this penalty; what it has computed of its minimum is forgotten."""
+    made = copy(problem)
+    for name in [name for name in vars(made) if isinstance(getattr(type(made), name, None), cached_property)]:
+        del made.__dict__[name]
+    made.penalty = penalty
+    return made
+
+
 def fitting(penalty: Any, facts: Any) -> Penalty:
     """A penalty, checked, with the intercepts of these users free."""
     if not isinstance(penalty, Penalty):
@@ -176,6 +187,12 @@ def fitting(penalty: Any, facts: Any) -> Penalty:
     found: Penalty = penalty if intercepts is None else penalty.free(intercepts)
     found.check(int(facts.dim))
     return found
+
+
+def length(x: Tensor) -> Tensor:
+    """The norm of each row."""
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return norms
 
 
 def _indices(given: Any) -> Sequence[int]:

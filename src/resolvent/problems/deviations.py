@@ -76,7 +76,9 @@ class AbsoluteDeviations:
 
     @cached_property
     def _star(self) -> Tensor | None:
-        """The minimiser in float64, whatever the data are in: f* should not be rounded twice."""
+        """The minimiser in float64, whatever the data are in: f* should not be rounded twice. None with a penalty."""
+        if self.penalty is not None:
+            return None
         A, b, lam = (x.detach().cpu().double().numpy() for x in (self.A, self.b, self.weights))
         w = weighted_deviations(A, b, lam)
         return None if w is None else torch.from_numpy(w).to(self.A.device)

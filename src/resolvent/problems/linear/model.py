@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
+from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
 from resolvent.problems.linear.gap import Minimiser, in_double
 from resolvent.problems.linear.loss import Loss
@@ -19,10 +20,11 @@ from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.certified import minimise
 from resolvent.problems.newton.equation import length
 from resolvent.problems.newton.inverses import check_room
-from resolvent.problems.newton.minimum import Minimum, minimum
+from resolvent.problems.newton.minimum import Minimum, minimum, stacked
 from resolvent.problems.newton.objective import Floats, Objective, WeightedLoss
 from resolvent.problems.newton.prox import newton_prox
 from resolvent.problems.newton.safeguard import WORST, SafeProx
+from resolvent.problems.penalised import Penalised, least
 from resolvent.problems.problem import select
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import as_data
@@ -243,14 +245,34 @@ class LinearModel:
 
     @cached_property
     def minimum(self) -> Minimum:
-        """The minimiser of f in float64, whatever the data are in, certified; or why there is none."""
+        """The minimiser of f alone in float64, whatever the data are in, certified; or why there is none."""
+        users, lam, ridge = self._all_rows()
+        return minimum(users, lam, self._weighted, ridge)
+
+    def _all_rows(self) -> tuple[list[tuple[Floats, Floats]], list[float], float | Floats]:
+        """The rows and targets of users with a positive weight, their weights, and the mean of reg."""
         lam = self.weights.double()
         counted = [i for i in range(self.users) if float(lam[i]) > 0]
-        rows = [self.rows.one(i) for i in counted]
-        users = [(A.cpu().numpy(), b.cpu().numpy()) for A, b in rows]
+        users = [(A.cpu().numpy(), b.cpu().numpy()) for A, b in (self.rows.one(i) for i in counted)]
         ridge = self._mean_ridge
-        kappa = float(ridge) if ridge.ndim == 0 else ridge.cpu().numpy()
-        return minimum(users, [float(lam[i]) for i in counted], self._weighted, kappa)
+        return users, [float(lam[i]) for i in counted], float(ridge) if ridge.ndim == 0 else ridge.cpu().numpy()
+
+    @cached_property
+    def penalised(self) -> Penalised | None:
+        """f + g around its minimum; None without a penalty."""
+        g = penalty_of(self)
+        if g is None:
+            return None
+        users, lam, ridge = self._all_rows()
+        rows = stacked(users, lam, self._weighted)
+        bottom = getattr(self._losses[0], "least", -math.inf) * float(rows.weight.sum())
+        found = least(rows.objective(ridge), g, bottom)
+        buckets = in_double(self.rows, self.weights, self.loss)
+        w = np.zeros(self.dim) if found.w is None else found.w
+        around = Minimiser.at(torch.from_numpy(w).to(self.weights.device), 0.0, self._mean_ridge, buckets)
+        return Penalised(
+            g, found, lambda w: around.value_at(w, buckets), divergence=lambda w: around.divergence_to(w, buckets)
+        )
 
     @property
     def _mean_ridge(self) -> Tensor:
@@ -265,18 +287,22 @@ class LinearModel:
     @property
     def minimiser(self) -> Tensor | None:
         """Certified. None where there is none (separable data, no regulariser) or none was established; `minimum.why`
-        says which."""
+        says which. With a penalty, that of f + g."""
+        if self.penalised is not None:
+            return self.penalised.minimiser(self.weights)
         return None if self.minimum.w is None else torch.from_numpy(self.minimum.w).to(self.weights)
 
     @property
     def without_minimum(self) -> str | None:
         """Why there is no minimiser, or why none is known; None where there is one. With a regulariser of all
         parameters there is."""
+        if self.penalised is not None:
+            return self.penalised.least.why
         return self.minimum.why if self.intercept or float(self.weights @ self.reg) == 0 else None
 
     @property
     def fstar(self) -> float | None:
-        return self.minimum.value
+        return self.minimum.value if self.penalised is None else self.penalised.fstar
 
     @cached_property
     def _least(self) -> Minimiser | None:
@@ -287,7 +313,10 @@ class LinearModel:
         return Minimiser.at(torch.from_numpy(w).to(self.weights.device), value, reg, buckets)
 
     def gap(self, W: Tensor) -> Tensor | None:
-        """f(w) - f*, to many digits also where it is tiny."""
+        """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny."""
+        if self.penalised is not None:
+            gap = self.penalised.gap(W)
+            return None if gap is None else gap.to(self.weights)
         if self._least is None:
             return None
         return self._least.gaps(W, in_double(self.rows, self.weights, self.loss)).to(self.weights)
