@@ -122,7 +122,7 @@ def _tolerance(estimator: Any) -> float:
 def strength(value: Any, name: str, infinite: bool = False) -> float:
     """A number >= 0, of any number type."""
     plain = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not plain or not (0 <= value < math.inf or (infinite and value > 0)):
+    if not plain or not (0 <= value < math.inf or (infinite and value == math.inf)):
         refuse(name, repr(value), "a finite number >= 0 is needed" if not infinite else "a number > 0 is needed")
     return float(value)
 

@@ -63,14 +63,11 @@ class FederatedLogisticRegression(ClassifierMixin, BaseEstimator):  # type: igno
         if many < 2:
             raise ValueError(f"y holds one class only, {self.classes_[0]!r}, but a classifier needs at least two")
         l1, l2 = mixture(self)
-        C = strength(self.C, "C", infinite=True)
-        over = 0.0 if math.isinf(C) else 1 / C
-        if math.isinf(over):
-            refuse("C", self.C, "a number > 0 is needed")
+        over = _inverse(self.C)
         if many == 2:
             b, objective = 2.0 * codes - 1, Objective(_logistic, l1 * over, l2 * over)
         else:
-            b, objective = codes.astype(np.float64), Objective(Softmax, l1 * over, l2 * over, scores=many)
+            b, objective = codes.astype(np.float64), Objective(_softmax, l1 * over, l2 * over, scores=many)
         found = fitted(self, X, b, users, objective)
         coefficients, intercepts = found.coefficients, found.intercepts
         if many > 2:  # a constant added to every class's score changes nothing: the smallest scores are reported
@@ -111,5 +108,16 @@ class FederatedLogisticRegression(ClassifierMixin, BaseEstimator):  # type: igno
         return tags
 
 
+def _inverse(C: Any) -> float:
+    """1 / C: how strong the penalty is beside a sum over rows."""
+    if not strength(C, "C", infinite=True) > 1e-300:
+        refuse("C", C, "a number > 0 is needed")
+    return 0.0 if math.isinf(C) else 1 / float(C)
+
+
 def _logistic(A: Any, b: Any, **more: Any) -> Logistic:
     return Logistic(A, b, reg=0.0, **more)
+
+
+def _softmax(A: Any, b: Any, **more: Any) -> Softmax:
+    return Softmax(A, b, reg=0.0, **more)
