@@ -73,7 +73,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "training"}, {"operators"}, {"choice"}],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs", "mean_losses"},
-        {"userdata", "plain"},
+        {"userdata", "plain", "rebuilding"},
         {"stacked", "streamed", "verify"},
         {"inputs", "gradients"},
         {"choice", "fitting"},
@@ -93,8 +93,9 @@ INSIDE: dict[str, list[set[str]]] = {
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [{"facts", "delayed"}, {"in_process"}, {"debug"}],
     "solving": [
-        {"stopping", "metrics", "divergence", "progress"},
-        {"evaluating", "patience", "run"},
+        {"stopping", "metrics", "divergence", "progress", "description"},
+        {"evaluating", "patience", "predicting"},
+        {"run"},
         {"history"},
         {"monitor"},
         {"solve"},

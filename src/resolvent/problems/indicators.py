@@ -11,7 +11,7 @@ from torch import Tensor
 
 from resolvent.errors import refuse
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select
+from resolvent.problems.problem import select, short
 from resolvent.problems.sets import TOL, ConvexSet
 
 SEEN, BEYOND = 1e3, 10.0
@@ -32,6 +32,8 @@ class Indicators:
     convex = True
     closed_form = True
     lipschitz = None
+
+    __repr__ = short
 
     def __init__(
         self,
