@@ -75,7 +75,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "local": [{"bound", "memory", "descent", "law"}, {"quadratic", "newton", "training"}, {"operators"}, {"choice"}],
     "networks": [
         {"layout", "reading", "models", "cuda_graphs", "mean_losses"},
-        {"userdata", "plain"},
+        {"userdata", "plain", "rebuilding"},
         {"stacked", "streamed", "verify"},
         {"inputs", "gradients"},
         {"choice", "fitting"},
@@ -96,8 +96,9 @@ INSIDE: dict[str, list[set[str]]] = {
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [{"facts", "delayed", "penalty"}, {"in_process"}, {"debug"}],
     "solving": [
-        {"penalties", "stopping", "metrics", "divergence", "progress"},
-        {"evaluating", "patience", "run"},
+        {"penalties", "stopping", "metrics", "divergence", "progress", "description"},
+        {"evaluating", "patience", "predicting"},
+        {"run"},
         {"history"},
         {"monitor"},
         {"solve"},

@@ -46,8 +46,10 @@ from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory.explain import Explanation, explain
 
 if TYPE_CHECKING:
+    from resolvent.experiment.opening import open_run as open
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
+    from resolvent.report.plotting import plot
 
 __version__ = "0.1.0"
 
@@ -109,6 +111,8 @@ __all__ = [
     "make_least_squares",
     "make_logistic",
     "models",
+    "open",
+    "plot",
     "plus_minus",
     "reflect_gradient",
     "reflect_prox",
@@ -126,6 +130,14 @@ def __getattr__(name: str) -> Any:
         from resolvent.networks.problem import Neural
 
         return Neural
+    if name == "open":
+        from resolvent.experiment.opening import open_run
+
+        return open_run
+    if name == "plot":
+        from resolvent.report.plotting import plot
+
+        return plot
     if name == "models":
         from resolvent.networks import models
 

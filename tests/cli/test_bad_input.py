@@ -111,14 +111,20 @@ REFUSED: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "malformed data": ((*LOGISTIC, "--data", "bad.libsvm"), ["bad.libsvm, whose line 2 is 'what is this'"]),
     "torn gzip": ((*LOGISTIC, "--data", "torn.libsvm.gz"), ["torn.libsvm.gz", "cannot be read"]),
     "data of unknown format": ((*LOGISTIC, "--data", "picture.jpg"), ["picture.jpg", ".csv", ".parquet", ".npz"]),
-    "data with a hole": ((*LOGISTIC, "--data", "hole.csv"), ["hole.csv: column is 'b' with 1 missing value (the first in row 2)", "impute"]),
+    "data with a hole": (
+        (*LOGISTIC, "--data", "hole.csv"),
+        ["hole.csv: column is 'b' with 1 missing value (the first in row 2)", "impute"],
+    ),
     "npz without labels": ((*LOGISTIC, "--data", "bare.npz"), ["bare.npz, which holds x", "labels"]),
     "three classes": ((*LOGISTIC, "--data", "three.csv"), ["problem: three.csv: y is of 3 classes", "positive="]),
     "no such class": (
         (*LOGISTIC, "--data", "three.csv", "--set", "problem.positive=7"),
         ["positive is 7", "0, 1, 2"],
     ),
-    "text for least squares": (("run", "least-squares", "--data", "text.csv"), ["target is 'y', a column of text", "numbers"]),
+    "text for least squares": (
+        ("run", "least-squares", "--data", "text.csv"),
+        ["target is 'y', a column of text", "numbers"],
+    ),
     "no such column": ((*TWO, "--target", "z"), ["target is 'z'", "two.csv"]),
     "unknown partition": ((*TWO, "--partition", "dirichlt:1"), ["'dirichlt:1'", "nearest: dirichlet"]),
     "partition without its number": ((*TWO, "--partition", "shards"), ["'shards'", "shards:2"]),

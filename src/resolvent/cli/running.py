@@ -77,10 +77,15 @@ def run(
 
 
 def resume(
-    name: RunName, out: Out = RUNS, trust: Trust = False, form: Form = Format.table, quiet: Quiet = False
+    name: RunName,
+    rounds: Annotated[int | None, typer.Option(metavar="N", help="Go on until so many are done in all.")] = None,
+    out: Out = RUNS,
+    trust: Trust = False,
+    form: Form = Format.table,
+    quiet: Quiet = False,
 ) -> int:
-    """Resume a run that was interrupted or killed; its result is the same to the last bit."""
-    return _tell(experiment.resume(runs.find(name, out), False if quiet else None, trust), form, quiet)
+    """Resume a run that was interrupted or killed, or give it more rounds; its result is the same to the last bit."""
+    return _tell(experiment.resume(runs.find(name, out), False if quiet else None, trust, rounds), form, quiet)
 
 
 @configurable
@@ -188,7 +193,9 @@ COMMANDS: dict[Callable[..., Any], str] = {
 
         resolvent resume fedpi-least-squares-20260101-120000-1f2e
 
-        resolvent resume 1f2e""",
+        resolvent resume 1f2e
+
+        resolvent resume 1f2e --rounds 400""",
     fork: """Examples:
 
         resolvent fork 1f2e --set scheme.eta=1e-3 --rounds 400""",

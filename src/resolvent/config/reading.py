@@ -136,8 +136,13 @@ def plain(config: Config) -> dict[str, dict[str, Any]]:
 
 def dumps(config: Config) -> str:
     """The configuration as TOML, every default filled in."""
+    return text(plain(config))
+
+
+def text(tree: Mapping[str, Mapping[str, Any]]) -> str:
+    """Sections of plain values as TOML."""
     blocks = []
-    for name, section in plain(config).items():
+    for name, section in tree.items():
         lines = [f"{key} = {_toml(value)}" for key, value in section.items()]
         blocks.append("\n".join([f"[{name}]", *lines]))
     return "\n\n".join(blocks) + "\n"

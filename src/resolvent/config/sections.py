@@ -215,9 +215,9 @@ class RunSection:
     every: int = SOLVE["every"]
     average: AverageKind | None = SOLVE["average"]
     engine: EngineName = ENGINE
-    validate_every: int | None = SOLVE["validate_every"]
     threads: int | None = None
     """Of torch; the bits of a run may depend on it. None: as many as suit the problem."""
+    validate_every: int | None = SOLVE["validate_every"]
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ class Task:
     """Rounds of convex problems are short: threads that wait for each other cost more than they save."""
     partition: dict[str, Any] = field(default_factory=dict)
     test: data.HeldOut | None = None
+    factory: str | None = None
+    """The name of the function of rs.models that makes the network, where one does."""
     """Rows that nobody trains on, by which models are judged while the run goes on."""
 
 
@@ -157,7 +159,8 @@ def _images(s: sections.ImagesSection, seed: int) -> Task:
     cast = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(s.autocast or "")
     problem = Neural(model, training, device=s.device, validation=validation, test=test, autocast=cast)
     section = replace(s, folder=None if s.folder is None else str(Path(s.folder).absolute()))
-    return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=_held(parts, y.numpy()))
+    parted = _held(parts, y.numpy())
+    return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=parted, factory=network.__name__)
 
 
 def _own(s: sections.OwnSection, seed: int) -> Task:

@@ -19,7 +19,7 @@ from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
 from resolvent.networks.inputs import as_user_data
-from resolvent.networks.layout import ParameterLayout, copied
+from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.thread_pool import one_thread
@@ -75,6 +75,7 @@ class Neural:
         proposed = propose(model, loss, where, kind, autocast)
         check_fits(proposed.plain, self.start, self.data, self.mean, "users")
         batch = next(iter(self.data.batches(cut=True)))
+        self._input = {"shape": list(batch.x.shape[2:]), "dtype": str(batch.x.dtype).removeprefix("torch.")}
         self.gradients = verified(proposed, model, self.start.unsqueeze(0), batch.x, batch.y, batch.mask)
         check_trains(self.gradients, self.start, self.data)
         self.cuts = cuts(self.gradients, self.start, self.data, self.mean)
@@ -215,12 +216,7 @@ class Neural:
         return {name: self._mean(rows) for name, rows in memory.items() if name.startswith(BUFFER)}
 
     def _mean(self, rows: Tensor) -> Tensor:
-        """The mean of users' buffers, (1, ...)."""
-        if bool((rows == rows[:1]).all()):
-            return rows[:1]
-        lam = self.weights.view(-1, *(1,) * (rows.ndim - 1))
-        mean = (lam.to(torch.float64) * rows).sum(0, keepdim=True)
-        return (mean if rows.is_floating_point() else mean.round()).to(rows.dtype)
+        return mean_buffer(self.weights, rows)
 
     def module(self, w: Tensor, memory: Buffers, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
@@ -231,6 +227,24 @@ class Neural:
                 rows = memory[BUFFER + name]
                 buffer.copy_(self._mean(rows)[0] if user is None else rows[user])
         return made
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """What the module is made of, in plain values: names, shapes and types, and a row of its input."""
+        fixed = [name for name, p in self._module.named_parameters() if not p.requires_grad]
+        return {
+            "class": f"{type(self._module).__module__}.{type(self._module).__qualname__}",
+            "parameters": [[n, list(shape)] for n, shape in zip(self.layout.names, self.layout.shapes, strict=True)],
+            "fixed": [*fixed, *self._first_buffers],
+            "loss": None if self.mean is None else self.mean.function,
+            "weights": self.weights.tolist(),
+            "input": self._input,
+        }
+
+    def fixed(self) -> Buffers:
+        """What is not trained: parameters that require no gradient, and the buffers that training began with."""
+        frozen = {n: p.detach() for n, p in self._module.named_parameters() if not p.requires_grad}
+        return frozen | dict(self._first_buffers)
 
     def gap(self, W: Tensor) -> Tensor | None:
         return None

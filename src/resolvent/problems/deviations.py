@@ -11,7 +11,7 @@ from torch import Tensor
 
 from resolvent.errors import refuse
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select
+from resolvent.problems.problem import select, short
 
 
 class AbsoluteDeviations:
@@ -31,6 +31,8 @@ class AbsoluteDeviations:
     convex = True
     closed_form = True
     lipschitz = None
+
+    __repr__ = short
 
     def __init__(self, A: Any, b: Any, weights: Any = None, *, penalty: Any = None) -> None:
         self.penalty = penalty

@@ -15,7 +15,7 @@ from resolvent.problems.inputs import FLOAT, as_rows, as_weights
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.penalised import Penalised, least
 from resolvent.problems.penalised.squares import as_objective, squares
-from resolvent.problems.problem import select
+from resolvent.problems.problem import select, short
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.quadratic.affine import Affine, prox_share
 from resolvent.problems.quadratic.decomposition import decompose
@@ -35,6 +35,8 @@ class LeastSquares:
     offers = frozenset({"value", "grad", "prox", "hessian", "batches", "spectrum"})
     convex = True
     closed_form = True
+
+    __repr__ = short
 
     def __init__(self, A: Any, b: Any, weights: Any = None, *, intercept: bool = False, penalty: Any = None) -> None:
         self.rows = as_data(A, b)

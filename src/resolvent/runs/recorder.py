@@ -34,10 +34,10 @@ class Recorder:
     """
 
     def __init__(self, folder: Folder, rounds: int, seconds: float = 0.0, sink: Sink | None = None) -> None:
-        found, self.complaints = self._left(folder)
+        found, self.complaints = self._left(folder, rounds)
         numbers: dict[str, Any] = {} if found is None else found.numbers
         self.state: State | None = folder.start() if found is None else found.state
-        self.remembered, self.ending = _monitored(folder, numbers)
+        self.remembered, self.ending = monitored(folder, numbers)
         self.best = _best(found) or self.state
         self.kept = None if found is None else found.kept
         self._metrics = Metrics(folder.metrics, numbers.get("metrics", 0))
@@ -130,9 +130,9 @@ class Recorder:
         return durable.storing(self._folder.path, then)
 
     @staticmethod
-    def _left(folder: Folder) -> tuple[Checkpoint | None, list[str]]:
+    def _left(folder: Folder, rounds: int) -> tuple[Checkpoint | None, list[str]]:
         """Where the run was left, and what a person should know of it."""
-        found, complaints = folder.newest()
+        found, complaints = folder.newest(rounds)
         complaints = [*folder.log[1], *complaints]
         differs = found and found.extent.differs(folder.metrics)
         if differs == "other":
@@ -142,7 +142,7 @@ class Recorder:
         return found, complaints
 
 
-def _monitored(folder: Folder, numbers: dict[str, Any]) -> tuple[MonitorState, Ending | None]:
+def monitored(folder: Folder, numbers: dict[str, Any]) -> tuple[MonitorState, Ending | None]:
     """What the monitor remembered; versions differ in that."""
     try:
         ending = Ending(*numbers["verdict"]) if numbers.get("verdict") else None

@@ -73,7 +73,7 @@ def evaluations(
     if validate_every is not None:
         whole(validate_every, "validate_every")
     given = {name: data for name, data in (("validation", validation), ("test", test)) if data is not None}
-    predictor = getattr(known, "predictor", None)
+    predictor = getattr(known, "predictor", None) if given else None
     linear = [Evaluation.of(name, data, predictor, metrics) for name, data in given.items()]
     network = "inspect" in getattr(known, "offers", ())
     if metrics is not None and not given and not network:

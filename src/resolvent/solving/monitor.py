@@ -186,7 +186,7 @@ class Monitor:
         self._consider()
         ending = self._diverged(self._last.round + 1, str(error))
         if self._recorder is not None:
-            self._recorder.give_up(None, self.state, self._own, ending, self.kept)
+            self._recorder.give_up(None, self.state, self.remembered, ending, self.kept)
         return ending
 
     # --- what it consists of -----------------------------------------------------------------------------------------
@@ -271,13 +271,13 @@ class Monitor:
         return Ending("diverged", self._divergence.describe(number, how))
 
     @property
-    def _own(self) -> MonitorState:
+    def remembered(self) -> MonitorState:
         return MonitorState(
             self._seconds, *self._divergence.score, 0 if self._patience is None else self._patience.waited
         )
 
     def _tell(self, recorder: Recorder, happened: Round, row: dict[str, Any] | None, ending: Ending | None) -> None:
-        best, remembered = self._divergence.best, self._own
+        best, remembered = self._divergence.best, self.remembered
         if ending is not None and ending.status == "diverged":
             recorder.give_up(row, self.state, remembered, ending, self.kept)
             return

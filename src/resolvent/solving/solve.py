@@ -35,6 +35,7 @@ from resolvent.problems.custom import Custom
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
+from resolvent.solving.description import describe, settings
 from resolvent.solving.evaluating import check_engine, evaluations
 from resolvent.solving.monitor import Monitor, Recorder
 from resolvent.solving.penalties import check_penalty, meeting, with_penalty
@@ -90,6 +91,18 @@ def solve(
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so. What code of yours raises
     in a round comes through, with the Run so far as its attribute `run`.
     """
+    arguments: dict[str, Any] = {
+        "participation": participation,
+        "stop": stop,
+        "average": average,
+        "every": every,
+        "validation": validation,
+        "test": test,
+        "metrics": metrics,
+        "validate_every": validate_every,
+        "anderson": anderson,
+        "accelerate": accelerate,
+    }
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
     accelerating = _acceleration(anderson, accelerate)
     problem, beside = with_penalty(problem, engine, penalty)
@@ -133,7 +146,22 @@ def solve(
     for remark in monitor.remarks:
         ended = f"{scheme.name} {status} after {monitor.state.round} rounds"
         warnings.warn(f"{ended}: {remark}", DoubtfulResult, stacklevel=2)
-    return Run(monitor.state, history, status, reason, explanation, where, seed, own, monitor.kept)
+    arguments.update(engine=engine, problem=problem, scheme=scheme)
+    return Run(
+        monitor.state,
+        history,
+        status,
+        reason,
+        explanation,
+        where,
+        seed,
+        own,
+        monitor.kept,
+        describe(known),
+        settings(known, scheme, getattr(accelerating, "memory", 0), monitor.state.round, seed),
+        arguments,
+        remembered=monitor.remembered,
+    )
 
 
 def _drive(

@@ -25,7 +25,7 @@ from resolvent.problems.newton.objective import Floats, Objective, WeightedLoss
 from resolvent.problems.newton.prox import newton_prox
 from resolvent.problems.newton.safeguard import WORST, SafeProx
 from resolvent.problems.penalised import Penalised, least
-from resolvent.problems.problem import select
+from resolvent.problems.problem import select, short
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import as_data
 
@@ -42,6 +42,8 @@ class LinearModel:
     closed_form = False
     kind = ""
     """The name of the loss, for predictions; empty where there is none."""
+
+    __repr__ = short
 
     def __init__(
         self,
