@@ -47,7 +47,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"problem", "products", "room"},
         {"inputs", "newton", "constraint"},
         {"rows", "sets", "simplex", "callables"},
-        {"penalised"},
+        {"penalised", "penalty_words"},
         {"quadratic", "linear"},
         {
             "least_squares",

@@ -70,6 +70,8 @@ FLAGS = (
     Flag("--validate-every", "run.validate_every", "N", "Rounds between two evaluations on held-out data.", RUN),
     Flag("--users", "problem.users", "N", "How many users.", PROBLEM),
     Flag("--dim", "problem.dim", "N", "Dimension of a generated problem.", PROBLEM),
+    Flag("--penalty", "problem.penalty", "KIND", "g beside the users' functions: l1:0.1, l2:T, elastic-net:L1:L2, "
+         "box:LOW:HIGH, orthant, simplex:TOTAL, ball:RADIUS.", PROBLEM, True),
     Flag("--rows", "problem.rows", "N", "Rows per user of a generated problem.", PROBLEM),
     Flag("--data", "problem.data", "FILE", "Your own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
     Flag("--device", "problem.device", "cpu|cuda", "Where a network is trained.", PROBLEM, True, ("cpu", "cuda")),

@@ -74,6 +74,8 @@ class LeastSquaresSection:
     noise: float = MAKE_LEAST_SQUARES["noise"]
     shift: float = MAKE_LEAST_SQUARES["shift"]
     seed: int | None = None
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class LogisticSection:
     dim: int = MAKE_LOGISTIC["dim"]
     rows: int = MAKE_LOGISTIC["rows"]
     seed: int | None = None
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ class TableSection:
 
     sha256: str | None = None
     """Of the file; filled in by the first run and checked by every later one."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,8 @@ class ImagesSection:
     device: str = "cpu"
     autocast: Literal["bfloat16", "float16"] | None = None
     seed: int | None = None
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,8 @@ class OwnSection:
     name: str
     sha256: str | None = None
     """Of the file, as above."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection

@@ -15,10 +15,12 @@ class WithPenalty:
     """The facts of a problem or of an engine, and a penalty."""
 
     def __init__(self, facts: Any, penalty: Penalty) -> None:
-        self._facts, self.penalty = facts, penalty
+        self.without, self.penalty = facts, penalty
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._facts, name)
+        if name == "without":  # not there yet, as where a copy is made
+            raise AttributeError(name)
+        return getattr(self.without, name)
 
 
 class Penalising:
@@ -31,6 +33,8 @@ class Penalising:
         self._g = g
 
     def __getattr__(self, name: str) -> Any:
+        if name == "engine":
+            raise AttributeError(name)
         return getattr(self.engine, name)
 
     def __enter__(self) -> Self:

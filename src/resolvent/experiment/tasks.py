@@ -18,11 +18,14 @@ import torch
 
 from resolvent import data
 from resolvent.config import sections
+from resolvent.engines.penalty import WithPenalty
 from resolvent.errors import InputError, refuse
 from resolvent.networks import models
 from resolvent.networks.problem import Neural
 from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.penalty_words import parse_penalty
 from resolvent.problems.problem import Problem
+from resolvent.solving.penalties import with_penalty
 from resolvent.theory import closed_forms
 
 CORES = os.cpu_count() or 1
@@ -68,12 +71,23 @@ def task(section: sections.ProblemSection, seed: int, threads: int | None = None
     torch.set_num_threads(1 if isinstance(section, sections.OwnSection) or not threads or threads < 1 else threads)
     with within("problem"):
         try:
-            return made(section, seed)
+            return _penalised(made(section, seed), section)
         except InputError:
             raise
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:  # by NumPy or torch
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise InputError(f"the problem cannot be made ({why}); take fewer users, rows or features") from error
+
+
+def _penalised(made: Task, section: sections.ProblemSection) -> Task:
+    """The task with the penalty that its section names; a column of ones as an intercept is not penalised."""
+    if section.penalty is None:
+        return made
+    penalty, problem = parse_penalty(section.penalty), made.problem
+    if getattr(section, "intercept", False) and not len(getattr(problem, "intercepts", ())):
+        penalty = penalty.free([problem.dim - 1])
+    problem, beside = with_penalty(problem, None, penalty)
+    return replace(made, problem=problem if beside is None else WithPenalty(problem, beside))
 
 
 def _least_squares(s: sections.LeastSquaresSection, seed: int) -> Task:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resolvent import engines
+from resolvent.engines.penalty import WithPenalty
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.meeting import MeanThenProx, Meet, TheMean
 from resolvent.iteration.penalties import Penalty, penalised, penalty_of
@@ -16,7 +17,7 @@ from resolvent.local.operators import Operator
 def with_penalty(problem: Any, engine: Any, penalty: Penalty | None) -> tuple[Any, Penalty | None]:
     """The problem with a penalty that was given to `solve`; or the penalty itself where the users know of none."""
     if penalty is None:
-        return problem, None
+        return (problem.without, problem.penalty) if isinstance(problem, WithPenalty) else (problem, None)
     own: Any = engine.facts if engines.is_engine(engine) else problem
     if getattr(own, "penalty", None) is not None:
         refuse("penalty", str(penalty), f"there is one already, {own.penalty}: give one of the two")

@@ -62,8 +62,7 @@ class Explanation:
         if self.solves == ORIGINAL:
             return f"{about}the original problem, min sum_i lambda_i f_i{self._plus}"
         if self.solves == REGULARISED:
-            plus = self._plus.replace("g = ", "")
-            envelopes = f"min sum_i lambda_i env_eta f_i (Moreau envelopes){plus} at eta = {self.eta_eff:g}"
+            envelopes = f"min sum_i lambda_i env_eta f_i (Moreau envelopes) at eta = {self.eta_eff:g}{self._plus}"
             return f"{about}the regularised problem, {envelopes}"
         return (
             "something that is not known"

@@ -1,8 +1,9 @@
 """A first approximation to the minimiser of f + g by a path of smooth problems.
 
 Every kink and every bound is replaced by a logarithmic barrier of weight mu: l1 |w| becomes the least value over
-u > |w| of l1 u - mu log(u^2 - w^2), and a bound is kept by -mu log of the distance to it. These functions are self-concordant,
-so that Newton's method with a line search is reliable. mu falls until the error, at most mu per barrier, is negligible.
+u > |w| of l1 u - mu log(u^2 - w^2), and a bound is kept by -mu log of the distance to it. These functions are
+self-concordant, so that Newton's method with a line search is reliable. mu falls until the error, at most mu per
+barrier, is negligible.
 """
 
 from __future__ import annotations
