@@ -159,7 +159,7 @@ def _show_coefficients(coefficients: dict[Any, Any]) -> None:
     names = list(next(iter(many.values())))
     rows = [{"": name} | {label: own[name] for label, own in many.items()} for name in names[:MOST_SHOWN]]
     left = f"and {len(names) - MOST_SHOWN} more: --format json has them all" if len(names) > MOST_SHOWN else ""
-    output.rows(rows, Format.table, "Coefficients, in the units of the table", note=left)
+    output.rows(rows, Format.table, "Coefficients", note=left)
 
 
 def _draw_partition(partition: dict[str, Any], run: Folder, quiet: bool) -> None:

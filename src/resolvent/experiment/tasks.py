@@ -132,8 +132,8 @@ def _table(s: sections.TableSection, seed: int) -> Task:
             partition=s.partition,
             kind=s.name,
         )
-    if s.name == "least-squares" and s.reg is not None:
-        refuse("problem.reg", s.reg, "least squares has none: leave it out")
+    if table.kind == "least-squares" and s.reg is not None:
+        refuse("problem.reg", s.reg, "least squares has none: give --penalty l2:T")
     problem = table.problem(table.kind, **({} if s.reg is None else {"reg": s.reg}))
     L = closed_forms.curvatures(problem)[1]
     path = str(Path(s.data).absolute())  # so that it is found from any folder
