@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.facts import AllHere
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory
+from resolvent.iteration.penalties import penalty_of
 from resolvent.local.operators import Operator
 from resolvent.problems.problem import Problem, objective, select
 
@@ -57,8 +58,8 @@ class InProcess(AllHere):
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
-        return inspect(self.problem, w, p, memory)
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
+        return inspect(self.problem, w, p, memory, look)
 
 
 def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -108,18 +109,21 @@ def _mean_hessian(problem: Any, w: Tensor) -> Tensor:
     return total
 
 
-def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
+def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
     """What the problem says of models beside f, if it says more."""
     if "inspect" not in problem.offers:
         return None
-    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory)
+    wanted = () if look is None else (look,)
+    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory, *wanted)
     return found
 
 
 def measure(problem: Problem, w: Tensor) -> dict[str, Tensor]:
-    """f and f - f* of models w (k, d); NaN where unknown."""
-    gap = problem.gap(w)
+    """f and f - f* of models w (k, d), of f + g where the problem has a penalty; NaN where unknown."""
+    g = penalty_of(problem)
+    gap = problem.gap(w) if g is None or hasattr(problem, "penalised") else None
     if gap is not None and problem.fstar is not None:
         return {"value": gap + problem.fstar, "gap": gap}
     nothing = w.new_full((len(w),), torch.nan)
-    return {"value": objective(problem, w) if "value" in problem.offers else nothing, "gap": nothing}
+    value = objective(problem, w) if "value" in problem.offers else nothing
+    return {"value": value if g is None else value + g.value(w), "gap": nothing}

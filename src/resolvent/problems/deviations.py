@@ -12,7 +12,7 @@ from resolvent.errors import refuse
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, points
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.pinball.minimum import least_deviations
-from resolvent.problems.problem import select
+from resolvent.problems.problem import select, short
 
 
 class AbsoluteDeviations:
@@ -33,6 +33,8 @@ class AbsoluteDeviations:
     convex = True
     closed_form = True
     lipschitz = None
+
+    __repr__ = short
 
     def __init__(self, A: Any, b: Any, weights: Any = None, *, penalty: Any = None) -> None:
         self.penalty = penalty
@@ -88,7 +90,9 @@ class AbsoluteDeviations:
 
     @cached_property
     def _star(self) -> Tensor | None:
-        """The minimiser in float64, whatever the data are in: f* should not be rounded twice."""
+        """The minimiser in float64, whatever the data are in: f* should not be rounded twice. None with a penalty."""
+        if self.penalty is not None:
+            return None
         A, b, lam = (x.detach().cpu().double().numpy() for x in (self.A, self.b, self.weights))
         w = least_deviations(A, b, -lam, lam)
         return None if w is None else torch.from_numpy(w).to(self.A.device)

@@ -74,10 +74,18 @@ def _warn_of_sizes(lam: Tensor, sizes: Tensor) -> None:
     share = sizes / sizes.sum()
     if len(sizes) > 1 and float(sizes.min()) < float(sizes.max()) and bool(((lam - share).abs() <= 1e-6 * share).all()):
         words = (
-            "weights are in proportion to the users' numbers of rows, but f_i is a sum over them already: each row of a "
-            "user with n rows counts n times. weights='rows' (or None) counts every row once"
+            "weights are in proportion to the users' numbers of rows, but f_i is a sum over them already: each row of "
+            "a user with n rows counts n times. weights='rows' (or None) counts every row once"
         )
         warnings.warn(words, ResolventWarning, stacklevel=4)
+
+
+def as_reg(reg: Any, users: int, sizes: Tensor, like: Tensor) -> Tensor:
+    """The regulariser of each user, (users,): a number, or one per user; without it 1 / (users * rows), the paper's."""
+    each = 1 / (users * sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
+    if each.shape not in ((), (users,)) or not bool((torch.isfinite(each) & (each >= 0)).all()):
+        refuse("reg", reg, f"a number >= 0, or one for each of the {users} users, is needed")
+    return each.expand(users)
 
 
 def as_rows(W: Any, problem: Problem) -> Tensor:

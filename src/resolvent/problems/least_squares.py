@@ -6,12 +6,16 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
 from resolvent.problems.linear.predictor import Predictor
-from resolvent.problems.problem import select
+from resolvent.problems.penalised import Penalised, least
+from resolvent.problems.penalised.squares import as_objective, squares
+from resolvent.problems.problem import select, short
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.quadratic.affine import Affine, prox_share
 from resolvent.problems.quadratic.decomposition import decompose
@@ -34,6 +38,8 @@ class LeastSquares:
     offers = frozenset({"value", "grad", "prox", "hessian", "batches", "spectrum"})
     convex = True
     closed_form = True
+
+    __repr__ = short
 
     def __new__(cls, A: Any = None, *args: Any, **keywords: Any) -> Any:
         """Sparse rows have no dense decompositions: they are a linear model, solved by Newton's method."""
@@ -128,15 +134,42 @@ class LeastSquares:
     def _pooled(self) -> Pooled:
         return pooled(self.spectrum, self.spectrum.s, self._lam)
 
+    @cached_property
+    def penalised(self) -> Penalised | None:
+        """f + g around its minimum; None without a penalty."""
+        g = penalty_of(self)
+        if g is None:
+            return None
+        users = ((*self.rows.one(i), float(weight)) for i, weight in enumerate(self._lam) if float(weight) > 0)
+        *rows, constant = squares((A.double().cpu().numpy(), b.double().cpu().numpy(), lam) for A, b, lam in users)
+        C, target = (torch.from_numpy(part).to(self._lam) for part in rows)
+        found = least(as_objective(*rows), g, 0.0, constant)
+        star = torch.from_numpy(np.zeros(self.dim) if found.w is None else found.w).to(self._lam)
+        return Penalised(
+            g,
+            found,
+            value=lambda w: 0.5 * (C @ w - target).square().sum() + constant,
+            divergence=lambda w: 0.5 * (C @ (w - star)).square().sum(),
+        )
+
     @property
-    def minimiser(self) -> Tensor:
-        """The minimiser of f of least norm."""
+    def minimiser(self) -> Tensor | None:
+        """The minimiser of f of least norm; with a penalty one of f + g, None where none is certified."""
+        if self.penalised is not None:
+            return self.penalised.minimiser(self.weights)
         return self._pooled.minimiser.to(self.weights.dtype)
 
+    @property
+    def without_minimum(self) -> str | None:
+        """Why the minimum of f + g is not known; None where it is."""
+        return None if self.penalised is None else self.penalised.least.why
+
     @cached_property
-    def fstar(self) -> float:
+    def fstar(self) -> float | None:
+        if self.penalised is not None:
+            return self.penalised.fstar
         return float(self._lam @ self._values(self._pooled.minimiser.unsqueeze(0)))
 
-    def gap(self, W: Tensor) -> Tensor:
-        """f(w) - f* in float64, whatever W is in: that of the model as it is reported."""
-        return self._pooled.gap(W)
+    def gap(self, W: Tensor) -> Tensor | None:
+        """f(w) - f*, of f + g with a penalty, in float64, whatever W is in: that of the model as it is reported."""
+        return self._pooled.gap(W) if self.penalised is None else self.penalised.gap(W)

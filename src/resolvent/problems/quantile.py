@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import BadAnswer, refuse
-from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, points
+from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.minimum import SURE
 from resolvent.problems.newton.objective import Floats
 from resolvent.problems.pinball.minimum import least_deviations
 from resolvent.problems.pinball.prox import Pinball, orthogonal, prox
-from resolvent.problems.problem import select
+from resolvent.problems.problem import select, short
 from resolvent.problems.rows import as_data
 
 COARSE = 1e-6
@@ -35,6 +35,8 @@ class Quantile:
     offers = frozenset({"value", "grad", "prox"})
     convex = True
     lipschitz = None
+
+    __repr__ = short
 
     def __init__(
         self,
@@ -57,10 +59,7 @@ class Quantile:
         if self.intercept:
             self.rows = self.rows.with_ones()
         self.weights = as_weights(weights, self.users, like, self.sizes)
-        self.reg = as_tensor(reg, "reg").to(like)
-        if self.reg.shape not in ((), (self.users,)) or not bool((torch.isfinite(self.reg) & (self.reg >= 0)).all()):
-            refuse("reg", reg, f"a number >= 0, or one for each of the {self.users} users, is needed")
-        self.reg = self.reg.expand(self.users)
+        self.reg = as_reg(reg, self.users, self.sizes, like)
 
     @property
     def users(self) -> int:
@@ -159,7 +158,9 @@ class Quantile:
 
     @cached_property
     def _star(self) -> Tensor | None:
-        """The minimiser in float64, whatever the data are in."""
+        """The minimiser in float64, whatever the data are in. None with a penalty."""
+        if self.penalty is not None:
+            return None
         lam = self.weights.double()
         counted = [i for i in range(self.users) if float(lam[i]) > 0]
         A, b = (np.concatenate(parts) for parts in zip(*(self._one(i) for i in counted), strict=True))

@@ -12,20 +12,22 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
+from resolvent.iteration.penalties import penalty_of
+from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite
+from resolvent.problems.linear.careful import careful_prox, rounding
 from resolvent.problems.linear.gap import Minimiser, in_double
 from resolvent.problems.linear.loss import Loss
 from resolvent.problems.linear.predictor import Predictor
-from resolvent.problems.newton.certified import minimise
-from resolvent.problems.newton.equation import length
+from resolvent.problems.linear.products import hessian_diagonal, hessian_times, preconditioner
 from resolvent.problems.newton.inverses import check_room
 from resolvent.problems.newton.lowest import lowest
 from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
-from resolvent.problems.newton.minimum import Minimum, minimum
-from resolvent.problems.newton.objective import Floats, Objective, WeightedLoss
+from resolvent.problems.newton.minimum import Minimum, minimum, stacked
+from resolvent.problems.newton.objective import Floats, WeightedLoss
 from resolvent.problems.newton.prox import newton_prox
-from resolvent.problems.newton.safeguard import WORST, SafeProx
-from resolvent.problems.problem import select
+from resolvent.problems.newton.safeguard import SafeProx
+from resolvent.problems.penalised import Least, Penalised, least
+from resolvent.problems.problem import select, short
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.rows import Rows, as_data
 
@@ -45,6 +47,8 @@ class LinearModel:
     closed_form = False
     kind = ""
     """The name of the loss, for predictions; empty where there is none."""
+
+    __repr__ = short
 
     def __init__(
         self,
@@ -67,10 +71,7 @@ class LinearModel:
             loss(bucket.b if bucket.mask is None else bucket.b[bucket.mask > 0]).check()
         finite(self.rows.gather([bucket.b.sum(1) for bucket in self.rows.buckets]), "b")
         self.weights = as_weights(weights, self.users, like, self.sizes)
-        self.reg = 1 / (self.users * self.sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
-        if self.reg.shape not in ((), (self.users,)) or not bool((torch.isfinite(self.reg) & (self.reg >= 0)).all()):
-            refuse("reg", reg, f"a number >= 0, or one for each of the {self.users} users, is needed")
-        self.reg = self.reg.expand(self.users)
+        self.reg = as_reg(reg, self.users, self.sizes, like)
 
     @property
     def users(self) -> int:
@@ -207,29 +208,18 @@ class LinearModel:
 
     def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
         """The product with the Hessians at W, as a function of rows (users, d)."""
-        W = as_rows(W, self)
-        bend = [loss.curvature(b.margins(W)) for b, loss in zip(self.rows.buckets, self._losses, strict=True)]
-
-        def times(V: Tensor) -> Tensor:
-            parts = [b.combine(k * b.margins(V)) for b, k in zip(self.rows.buckets, bend, strict=True)]
-            return torch.addcmul(self.rows.gather(parts), self._ridge, V)
-
-        return times
+        return hessian_times(self, as_rows(W, self))
 
     def hessian_diagonal(self, W: Tensor) -> Tensor:
-        W, parts = as_rows(W, self), []
-        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
-            parts.append(bucket.combine_squares(loss.curvature(bucket.margins(W)).unsqueeze(1)).squeeze(1))
-        return self.rows.gather(parts) + self._ridge
+        """(users, d)."""
+        return hessian_diagonal(self, as_rows(W, self))
 
     def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
         """The inverse of the diagonal of the Hessian of f at w (1, d)."""
-        diagonal = self.weights @ self.hessian_diagonal(w)
-        diagonal = diagonal + 1e-10 * diagonal.max() + 1e-300
-        return lambda r: r / diagonal
+        return preconditioner(self, w)
 
     def excess(self, w: Tensor, size: float) -> float:
-        """By strong convexity, where reg pulls at all parameters."""
+        """A bound on f(w) - f* by strong convexity, where reg pulls at all parameters; else infinite."""
         mu = float(self.weights @ self.convexity)
         return size**2 / (2 * mu) if mu > 0 else math.inf
 
@@ -245,24 +235,8 @@ class LinearModel:
         return solved.x
 
     def careful_prox(self, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
-        """The prox of the first user, certified: with c = 1 + eta reg and z = x - u / c it minimises
-        eta sum_j phi(a_j . (u / c + z)) + c/2 |z|^2."""
-        A, b = (part.cpu().numpy().astype(np.float64) for part in (self.rows.dense(0), self.rows.one(0)[1]))
-        c: Any = 1 + eta * float(self.reg[0])
-        if self.intercept:
-            c = np.append(np.full(self.dim - 1, c), 1.0)
-        centre = u.cpu().numpy().astype(np.float64) / c
-        objective = Objective(A, A @ centre, self._weighted(b, np.full(len(A), float(eta))), c)
-        found = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
-        if not np.isfinite(found.error):  # exp may overflow elsewhere, never at 0
-            found = minimise(objective, -centre)
-        p = torch.from_numpy(centre + found.z).to(u)
-        size, reach = 1 + float(u.norm()), 1 + float(u.norm()) + float(p.norm())
-        error = found.error + 4 * torch.finfo(u.dtype).eps * reach
-        if error <= max(tol * size, max(WORST, 16 * torch.finfo(u.dtype).eps) * reach):
-            return SafeProx(p, error)
-        left = f"an error of {error:.1g}" if np.isfinite(error) else "nothing certain"
-        return SafeProx(p, error, f"since its margins a . w are too large for {u.dtype}: round-off leaves {left}")
+        """The prox of the first user, certified."""
+        return careful_prox(self, u, eta, x, tol)
 
     def _weighted(self, b: Floats, weight: Floats) -> WeightedLoss:
         return self.loss(torch.from_numpy(b)).weighted(weight)
@@ -274,20 +248,7 @@ class LinearModel:
 
     def rounding(self, W: Tensor) -> Tensor:
         """A bound on the rounding error of grad at W, about: units in the last place of every predictor and slope."""
-        slope, curvature = self._losses[0].largest_slope, self._losses[0].largest_curvature
-        eps = 4 * torch.finfo(W.dtype).eps
-        if not (math.isfinite(slope) and math.isfinite(curvature)):
-            return eps * self._rounding_here(W)
-        bend, spread = self._frobenius * curvature + self.reg, self._frobenius.sqrt() * slope
-        return eps * (bend * length(W) + spread)
-
-    def _rounding_here(self, W: Tensor) -> Tensor:
-        """The same from the slopes and curvatures at W, relative to eps: sum_j |a_j| (|phi'| + phi'' |a_j| |w|)."""
-        parts = []
-        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
-            t, norms, size = bucket.margins(W), bucket.norms(), length(bucket.of(W)).unsqueeze(1)
-            parts.append((norms * (loss.slope_size(t) + loss.curvature(t) * norms * size)).sum(1))
-        return self.rows.gather(parts) + self.reg * length(W)
+        return rounding(self, W)
 
     # --- constants and the minimum -----------------------------------------------------------------------------------
 
@@ -305,16 +266,45 @@ class LinearModel:
 
     @cached_property
     def minimum(self) -> Minimum:
-        """The minimiser of f in float64, whatever the data are in, certified; or why there is none."""
-        lam = self.weights.double()
-        if self.rows.sparse and (self.matrix_free or int(self.sizes.sum()) * self.dim > DENSE):
+        """The minimiser of f alone in float64, whatever the data are in, certified; or why there is none."""
+        if self._too_wide:
             return lowest(self.double())
+        users, lam, ridge = self._all_rows()
+        return minimum(users, lam, self._weighted, ridge)
+
+    @property
+    def _too_wide(self) -> bool:
+        """Whether rows are sparse and too many for a dense copy of them."""
+        return self.rows.sparse and (self.matrix_free or int(self.sizes.sum()) * self.dim > DENSE)
+
+    def _all_rows(self) -> tuple[list[tuple[Floats, Floats]], list[float], float | Floats]:
+        """The rows and targets of users with a positive weight, their weights, and the mean of reg."""
+        lam = self.weights.double()
         counted = [i for i in range(self.users) if float(lam[i]) > 0]
         rows = [(self.rows.dense(i) if self.rows.sparse else self.rows.one(i)[0], self.rows.one(i)[1]) for i in counted]
         users = [(A.cpu().numpy(), b.cpu().numpy()) for A, b in rows]
         ridge = self._mean_ridge
-        kappa = float(ridge) if ridge.ndim == 0 else ridge.cpu().numpy()
-        return minimum(users, [float(lam[i]) for i in counted], self._weighted, kappa)
+        return users, [float(lam[i]) for i in counted], float(ridge) if ridge.ndim == 0 else ridge.cpu().numpy()
+
+    @cached_property
+    def penalised(self) -> Penalised | None:
+        """f + g around its minimum; None without a penalty."""
+        g = penalty_of(self)
+        if g is None:
+            return None
+        if self._too_wide:
+            found = Least.unknown("the minimum with a penalty is not sought for so many sparse rows and features")
+        else:
+            users, lam, ridge = self._all_rows()
+            rows = stacked(users, lam, self._weighted)
+            bottom = getattr(self._losses[0], "least", -math.inf) * float(rows.weight.sum())
+            found = least(rows.objective(ridge), g, bottom)
+        buckets = in_double(self.rows, self.weights, self.loss)
+        w = np.zeros(self.dim) if found.w is None else found.w
+        around = Minimiser.at(torch.from_numpy(w).to(self.weights.device), 0.0, self._mean_ridge, buckets)
+        return Penalised(
+            g, found, lambda w: around.value_at(w, buckets), divergence=lambda w: around.divergence_to(w, buckets)
+        )
 
     @property
     def _mean_ridge(self) -> Tensor:
@@ -329,18 +319,22 @@ class LinearModel:
     @property
     def minimiser(self) -> Tensor | None:
         """Certified. None where there is none (separable data, no regulariser) or none was established; `minimum.why`
-        says which."""
+        says which. With a penalty, that of f + g."""
+        if self.penalised is not None:
+            return self.penalised.minimiser(self.weights)
         return None if self.minimum.w is None else torch.from_numpy(self.minimum.w).to(self.weights)
 
     @property
     def without_minimum(self) -> str | None:
         """Why there is no minimiser, or why none is known; None where there is one. With a regulariser of all
         parameters there is."""
+        if self.penalised is not None:
+            return self.penalised.least.why
         return self.minimum.why if self.intercept or float(self.weights @ self.reg) == 0 else None
 
     @property
     def fstar(self) -> float | None:
-        return self.minimum.value
+        return self.minimum.value if self.penalised is None else self.penalised.fstar
 
     @cached_property
     def _least(self) -> Minimiser | None:
@@ -351,7 +345,10 @@ class LinearModel:
         return Minimiser.at(torch.from_numpy(w).to(self.weights.device), value, reg, buckets)
 
     def gap(self, W: Tensor) -> Tensor | None:
-        """f(w) - f*, to many digits also where it is tiny."""
+        """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny."""
+        if self.penalised is not None:
+            gap = self.penalised.gap(W)
+            return None if gap is None else gap.to(self.weights)
         if self._least is None:
             return None
         return self._least.gaps(W, in_double(self.rows, self.weights, self.loss)).to(self.weights)

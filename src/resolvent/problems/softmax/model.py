@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, points
+from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.equation import length
 from resolvent.problems.newton.inverses import check_room
@@ -20,7 +20,7 @@ from resolvent.problems.newton.lowest import lowest
 from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
 from resolvent.problems.newton.minimum import Minimum
 from resolvent.problems.newton.prox import newton_prox
-from resolvent.problems.problem import select, weighted
+from resolvent.problems.problem import select, short, weighted
 from resolvent.problems.rows import Bucket, Rows, as_data
 from resolvent.problems.softmax.gap import Minimiser
 from resolvent.problems.softmax.labels import encoded, one_hot
@@ -41,6 +41,8 @@ class Softmax:
     convex = True
     closed_form = False
 
+    __repr__ = short
+
     def __init__(
         self,
         A: Any,
@@ -60,10 +62,7 @@ class Softmax:
         if self.intercept:
             self.rows = self.rows.with_ones()
         self.weights = as_weights(weights, self.users, like, self.sizes)
-        self.reg = 1 / (self.users * self.sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
-        if self.reg.shape not in ((), (self.users,)) or not bool((torch.isfinite(self.reg) & (self.reg >= 0)).all()):
-            refuse("reg", reg, f"a number >= 0, or one for each of the {self.users} users, is needed")
-        self.reg = self.reg.expand(self.users)
+        self.reg = as_reg(reg, self.users, self.sizes, like)
 
     @property
     def users(self) -> int:
@@ -252,7 +251,9 @@ class Softmax:
 
     @cached_property
     def minimum(self) -> Minimum:
-        """The minimiser of f in float64, whatever the data are in, certified; or why there is none."""
+        """The minimiser of f in float64, whatever the data are in, certified; or why it is not known."""
+        if self.penalty is not None:
+            return Minimum.unknown("the minimum of softmax regression is not sought with a penalty")
         if float(self.weights @ self.reg) == 0:
             return Minimum.unknown("no minimiser is looked for without reg: separable data have none")
         return lowest(self.double())
@@ -265,7 +266,8 @@ class Softmax:
     @property
     def without_minimum(self) -> str | None:
         """Why no minimiser is known; None where there is one. With a regulariser of all parameters there is."""
-        return self.minimum.why if self.intercept or float(self.weights @ self.reg) == 0 else None
+        known = self.penalty is not None or (not self.intercept and float(self.weights @ self.reg) > 0)
+        return None if known else self.minimum.why
 
     @property
     def fstar(self) -> float | None:
