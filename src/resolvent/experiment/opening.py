@@ -49,7 +49,7 @@ def open_run(path: str | Path) -> Run:
         seed=_seed(found),
         user_metrics=_frame(about.get("user_metrics")),
         best=held.kept,
-        description=_description(found),
+        description=description(found),
         config=found.config,
         folder=folder,
         personal=held.tensors.get(PERSONAL),
@@ -117,7 +117,8 @@ def _seed(found: Folder) -> int:
     return seed if isinstance(seed, int) else 0
 
 
-def _description(found: Folder) -> Description:
+def description(found: Folder) -> Description:
+    """What a run's model needs to predict; nothing is known of runs of earlier versions."""
     told = found.about.get("model")
     if told is None:  # an earlier version's
         return Description()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ABOVE = {
     "save": "resolvent.runs.saving:save",
+    "export": "resolvent.experiment.exporting:export",
     "open": "resolvent.experiment.opening:open_run",
     "resume": "resolvent.experiment.opening:resume",
     "loaded": "resolvent.networks.rebuilding:loaded",
@@ -166,6 +167,13 @@ class Run:
     def load(folder: str | Path) -> Run:
         """What `save` or the command line wrote: the same as `rs.open`."""
         return _above("open")(folder)  # type: ignore[no-any-return]
+
+    def export(self, file: str | Path, into: nn.Module | None = None) -> Path:
+        """Write the model with what it needs to predict: .safetensors, .pt, .npz, .json or .onnx.
+
+        into: a module of the same architecture, which a network's .onnx of a run opened from disk may need.
+        """
+        return _above("export")(self, Path(file), into)  # type: ignore[no-any-return]
 
     def resume(self, problem: Any = None, scheme: Any = None, *, rounds: int, **more: Any) -> Run:
         """Go on until `rounds` rounds are done in all: equal, to the bit, to a run of so many from the start.
