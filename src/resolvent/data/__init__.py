@@ -6,6 +6,7 @@ from resolvent.data.held_out import HeldOut
 from resolvent.data.images import Images, cifar10, fashion_mnist, mnist, normalised
 from resolvent.data.partition import counts, split, splits
 from resolvent.data.preparation import Preparation
+from resolvent.data.samples import hospitals
 from resolvent.data.tables import Table, columns, is_table, read, signs, stem
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "fashion_mnist",
     "fitted",
     "from_frame",
+    "hospitals",
     "is_table",
     "mnist",
     "normalised",
