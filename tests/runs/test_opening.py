@@ -221,8 +221,9 @@ def test_a_saved_run_goes_on_to_the_bits_of_a_longer_one(tmp_path: Path) -> None
     for words, given in refused.items():
         with pytest.raises(rs.InputError, match=words):
             back.resume(**{"rounds": 15} | given)
-    said = resolvent("resume", tmp_path / "it", "--rounds", 15)
-    assert (said.code, "saved from Python" in said.err) == (2, True)
+    for command in ("resume", "fork"):
+        said = resolvent(command, tmp_path / "it", "--rounds", 15)
+        assert (said.code, "saved from Python" in said.err) == (2, True)
 
 
 def test_a_run_that_stops_by_a_metric_goes_on_waiting(tmp_path: Path) -> None:

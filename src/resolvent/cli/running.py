@@ -15,7 +15,7 @@ from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, confi
 from resolvent.cli.output import Format, say
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError, refuse
-from resolvent.experiment.conduct import Outcome
+from resolvent.experiment.conduct import Outcome, check_made_here
 from resolvent.runs import Folder
 
 ProblemName = Annotated[
@@ -96,6 +96,7 @@ def fork(
     if options["preset"] is not None:
         refuse("--preset", options["preset"], "a fork has the settings of its run: change them with --set")
     source = runs.find(name, out)
+    check_made_here(source)
     base = {section: dict(keys) for section, keys in sound(source).config.items()}
     base["problem"].pop("sha256", None)  # the file as it is now
     config = configs.read(configs.with_values(base, assignments(options)))

@@ -55,11 +55,7 @@ def resume(folder: Folder, progress: bool | None = None, trusted: bool = False, 
 
     Code that a configuration names is called only if this user made the run, or has `trusted` it.
     """
-    if folder.about.get("made") == "python":
-        raise InputError(
-            f"run {folder.id} was saved from Python, where its problem is; go on with it there: "
-            "rs.open(folder).resume(problem, scheme, rounds=...)"
-        )
+    check_made_here(folder)
     with ExitStack() as stack:
         _lock(folder, stack)
         if rounds is not None:
@@ -86,6 +82,15 @@ def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None
     start = Checkpoint(held.round, tensors, {"state": numbers, "metrics": 0})
     outcome = begin(experiment, out, progress, (folder, start))
     return replace(outcome, messages=(*complaints, *outcome.messages))
+
+
+def check_made_here(folder: Folder) -> None:
+    """Refuse to go on with a run whose problem only Python has."""
+    if folder.about.get("made") == "python":
+        raise InputError(
+            f"run {folder.id} was saved from Python, where its problem is; go on with it there: "
+            "rs.open(folder).resume(problem, scheme, rounds=...)"
+        )
 
 
 def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
