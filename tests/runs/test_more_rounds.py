@@ -104,6 +104,15 @@ def test_what_cannot_have_more_rounds_says_why() -> None:
     assert "resolvent fork" in said.err
 
 
+def test_an_opened_run_of_one_vector_asks_its_users_again() -> None:
+    opened = rs.open(ran("run", "logistic", *SMALL, "--algorithm", "fedprox", "--eta", "0.1", "--rounds", 4).path)
+    assert opened.state.together
+    problem = experiment.build(config.read(opened.config)).task.problem
+    with pytest.warns(rs.SolvesAnotherProblem):
+        run = rs.solve(problem, rs.fedprox(0.1), rounds=4)
+    assert opened.personal.equal(run.personal)
+
+
 def test_python_gives_a_run_of_the_command_line_more_rounds() -> None:
     start = ("run", "logistic", *SMALL, "--eta", "0.1")
     run, longer = ran(*start, "--rounds", 4), ran(*start, "--rounds", 7, "--out", "longer")

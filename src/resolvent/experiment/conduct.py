@@ -62,14 +62,14 @@ def resume(folder: Folder, progress: bool | None = None, trusted: bool = False, 
             _extend(folder, rounds)
         if folder.end is not None:
             return _ended(folder)
-        _consent(folder, trusted)
+        consent(folder, trusted)
         return _resumed(folder, build(configs.read(folder.config)), stack, progress)
 
 
 def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
     """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
     if isinstance(config.problem, sections.OwnSection) and config.problem.name == folder.code:
-        _consent(folder, trusted)
+        consent(folder, trusted)
     if wrong := folder.damage():
         raise damaged(folder, wrong)
     held, complaints = folder.newest()
@@ -219,7 +219,7 @@ def _lock(folder: Folder, stack: ExitStack) -> None:
     stack.enter_context(lock.held(folder.path))
 
 
-def _consent(folder: Folder, trusted: bool) -> None:
+def consent(folder: Folder, trusted: bool) -> None:
     """Refuse to call code that a folder from elsewhere names."""
     if folder.code and not trusted and not trust.sealed(folder.path):
         raise InputError(

@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resolvent import config as configs
+from resolvent import engines
 from resolvent.errors import InputError, StorageError, refuse, whole
 from resolvent.experiment import conduct
+from resolvent.experiment.build import build
 from resolvent.iteration import checkpoint
+from resolvent.iteration.engine import Engine
+from resolvent.local import choice
 from resolvent.runs import Folder, damaged
 from resolvent.runs.recorder import monitored
 from resolvent.runs.saving import PERSONAL
@@ -29,7 +34,7 @@ def open_run(path: str | Path) -> Run:
     if (folder / "state.safetensors").is_file() and not (folder / "about.json").is_file():
         return _first_edition(folder)
     if not ((folder / "about.json").is_file() or (folder / "checkpoints").is_dir()):
-        refuse("path", str(folder), "the folder of a run is needed, as `resolvent run` or Run.save wrote it")
+        refuse("folder", str(folder), "the folder of a run is needed, as `resolvent run` or Run.save wrote it")
     found = Folder(folder)
     if wrong := found.damage():
         raise damaged(found, wrong)
@@ -55,6 +60,17 @@ def open_run(path: str | Path) -> Run:
         personal=held.tensors.get(PERSONAL),
         remembered=monitored(found, held.numbers)[0],
     )
+
+
+def users(path: Path) -> Engine | None:
+    """The users of a run of the command line, as its configuration makes them; None where it was saved from Python."""
+    folder = Folder(path)
+    if not (path / "about.json").is_file() or folder.about.get("made") == "python":
+        return None
+    conduct.consent(folder, trusted=False)
+    made = build(configs.read(folder.config))
+    operator = choice.local_operator(made.scheme, made.task.problem)
+    return engines.build(made.config.run.engine, made.task.problem, operator, made.scheme.steady)
 
 
 def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any]) -> Run:
