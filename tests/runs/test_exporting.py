@@ -130,6 +130,39 @@ def test_the_command_line_exports_models(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(json.loads((tmp_path / "metrics.json").read_text())) == 3
 
 
+TASK = """
+import torch, resolvent as rs
+from runs.test_opening import images, net
+
+def task():
+    torch.manual_seed(1)
+    return rs.Neural(net(), [images(k) for k in range(3)], test=[images(k + 10) for k in range(3)])
+"""
+
+
+def test_a_network_of_the_command_line_keeps_its_batch_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    Path("my.py").write_text(TASK)
+    training = ("--algorithm", "fedavg", "--eta", "0.1", "--local-steps", 2, "--batch", 8, "--rounds", 6)
+    assert resolvent("run", "my.py:task", *training, "--quiet").code == 0
+    assert resolvent("export", "--to", "model.pt").code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    opened, made = rs.open(folder), net()
+    made.load_state_dict(torch.load("model.pt", weights_only=True))
+    right = []
+    for k in (10, 11, 12):
+        x, y = images(k)
+        with torch.no_grad():
+            right.append(float((made.eval()(x).argmax(1) == y).float().mean()))
+            assert made(x).equal(opened.module().eval()(x))  # this user made the run, so its function is called
+    assert np.mean(right) == pytest.approx(opened.history.test_accuracy.iloc[-1])
+    (folder / "seal").unlink()
+    with pytest.raises(rs.InputError, match="was not made by this user"):
+        rs.open(folder).module()
+    assert rs.open(folder).module(into=net()).state_dict()["1.running_mean"].equal(made.state_dict()["1.running_mean"])
+
+
 def test_what_cannot_be_exported_says_so(tmp_path: Path) -> None:
     run = rs.solve(rs.plus_minus(), rs.fedpi(0.1), rounds=2)
     with pytest.raises(rs.InputError, match="predicts nothing"):

@@ -10,8 +10,9 @@ import pytest
 import resolvent as rs
 from command_line import SMALL, model, resolvent, rows
 from resolvent import config, experiment
-from resolvent.runs import Folder, checkpoints
+from resolvent.runs import Folder, checkpoints, folders
 from resolvent.solving.monitor import MonitorState
+from runs.test_opening import table
 
 SETTINGS = {
     "plain": ("--eta", "0.02"),
@@ -124,3 +125,31 @@ def test_python_gives_a_run_of_the_command_line_more_rounds() -> None:
     assert (more.predict([[1.0] * 5]) == rs.open(longer.path).predict([[1.0] * 5])).all()
     with pytest.raises(rs.InputError, match="give rounds alone"):
         opened.resume(rs.make_logistic(), rounds=9)
+
+
+@pytest.mark.parametrize("survives", [0, 3, 6])
+def test_the_best_model_on_disk_survives_a_kill(survives: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table().to_csv("patients.csv", index=False)
+    start = ("run", "patients.csv", "--user-column", "ward", "--target", "ill", "--impute", "mean", "--test", "0.3",
+             "--eta", "0.3", "--rounds", 60, "--stop-metric", "test_log_loss", "--patience", 4,
+             "--validate-every", 2)  # fmt: skip
+    whole = ran(*start, "--out", "whole")
+    assert whole.status == "stopped"
+    left, write = [survives], checkpoints.write
+
+    def killed(*arguments: Any, **more: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        write(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write", killed)
+        with pytest.raises(Killed):
+            resolvent(*start, "--quiet")
+    (run,) = folders(Path("runs"))
+    assert everything(ran("resume", run.id)) == everything(whole)
+    opened = rs.open(run.path)
+    losses = opened.history.set_index("round").test_log_loss
+    assert (opened.best.round, opened.best.value) == (losses.idxmin(), losses.min())
+    assert opened.predict(table()).tolist() == rs.open(whole.path).predict(table()).tolist()
