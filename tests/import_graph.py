@@ -69,6 +69,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"choice", "fitting"},
         {"evaluation"},
         {"problem"},
+        {"joining"},
     ],
     "networks.stacked": [
         {"thread_pool", "cpu_loops", "triton_kernels", "cuda"},
@@ -81,8 +82,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"method"},
     ],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
-    "engines": [{"facts", "delayed"}, {"in_process"}, {"debug"}],
-    "solving": [{"stopping", "history", "divergence", "progress", "run"}, {"monitor"}, {"solve"}],
+    "engines": [{"facts", "delayed"}, {"in_process"}, {"debug", "joint"}],
+    "solving": [{"stopping", "history", "divergence", "progress", "run"}, {"monitor"}, {"solve"}, {"seeds"}],
 }
 """The floors inside a package: the same rule holds between them. Packages without an entry must have no cycle."""
 
