@@ -72,7 +72,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"joining"},
     ],
     "networks.stacked": [
-        {"thread_pool", "cpu_loops", "triton_kernels", "cuda"},
+        {"thread_pool", "cpu_loops", "triton_channels", "cuda"},
+        {"triton_kernels"},
         {"workspace"},
         {"layers"},
         {"pointwise", "pools", "fused"},

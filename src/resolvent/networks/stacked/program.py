@@ -172,7 +172,7 @@ class Program:
         )
         together = self.backward(add=False)[1]
         if self.y is None:
-            self.y = torch.empty_like(y, device=like.device)
+            self.y = y.new_empty(y.shape, device=like.device)
         tape.record(self._copy_parameters, whole.W)
         tape.record(self._weigh, whole.mask)
         tape.calls += [*self.prologue.calls, *together.calls, *self.epilogue.calls]
@@ -218,7 +218,7 @@ class Program:
         """Forward, each user's mean loss (users,), and backward, for a block of images."""
         self._load_block(x, noise)
         if self.y is None:
-            self.y = torch.empty_like(y, device=self.x.device)
+            self.y = y.new_empty(y.shape, device=self.x.device)
         self.y.copy_(y)
         self.weight.copy_(weight)
         self.backward(add)[1].replay()
@@ -247,7 +247,10 @@ class Program:
     def _loss_and_output_grad(self) -> None:
         assert self.loss_form is not None
         assert self.y is not None
-        self.loss.copy_(self.loss_form.sums(self.out, self.y, self.weight, self.G, self.workspace.loops))
+        compiled = self.workspace.loops
+        if self.workspace.kernels is not None and self.out.is_contiguous():
+            compiled = self.workspace.kernels
+        self.loss.copy_(self.loss_form.sums(self.out, self.y, self.weight, self.G, compiled))
 
     def copy_gradient(self, out: Tensor) -> None:
         """Write the sum of all blocks' gradients into rows `out` (users, d)."""
