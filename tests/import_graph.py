@@ -92,9 +92,11 @@ INSIDE: dict[str, list[set[str]]] = {
         {"choice", "fitting"},
         {"evaluation"},
         {"problem"},
+        {"joining"},
     ],
     "networks.stacked": [
-        {"thread_pool", "cpu_loops", "triton_kernels", "cuda"},
+        {"thread_pool", "cpu_loops", "triton_channels", "cuda"},
+        {"triton_kernels"},
         {"workspace"},
         {"layers"},
         {"pointwise", "pools", "fused"},
@@ -105,7 +107,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "sklearn": [{"users"}, {"fitting"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
-    "engines": [{"facts", "delayed", "penalty"}, {"in_process"}, {"debug"}],
+    "engines": [{"facts", "delayed", "penalty"}, {"in_process"}, {"debug", "joint"}],
     "solving": [
         {"penalties", "stopping", "metrics", "divergence", "progress", "description"},
         {"evaluating", "patience", "predicting"},
@@ -113,6 +115,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"history"},
         {"monitor"},
         {"solve"},
+        {"seeds"},
     ],
 }
 """The floors inside a package: the same rule holds between them. Packages without an entry must have no cycle."""

@@ -15,6 +15,7 @@ from resolvent.config.sections import SCHEDULES, SchemeSection
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.tasks import Task, task, within
 from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.engine import Engine
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation, Stragglers
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.table import TABLE, named
@@ -37,6 +38,8 @@ class Experiment:
     anderson: Anderson
     participation: Participation
     stop: Stop | None
+    engine: Engine | None = None
+    """One that is there already, instead of the one that the configuration names."""
 
     @cached_property
     def explanation(self) -> Explanation:
