@@ -24,6 +24,7 @@ from resolvent.config.sections import (
     PROBLEMS,
     SPELLINGS,
     Config,
+    FederationSection,
     LeastSquaresSection,
     OwnSection,
     TableSection,
@@ -168,6 +169,8 @@ def _problem(section: Mapping[str, Any]) -> type[Any]:
         refuse("problem.name", repr(name), f"one of {', '.join(PROBLEMS)} is needed")
     if ".py:" in name:
         return OwnSection
+    if name == FederationSection.name:
+        return FederationSection
     if alike(name) not in PROBLEMS:
         raise InputError(f"there is no problem {name!r}{nearest(name, PROBLEMS)}")
     return TableSection if "data" in section and alike(name) in ("least-squares", "logistic") else PROBLEMS[alike(name)]

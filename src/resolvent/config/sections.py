@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from resolvent import engines
+from resolvent.engines.flower.rule import Rule
 from resolvent.iteration import averaging, schedules
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.participation import Bernoulli
@@ -28,6 +29,7 @@ def _defaults(of: Callable[..., Any]) -> dict[str, Any]:
 
 SOLVE, ANDERSON, BERNOULLI = _defaults(solve), _defaults(Anderson), _defaults(Bernoulli)
 GRADIENT_STEPS, NEWTON_PROX = _defaults(GradientSteps), _defaults(NewtonProx)
+RULE = _defaults(Rule)
 MAKE_LEAST_SQUARES, MAKE_LOGISTIC = _defaults(make_least_squares), _defaults(make_logistic)
 SCHEDULES: dict[str, Callable[..., Any]] = {
     "constant": lambda eta, period: eta,
@@ -125,7 +127,29 @@ class OwnSection:
     """Of the file, as above."""
 
 
-ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection
+@dataclass(frozen=True)
+class FederationSection:
+    """Users on machines of their own, and when their rounds close: the section [federation] of `resolvent federate`."""
+
+    name: Literal["federation"] = "federation"
+    users: int = 3
+    weights: str = "samples"
+    """"samples": by the nodes' numbers of rows; "equal"; or numbers by name, "site-0=1, site-1=2"."""
+    close: float = RULE["close"]
+    """The share of those asked after whose answers a round closes."""
+    timeout: float = RULE["timeout"]
+    min_users: int = RULE["min_users"]
+    patience: float = RULE["patience"]
+    """Seconds to wait for `min_users` before the run stops, to be resumed."""
+    join: float = 600.0
+    """Seconds to wait for the users before the first round."""
+    max_norm: float | None = None
+    """The longest |p_i| that is believed; any finite one unless given."""
+    curvature: bool = False
+    """Whether an automatic eta may ask for users' gradients and Hessians."""
+
+
+ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection
 
 
 @dataclass(frozen=True)

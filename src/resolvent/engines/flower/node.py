@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import resolvent
 from resolvent.engines.flower.memory import Memories
 from resolvent.engines.flower.messages import NOTHING_YET, Answer, Description, Question, operator_of
 from resolvent.engines.flower.packets import Packet
 from resolvent.engines.in_process import WIDE
 from resolvent.errors import InputError
+from resolvent.installed import version
 from resolvent.iteration.engine import PERSONAL, Ask, Memory
 from resolvent.local.choice import check
 
@@ -62,7 +62,7 @@ class Node:
             rows=rows,
             starts=start is not None,
             metrics=tuple(name for name in figures if name not in ("value", "gap")),
-            version=resolvent.__version__,
+            version=version(),
         )
         return self._answer(question, facts=told.told())
 
