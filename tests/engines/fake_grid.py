@@ -32,7 +32,7 @@ def over_the_wire(message: Any) -> Any:
 
     with no_object_id_recompute():
         contents = {name: found.deflate() for name, found in get_all_nested_objects(message).items()}
-        arrived = inflate_object_from_contents(message.object_id, contents)
+        arrived: Any = inflate_object_from_contents(message.object_id, contents)
         arrived.metadata.__dict__["_message_id"] = message.object_id
     return arrived
 

@@ -49,7 +49,7 @@ def main(grid, context):
 '''
 
 CLIENT = '''\
-"""Hands every message to the process that has this node's data. The package is found, but not imported: that is slow."""
+"""Hands every message to the process that has this node's data. The package is found, not imported: that is slow."""
 
 import importlib.util
 from pathlib import Path

@@ -118,9 +118,11 @@ def reachable(ca: Path, server: Server, seconds: float = 3.0) -> str | None:
 
     context = ssl.create_default_context(cafile=str(ca))
     try:
-        with socket.create_connection((server.host, server.port), timeout=seconds) as line:
-            with context.wrap_socket(line, server_hostname=server.host):
-                return None
+        with (
+            socket.create_connection((server.host, server.port), timeout=seconds) as line,
+            context.wrap_socket(line, server_hostname=server.host),
+        ):
+            return None
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not one that {ca.name} vouches for ({error.verify_message})"
     except OSError as error:

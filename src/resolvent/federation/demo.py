@@ -65,7 +65,7 @@ def demo(rounds: int, out: Path, say: Callable[[str], None]) -> tuple[Folder, fl
         with Federation(project, NODES) as federation:
             say(f"the server listens at 127.0.0.1:{federation.server.port}; {len(NODES)} nodes are up")
             run = running.begin(project, out)
-            seen = _Progress(say)
+            seen = Progress(say)
             try:
                 done = run.wait(seen, federation.check)
             except BaseException:
@@ -79,7 +79,7 @@ def demo(rounds: int, out: Path, say: Callable[[str], None]) -> tuple[Folder, fl
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Progress:
+class Progress:
     """Says how far a run has come."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from resolvent.errors import InputError
 from resolvent.federation import keys
 from resolvent.federation.control import HERE, address
-from resolvent.federation.processes import Process, free_port, listening, program, start
+from resolvent.federation.processes import Process, free_port, listening, program, start, stop
 from resolvent.federation.project import Project, Server
 
 POLL = "0.05"
@@ -36,7 +36,7 @@ def environment(project: Project, role: str) -> dict[str, str]:
     }
 
 
-# --- the server -----------------------------------------------------------------------------------------------------------
+# --- the server ------------------------------------------------------------------------------------------------------
 
 
 def superlink(project: Project, server: Server) -> Process:
@@ -74,7 +74,7 @@ def superexec(project: Project, server: Server) -> Process:
     return start("superexec", command, project.state / "superexec.log", environment(project, "server"))
 
 
-# --- a node ---------------------------------------------------------------------------------------------------------------
+# --- a node ----------------------------------------------------------------------------------------------------------
 
 
 def supernode(project: Project, name: str, server: Server, config: Mapping[str, Any], state: Path) -> Process:
@@ -91,7 +91,7 @@ def supernode(project: Project, name: str, server: Server, config: Mapping[str, 
     return start(name, command, state / "supernode.log", environment(project, f"node-{name}"))
 
 
-# --- what they are made of ------------------------------------------------------------------------------------------------
+# --- what they are made of -------------------------------------------------------------------------------------------
 
 
 def await_(process: Process, ready: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
@@ -101,6 +101,6 @@ def await_(process: Process, ready: Callable[[], bool], what: str, seconds: floa
         if not process.running:
             raise InputError(f"{process.name} ended before it could {what}: {process.words()}; see {process.log}")
         if time.monotonic() > until:
-            process.stop()
+            stop(process)
             raise InputError(f"{process.name} did not {what} within {seconds:g} s: {process.words()}")
         time.sleep(0.1)

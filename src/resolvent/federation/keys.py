@@ -27,7 +27,7 @@ def _needed() -> None:
 
 
 def make_server(project: Project, hosts: list[str]) -> None:
-    """A certificate authority where there is none yet, and a certificate of the server for these names and addresses."""
+    """A certificate authority where there is none yet, and the server's certificate for these names and addresses."""
     _needed()
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -120,7 +120,7 @@ def valid_until(path: Path) -> tuple[datetime, datetime, list[str]]:
     return found.not_valid_before_utc, found.not_valid_after_utc, names
 
 
-# --- what they are made of ------------------------------------------------------------------------------------------------
+# --- what they are made of -------------------------------------------------------------------------------------------
 
 
 def _builder(x509: Any, common: str | None, issuer: Any, key: Any) -> Any:

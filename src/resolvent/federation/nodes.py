@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from resolvent.errors import InputError
 from resolvent.federation import deployment, keys
-from resolvent.federation.processes import Process, start
+from resolvent.federation.processes import Process, start, stop
 from resolvent.federation.project import Project, Server
 
 BUILDING = 600.0
@@ -45,6 +45,10 @@ class NodeProcesses:
     def memory(self) -> Path:
         return self.state / "memory"
 
+    @property
+    def processes(self) -> tuple[Process | None, ...]:
+        return self.supernode, self.worker
+
     def open(self) -> Self:
         try:
             self._start_worker()
@@ -75,8 +79,6 @@ class NodeProcesses:
         return None
 
     def close(self) -> None:
-        for process in (self.supernode, self.worker):
-            if process is not None:
-                process.stop()
+        stop(*self.processes)
         with contextlib.suppress(OSError):
             shutil.rmtree(self._short)

@@ -18,7 +18,7 @@ from typing import Any
 
 from resolvent.errors import InputError
 
-GRACE = 8.0
+GRACE = 6.0
 """Seconds that a process has to end by itself."""
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
@@ -35,9 +35,11 @@ class Process:
     def running(self) -> bool:
         return self.popen.poll() is None
 
-    def stop(self) -> None:
-        """End the process and its group: first politely, then surely."""
-        end_group(self.popen.pid, self.popen)
+    @property
+    def left(self) -> bool:
+        """Whether it, or anything that it has started, is left."""
+        self.popen.poll()  # reaped, or it would stay in the group
+        return group_alive(self.popen.pid)
 
     def words(self) -> str:
         """The end of its log, for a person."""
@@ -71,17 +73,15 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
     return Process(name, popen, log)
 
 
-def end_group(group: int, popen: subprocess.Popen[bytes] | None = None, grace: float = GRACE) -> None:
-    """End a group of processes, and wait until none of them is left."""
-    for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, grace)):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, number)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if popen is not None:
-                popen.poll()  # reaped, or it would stay in the group
-            if not group_alive(group):
-                return
+def stop(*given: Process | None) -> None:
+    """End processes and their groups, all at the same time: first politely, then surely."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        left = [process for process in given if process is not None and process.left]
+        for process in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.popen.pid, number)
+        until = time.monotonic() + GRACE
+        while any(process.left for process in left) and time.monotonic() < until:
             time.sleep(0.05)
 
 
@@ -121,7 +121,7 @@ def program(name: str) -> str:
     return str(path)
 
 
-# --- notes on what runs ---------------------------------------------------------------------------------------------------
+# --- notes on what runs ----------------------------------------------------------------------------------------------
 
 
 def note(state: Path, role: str, **about: Any) -> Path:

@@ -34,9 +34,11 @@ def begin(project: Project, out: Path, resume: str = "") -> Following:
     """Submit a run to the server on this machine, or go on with one."""
     server = server_here(project)
     if resume:
-        folder = runs.find("" if resume == "latest" else resume, out) if resume != "latest" else _latest(out)
+        folder = latest(out) if resume == "latest" else runs.find(resume, out)
         if folder.config.get("problem", {}).get("name") != "federation":
-            raise InputError(f"run {folder.id} is not one of a federation: `resolvent resume {folder.id}` goes on with it")
+            raise InputError(
+                f"run {folder.id} is not one of a federation: `resolvent resume {folder.id}` goes on with it"
+            )
         if folder.status == "running":
             raise InputError(f"run {folder.id} is running; `resolvent federate status` shows it")
         resume = folder.id
@@ -50,7 +52,7 @@ def begin(project: Project, out: Path, resume: str = "") -> Following:
     return Following(project, server, control.begin(project, server, told), ticket)
 
 
-def _latest(out: Path) -> Folder:
+def latest(out: Path) -> Folder:
     there = [run for run in runs.folders(out) if run.config.get("problem", {}).get("name") == "federation"]
     if not there:
         raise InputError(f"there are no runs of a federation in {out}/; begin one without --resume")

@@ -67,10 +67,11 @@ def main(grid: Any, told: Mapping[str, Any]) -> None:
     _write(ticket, {"run": str(folder.path), "status": folder.end and end["kind"], "reason": end.get("reason")})
 
 
-def conduct(grid: Any, project: Project, out: Path, resume: str = "", ticket: Path | None = None) -> Folder:
-    """Run, or go on with, a federation's run."""
-    known = keys.public_keys(project) or None
-    post = Post(grid, known)
+def conduct(
+    grid: Any, project: Project, out: Path, resume: str = "", ticket: Path | None = None, simulated: bool = False
+) -> Folder:
+    """Run, or go on with, a federation's run. Simulated nodes have no keys: all of them are users."""
+    post = Post(grid, None if simulated else keys.public_keys(project))
     with ExitStack() as stack:
         if resume:
             folder = runs.find(resume, out)
@@ -99,7 +100,7 @@ def conduct(grid: Any, project: Project, out: Path, resume: str = "", ticket: Pa
 
 
 def weights_of(text: str) -> str | dict[str, float]:
-    """"samples", "equal", or numbers by name: "site-0=1, site-1=2"."""
+    """ "samples", "equal", or numbers by name: "site-0=1, site-1=2"."""
     if "=" not in text:
         return text
     try:
@@ -112,9 +113,10 @@ def weights_of(text: str) -> str | dict[str, float]:
 def prepared(config: Config, facts: FederationFacts) -> Experiment:
     """What the configuration describes, for these users."""
     section: Any = config.problem
-    L = closed_forms.curvatures(facts)[1] if facts.convex else 0.0
+    known: Any = facts  # all that is asked of a problem before its first round
+    L = closed_forms.curvatures(known)[1] if facts.convex else 0.0
     eta = 1 / L if 0 < L < float("inf") else None
-    made = Task(facts, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
+    made = Task(known, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
     experiment = build(config, made)
     if isinstance(experiment.participation, Everyone):
         experiment = replace(experiment, participation=Asked())
@@ -124,10 +126,11 @@ def prepared(config: Config, facts: FederationFacts) -> Experiment:
 def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder: Folder) -> FlowerEngine:
     """The engine of a run, whose events go into its folder."""
     section: Any = experiment.config.problem
+    known: Any = facts
     return FlowerEngine(
         post,
         facts,
-        local_operator(experiment.scheme, facts),
+        local_operator(experiment.scheme, known),
         folder.about["id"],
         steady=experiment.scheme.steady,
         rule=Rule(section.close, section.timeout, section.min_users, section.patience),

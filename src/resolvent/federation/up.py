@@ -49,16 +49,16 @@ class ServerProcesses:
         return None
 
     def close(self) -> None:
-        for process in (self.superexec, self.superlink):
-            if process is not None:
-                process.stop()
+        processes.stop(self.superexec, self.superlink)
         (self.project.state / f"{ROLE}.json").unlink(missing_ok=True)
 
 
 class Federation:
     """A server and nodes on this machine, for trying out: a free port, TLS, keys."""
 
-    def __init__(self, project: Project, names: Iterable[str], configs: dict[str, dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self, project: Project, names: Iterable[str], configs: dict[str, dict[str, Any]] | None = None
+    ) -> None:
         self.project = project
         self.server = Server("127.0.0.1", processes.free_port(), "127.0.0.1")
         self.names = list(names)
@@ -73,11 +73,10 @@ class Federation:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.callback(self.processes.close)
+            stack.callback(self._close)
             self.processes.open()
             for number, name in enumerate(self.names):
                 self.start_node(name, number)
-                stack.callback(lambda name=name: self.nodes[name].close())
             for node in self.nodes.values():
                 node.await_problem()
             self._stack = stack.pop_all()
@@ -106,3 +105,9 @@ class Federation:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def _close(self) -> None:
+        processes.stop(*(process for node in self.nodes.values() for process in node.processes))
+        for node in self.nodes.values():
+            node.close()
+        self.processes.close()

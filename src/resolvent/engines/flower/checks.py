@@ -48,7 +48,8 @@ def examine(packet: Packet, question: Question, metrics: tuple[str, ...], limits
     found: dict[str, Any] = {name: header[name] for name in ("verb", "run", "t", "user", "forgot", "facts")}
     found["error"] = _error(header["error"], question)
     found["values"], found["metrics"] = _figures(header["values"], header["metrics"], question, metrics)
-    return Answer(**found, **_tensors(packet.arrays, question, limits))
+    found |= _tensors(packet.arrays, question, limits)
+    return Answer(**found)
 
 
 def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict[str, Tensor]:

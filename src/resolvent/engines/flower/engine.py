@@ -77,7 +77,7 @@ class FlowerEngine:
     def __exit__(self, *error: object) -> None:
         self._asking.forget()
 
-    # --- users' answers --------------------------------------------------------------------------------------------------
+    # --- users' answers ----------------------------------------------------------------------------------------------
 
     def present(self, who: Tensor | None) -> Present:
         return Present(who, self.facts.users if who is None else len(who))
@@ -182,7 +182,7 @@ class FlowerEngine:
         p = _answer(taken)
         return p + (eta / asked) * (u - p)
 
-    # --- sums over users -------------------------------------------------------------------------------------------------
+    # --- sums over users ---------------------------------------------------------------------------------------------
 
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
         if z.shape[0] == 1:

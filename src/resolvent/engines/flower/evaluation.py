@@ -1,4 +1,4 @@
-"""Values and metrics of models, as users report them. A model may ride on the next question instead of costing a message."""
+"""Values and metrics of models, as users report them. A model may ride on the next question: no message of its own."""
 
 from __future__ import annotations
 

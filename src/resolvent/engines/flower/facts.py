@@ -154,5 +154,3 @@ def _weights(given: Any, names: tuple[str, ...], samples: list[int], kind: torch
 
 def _all_known(numbers: list[float | None], kind: torch.dtype) -> Tensor | None:
     return None if any(x is None for x in numbers) else torch.tensor(numbers, dtype=kind)
-
-

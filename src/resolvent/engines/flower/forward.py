@@ -8,6 +8,7 @@ reached through a socket of this machine. Without such a process the question is
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -59,7 +60,7 @@ def reply(message: Any, handle: Callable[[bytes], bytes]) -> Any:
     return Message(packets.to_records(answer), reply_to=message)
 
 
-# --- through a socket ---------------------------------------------------------------------------------------------------
+# --- through a socket ------------------------------------------------------------------------------------------------
 
 
 def through(path: str, content: bytes) -> bytes:
@@ -91,7 +92,7 @@ def _exactly(line: socket.socket, size: int) -> bytearray:
     return content
 
 
-# --- in this process ----------------------------------------------------------------------------------------------------
+# --- in this process -------------------------------------------------------------------------------------------------
 
 
 def _here(content: bytes, config: dict[str, Any], context: Any) -> bytes:
@@ -99,7 +100,7 @@ def _here(content: bytes, config: dict[str, Any], context: Any) -> bytes:
     from resolvent.engines.flower.users import MEMORY, load_node
 
     packets = _packets()
-    folder = str(config.get("folder") or context.run_config["project"])
+    folder = str(config.get("folder") or os.environ["RESOLVENT_FEDERATION"])
     name = str(config.get("name", config.get("partition-id", context.node_id)))
     if (folder, name) not in _nodes:
         simulated = "folder" not in config

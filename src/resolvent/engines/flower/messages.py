@@ -22,7 +22,7 @@ NOTHING_YET = -1
 """The round of a user's last answer, where there is none."""
 
 
-# --- operators: descriptions of a few numbers -------------------------------------------------------------------------
+# --- operators: descriptions of a few numbers ------------------------------------------------------------------------
 
 
 def describe_operator(operator: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def operator_of(told: Any) -> Any:
     return OPERATORS[told["kind"]](**{name: value for name, value in told.items() if name != "kind"})
 
 
-# --- questions ------------------------------------------------------------------------------------------------------------
+# --- questions -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class Question:
     def of(cls, packet: Packet) -> Question:
         """The question in a packet; a node asks for no more than that it can be read."""
         try:
-            made = cls(**packet.header, **{name: _tensor(array) for name, array in packet.arrays.items()})
+            told: dict[str, Any] = {name: _tensor(array) for name, array in packet.arrays.items()}
+            made = cls(**packet.header, **told)
         except TypeError as error:
             raise Malformed(f"this is no question ({error}); is the server of another version?") from None
         if made.verb not in VERBS:
@@ -116,7 +117,7 @@ def _tensor(array: Any) -> Tensor:
     return torch.from_numpy(np.array(array))
 
 
-# --- what a node says of itself -------------------------------------------------------------------------------------------
+# --- what a node says of itself --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Node:
         question = Question.of(packet)
         return getattr(self, f"_{question.verb}")(question).packet()  # type: ignore[no-any-return]
 
-    # --- the questions -------------------------------------------------------------------------------------------------
+    # --- the questions -----------------------------------------------------------------------------------------------
 
     def _describe(self, question: Question) -> Answer:
         problem = self.problem
@@ -93,7 +93,7 @@ class Node:
             return self._answer(question)
         return self._answer(question, grad=problem.grad(w), hessian=problem.hessian(w))
 
-    # --- what they are made of -------------------------------------------------------------------------------------------
+    # --- what they are made of ---------------------------------------------------------------------------------------
 
     def _answer(self, question: Question, **more: Any) -> Answer:
         return Answer(question.verb, question.run, question.t, question.user, **more)

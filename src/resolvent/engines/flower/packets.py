@@ -73,7 +73,7 @@ def _raw(array: NDArray[Any]) -> tuple[str, list[int], bytes]:
     return kind, list(array.shape), np.ascontiguousarray(array, KINDS[kind]).tobytes()
 
 
-# --- as bytes: between the process that Flower starts and the one that has the data -----------------------------------
+# --- as bytes: between the process that Flower starts and the one that has the data ----------------------------------
 
 
 def to_bytes(packet: Packet) -> bytes:
@@ -104,7 +104,7 @@ def from_bytes(content: bytes) -> Packet:
     return Packet(header, arrays)
 
 
-# --- as records: what Flower carries ------------------------------------------------------------------------------------
+# --- as records: what Flower carries ---------------------------------------------------------------------------------
 
 
 def to_records(packet: Packet) -> Any:
@@ -114,7 +114,9 @@ def to_records(packet: Packet) -> Any:
     records = RecordDict({HEADER: ConfigRecord({"json": json.dumps(packet.header)})})
     if packet.arrays:
         raw = {name: _raw(array) for name, array in packet.arrays.items()}
-        records[ARRAYS] = ArrayRecord({n: Array(kind, tuple(shape), RAW, data) for n, (kind, shape, data) in raw.items()})
+        records[ARRAYS] = ArrayRecord(
+            {n: Array(kind, tuple(shape), RAW, data) for n, (kind, shape, data) in raw.items()}
+        )
     return records
 
 

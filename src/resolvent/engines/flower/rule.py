@@ -10,7 +10,7 @@ from resolvent.errors import refuse, whole
 
 @dataclass(frozen=True)
 class Rule:
-    """A round closes once at least `min_users` have answered, and the share `close` of those asked, or `timeout` is over.
+    """A round closes once `min_users` have answered, and the share `close` of those asked, or `timeout` is over.
 
     A user who missed the end of a round is not waited for any more, until it answers in time again; its late answers
     are taken when they come. patience: seconds to wait for `min_users`, after which the run stops, to be resumed.
