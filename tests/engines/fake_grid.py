@@ -40,19 +40,22 @@ def over_the_wire(message: Any) -> Any:
 class FakeGrid:
     """Nodes answer as soon as they are asked; their replies wait until they are due."""
 
-    def __init__(self, nodes: list[Any], late: Lateness = at_once, forge: Forge | None = None) -> None:
+    def __init__(
+        self, nodes: list[Any], late: Lateness = at_once, forge: Forge | None = None, keys: list[bytes] | None = None
+    ) -> None:
         from flwr.supercore.task_identity import TaskIdentity
 
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # Flower sets them in its own processes
         self.nodes, self.late, self.forge = nodes, late, forge
         self.offline: set[int] = set()
+        self.keys = [b"key %d" % i for i in range(len(nodes))] if keys is None else keys
         self.round = 0
         self._replies: list[tuple[int, Any]] = []
         self.pushed = 0
 
     def get_nodes(self) -> list[Any]:
         there = [i for i in range(len(self.nodes)) if i not in self.offline]
-        return [SimpleNamespace(node_id=100 + i, public_key=b"key %d" % i) for i in there]
+        return [SimpleNamespace(node_id=100 + i, public_key=self.keys[i]) for i in there]
 
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
         ids = []
@@ -62,6 +65,8 @@ class FakeGrid:
             self.pushed += 1
             user, t = message.metadata.dst_node_id - 100, int(message.metadata.group_id) - 1
             self.round = max(self.round, t)
+            if user in self.offline:  # the message waits for ever
+                continue
             late = self.late(t, user) if message.metadata.message_type == "train" else 0
             for reply in self._answered(user, over_the_wire(message)):
                 self._replies.append((t + late, reply))

@@ -42,6 +42,8 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 """Schedules by name, made from eta and a period."""
 WRITTEN = {name: old for old, name in engines.SPELLINGS.items()}
 """Engines that configurations spell as the first ones did: fingerprints depend on it. Either spelling is read."""
+FLOWER = "flower"
+"""The engine of `resolvent federate`, which other commands cannot build."""
 ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
 SPELLINGS = {"run.engine": WRITTEN}
 """Other spellings of values, by key."""
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     AverageKind = str
 else:
     ScheduleName = Literal[tuple(SCHEDULES)]
-    EngineName = Literal[tuple(WRITTEN.get(name, name) for name in engines.ENGINES)]
+    EngineName = Literal[(*(WRITTEN.get(name, name) for name in engines.ENGINES), FLOWER)]
     AverageKind = Literal[averaging.KINDS]
 
 
@@ -133,8 +135,9 @@ class FederationSection:
 
     name: Literal["federation"] = "federation"
     users: int = 3
-    weights: str = "samples"
-    """"samples": by the nodes' numbers of rows; "equal"; or numbers by name, "site-0=1, site-1=2"."""
+    weights: str = "pooled"
+    """"pooled": as if all rows lay in one place; "samples": by the nodes' numbers of rows; "equal"; or numbers by name,
+    "site-0=1, site-1=2"."""
     close: float = RULE["close"]
     """The share of those asked after whose answers a round closes."""
     timeout: float = RULE["timeout"]

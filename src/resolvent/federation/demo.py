@@ -44,7 +44,7 @@ def user(number: int) -> Any:
 def pooled() -> Any:
     """What the federation solves, as nobody in it could write it down: all nodes' data together."""
     X, y = zip(*(rows(number) for number in range(len(NODES))), strict=True)
-    return rs.Logistic(list(X), list(y), reg=REG, weights=list(ROWS))
+    return rs.Logistic(list(X), list(y), reg=REG)
 
 
 def gap_of(model: torch.Tensor) -> float:
@@ -59,7 +59,7 @@ def demo(rounds: int, out: Path, say: Callable[[str], None]) -> tuple[Folder, fl
         project = template.write(folder / "project", users=len(NODES))
         (project.path / "user.py").write_text(USER)
         settings = project.path / "federation.toml"
-        text = settings.read_text().replace("rounds = 30", f"rounds = {rounds}").replace("eta = 1.0", "eta = 5.0")
+        text = settings.read_text().replace("rounds = 30", f"rounds = {rounds}").replace("eta = 1.0", "eta = 0.25")
         settings.write_text(text)
         say(f"three nodes, a server, TLS and keys in {project.path}")
         with Federation(project, NODES) as federation:

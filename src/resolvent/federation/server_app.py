@@ -15,6 +15,7 @@ from torch import Tensor
 from resolvent import config as configs
 from resolvent import runs
 from resolvent.config import Config
+from resolvent.config.sections import FLOWER
 from resolvent.engines.flower.checks import Limits
 from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.flower.facts import FederationFacts, gather
@@ -100,14 +101,14 @@ def conduct(
 
 
 def weights_of(text: str) -> str | dict[str, float]:
-    """ "samples", "equal", or numbers by name: "site-0=1, site-1=2"."""
+    """ "pooled", "samples", "equal", or numbers by name: "site-0=1, site-1=2"."""
     if "=" not in text:
         return text
     try:
         pairs = [part.partition("=") for part in text.split(",")]
         return {name.strip(): float(number) for name, _, number in pairs}
     except ValueError:
-        refuse("federation.weights", repr(text), '"samples", "equal" or "site-0=1, site-1=2" is needed')
+        refuse("federation.weights", repr(text), '"pooled", "samples", "equal" or "site-0=1, site-1=2" is needed')
 
 
 def prepared(config: Config, facts: FederationFacts) -> Experiment:
@@ -117,7 +118,7 @@ def prepared(config: Config, facts: FederationFacts) -> Experiment:
     L = closed_forms.curvatures(known)[1] if facts.convex else 0.0
     eta = 1 / L if 0 < L < float("inf") else None
     made = Task(known, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
-    experiment = build(config, made)
+    experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), made)
     if isinstance(experiment.participation, Everyone):
         experiment = replace(experiment, participation=Asked())
     return experiment

@@ -68,11 +68,16 @@ def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict
             raise Refused(f"{name} is of shape {array.shape}, but {shapes[name]} is needed")
         if not np.isfinite(array).all():
             raise Refused(f"{name} is partly NaN or infinite")
-        norm = float(np.linalg.norm(array.astype(np.float64).ravel()))
-        if limits.norm is not None and name == "p" and not norm <= limits.norm:
+        if limits.norm is not None and name == "p" and not (norm := _norm(array)) <= limits.norm:
             raise Refused(f"p has the norm {norm:.3g}, above the limit {limits.norm:g}")
         found[name] = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
     return found
+
+
+def _norm(array: Any) -> float:
+    """Without an overflow on the way."""
+    largest = float(np.abs(array).max(initial=0.0))
+    return largest * float(np.linalg.norm(array.astype(np.float64).ravel() / largest)) if largest > 0 else 0.0
 
 
 def _shapes(question: Question) -> dict[str, tuple[int, ...]]:

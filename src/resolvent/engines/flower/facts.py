@@ -56,12 +56,16 @@ def gather(
     post: Post,
     run: str,
     users: int,
-    weights: str | Mapping[str, float] | Tensor = "samples",
+    weights: str | Mapping[str, float] | Tensor = "pooled",
     patience: float = 600.0,
     note: Note = unnoted,
     names: tuple[str, ...] | None = None,
 ) -> FederationFacts:
-    """Wait for the users, ask each what it is, and put that together. `names`: the users of a run that goes on."""
+    """Wait for the users, ask each what it is, and put that together. `names`: the users of a run that goes on.
+
+    weights: "pooled", as if all rows lay in one place (equal where f_i are sums over rows, sample counts where they
+    are means), "samples", "equal", or numbers.
+    """
     names = _wait(post, users, patience, names)
     asking = Asking(post, names, Limits(), (), note)
     found = _ask(asking, {i: Question("describe", run, user=i) for i in range(len(names))}, patience)
@@ -87,7 +91,12 @@ def gather(
         names=names,
         dim=first.dim,
         dtype=kind,
-        weights=_weights(weights, names, [d.samples for d in told], kind),
+        weights=_weights(
+            _pooled(told) if isinstance(weights, str) and weights == "pooled" else weights,
+            names,
+            [d.samples for d in told],
+            kind,
+        ),
         offers=frozenset.intersection(*(frozenset(d.offers) for d in told)),
         convex=all(d.convex for d in told),
         closed_form=all(d.closed_form for d in told),
@@ -132,21 +141,27 @@ def _ask(asking: Asking, questions: dict[int, Question], patience: float) -> dic
     return found
 
 
+def _pooled(told: list[Description]) -> str:
+    return "samples" if all(d.means and d.samples for d in told) else "equal"
+
+
 def _weights(given: Any, names: tuple[str, ...], samples: list[int], kind: torch.dtype) -> Tensor:
     """lambda, from sample counts, by name, or as given."""
     if isinstance(given, Tensor):
         numbers = given.double()
-    elif given == "samples":
+    elif isinstance(given, str) and given == "samples":
         unknown = [name for name, n in zip(names, samples, strict=True) if n == 0]
         if unknown:
             refuse("weights", '"samples"', f'{unknown[0]} has a problem without rows: "equal" or numbers are needed')
         numbers = torch.tensor(samples, dtype=torch.float64)
-    elif given == "equal":
+    elif isinstance(given, str) and given == "equal":
         numbers = torch.ones(len(names), dtype=torch.float64)
     elif isinstance(given, Mapping) and given.keys() >= set(names):
         numbers = torch.tensor([float(given[name]) for name in names], dtype=torch.float64)
     else:
-        refuse("weights", repr(given), f'"samples", "equal" or a number for each of {", ".join(names)} is needed')
+        refuse(
+            "weights", repr(given), f'"pooled", "samples", "equal" or a number for each of {", ".join(names)} is needed'
+        )
     if not (bool((numbers >= 0).all()) and 0 < float(numbers.sum()) < float("inf")):
         refuse("weights", numbers.tolist(), "numbers >= 0 are needed, not all of them zero")
     return (numbers / numbers.sum()).to(kind)

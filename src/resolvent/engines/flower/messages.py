@@ -135,6 +135,8 @@ class Description:
     convexity: float | None = None
     typical_eta: float | None = None
     rows: int | None = None
+    means: bool = False
+    """Whether f_i is a mean over the user's rows, as for networks; else it is a sum over them."""
     starts: bool = False
     """Whether the problem says where to begin, as networks do."""
     metrics: tuple[str, ...] = ()
@@ -149,8 +151,8 @@ class Description:
         kinds: dict[str, Any] = {
             "problem": str, "dim": int, "dtype": str, "samples": int, "offers": list, "convex": bool,
             "closed_form": bool, "lipschitz": (float, type(None)), "convexity": (float, type(None)),
-            "typical_eta": (float, type(None)), "rows": (int, type(None)), "starts": bool, "metrics": list,
-            "version": str,
+            "typical_eta": (float, type(None)), "rows": (int, type(None)), "means": bool, "starts": bool,
+            "metrics": list, "version": str,
         }  # fmt: skip
         if not isinstance(told, dict) or told.keys() != kinds.keys():
             raise Malformed("this is no description of a user")

@@ -60,6 +60,7 @@ class Node:
             convexity=_constant(problem.convexity),
             typical_eta=None if typical is None else float(typical),
             rows=rows,
+            means="training" in problem.offers,
             starts=start is not None,
             metrics=tuple(name for name in figures if name not in ("value", "gap")),
             version=version(),
