@@ -86,14 +86,17 @@ def stop(*given: Process | None) -> None:
 
 
 def group_alive(group: int) -> bool:
-    """Whether any process of a group is left."""
+    """Whether any process of a group is left. One that has ended and that nobody has waited for does not count."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    if not Path("/proc/self/stat").is_file():
+        return True
+    members = (_fields(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return any(fields[2] == str(group) and fields[0] != "Z" for fields in members if fields)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -166,11 +169,16 @@ def stop_noted(state: Path, role: str, told: dict[str, Any]) -> bool:
 
 def _began(pid: int) -> str | None:
     """When a process began, in the kernel's own count: numbers of processes are used again."""
+    fields = _fields(pid)
+    return None if not fields or fields[0] == "Z" else fields[19]
+
+
+def _fields(pid: int | str) -> list[str]:
+    """What Linux says of a process, from its state on; nothing where it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
+        return []
 
 
 def _runs(pid: int, began: str | None) -> bool:

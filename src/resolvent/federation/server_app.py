@@ -29,6 +29,7 @@ from resolvent.federation import keys
 from resolvent.federation.project import Project, opened
 from resolvent.federation.recording import OneBehind
 from resolvent.iteration.participation import Everyone
+from resolvent.iteration.state import State
 from resolvent.local.choice import local_operator
 from resolvent.runs import Folder, lock
 from resolvent.runs.recorder import Recorder
@@ -171,7 +172,15 @@ def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post
         recorder.flush()
         folder.note("failed", reason=str(error) or type(error).__name__, round=recorder.done)
         raise
-    recorder.end(run.status, run.reason)
+    recorder.end(run.status, run.reason + unheard(facts, run.state))
+
+
+def unheard(facts: FederationFacts, state: State) -> str:
+    """What must be said of a run in which not everybody has ever answered."""
+    if state.complete or state.seen is None:
+        return ""
+    names = [name for name, seen in zip(facts.names, state.seen.tolist(), strict=True) if not seen]
+    return f"; {', '.join(names)} never answered, so the model is that of the others alone"
 
 
 def _write(ticket: Path | None, told: dict[str, Any]) -> None:
