@@ -72,12 +72,12 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not left
 
 
-def made(tmp_path: Path, rounds: int, user: str = demo.USER, more: str = "", eta: float = 0.25) -> Project:
+def made(tmp_path: Path, rounds: int, user: str = demo.USER, eta: float = 0.25) -> Project:
     project = template.write(tmp_path / "project")
     (project.path / "user.py").write_text(user)
     path = project.path / "federation.toml"
     text = path.read_text().replace("rounds = 30", f"rounds = {rounds}").replace("eta = 1.0", f"eta = {eta}")
-    path.write_text(text.replace("min_users = 1 ", f"{more}\nmin_users = 1 "))
+    path.write_text(text)
     return project
 
 
@@ -192,7 +192,7 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_node_is_killed_in_a_round_and_comes_back(tmp_path: Path) -> None:
     """Its user holds meanwhile, and FedPi ends at the solution of all three."""
-    project = made(tmp_path, 40, more="timeout = 25.0".replace("timeout", "patience = 600.0 #"))
+    project = made(tmp_path, 45, eta=0.15)
     text = (project.path / "federation.toml").read_text().replace("timeout = 120.0", "timeout = 8.0")
     (project.path / "federation.toml").write_text(text)
     with Federation(project, demo.NODES) as federation:
@@ -284,14 +284,14 @@ def test_all_nodes_are_started_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_node_ten_times_slower_does_not_slow_the_rounds_down(tmp_path: Path) -> None:
     """It is waited for once. FedPi is exact all the same."""
-    project = made(tmp_path, 60, SLOW_USER, eta=0.25)
+    project = made(tmp_path, 25, SLOW_USER)
     text = (project.path / "federation.toml").read_text().replace("timeout = 120.0", "timeout = 20.0")
     (project.path / "federation.toml").write_text(text)
     with Federation(project, demo.NODES, {"site-2": {"seconds": 60}}) as federation:
         done = running.begin(project, project.runs).wait(None, federation.check)
     taken = done.history()["seconds"].diff().dropna()
     assert float(taken.median()) < 20.0
-    assert (done.history()["participants"] == 2).sum() > 20
+    assert (done.history()["participants"] == 2).sum() > 10
     assert (done.history()["participants"] == 3).sum() >= 2
 
 

@@ -172,8 +172,7 @@ def test_a_run_that_fails_says_why_and_whoever_began_it_is_told(project: Project
 def test_bad_settings_are_refused_with_a_sentence(project: Project, old: str, new: str, words: str) -> None:
     settings(project, old, new)
     with pytest.raises(InputError, match=words):
-        project.server()
-        server_app.conduct(grid_of(project), project, project.runs)
+        _ = project.server(), server_app.conduct(grid_of(project), project, project.runs)
 
 
 def test_such_a_run_is_resumed_by_federate_alone(project: Project) -> None:
@@ -191,7 +190,7 @@ def test_a_project_is_made_once(tmp_path: Path) -> None:
     made = template.write(tmp_path / "new", host="server.example", port=1234, users=7)
     assert opened(tmp_path / "new").server() == Server("server.example", 1234)
     assert made.config().problem.users == 7  # type: ignore[union-attr]
-    with pytest.raises(InputError, match="has a federation.toml already"):
+    with pytest.raises(InputError, match=r"has a federation.toml already"):
         template.write(tmp_path / "new")
     with pytest.raises(InputError, match="`resolvent federate init"):
         opened(tmp_path)
@@ -264,7 +263,7 @@ def test_personal_models_are_written_on_the_node(project: Project, tmp_path: Pat
     np.testing.assert_array_equal(np.load(tmp_path / "m.npz")["model"], state.p[2])
     with pytest.raises(InputError, match="has no answers of this node for run other"):
         export.personal(project, "site-2", tmp_path / "m.npz", "other")
-    with pytest.raises(InputError, match="ends in .safetensors or .npz"):
+    with pytest.raises(InputError, match=r"ends in .safetensors or .npz"):
         export.personal(project, "site-2", tmp_path / "m.txt")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +81,9 @@ def begin(project: Project, server: Server, told: dict[str, str]) -> int:
     from flwr.proto.control_pb2 import StartRunRequest
     from flwr.supercore.fab import Fab
 
-    content = build_fab_from_disk(bundle.write(project.state / "app"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own
+        content = build_fab_from_disk(bundle.write(project.state / "app"))
     made = Fab(hashlib.sha256(content).hexdigest(), content, {})
     given: Any = dict(told)
     request = StartRunRequest(fab=fab_to_proto(made), override_config=user_config_to_proto(given), federation="")

@@ -83,6 +83,10 @@ def stop(*given: Process | None) -> None:
         until = time.monotonic() + GRACE
         while any(process.left for process in left) and time.monotonic() < until:
             time.sleep(0.05)
+    for process in given:
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.popen.wait(GRACE)
 
 
 def group_alive(group: int) -> bool:
