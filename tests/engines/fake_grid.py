@@ -49,13 +49,17 @@ class FakeGrid:
         self.nodes, self.late, self.forge = nodes, late, forge
         self.offline: set[int] = set()
         self.keys = [b"key %d" % i for i in range(len(nodes))] if keys is None else keys
+        self.starts = [0] * len(nodes)
+        self.lost: set[int] = set()
+        """Users whose nodes take a question and never answer."""
         self.round = 0
         self._replies: list[tuple[int, Any]] = []
         self.pushed = 0
 
     def get_nodes(self) -> list[Any]:
         there = [i for i in range(len(self.nodes)) if i not in self.offline]
-        return [SimpleNamespace(node_id=100 + i, public_key=self.keys[i]) for i in there]
+        since = [f"start {self.starts[i]}" for i in range(len(self.nodes))]
+        return [SimpleNamespace(node_id=100 + i, public_key=self.keys[i], last_activated_at=since[i]) for i in there]
 
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
         ids = []
@@ -65,7 +69,7 @@ class FakeGrid:
             self.pushed += 1
             user, t = message.metadata.dst_node_id - 100, int(message.metadata.group_id) - 1
             self.round = max(self.round, t)
-            if user in self.offline:  # the message waits for ever
+            if user in self.offline | self.lost:  # the message waits for ever
                 continue
             late = self.late(t, user) if message.metadata.message_type == "train" else 0
             for reply in self._answered(user, over_the_wire(message)):

@@ -164,6 +164,25 @@ def test_a_node_that_is_gone_holds_and_comes_back_as_the_same_user() -> None:
     assert float(problem().gap(run.model.unsqueeze(0))) < 1e-8
 
 
+def test_a_node_that_was_started_again_is_asked_anew() -> None:
+    """Whatever question it was at is lost, and Flower does not say so."""
+    grid, events = FakeGrid(nodes_of(problem())), []
+    rule = Rule(timeout=0.01, poll=1e-4)
+    engine = engine_over(
+        problem(), rs.ExactProx(), grid=grid, rule=rule, note=lambda kind, **about: events.append((kind, about["user"]))
+    )
+
+    def crash(happened: rs.Round) -> None:
+        if happened.number == 4:
+            grid.lost = {1}
+        if happened.number == 8:
+            grid.lost, grid.starts[1] = set(), 1
+
+    run = rs.solve(None, rs.fedpi(ETA), rounds=12, engine=engine, participation=ALL, callback=crash)
+    assert run.history.participants.tolist() == [3] * 4 + [2] * 4 + [3] * 4
+    assert events == [("restarted", "site-01")]
+
+
 def test_nobody_with_another_key_is_asked() -> None:
     """Whoever registers with the server without being named here is no user."""
     grid = FakeGrid([*nodes_of(problem()), None])

@@ -74,8 +74,8 @@ def register(project: Project, server: Server) -> list[str]:
     return list(new.values())
 
 
-def begin(project: Project, server: Server, told: dict[str, str]) -> int:
-    """Begin a run on the server: its number there."""
+def begin(project: Project, server: Server, told: dict[str, str], app: Path | None = None) -> int:
+    """Begin a run on the server: its number there. `app`: another one than the federation's own."""
     from flwr.cli.build import build_fab_from_disk
     from flwr.common.serde import fab_to_proto, user_config_to_proto
     from flwr.proto.control_pb2 import StartRunRequest
@@ -83,7 +83,7 @@ def begin(project: Project, server: Server, told: dict[str, str]) -> int:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own
-        content = build_fab_from_disk(bundle.write(project.state / "app"))
+        content = build_fab_from_disk(bundle.write(project.state / "app") if app is None else app)
     made = Fab(hashlib.sha256(content).hexdigest(), content, {})
     given: Any = dict(told)
     request = StartRunRequest(fab=fab_to_proto(made), override_config=user_config_to_proto(given), federation="")

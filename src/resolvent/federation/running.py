@@ -90,13 +90,20 @@ class Following:
             time.sleep(LOOK)
 
     def _alive(self) -> None:
-        """Refuse to wait for a run whose process was killed."""
+        """Refuse to wait for a run whose process was killed. Its lock tells at once; Flower takes a minute or so."""
+        told = self.told()
+        if told.get("status") or "failed" in told:
+            return
+        if "run" in told:
+            run = Folder(Path(told["run"]))
+            if run.status == "killed":
+                again = f"`resolvent federate run --resume {run.id}` goes on"
+                raise Killed(f"the server's side of run {run.id} was killed; {again}")
+            return
         with suppress(InputError):  # the server may be starting again
             status = self.status()
-            told = self.told()
-            if status.startswith(OVER) and not told.get("status") and "failed" not in told:
-                run = f"; `resolvent federate run --resume {Path(told['run']).name}` goes on" if "run" in told else ""
-                raise Killed(f"the server's side of the run ended ({status}), see .federation/superexec.log{run}")
+            if status.startswith(OVER) and not self.told():
+                raise Killed(f"the server's side of the run ended ({status}); see .federation/superexec.log")
 
     def status(self) -> str:
         """What Flower says of it."""

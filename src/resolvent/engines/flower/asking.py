@@ -50,6 +50,7 @@ class Asking:
         self._replied: set[str] = set()
         self._up = self._down = 0
         self._gone: set[str] = set()
+        self._since: dict[str, str] = {}
 
     @property
     def traffic(self) -> Traffic:
@@ -61,13 +62,20 @@ class Asking:
         return {sent.user for sent in self._sent.values()}
 
     def online(self) -> dict[int, int]:
-        """The nodes of the users who are online, by user. Whoever goes or comes back is noted."""
+        """The nodes of the users who are online, by user. Whoever goes or comes back is noted.
+
+        A node that was started again has lost the question that it was at: it is free to be asked anew.
+        """
         there = self.post.online()
-        for name in self._names:
+        for user, name in enumerate(self._names):
             if (name not in there) != (name in self._gone):
                 self._gone ^= {name}
                 self.note("gone" if name in self._gone else "back", user=name)
-        return {user: there[name] for user, name in enumerate(self._names) if name in there}
+            if name in there and self._since.setdefault(name, there[name].since) != there[name].since:
+                self._since[name] = there[name].since
+                self._sent = {message: sent for message, sent in self._sent.items() if sent.user != user}
+                self.note("restarted", user=name)
+        return {user: there[name].node for user, name in enumerate(self._names) if name in there}
 
     def ask(self, questions: Mapping[int, Question], online: Mapping[int, int]) -> set[int]:
         """Send questions to users who are online: those who could be asked."""

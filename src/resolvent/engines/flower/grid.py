@@ -24,6 +24,13 @@ class Reply(NamedTuple):
     error: str | None
 
 
+class Online(NamedTuple):
+    """A node that is online: its number, and since when, which changes when the node is started again."""
+
+    node: int
+    since: str
+
+
 class Post:
     """Sends and collects. `known`: names of users by public key; whoever has another key is never asked.
 
@@ -33,12 +40,12 @@ class Post:
     def __init__(self, grid: Any, known: Mapping[bytes, str] | None = None) -> None:
         self._grid, self._known = grid, known
 
-    def online(self) -> dict[str, int]:
-        """The numbers of the users' nodes that are online now, by name."""
+    def online(self) -> dict[str, Online]:
+        """The users' nodes that are online now, by name."""
         nodes = list(self._grid.get_nodes())
         if self._known is None:
-            return {f"{node.node_id}": node.node_id for node in nodes}
-        return {self._known[node.public_key]: node.node_id for node in nodes if node.public_key in self._known}
+            return {f"{node.node_id}": _online(node) for node in nodes}
+        return {self._known[node.public_key]: _online(node) for node in nodes if node.public_key in self._known}
 
     def send(self, packets: Mapping[int, Packet], group: str) -> dict[int, str]:
         """Send packets by the number of their node: the ids of the messages that could be sent."""
@@ -57,6 +64,10 @@ class Post:
         """The replies to these messages that have come by now."""
         wanted = list(ids)
         return [_reply(message) for message in self._grid.pull_messages(wanted)] if wanted else []
+
+
+def _online(node: Any) -> Online:
+    return Online(node.node_id, str(getattr(node, "last_activated_at", "")))
 
 
 def _reply(message: Any) -> Reply:
