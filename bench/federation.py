@@ -121,7 +121,7 @@ def plain_fedavg(project: Project, federation: Federation, dim: int, rounds: int
         if status.startswith("finished") and not times.is_file():
             raise SystemExit(f"Flower's FedAvg ended: {status}")
         time.sleep(0.5)
-    return np.diff(json.loads(times.read_text())).tolist()  # type: ignore[no-any-return]
+    return [float(x) for x in np.diff(json.loads(times.read_text()))]
 
 
 def ours(project: Project, algorithm: str, rounds: int) -> list[float]:
@@ -132,7 +132,7 @@ def ours(project: Project, algorithm: str, rounds: int) -> list[float]:
         f"[run]\nrounds = {rounds}\n"
     )
     done = running.begin(project, project.runs).wait()
-    return done.history()["seconds"].diff().dropna().tolist()  # type: ignore[no-any-return]
+    return [float(x) for x in done.history()["seconds"].diff().dropna()]
 
 
 def main() -> None:

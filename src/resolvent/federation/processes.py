@@ -75,18 +75,18 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
 
 def stop(*given: Process | None) -> None:
     """End processes and their groups, all at the same time: first politely, then surely."""
+    begun = [process for process in given if process is not None]
     for number in (signal.SIGTERM, signal.SIGKILL):
-        left = [process for process in given if process is not None and process.left]
+        left = [process for process in begun if process.left]
         for process in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.popen.pid, number)
         until = time.monotonic() + GRACE
         while any(process.left for process in left) and time.monotonic() < until:
             time.sleep(0.05)
-    for process in given:
-        if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.popen.wait(GRACE)
+    for process in begun:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.popen.wait(GRACE)
 
 
 def group_alive(group: int) -> bool:
