@@ -214,6 +214,13 @@ def _own(s: sections.OwnSection, seed: int) -> Task:
     return Task(problem, replace(s, name=f"{Path(path).absolute()}:{name}", sha256=sha256), threads=threads)
 
 
+def _federation(s: sections.FederationSection, seed: int) -> Task:
+    raise InputError(
+        "this run's users are on other machines: `resolvent federate run` begins such runs, and goes on with them "
+        "with --resume"
+    )
+
+
 LOADERS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Module]]] = {
     "mnist": (data.mnist, models.mnist_cnn),
     "fashion-mnist": (data.fashion_mnist, models.mnist_cnn),
@@ -225,6 +232,7 @@ TASKS: dict[type, Callable[[Any, int], Task]] = {
     sections.TableSection: _table,
     sections.ImagesSection: _images,
     sections.OwnSection: _own,
+    sections.FederationSection: _federation,
 }
 
 
