@@ -33,6 +33,9 @@ LIGHT = {"torch", "numpy", PACKAGE}
 # Third-party packages that a module may, beyond LIGHT, import at its top.
 HEAVY_AT_TOP: dict[str, set[str]] = {
     "cli": {"typer"},
+    "ui.api": {"fastapi"},
+    "ui.models": {"pydantic"},
+    "ui.server": {"fastapi"},
     "networks.stacked.triton_kernels": {"triton"},
     "networks.stacked.cpu_loops": {"numba"},
 }

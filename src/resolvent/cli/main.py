@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import resolvent
-from resolvent.cli import looking, many, output, reproducing, running
+from resolvent.cli import looking, many, output, reproducing, running, ui
 from resolvent.cli.output import ReaderLeft
 from resolvent.errors import BadAnswer, InputError, RoundFailed
 
@@ -48,7 +48,7 @@ def _options(
     """Options of every command."""
 
 
-for commands in (running.COMMANDS, many.COMMANDS, reproducing.COMMANDS, looking.COMMANDS):
+for commands in (running.COMMANDS, many.COMMANDS, reproducing.COMMANDS, looking.COMMANDS, ui.COMMANDS):
     for command, words in commands.items():
         app.command(epilog=words)(command)
 
