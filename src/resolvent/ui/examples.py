@@ -15,7 +15,8 @@ ROWS, REG = 40, 0.01
 BOWLS = [[[1.2, 0.0], [0.0, 0.4]], [[0.5, 0.3], [-0.2, 1.1]], [[0.8, -0.6], [0.3, 0.5]]]
 ANGLES, AROUND = [0.4, 2.5, 4.6], [2.0, 1.2]
 CURVATURES = [1.0, 3.0]
-CENTRE, RADIUS, NORMAL = [2.4, 1.5], 1.0, [0.5, 0.866]
+MIDDLE = 1.5
+CENTRE, RADIUS, NORMAL = [2.6, 1.4], 1.0, [0.45, -0.9]
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,16 @@ def _lasso_lines(s: Sizes) -> list[str]:
 
 
 def _line(s: Sizes) -> Any:
-    return rs.Quadratics(CURVATURES, [2 - s.heterogeneity, 2 + s.heterogeneity])
+    return rs.Quadratics(CURVATURES, [MIDDLE - s.heterogeneity, MIDDLE + s.heterogeneity])
 
 
 def _line_lines(s: Sizes) -> list[str]:
-    return [f"return rs.Quadratics({CURVATURES}, [2 - {s.heterogeneity!r}, 2 + {s.heterogeneity!r}])"]
+    centres = f"[{MIDDLE} - {s.heterogeneity!r}, {MIDDLE} + {s.heterogeneity!r}]"
+    return [f"return rs.Quadratics({CURVATURES}, {centres})"]
 
 
 def _line_picture(s: Sizes) -> list[dict[str, Any]]:
-    centres = (2 - s.heterogeneity, 2 + s.heterogeneity)
+    centres = (MIDDLE - s.heterogeneity, MIDDLE + s.heterogeneity)
     return [{"kind": "axis", "curvature": c, "centre": [x]} for c, x in zip(CURVATURES, centres, strict=True)]
 
 
