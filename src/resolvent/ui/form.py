@@ -47,6 +47,7 @@ WORDS = {
     "anderson.on": "Which sequence is accelerated.",
     "participation.probability": "The probability that a user takes part in a round.",
     "participation.size": "A fixed number of users per round.",
+    "participation.spread": "How much the time of an answer varies.",
     "participation.absent": "What absent users do: hold converges, paper is Algorithm 1 as printed.",
     "run.seed": "The seed of everything random.",
     "run.every": "Rounds between two rows of metrics.",

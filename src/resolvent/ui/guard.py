@@ -19,7 +19,8 @@ LARGEST = 1 << 16
 """Bytes of a request's body, at most."""
 COOKIE = "resolvent-token"
 POLICY = "; ".join((
-    "default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data: blob:", "connect-src 'self'",
+    "default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data: blob:",
+    "connect-src 'self'",
     "font-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
 ))  # fmt: skip
 """Scripts are those of this server alone. Styles may be inline, since Plotly writes its own into the page."""

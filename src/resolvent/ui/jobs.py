@@ -6,11 +6,13 @@ import json
 import os
 import platform
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +58,8 @@ class Jobs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._jobs: dict[str, Job] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="resolvent-ui-", ignore_cleanup_errors=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="resolvent-ui-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._lock = threading.Lock()
 
     def begin(self, tree: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +96,7 @@ class Jobs:
             if sum(job.process.poll() is None for job in self._jobs.values()) >= MOST:
                 raise Busy(f"{MOST} runs that this page has started are running; wait for one, or stop one")
             job_id = secrets.token_hex(4)
-            output = Path(self._folder.name) / job_id
+            output = self._folder / job_id
             with output.open("wb") as file:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "resolvent", *arguments, "--quiet", "--format", "json"],

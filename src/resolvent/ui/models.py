@@ -11,7 +11,8 @@ from resolvent.ui.examples import EXAMPLES, Sizes
 from resolvent.ui.explorer import Setup
 
 Number = float | None
-Value = bool | int | float | str | None
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Value = bool | Whole | float | Annotated[str, Field(max_length=400)] | None
 RunId = Annotated[str, Field(min_length=1, max_length=200)]
 
 

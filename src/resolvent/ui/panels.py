@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ class Panels:
         self._lock = threading.Lock()
         self._index: tuple[int, conduct.RunIndex] | None = None
         self._made: dict[tuple[int, str, str], dict[str, Any]] = {}
-        self._pictures = tempfile.TemporaryDirectory(prefix="resolvent-ui-", ignore_cleanup_errors=True)
+        self._pictures = Path(tempfile.mkdtemp(prefix="resolvent-ui-"))
+        weakref.finalize(self, shutil.rmtree, self._pictures, ignore_errors=True)
 
     def contents(self) -> list[dict[str, Any]]:
         """Every figure and its panels, and how many of a panel's runs are there."""
@@ -57,14 +60,14 @@ class Panels:
         """The picture of a panel, PNG."""
         self.panel(figure, key)
         try:
-            return (Path(self._pictures.name) / f"{figure}-{key}.png").read_bytes()
+            return (self._pictures / f"{figure}-{key}.png").read_bytes()
         except OSError:
             raise Unknown(f"there is no picture of {figure} {key}; its runs are missing") from None
 
     def _make(self, figure: Figure, panel: Panel, index: conduct.RunIndex) -> dict[str, Any]:
         made = conduct.make(figure, panel, index, lambda words: None, only_stored=True)
         with ONE_AT_A_TIME:
-            drawn = picture(made, Path(self._pictures.name), dpi=150)
+            drawn = picture(made, self._pictures, dpi=150)
         verdicts = [{"claim": claim.words, "said": verdict.said, "measured": verdict.numbers, "ours": claim.ours}
                     for claim, verdict in made.verdicts]  # fmt: skip
         heads, rows = ([], []) if panel.table is None or made.results is None else panel.table(made.results)

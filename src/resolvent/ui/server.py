@@ -12,6 +12,7 @@ from importlib import resources
 from importlib.metadata import version
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +23,9 @@ from resolvent.ui.api import Json, router
 from resolvent.ui.guard import Guard, Guarded, is_loopback
 from resolvent.ui.jobs import Busy, Conflict
 from resolvent.ui.store import Unknown
+
+if TYPE_CHECKING:
+    import uvicorn
 
 PAGES = {"/": "runs.html", "/run": "run.html", "/explorer": "explorer.html", "/paper": "paper.html"}
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
@@ -34,7 +38,7 @@ SHORTEST = 16
 def build(out: Path, guard: Guard) -> Guarded:
     """The application over a folder of runs."""
     app = FastAPI(title="Resolvent", version=resolvent.__version__, docs_url=None, redoc_url=None,
-                  openapi_url="/api/openapi.json", summary="Runs, the explorer and the reproduced paper.")  # fmt: skip
+                  openapi_url="/api/openapi.json", redirect_slashes=False, summary="Runs, the explorer and the reproduced paper.")  # fmt: skip
     app.include_router(router(out))
     _files(app)
 
@@ -114,10 +118,15 @@ def address(host: str, listener: socket.socket, guard: Guard) -> str:
     return place if guard.token is None else f"{place}?token={guard.token}"
 
 
-def serve(out: Path, listener: socket.socket, guard: Guard) -> None:
-    """Answer until interrupted."""
+def prepared(out: Path, guard: Guard) -> uvicorn.Server:
+    """The server, not yet running."""
     import uvicorn
 
-    config = uvicorn.Config(build(out, guard), log_level="warning", access_log=False, server_header=False,
-                            timeout_graceful_shutdown=1)  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listener])
+    config = uvicorn.Config(build(out, guard), log_level="warning", access_log=False, server_header=False, ws="none",
+                            lifespan="off", timeout_graceful_shutdown=1)  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def serve(out: Path, listener: socket.socket, guard: Guard) -> None:
+    """Answer until interrupted."""
+    prepared(out, guard).run(sockets=[listener])
