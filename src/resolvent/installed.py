@@ -43,4 +43,5 @@ FALLBACK = {
     "fast": ("numba",),
     "onnx": ("onnx", "onnxscript"),
     "flower": ("'flwr==1.41.*'", "cryptography"),
+    "ui": ("fastapi", "uvicorn", "matplotlib", "plotly", "pyarrow"),
 }

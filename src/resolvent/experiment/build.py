@@ -73,7 +73,7 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         task=made,
         scheme=_scheme(resolved),
         anderson=anderson,
-        participation=_participation(resolved),
+        participation=participation_of(resolved),
         stop=stop,
     )
     check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed)
@@ -154,7 +154,8 @@ def _local(config: Config, forward: bool) -> Any:
         return GradientSteps(**descent) if forward else GradientProx(lr=at.lr, **descent)
 
 
-def _participation(config: Config) -> Participation:
+def participation_of(config: Config) -> Participation:
+    """Who takes part, as a configuration says."""
     p = config.participation
     kinds = [name for name in ("probability", "size", "stragglers") if getattr(p, name) is not None]
     if len(kinds) > 1:
