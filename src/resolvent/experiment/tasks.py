@@ -81,9 +81,10 @@ def task(section: sections.ProblemSection, seed: int, threads: int | None = None
 
 def _penalised(made: Task, section: sections.ProblemSection) -> Task:
     """The task with the penalty that its section names; a column of ones as an intercept is not penalised."""
-    if section.penalty is None:
+    words = getattr(section, "penalty", None)
+    if words is None:
         return made
-    penalty, problem = parse_penalty(section.penalty), made.problem
+    penalty, problem = parse_penalty(words), made.problem
     if getattr(section, "intercept", False) and not len(getattr(problem, "intercepts", ())):
         penalty = penalty.free([problem.dim - 1])
     problem, beside = with_penalty(problem, None, penalty)
