@@ -55,7 +55,7 @@ def pooled(y: list[Any]) -> Any:
 
 def joined(estimator: Any) -> Any:
     """Coefficients and then intercepts, as models have them."""
-    intercept = np.atleast_1d(estimator.intercept_) if estimator.fit_intercept else []
+    intercept: Any = np.atleast_1d(estimator.intercept_) if estimator.fit_intercept else []
     return np.concatenate([np.ravel(estimator.coef_), intercept])
 
 
@@ -233,7 +233,7 @@ class TestManyFeatures:
 
     def test_least_squares_is_a_linear_model(self) -> None:
         S, b, _ = self.wide()
-        problem = rs.LeastSquares(S, b)
+        problem: Any = rs.LeastSquares(S, b)
         assert problem.matrix_free
         U = torch.from_numpy(np.random.default_rng(1).standard_normal((3, 520)))
         for s, y, u, x in zip(S, b, U, problem.prox(U, 3.0), strict=True):
@@ -254,18 +254,18 @@ class TestManyFeatures:
         rng = np.random.default_rng(3)
         A = [rng.standard_normal((40, 60)) for _ in range(3)]
         y = [rng.integers(0, 10, 40) for _ in range(3)]
-        wide, whole = rs.Softmax(A, y, reg=1.0), rs.Softmax(A, y, reg=1.0)
+        wide: Any = rs.Softmax(A, y, reg=1.0)
         assert wide.matrix_free
         U = torch.from_numpy(rng.standard_normal((3, 600)))
         x = wide.prox(U, 0.7)
-        torch.testing.assert_close(x + 0.7 * whole.grad(x), U, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(x + 0.7 * wide.grad(x), U, rtol=1e-10, atol=1e-10)
         run = rs.solve(wide, "fedpi", rounds=60, anderson=5)
         assert run.history.gap.iloc[-1] <= 1e-9 * wide.fstar
         assert run.history.stationarity.iloc[-1] < 1e-2
 
 
 def test_gaps_of_softmax_have_digits() -> None:
-    """Against differences of values in double double: the divergences of rows, by mpmath-free exact sums."""
+    """Near the minimiser they are half the curvature times the distance squared."""
     problem, _ = softmax(Data(6), True)
     v = torch.from_numpy(np.random.default_rng(0).standard_normal(problem.dim))
     w = problem.minimiser
@@ -300,14 +300,15 @@ def test_a_prox_of_quantile_regression_is_within_its_bound(seed: int) -> None:
     for size in (1.0, 1e-2, 1e-4):
         for _ in range(30):
             x = found.x + size * rng.standard_normal(d)
-            away = np.linalg.norm(x - found.x) - found.error
+            away = float(np.linalg.norm(x - found.x)) - found.error
             assert F(x) >= least - found.excess + max(0.0, away) ** 2 / 2 - 1e-12 * (1 + abs(least))
 
 
 def test_quantiles_of_one_row_per_user_have_a_formula() -> None:
     rng = np.random.default_rng(0)
     A, b = rng.standard_normal((5, 1, 3)), rng.standard_normal((5, 1))
-    problem, deviations = rs.Quantile(A, b), rs.AbsoluteDeviations(A[:, 0], b[:, 0])
+    problem: Any = rs.Quantile(A, b)
+    deviations: Any = rs.AbsoluteDeviations(A[:, 0], b[:, 0])
     assert problem.closed_form
     U = torch.from_numpy(rng.standard_normal((5, 3)))
     torch.testing.assert_close(problem.prox(U, 2.0), deviations.prox(U, 1.0), rtol=1e-12, atol=1e-12)
@@ -369,7 +370,8 @@ class TestWeights:
     b = ([4.0], [0.0, 0.0, 0.0])
 
     def test_rows_and_users_mean_the_same_for_sums_and_means(self) -> None:
-        rows, users = (rs.LeastSquares(list(self.A), list(self.b), weights=name) for name in ("rows", "users"))
+        made: Any = [rs.LeastSquares(list(self.A), list(self.b), weights=name) for name in ("rows", "users")]
+        rows, users = made
         assert float(rows.minimiser) == pytest.approx(1.0)  # the mean of all rows
         assert float(users.minimiser) == pytest.approx(2.0)  # the mean of the users' means
         network = torch.nn.Linear(1, 1)
@@ -418,7 +420,7 @@ class TestInput:
             "a list with one matrix per user": lambda: rs.Logistic(sp.csr_array(A[0]), [1, 1]),
         }.items():
             with pytest.raises(InputError, match=words):
-                make()  # type: ignore[no-untyped-call]
+                make()
 
     def test_classes_that_nobody_holds_have_scores_too(self) -> None:
         problem = rs.Softmax([np.eye(2)], [[3, 1]], classes=[1, 2, 3], reg=1.0)
