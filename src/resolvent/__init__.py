@@ -9,6 +9,7 @@ True
 from typing import TYPE_CHECKING, Any
 
 from resolvent import data, theory
+from resolvent.data.held_out import HeldOut
 from resolvent.errors import (
     DivergenceWarning,
     DoubtfulResult,
@@ -30,26 +31,34 @@ from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, Ne
 from resolvent.problems.custom import Custom
 from resolvent.problems.deviations import AbsoluteDeviations
 from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.huber import Huber
 from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
+from resolvent.problems.poisson import Poisson
+from resolvent.problems.quantile import Quantile
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.problems.simplex import Simplex
+from resolvent.problems.softmax.model import Softmax
+from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
-from resolvent.solving.stopping import Stop
+from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory.explain import Explanation, explain
 
 if TYPE_CHECKING:
+    from resolvent.experiment.opening import open_run as open
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
+    from resolvent.report.plotting import plot
 
 __version__ = "0.1.0"
 
 __all__ = [
     "L1",
     "L2",
+    "STOP",
     "TABLE",
     "AbsoluteDeviations",
     "AffineSet",
@@ -69,6 +78,8 @@ __all__ = [
     "GradientSteps",
     "HalfSquares",
     "Halfspace",
+    "HeldOut",
+    "Huber",
     "Indicators",
     "InputError",
     "LeastSquares",
@@ -79,13 +90,17 @@ __all__ = [
     "NewtonProx",
     "ObtuseCone",
     "Orthant",
+    "Poisson",
     "Quadratics",
+    "Quantile",
     "ResolventWarning",
     "Round",
     "Run",
     "Scheme",
     "Simplex",
+    "Softmax",
     "SolvesAnotherProblem",
+    "SquaredHinge",
     "State",
     "Stop",
     "Stragglers",
@@ -100,6 +115,8 @@ __all__ = [
     "make_least_squares",
     "make_logistic",
     "models",
+    "open",
+    "plot",
     "plus_minus",
     "reflect_gradient",
     "reflect_prox",
@@ -117,6 +134,14 @@ def __getattr__(name: str) -> Any:
         from resolvent.networks.problem import Neural
 
         return Neural
+    if name == "open":
+        from resolvent.experiment.opening import open_run
+
+        return open_run
+    if name == "plot":
+        from resolvent.report.plotting import plot
+
+        return plot
     if name == "models":
         from resolvent.networks import models
 

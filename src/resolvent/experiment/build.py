@@ -62,6 +62,8 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
     a, run = resolved.anderson, resolved.run
     with within("anderson"):
         anderson = Anderson(a.memory, on=a.on, safeguard=a.safeguard)
+    with within("stop"):
+        stop = resolved.stop.made
     built = Experiment(
         config=resolved,
         fingerprint=fingerprint(resolved),
@@ -69,7 +71,7 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         scheme=_scheme(resolved),
         anderson=anderson,
         participation=_participation(resolved),
-        stop=resolved.stop if resolved.stop != Stop() else None,
+        stop=stop,
     )
     check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed)
     return built

@@ -88,6 +88,15 @@ class Present(NamedTuple):
     """How many take part, wherever they live."""
 
 
+class Look(NamedTuple):
+    """What is asked for when models are inspected, beside their values."""
+
+    held_out: bool = True
+    """Whether metrics on validation and test data are."""
+    judge: Callable[[str, list[tuple[Any, Any]], str | None], dict[str, float]] | None = None
+    """Further metrics: of the data's name, each user's (outputs, targets) as arrays, and the loss's name."""
+
+
 class Traffic(NamedTuple):
     """Bytes that have really moved since the engine was opened."""
 
@@ -193,5 +202,8 @@ class Engine(Protocol):
         ...
 
     def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
-        """More of one round's models, global (1, d) and local, where users have more to say; None where not."""
+        """More of one round's models, global (1, d) and local, where users have more to say; None where not.
+
+        An engine whose users have held-out data may take a Look as a fourth argument: what of it is wanted.
+        """
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -42,6 +42,8 @@ class Round(NamedTuple):
     """When the round was closed, in seconds since the run began, where the engine keeps time."""
     meeting: Met | None = None
     """Where users met, before any extrapolation."""
+    look: Callable[[Round], dict[str, float]] | None = None
+    """Computes `metrics`, where a run has more to say than the engine."""
 
     @property
     def number(self) -> int:
@@ -57,6 +59,21 @@ class Round(NamedTuple):
     def model(self) -> Tensor:
         """mean(z), (1, d), or the prox of g of it; with Anderson, of the last accepted point."""
         return self.state.w
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The value and gap of the model, and what is measured on validation and test data, computed when asked for."""
+        if self.look is not None:
+            return self.look(self)
+        found = self.engine.inspect(self.state.w, self.state.p, self.state.memory)
+        if found is not None:
+            return found
+        return {name: float(values[0]) for name, values in self.engine.measure(self.state.w).items()}
+
+    @property
+    def value(self) -> float:
+        """f of the model."""
+        return self.metrics["value"]
 
     @property
     def certified(self) -> bool:

@@ -21,7 +21,7 @@ from resolvent.problems.callables import (
     as_row_function,
 )
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import objective, select, weighted
+from resolvent.problems.problem import objective, select, short, weighted
 
 
 class Custom:
@@ -37,6 +37,8 @@ class Custom:
     Before a run begins, the functions and claims are compared with each other at a few random points, and refused where
     they contradict each other (`resolvent.problems.verify`). `check=False` leaves this out.
     """
+
+    __repr__ = short
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor
 from resolvent.errors import refuse
 from resolvent.problems.constraint import TOL
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select
+from resolvent.problems.problem import select, short
 from resolvent.problems.sets import ConvexSet
 
 SEEN, BEYOND = 1e3, 10.0
@@ -33,6 +33,8 @@ class Indicators:
     convex = True
     closed_form = True
     lipschitz = None
+
+    __repr__ = short
 
     def __init__(
         self,

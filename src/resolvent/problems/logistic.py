@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError
+from resolvent.problems.linear.loss import check_labels
 from resolvent.problems.linear.model import LinearModel
 from resolvent.problems.newton.objective import Floats
 
@@ -50,8 +50,7 @@ class LogisticLoss:
         self.b, self.minus_b = b, -b
 
     def check(self) -> None:
-        if not bool((self.b.abs() == 1).all()):
-            raise InputError("b holds other values than -1 and +1, but those are the two labels (0/1: use 2*b - 1)")
+        check_labels(self.b)
 
     def value(self, t: Tensor) -> Tensor:
         return softplus(self.minus_b * t)
@@ -129,6 +128,9 @@ class WeightedLogistic:
 
     def slope_size(self, t: Floats) -> Floats:
         return np.abs(self.slope(t))
+
+    def least_curvature(self, t: Floats, reach: Floats) -> Floats:
+        return self.weight * sigmoid(np.abs(t) + reach) * sigmoid(-np.abs(t) - reach)
 
     def shows_no_minimum(self, t: Floats) -> bool:
         """Every row is on the right side: these predictors separate the data."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from resolvent.errors import refuse, whole
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select
+from resolvent.problems.problem import select, short
 
 
 class Quadratics:
@@ -25,6 +25,8 @@ class Quadratics:
     offers = frozenset({"value", "grad", "prox", "hessian"})
     convex = True
     closed_form = True
+
+    __repr__ = short
 
     def __init__(self, curvature: Any, centre: Any, weights: Any = None, *, penalty: Any = None) -> None:
         self.penalty = penalty
@@ -107,6 +109,8 @@ class HalfSquares:
     offers = frozenset({"value", "grad", "prox", "hessian"})
     convex = True
     closed_form = True
+
+    __repr__ = short
 
     def __init__(
         self, users: int, dim: int = 1, shift: Any = None, weights: Any = None, *, penalty: Any = None

@@ -18,6 +18,8 @@ PLAIN = 40
 """Steps without softening: a good start needs a handful."""
 STEPS = 400
 COOLING = 0.03
+RIDGES = (1e-2, 1e-4, 1e-6, 1e-8, 1e-10)
+"""Of the largest curvature that a coordinate can have."""
 FINAL = 16.0
 """Where curvatures jump, steps go on until the error is at most so many times what rounding contributes to it."""
 
@@ -55,9 +57,21 @@ def _minimise(objective: Objective, start: Floats) -> Certified:
     """From the start, and from 0 with softened losses where that does not get there."""
     with np.errstate(all="ignore"):
         found = _descend(objective, start, soft=False)
-        if np.isfinite(found.error) or not np.any(objective.ridge):  # without a ridge there may be nothing to find
+        if np.isfinite(found.error):
+            return found
+        if objective.loss.curvature_rate is None and objective.least_ridge == 0:
+            return _by_ridges(objective, start)
+        if not np.any(objective.ridge):  # there may be nothing to find
             return found
         return _descend(objective, np.zeros_like(start), soft=True)
+
+
+def _by_ridges(objective: Objective, z: Floats) -> Certified:
+    """Where some points have no curvature at all: with ridges that fall to the objective's own."""
+    most = float(np.abs(objective.loss.largest_curvature @ np.square(objective.C)).max(initial=0)) or 1.0
+    for share in RIDGES:
+        z = _descend(replace(objective, ridge=objective.ridge + share * most), z, soft=False).z
+    return _descend(objective, z, soft=False)
 
 
 def _descend(objective: Objective, z: Floats, soft: bool) -> Certified:

@@ -48,6 +48,10 @@ class WeightedLoss(Protocol):
         """What the rounding errors of the slopes are relative to."""
         ...
 
+    def least_curvature(self, t: Floats, reach: Floats) -> Floats:
+        """A lower bound of omega_j phi_j'' within `reach` of t."""
+        ...
+
     def shows_no_minimum(self, t: Floats) -> bool:
         """Whether the sum of the losses falls for ever in the direction of these predictors."""
         ...
