@@ -15,14 +15,14 @@ from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, confi
 from resolvent.cli.output import Format, say
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError, refuse
-from resolvent.experiment.conduct import Outcome
+from resolvent.experiment.conduct import Outcome, check_made_here
 from resolvent.runs import Folder
 
 ProblemName = Annotated[
     str,
     typer.Argument(
         metavar="PROBLEM",
-        help=f"A file of data, {', '.join(PROBLEMS)}, a TOML file, or file.py:function.",
+        help=f"A file of data (CSV, Parquet, LIBSVM, npz), {', '.join(PROBLEMS)}, a TOML file, or file.py:function.",
         autocompletion=lambda incomplete: [name for name in PROBLEMS if name.startswith(incomplete)],
     ),
 ]
@@ -100,6 +100,7 @@ def fork(
     if options["preset"] is not None:
         refuse("--preset", options["preset"], "a fork has the settings of its run: change them with --set")
     source = runs.find(name, out)
+    check_made_here(source)
     base = {section: dict(keys) for section, keys in sound(source).config.items()}
     base["problem"].pop("sha256", None)  # the file as it is now
     config = configs.read(configs.with_values(base, assignments(options)))
