@@ -49,7 +49,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"problem", "products", "room"},
         {"inputs", "newton", "constraint", "sparse_rows"},
         {"rows", "sets", "simplex", "callables", "pinball"},
-        {"penalised", "penalty_words"},
+        {"penalised", "penalty_words", "linear_sets"},
         {"quadratic", "linear"},
         {"sparse_least_squares"},
         {

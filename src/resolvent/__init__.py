@@ -34,10 +34,11 @@ from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.huber import Huber
 from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.linear_sets import AffineSet, Halfspace, ObtuseCone
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
 from resolvent.problems.quantile import Quantile
-from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
+from resolvent.problems.sets import Ball, Box, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.problems.simplex import Simplex
 from resolvent.problems.softmax.model import Softmax
