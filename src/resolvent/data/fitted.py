@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from resolvent.data.target import COUNTS, NUMBERS, TWO, Target
+from resolvent.data.target import COUNTS, MANY, NUMBERS, TWO, Target
 from resolvent.errors import refuse
 from resolvent.problems.huber import Huber
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
+from resolvent.problems.softmax.model import Softmax
 from resolvent.problems.squared_hinge import SquaredHinge
 
 
@@ -24,6 +25,7 @@ class Kind(NamedTuple):
 KINDS = {
     "least-squares": Kind(NUMBERS, LeastSquares),
     "logistic": Kind(TWO, Logistic),
+    "softmax": Kind(MANY, Softmax),
     "poisson": Kind(COUNTS, Poisson),
     "huber": Kind(NUMBERS, Huber),
     "squared-hinge": Kind(TWO, SquaredHinge),
