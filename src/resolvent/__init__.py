@@ -36,9 +36,11 @@ from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
+from resolvent.problems.quantile import Quantile
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.problems.simplex import Simplex
+from resolvent.problems.softmax.model import Softmax
 from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
@@ -90,11 +92,13 @@ __all__ = [
     "Orthant",
     "Poisson",
     "Quadratics",
+    "Quantile",
     "ResolventWarning",
     "Round",
     "Run",
     "Scheme",
     "Simplex",
+    "Softmax",
     "SolvesAnotherProblem",
     "SquaredHinge",
     "State",

@@ -19,6 +19,7 @@ from resolvent.config.sections import AUTO, FITTED, PROBLEMS
 from resolvent.data import imputing
 from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
+from resolvent.problems.inputs import WEIGHTS
 from resolvent.runs import trust
 
 
@@ -90,6 +91,10 @@ FLAGS = (
          "Scale features to mean 0 and spread 1, by users' sums; usual for `run FILE`.", PROBLEM, switch=True),
     Flag("--intercept", "problem.intercept", "", "An intercept, which is not regularised; usual for `run FILE`.",
          PROBLEM, switch=True),
+    Flag("--weights", "problem.weights", "rows|users",
+         "Every row counts the same, or every user's mean does.", PROBLEM, True, WEIGHTS),
+    Flag("--delta", "problem.delta", "NUMBER", "Huber's: the residual from which on the loss is linear.", PROBLEM),
+    Flag("--quantile", "problem.quantile", "Q", "Which quantile, between 0 and 1.", PROBLEM),
     Flag("--positive", "problem.positive", "CLASS", "The class that is told from the others.", PROBLEM, True),
 )  # fmt: skip
 

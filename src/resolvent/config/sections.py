@@ -19,6 +19,7 @@ from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.participation import Bernoulli
 from resolvent.local.operators import GradientSteps, NewtonProx
 from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.inputs import WEIGHTS
 from resolvent.solving.solve import solve
 from resolvent.solving.stopping import Stop
 
@@ -56,11 +57,13 @@ if TYPE_CHECKING:
     EngineName = str
     AverageKind = str
     TableProblem = str
+    WeightsName = str
 else:
     ScheduleName = Literal[tuple(SCHEDULES)]
     EngineName = Literal[tuple(WRITTEN.get(name, name) for name in engines.ENGINES)]
     AverageKind = Literal[averaging.KINDS]
     TableProblem = Literal[(AUTO, *fitted.KINDS)]
+    WeightsName = Literal[WEIGHTS]
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,12 @@ class TableSection:
     """mean, median or most_frequent, or column=mean,column=most_frequent."""
     test: float | None = None
     test_users: tuple[str, ...] | None = None
+    weights: WeightsName | None = None
+    """rows: every row counts the same; users: every user's mean does. None: as the problem has it."""
+    delta: float | None = None
+    """Of Huber's loss: the residual from which on it is linear."""
+    quantile: float | None = None
+    """Of quantile regression."""
 
     def __post_init__(self) -> None:
         """Fill in what was left open, so that what is written to disk says it all."""
@@ -147,6 +156,8 @@ class ImagesSection:
     device: str = "cpu"
     autocast: Literal["bfloat16", "float16"] | None = None
     seed: int | None = None
+    weights: WeightsName | None = None
+    """As for tables."""
     penalty: str | None = None
     """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 

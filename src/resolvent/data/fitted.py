@@ -11,6 +11,7 @@ from resolvent.problems.huber import Huber
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
+from resolvent.problems.quantile import Quantile
 from resolvent.problems.softmax.model import Softmax
 from resolvent.problems.squared_hinge import SquaredHinge
 
@@ -25,10 +26,11 @@ class Kind(NamedTuple):
 KINDS = {
     "least-squares": Kind(NUMBERS, LeastSquares),
     "logistic": Kind(TWO, Logistic),
-    "softmax": Kind(MANY, Softmax),
     "poisson": Kind(COUNTS, Poisson),
     "huber": Kind(NUMBERS, Huber),
     "squared-hinge": Kind(TWO, SquaredHinge),
+    "quantile": Kind(NUMBERS, Quantile),
+    "softmax": Kind(MANY, Softmax),
 }
 """By name, as on the command line."""
 

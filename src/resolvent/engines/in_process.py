@@ -15,6 +15,8 @@ from resolvent.problems.problem import Problem, objective, select
 
 WIDE = 1000
 """The longest model whose mean Hessian is asked for: it has d^2 numbers, and its eigenvalues take d^3 operations."""
+LANCZOS = 16
+"""Products with the Hessian of a model that is longer than that."""
 NUMBERS = 1 << 24
 """In the Hessians that are held at a time."""
 
@@ -61,10 +63,37 @@ class InProcess(AllHere):
 
 
 def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The gradient (d,) and the Hessian (d, d) of f at w (1, d)."""
-    if not (problem.convex and {"grad", "hessian"} <= problem.offers and problem.dim <= WIDE):
+    """The gradient (d,) and the Hessian (d, d) of f at w (1, d); of long models in coordinates of a Krylov space."""
+    if not (problem.convex and {"grad", "hessian"} <= problem.offers):
         return None
-    return problem.weights @ problem.grad(w), _mean_hessian(problem, w)
+    if getattr(problem, "matrix_free", False):
+        return krylov(problem, w)
+    return None if problem.dim > WIDE else (problem.weights @ problem.grad(w), _mean_hessian(problem, w))
+
+
+def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient g (k,) and the Hessian H (k, k) of f at w (1, d), seen from g, H g, H^2 g, ... (Lanczos' method).
+
+    In those coordinates H is tridiagonal and g is along the first. Its eigenvalues are those of H that matter for g.
+    """
+    g, product = (problem.weights @ problem.grad(w)).unsqueeze(0), problem.hessian_times(w)
+    size = torch.linalg.vector_norm(g)
+    if not bool(torch.isfinite(size)) or float(size) == 0:
+        return size.reshape(1), size.new_zeros((1, 1))
+    basis, T = [g / size], size.new_zeros((LANCZOS, LANCZOS))
+    for k in range(LANCZOS):
+        v = (problem.weights @ product(basis[-1])).unsqueeze(0)
+        T[k, k] = (v * basis[-1]).sum()
+        Q = torch.cat(basis)
+        for _ in range(2):  # against round-off
+            v = v - (v @ Q.T) @ Q
+        beta = torch.linalg.vector_norm(v)
+        if k + 1 == LANCZOS or not float(beta) > 1e-10 * float(T[k, k]):
+            break
+        T[k, k + 1] = T[k + 1, k] = beta
+        basis.append(v / beta)
+    many = len(basis)
+    return torch.nn.functional.pad(size.reshape(1), (0, many - 1)), T[:many, :many]
 
 
 def _mean_hessian(problem: Any, w: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ def _table(s: sections.TableSection, seed: int) -> Task:
         )
     if table.kind == "least-squares" and s.reg is not None:
         refuse("problem.reg", s.reg, "least squares has none: give --penalty l2:T")
-    problem = table.problem(table.kind, **({} if s.reg is None else {"reg": s.reg}))
+    problem = table.problem(table.kind, **_numbers(s, table.kind))
     L = closed_forms.curvatures(problem)[1]
     path = str(Path(s.data).absolute())  # so that it is found from any folder
     section = replace(s, name=table.kind, data=path, sha256=sha256)
@@ -143,6 +143,16 @@ def _table(s: sections.TableSection, seed: int) -> Task:
         partition["names"] = list(table.users)
     eta = 1 / L if 0 < L < math.inf else None
     return Task(problem, section, eta=eta, partition=partition, test=table.held_out)
+
+
+def _numbers(s: sections.TableSection, kind: str) -> dict[str, Any]:
+    """What was asked for beside the table, by the names of the problem's arguments."""
+    own = {"huber": ("delta",), "quantile": ("quantile",)}.get(kind, ())
+    for name in ("delta", "quantile"):
+        if name not in own and getattr(s, name) is not None:
+            refuse(f"problem.{name}", getattr(s, name), f"{kind} has none: leave it out")
+    asked = {"reg": s.reg, "weights": s.weights, "delta": s.delta, "q": s.quantile}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _imputing(words: str | None) -> str | dict[str, str] | None:
@@ -171,7 +181,9 @@ def _images(s: sections.ImagesSection, seed: int) -> Task:
         torch.manual_seed(seed)
         model = network()
     cast = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(s.autocast or "")
-    problem = Neural(model, training, device=s.device, validation=validation, test=test, autocast=cast)
+    problem = Neural(
+        model, training, weights=s.weights, device=s.device, validation=validation, test=test, autocast=cast
+    )
     section = replace(s, folder=None if s.folder is None else str(Path(s.folder).absolute()))
     parted = _held(parts, y.numpy())
     return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=parted, factory=network.__name__)

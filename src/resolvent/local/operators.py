@@ -21,6 +21,7 @@ from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Plain
 from resolvent.local.descent import accelerated, descend, gradients, optimise
 from resolvent.local.law import Law, Target, UserFacts
+from resolvent.local.matrix_free import MatrixFreeNewton
 from resolvent.local.newton import Newton
 from resolvent.local.quadratic import Filter
 from resolvent.local.training import Trained
@@ -72,6 +73,10 @@ class NewtonProx:
     with an error above 1e-8 (1 + |u|) is computed again with a line search and a certificate of its error; one that
     cannot be had to 1e-8 (1 + |u| + |p|) even so raises BadAnswer, as do a hessian that is none and an f that is not
     convex, where they show. A run's State has the bounds on the users' errors in `error`.
+
+    Models of many parameters (softmax, sparse rows) are solved by conjugate gradients, without d x d matrices. A prox
+    is then as precise as 1e-2 of the way that its u has gone since the last round, or tol: it becomes exact as a run
+    settles.
     """
 
     tol: float = 5e-13
@@ -87,6 +92,8 @@ class NewtonProx:
         return laws.of_prox(alpha, beta, eta, exact=self.tol <= SHARP)
 
     def bind(self, problem: Any, steady: bool) -> Bound:
+        if getattr(problem, "matrix_free", False):
+            return MatrixFreeNewton(problem, self.tol)
         if not by_rows(problem):
             check_room(problem)
         return Newton(problem, self.tol)

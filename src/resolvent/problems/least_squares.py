@@ -21,12 +21,15 @@ from resolvent.problems.quadratic.affine import Affine, prox_share
 from resolvent.problems.quadratic.decomposition import decompose
 from resolvent.problems.quadratic.pooled import Pooled, balanced, pooled
 from resolvent.problems.rows import as_data
+from resolvent.problems.sparse_least_squares import SparseLeastSquares
+from resolvent.problems.sparse_rows import is_sparse
 
 
 class LeastSquares:
     """Least squares over users of any sizes, weights and ranks.
 
-    A is (users, rows, d) and b (users, rows), or lists of matrices and vectors of unequal lengths; NumPy or torch.
+    A is (users, rows, d) and b (users, rows), or lists of matrices and vectors of unequal lengths; NumPy, torch,
+    pandas, polars or, in lists, SciPy sparse.
     One eigendecomposition per user, computed once, serves everything: values, gradients, prox at any eta, constants.
     It and every sum are in float64. Rows in float32 stay so in memory, and the answers are in float32 too. With
     `intercept` there is one more parameter, the last, which `penalty` does not touch.
@@ -38,13 +41,20 @@ class LeastSquares:
 
     __repr__ = short
 
+    def __new__(cls, A: Any = None, *args: Any, **keywords: Any) -> Any:
+        """Sparse rows have no dense decompositions: they are a linear model, solved by Newton's method."""
+        if cls is LeastSquares and isinstance(A, (list, tuple)) and any(is_sparse(a) for a in A):
+            return SparseLeastSquares(A, *args, **keywords)
+        return super().__new__(cls)
+
     def __init__(self, A: Any, b: Any, weights: Any = None, *, intercept: bool = False, penalty: Any = None) -> None:
         self.rows = as_data(A, b)
         self.intercept, self.penalty = bool(intercept), penalty
         if self.intercept:
             self.rows = self.rows.with_ones()
-        like = self.rows.buckets[0].A
-        self._lam = as_weights(weights, self.rows.users, torch.empty((), dtype=FLOAT, device=like.device))
+        like = self.rows.buckets[0].b
+        double = torch.empty((), dtype=FLOAT, device=like.device)
+        self._lam = as_weights(weights, self.rows.users, double, self.rows.sizes)
         self.weights = self._lam.to(like.dtype)
         self.spectrum = decompose(self.rows)
 

@@ -34,6 +34,9 @@ class Squares:
     def derivatives(self, t: Floats) -> tuple[Floats, Floats]:
         return t - self.target, np.ones_like(t)
 
+    def least_curvature(self, t: Floats, reach: Floats) -> Floats:
+        return np.ones_like(t)
+
     def slope_size(self, t: Floats) -> Floats:
         return np.asarray(np.abs(t) + np.abs(self.target), np.float64)
 
