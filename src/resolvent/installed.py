@@ -33,4 +33,5 @@ FALLBACK = {
     "parquet": ("pyarrow",),
     "tensorboard": ("tensorboard",),
     "fast": ("numba",),
+    "onnx": ("onnx", "onnxscript"),
 }
