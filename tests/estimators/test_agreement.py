@@ -94,6 +94,8 @@ PAIRS = {
         "counts",
     ),
 }
+COSTLY = ("softmax", "elastic logistic")
+"""Left out where there are more columns than rows."""
 UNPENALISED = {
     "least squares": Pair(lambda **k: FederatedLinearRegression(**k), lambda **k: LinearRegression(**k), "numbers"),
     "plain logistic": Pair(
@@ -126,8 +128,7 @@ def agree(ours: Any, theirs: Any, scale: Floats | float) -> None:
     assert ours.optimality_ <= ours.tol
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name in PAIRS for seed in range(3 - (name in COSTLY))])
 def test_penalised(name: str, seed: int) -> None:
     pair, made = PAIRS[name], data(seed)
     more = {"fit_intercept": seed != 1}
