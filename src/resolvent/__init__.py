@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
     from resolvent.report.plotting import plot
+    from resolvent.solving.seeds import solve_seeds
 
 __version__ = "0.1.0"
 
@@ -122,6 +123,7 @@ __all__ = [
     "reflect_prox",
     "schedules",
     "solve",
+    "solve_seeds",
     "theory",
 ]
 
@@ -146,4 +148,8 @@ def __getattr__(name: str) -> Any:
         from resolvent.networks import models
 
         return models
+    if name == "solve_seeds":
+        from resolvent.solving.seeds import solve_seeds
+
+        return solve_seeds
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
