@@ -26,7 +26,9 @@ class ConvexSet(Protocol):
     """A closed convex set of R^dim."""
 
     @property
-    def dim(self) -> int: ...
+    def dim(self) -> int | None:
+        """None: of any dimension."""
+        ...
 
     def project(self, x: Tensor) -> Tensor:
         """The nearest point of the set to each x, (..., d)."""
