@@ -94,7 +94,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "engines": [{"facts", "delayed"}, {"in_process"}, {"debug"}],
     "solving": [
         {"stopping", "metrics", "divergence", "progress", "description"},
-        {"evaluating", "patience", "predicting"},
+        {"evaluating", "patience", "predicting", "recording"},
         {"run"},
         {"history"},
         {"monitor"},

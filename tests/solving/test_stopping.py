@@ -110,7 +110,7 @@ class Leaving:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
 
-    def __call__(self, happened: rs.Round, row: Any, remembered: Any, ending: Any, best: Any, kept: Any) -> None:
+    def __call__(self, happened: rs.Round, row: Any, remembered: Any, ending: Any, best: Any, kept: Any = None) -> None:
         done = happened.number == 9
         due = done or happened.number in (1, 2, 4, 6, 8)
         if row is not None and not due:  # what the last round of a shorter run has beside
