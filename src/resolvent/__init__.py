@@ -22,6 +22,7 @@ from resolvent.iteration import schedules
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
+from resolvent.iteration.penalties import L1, L2, ElasticNet
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
@@ -35,8 +36,11 @@ from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
+from resolvent.problems.quantile import Quantile
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
+from resolvent.problems.simplex import Simplex
+from resolvent.problems.softmax.model import Softmax
 from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
@@ -48,10 +52,13 @@ if TYPE_CHECKING:
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
     from resolvent.report.plotting import plot
+    from resolvent.solving.seeds import solve_seeds
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "L1",
+    "L2",
     "STOP",
     "TABLE",
     "AbsoluteDeviations",
@@ -63,6 +70,7 @@ __all__ = [
     "Custom",
     "DivergenceWarning",
     "DoubtfulResult",
+    "ElasticNet",
     "Everyone",
     "ExactProx",
     "Explanation",
@@ -85,10 +93,13 @@ __all__ = [
     "Orthant",
     "Poisson",
     "Quadratics",
+    "Quantile",
     "ResolventWarning",
     "Round",
     "Run",
     "Scheme",
+    "Simplex",
+    "Softmax",
     "SolvesAnotherProblem",
     "SquaredHinge",
     "State",
@@ -112,6 +123,7 @@ __all__ = [
     "reflect_prox",
     "schedules",
     "solve",
+    "solve_seeds",
     "theory",
 ]
 
@@ -136,4 +148,8 @@ def __getattr__(name: str) -> Any:
         from resolvent.networks import models
 
         return models
+    if name == "solve_seeds":
+        from resolvent.solving.seeds import solve_seeds
+
+        return solve_seeds
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,7 @@ from resolvent.config.sections import AUTO, FITTED, PROBLEMS
 from resolvent.data import imputing
 from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
+from resolvent.problems.inputs import WEIGHTS
 from resolvent.runs import trust
 
 
@@ -70,6 +71,8 @@ FLAGS = (
     Flag("--validate-every", "run.validate_every", "N", "Rounds between two evaluations on held-out data.", RUN),
     Flag("--users", "problem.users", "N", "How many users.", PROBLEM),
     Flag("--dim", "problem.dim", "N", "Dimension of a generated problem.", PROBLEM),
+    Flag("--penalty", "problem.penalty", "KIND", "g beside the users' functions: l1:0.1, l2:T, elastic-net:L1:L2, "
+         "box:LOW:HIGH, orthant, simplex:TOTAL, ball:RADIUS.", PROBLEM, True),
     Flag("--rows", "problem.rows", "N", "Rows per user of a generated problem.", PROBLEM),
     Flag("--data", "problem.data", "FILE", "Your own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
     Flag("--device", "problem.device", "cpu|cuda", "Where a network is trained.", PROBLEM, True, ("cpu", "cuda")),
@@ -84,10 +87,14 @@ FLAGS = (
     Flag("--test-users", "problem.test_users", "USER,...", "Hold out these users whole.", PROBLEM, True),
     Flag("--impute", "problem.impute", "KIND", "Fill missing values: mean, median, most_frequent, or COLUMN=KIND,...",
          PROBLEM, True, tuple(imputing.KINDS)),
-    Flag("--standardise", "problem.standardise", "", "Scale features to mean 0 and spread 1, by users' sums.", PROBLEM,
-         switch=True),
+    Flag("--standardise", "problem.standardise", "",
+         "Scale features to mean 0 and spread 1, by users' sums; usual for `run FILE`.", PROBLEM, switch=True),
     Flag("--intercept", "problem.intercept", "", "An intercept, which is not regularised; usual for `run FILE`.",
          PROBLEM, switch=True),
+    Flag("--weights", "problem.weights", "rows|users",
+         "Every row counts the same, or every user's mean does.", PROBLEM, True, WEIGHTS),
+    Flag("--delta", "problem.delta", "NUMBER", "Huber's: the residual from which on the loss is linear.", PROBLEM),
+    Flag("--quantile", "problem.quantile", "Q", "Which quantile, between 0 and 1.", PROBLEM),
     Flag("--positive", "problem.positive", "CLASS", "The class that is told from the others.", PROBLEM, True),
 )  # fmt: skip
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from resolvent import engines
 from resolvent.data import dividing, fitted
+from resolvent.engines.flower.rule import Rule
 from resolvent.errors import refuse
 from resolvent.iteration import averaging, schedules
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.participation import Bernoulli
 from resolvent.local.operators import GradientSteps, NewtonProx
 from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.inputs import WEIGHTS
 from resolvent.solving.solve import solve
 from resolvent.solving.stopping import Stop
 
@@ -30,6 +32,7 @@ def _defaults(of: Callable[..., Any]) -> dict[str, Any]:
 
 SOLVE, ANDERSON, BERNOULLI = _defaults(solve), _defaults(Anderson), _defaults(Bernoulli)
 GRADIENT_STEPS, NEWTON_PROX = _defaults(GradientSteps), _defaults(NewtonProx)
+RULE = _defaults(Rule)
 MAKE_LEAST_SQUARES, MAKE_LOGISTIC = _defaults(make_least_squares), _defaults(make_logistic)
 SCHEDULES: dict[str, Callable[..., Any]] = {
     "constant": lambda eta, period: eta,
@@ -42,6 +45,8 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 """Schedules by name, made from eta and a period."""
 WRITTEN = {name: old for old, name in engines.SPELLINGS.items()}
 """Engines that configurations spell as the first ones did: fingerprints depend on it. Either spelling is read."""
+FLOWER = "flower"
+"""The engine of `resolvent federate`, which other commands cannot build."""
 ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
 SPELLINGS = {"run.engine": WRITTEN}
 """Other spellings of values, by key."""
@@ -56,11 +61,13 @@ if TYPE_CHECKING:
     EngineName = str
     AverageKind = str
     TableProblem = str
+    WeightsName = str
 else:
     ScheduleName = Literal[tuple(SCHEDULES)]
-    EngineName = Literal[tuple(WRITTEN.get(name, name) for name in engines.ENGINES)]
+    EngineName = Literal[(*(WRITTEN.get(name, name) for name in engines.ENGINES), FLOWER)]
     AverageKind = Literal[averaging.KINDS]
     TableProblem = Literal[(AUTO, *fitted.KINDS)]
+    WeightsName = Literal[WEIGHTS]
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,8 @@ class LeastSquaresSection:
     noise: float = MAKE_LEAST_SQUARES["noise"]
     shift: float = MAKE_LEAST_SQUARES["shift"]
     seed: int | None = None
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,8 @@ class LogisticSection:
     dim: int = MAKE_LOGISTIC["dim"]
     rows: int = MAKE_LOGISTIC["rows"]
     seed: int | None = None
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +113,8 @@ class TableSection:
     positive: float | str | None = None
     """Logistic regression on more than two classes: this one against the rest."""
     intercept: bool | None = None
-    """True for a problem that was named by its file alone, else false."""
-    standardise: bool = False
+    standardise: bool | None = None
+    """Both are true for a problem that was named by its file alone, else false."""
     reg: float | None = None
     seed: int | None = None
     user_column: str | None = None
@@ -113,10 +124,16 @@ class TableSection:
     """mean, median or most_frequent, or column=mean,column=most_frequent."""
     test: float | None = None
     test_users: tuple[str, ...] | None = None
+    weights: WeightsName | None = None
+    """rows: every row counts the same; users: every user's mean does. None: as the problem has it."""
+    delta: float | None = None
+    """Of Huber's loss: the residual from which on it is linear."""
+    quantile: float | None = None
+    """Of quantile regression."""
 
     def __post_init__(self) -> None:
         """Fill in what was left open, so that what is written to disk says it all."""
-        fill: dict[str, Any] = {"intercept": self.name == AUTO}
+        fill: dict[str, Any] = dict.fromkeys(("intercept", "standardise"), self.name == AUTO)
         if self.user_column is None:
             fill |= {"users": dividing.USERS, "partition": "iid"}
         for key, value in fill.items():
@@ -125,6 +142,8 @@ class TableSection:
 
     sha256: str | None = None
     """Of the file; filled in by the first run and checked by every later one."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +160,10 @@ class ImagesSection:
     device: str = "cpu"
     autocast: Literal["bfloat16", "float16"] | None = None
     seed: int | None = None
+    weights: WeightsName | None = None
+    """As for tables."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +173,34 @@ class OwnSection:
     name: str
     sha256: str | None = None
     """Of the file, as above."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
-ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection
+@dataclass(frozen=True)
+class FederationSection:
+    """Users on machines of their own, and when their rounds close: the section [federation] of `resolvent federate`."""
+
+    name: Literal["federation"] = "federation"
+    users: int = 3
+    weights: str = "pooled"
+    """"pooled": as if all rows lay in one place; "samples": by the nodes' numbers of rows; "equal"; or numbers by name,
+    "site-0=1, site-1=2"."""
+    close: float = RULE["close"]
+    """The share of those asked after whose answers a round closes."""
+    timeout: float = RULE["timeout"]
+    min_users: int = RULE["min_users"]
+    patience: float = RULE["patience"]
+    """Seconds to wait for `min_users` before the run stops, to be resumed."""
+    join: float = 600.0
+    """Seconds to wait for the users before the first round."""
+    max_norm: float | None = None
+    """The longest |p_i| that is believed; any finite one unless given."""
+    curvature: bool = False
+    """Whether an automatic eta may ask for users' gradients and Hessians."""
+
+
+ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from resolvent.data.target import NUMBERS, TWO, Target
+from resolvent.data.target import COUNTS, MANY, NUMBERS, TWO, Target
 from resolvent.errors import refuse
+from resolvent.problems.huber import Huber
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
+from resolvent.problems.poisson import Poisson
+from resolvent.problems.quantile import Quantile
+from resolvent.problems.softmax.model import Softmax
+from resolvent.problems.squared_hinge import SquaredHinge
 
 
 class Kind(NamedTuple):
@@ -21,6 +26,11 @@ class Kind(NamedTuple):
 KINDS = {
     "least-squares": Kind(NUMBERS, LeastSquares),
     "logistic": Kind(TWO, Logistic),
+    "poisson": Kind(COUNTS, Poisson),
+    "huber": Kind(NUMBERS, Huber),
+    "squared-hinge": Kind(TWO, SquaredHinge),
+    "quantile": Kind(NUMBERS, Quantile),
+    "softmax": Kind(MANY, Softmax),
 }
 """By name, as on the command line."""
 

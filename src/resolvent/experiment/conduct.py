@@ -310,7 +310,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             rounds=left,
             anderson=experiment.anderson,
             participation=experiment.participation,
-            engine=config.engine,
+            engine=experiment.engine or config.engine,
             seed=config.seed,
             start=recorder.state,
             stop=experiment.stop,

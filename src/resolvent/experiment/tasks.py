@@ -18,11 +18,14 @@ import torch
 
 from resolvent import data
 from resolvent.config import sections
+from resolvent.engines.penalty import WithPenalty
 from resolvent.errors import InputError, refuse
 from resolvent.networks import models
 from resolvent.networks.problem import Neural
 from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.penalty_words import parse_penalty
 from resolvent.problems.problem import Problem
+from resolvent.solving.penalties import with_penalty
 from resolvent.theory import closed_forms
 
 CORES = os.cpu_count() or 1
@@ -68,12 +71,24 @@ def task(section: sections.ProblemSection, seed: int, threads: int | None = None
     torch.set_num_threads(1 if isinstance(section, sections.OwnSection) or not threads or threads < 1 else threads)
     with within("problem"):
         try:
-            return made(section, seed)
+            return _penalised(made(section, seed), section)
         except InputError:
             raise
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:  # by NumPy or torch
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise InputError(f"the problem cannot be made ({why}); take fewer users, rows or features") from error
+
+
+def _penalised(made: Task, section: sections.ProblemSection) -> Task:
+    """The task with the penalty that its section names; a column of ones as an intercept is not penalised."""
+    words = getattr(section, "penalty", None)
+    if words is None:
+        return made
+    penalty, problem = parse_penalty(words), made.problem
+    if getattr(section, "intercept", False) and not len(getattr(problem, "intercepts", ())):
+        penalty = penalty.free([problem.dim - 1])
+    problem, beside = with_penalty(problem, None, penalty)
+    return replace(made, problem=problem if beside is None else WithPenalty(problem, beside))
 
 
 def _least_squares(s: sections.LeastSquaresSection, seed: int) -> Task:
@@ -109,7 +124,7 @@ def _table(s: sections.TableSection, seed: int) -> Task:
             test=s.test,
             test_users=s.test_users or (),
             impute=_imputing(s.impute),
-            standardise=s.standardise,
+            standardise=bool(s.standardise),
             intercept=bool(s.intercept),
             positive=s.positive,
             seed=seed if s.seed is None else s.seed,
@@ -118,9 +133,9 @@ def _table(s: sections.TableSection, seed: int) -> Task:
             partition=s.partition,
             kind=s.name,
         )
-    if s.name == "least-squares" and s.reg is not None:
-        refuse("problem.reg", s.reg, "least squares has none: leave it out")
-    problem = table.problem(table.kind, **({} if s.reg is None else {"reg": s.reg}))
+    if table.kind == "least-squares" and s.reg is not None:
+        refuse("problem.reg", s.reg, "least squares has none: give --penalty l2:T")
+    problem = table.problem(table.kind, **_numbers(s, table.kind))
     L = closed_forms.curvatures(problem)[1]
     path = str(Path(s.data).absolute())  # so that it is found from any folder
     section = replace(s, name=table.kind, data=path, sha256=sha256)
@@ -129,6 +144,16 @@ def _table(s: sections.TableSection, seed: int) -> Task:
         partition["names"] = list(table.users)
     eta = 1 / L if 0 < L < math.inf else None
     return Task(problem, section, eta=eta, partition=partition, test=table.held_out)
+
+
+def _numbers(s: sections.TableSection, kind: str) -> dict[str, Any]:
+    """What was asked for beside the table, by the names of the problem's arguments."""
+    own = {"huber": ("delta",), "quantile": ("quantile",)}.get(kind, ())
+    for name in ("delta", "quantile"):
+        if name not in own and getattr(s, name) is not None:
+            refuse(f"problem.{name}", getattr(s, name), f"{kind} has none: leave it out")
+    asked = {"reg": s.reg, "weights": s.weights, "delta": s.delta, "q": s.quantile}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _imputing(words: str | None) -> str | dict[str, str] | None:
@@ -157,7 +182,9 @@ def _images(s: sections.ImagesSection, seed: int) -> Task:
         torch.manual_seed(seed)
         model = network()
     cast = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(s.autocast or "")
-    problem = Neural(model, training, device=s.device, validation=validation, test=test, autocast=cast)
+    problem = Neural(
+        model, training, weights=s.weights, device=s.device, validation=validation, test=test, autocast=cast
+    )
     section = replace(s, folder=None if s.folder is None else str(Path(s.folder).absolute()))
     parted = _held(parts, y.numpy())
     return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=parted, factory=network.__name__)
@@ -188,6 +215,13 @@ def _own(s: sections.OwnSection, seed: int) -> Task:
     return Task(problem, replace(s, name=f"{Path(path).absolute()}:{name}", sha256=sha256), threads=threads)
 
 
+def _federation(s: sections.FederationSection, seed: int) -> Task:
+    raise InputError(
+        "this run's users are on other machines: `resolvent federate run` begins such runs, and goes on with them "
+        "with --resume"
+    )
+
+
 LOADERS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Module]]] = {
     "mnist": (data.mnist, models.mnist_cnn),
     "fashion-mnist": (data.fashion_mnist, models.mnist_cnn),
@@ -199,6 +233,7 @@ TASKS: dict[type, Callable[[Any, int], Task]] = {
     sections.TableSection: _table,
     sections.ImagesSection: _images,
     sections.OwnSection: _own,
+    sections.FederationSection: _federation,
 }
 
 

@@ -6,8 +6,10 @@ their g is 0 inside and infinite outside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -67,7 +69,11 @@ class ElasticNet:
         rest = v - self.l2.to(w) * w
         l1 = self.l1.to(w)
         off = torch.where(w == 0, (rest.abs() - l1).clamp_min(0), (rest - l1 * w.sign()).abs())
-        return torch.linalg.vector_norm(off, dim=-1)
+        return length(off)
+
+    def held(self, w: Tensor) -> Tensor:
+        """Which coordinates lie at a kink."""
+        return (w == 0) & (self.l1.to(w) > 0)
 
     def free(self, indices: Any) -> Penalty:
         return free(self, indices)
@@ -85,7 +91,7 @@ class ElasticNet:
 
 
 class L1(ElasticNet):
-    """g(w) = sum_j t_j |w_j|: the lasso's penalty, whose solutions have exact zeros. t: a number, or one per coordinate."""
+    """g(w) = sum_j t_j |w_j|, the lasso's penalty, with exact zeros. t: a number, or one per coordinate."""
 
     def __init__(self, t: Any) -> None:
         super().__init__(_strength(t, "t"), 0.0)
@@ -135,6 +141,13 @@ class Free:
         alone = torch.linalg.vector_norm(v[..., ~others], dim=-1)
         return torch.hypot(self.penalty.distance(w[..., others], v[..., others]), alone)
 
+    def held(self, w: Tensor) -> Tensor:
+        inside, own = self._others(w), held(self.penalty)
+        out = torch.zeros_like(w, dtype=torch.bool)
+        if own is not None:
+            out[..., inside] = own(w[..., inside])
+        return out
+
     def free(self, indices: Any) -> Penalty:
         return free(self.penalty, (*self.indices, *_indices(indices)))
 
@@ -156,6 +169,12 @@ def free(penalty: Penalty, indices: Any) -> Penalty:
     return Free(penalty, some) if some else penalty
 
 
+def held(penalty: Penalty) -> Callable[[Tensor], Tensor] | None:
+    """The function that says which coordinates of a point lie at a kink or a bound, where a penalty has one."""
+    found: Callable[[Tensor], Tensor] | None = getattr(penalty, "held", None)
+    return found
+
+
 def split(penalty: Penalty) -> tuple[Penalty, tuple[int, ...]]:
     """The penalty without its free coordinates, and those."""
     return (penalty.penalty, penalty.indices) if isinstance(penalty, Free) else (penalty, ())
@@ -167,6 +186,15 @@ def penalty_of(facts: Any) -> Penalty | None:
     return None if penalty is None else fitting(penalty, facts)
 
 
+def penalised(problem: Any, penalty: Any) -> Any:
+    """The same problem with this penalty; what it has computed of its minimum is forgotten."""
+    made = copy(problem)
+    for name in [name for name in vars(made) if isinstance(getattr(type(made), name, None), cached_property)]:
+        del made.__dict__[name]
+    made.penalty = penalty
+    return made
+
+
 def fitting(penalty: Any, facts: Any) -> Penalty:
     """A penalty, checked, with the intercepts of these users free."""
     if not isinstance(penalty, Penalty):
@@ -176,6 +204,12 @@ def fitting(penalty: Any, facts: Any) -> Penalty:
     found: Penalty = penalty if intercepts is None else penalty.free(intercepts)
     found.check(int(facts.dim))
     return found
+
+
+def length(x: Tensor) -> Tensor:
+    """The norm of each row."""
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return norms
 
 
 def _indices(given: Any) -> Sequence[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, ResolventWarning, refuse
 from resolvent.iteration.engine import Look
 from resolvent.networks.choice import propose, verified
 from resolvent.networks.cuda_graphs import Captured
@@ -20,7 +21,7 @@ from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
 from resolvent.networks.inputs import as_user_data
 from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
-from resolvent.networks.mean_losses import mean_loss
+from resolvent.networks.mean_losses import is_sum, mean_loss
 from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.thread_pool import one_thread
 from resolvent.networks.streamed import Placement
@@ -36,6 +37,9 @@ class Neural:
     """Any nn.Module over users' own data.
 
     users: (x, y) arrays, data sets or DataLoaders, one per user. loss: of (output, target), a mean over rows.
+    weights: one number per user, "rows" (every row counts the same) or "users" (every user's mean does, as with None).
+    A DataLoader says which rows a user has and how they are read. Its batch size is how many are read at a time and its
+    shuffling is ignored: minibatches are the local operator's, as in rs.GradientSteps(steps, batch=32).
     validation, test: as users, or one (x, y) for all. autocast: torch.bfloat16, for example.
 
     The vector holds the parameters that require a gradient, in the order of `model.parameters()`; the module itself is
@@ -68,9 +72,15 @@ class Neural:
         kind = first.dtype if dtype is None else dtype
         self.start = self.layout.flatten(model).to(where, kind)
         self.mean = mean_loss(loss)
+        if is_sum(loss):
+            words = (
+                'loss is a sum over rows (reduction="sum"), but f_i is a mean over rows: step sizes grow with the '
+                "number of rows, and minibatches and weights count rows otherwise; pass a loss that is a mean"
+            )
+            warnings.warn(words, ResolventWarning, stacklevel=2)
         placement = Placement(where, kind, self.mean is not None and self.mean.classes, self.mean is not None)
         self.data = as_user_data(users, "users", placement)
-        self.weights = as_weights(weights, len(self.data.sizes), self.start)
+        self.weights = as_weights(weights, len(self.data.sizes), self.start, self.data.sizes, mean=True)
         self.loss = loss
         proposed = propose(model, loss, where, kind, autocast)
         check_fits(proposed.plain, self.start, self.data, self.mean, "users")

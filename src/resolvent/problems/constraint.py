@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.iteration.penalties import Penalty, free
+from resolvent.iteration.penalties import Penalty, free, length
 
 TOL = 1e-9
 """How far outside a set, as a length, a point may lie and still be called inside."""
@@ -22,7 +22,7 @@ class Constraint:
     def value(self, w: Tensor) -> Tensor:
         """0 inside and infinite outside, to within rounding."""
         tol = TOL if w.dtype == torch.float64 else TOL_SINGLE
-        size = 1 + torch.linalg.vector_norm(w, dim=-1)
+        size = 1 + length(w)
         scaled: Any = self
         inside = torch.stack([scaled.contains(x, tol * float(s)) for x, s in _rows(w, size)]).reshape(w.shape[:-1])
         return torch.zeros_like(size).masked_fill(~inside, torch.inf)
@@ -36,11 +36,11 @@ class Constraint:
         """The distance of v to the normal cone at w: the length of its projection onto the tangent cone."""
         along: Tensor = self.tangent(w, v)  # type: ignore[attr-defined]
         outside = torch.isinf(self.value(w))
-        return torch.linalg.vector_norm(along, dim=-1).masked_fill(outside, torch.inf)
+        return length(along).masked_fill(outside, torch.inf)
 
     def free(self, indices: Any) -> Penalty:
         """The same constraint on the other coordinates."""
-        return free(self, indices)  # type: ignore[arg-type]
+        return free(self, indices)
 
     def check(self, dim: int) -> None:
         """A set given by numbers fits any length; others their own."""

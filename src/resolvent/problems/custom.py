@@ -167,8 +167,8 @@ class Custom:
 
     @cached_property
     def fstar(self) -> float | None:
-        if self.minimiser is None or "value" not in self._answers:
-            return None
+        if self.minimiser is None or "value" not in self._answers or self.penalty is not None:
+            return None  # `minimiser` is that of f alone
         return float(weighted(self.weights, self.value(self.minimiser)))
 
     def gap(self, W: Tensor) -> Tensor | None:

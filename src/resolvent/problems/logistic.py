@@ -44,6 +44,7 @@ class LogisticLoss:
     largest_slope = 1.0
     largest_curvature = 0.25
     curvature_rate = 1.0
+    least = 0.0
 
     def __init__(self, b: Tensor) -> None:
         self.b, self.minus_b = b, -b

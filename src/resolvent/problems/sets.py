@@ -70,6 +70,9 @@ class Box(Constraint):
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         return ((x >= self.low.to(x) - tol) & (x <= self.high.to(x) + tol)).all(-1)
 
+    def held(self, x: Tensor) -> Tensor:
+        return (x <= self.low.to(x)) | (x >= self.high.to(x))
+
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         upwards = torch.where(x <= self.low.to(x), v.clamp_min(0), v)
         return torch.where(x >= self.high.to(x), upwards.clamp_max(0), upwards)
@@ -94,6 +97,9 @@ class Orthant(Constraint):
 
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         return (x >= -tol).all(-1)
+
+    def held(self, x: Tensor) -> Tensor:
+        return x <= 0
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         return torch.where(x <= 0, v.clamp_min(0), v)

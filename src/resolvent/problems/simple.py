@@ -71,16 +71,19 @@ class Quadratics:
         return self.curvature
 
     @property
-    def minimiser(self) -> Tensor:
+    def minimiser(self) -> Tensor | None:
+        """None with a penalty."""
         pull = self.weights * self.curvature
-        return pull @ self.centre / pull.sum()
+        return pull @ self.centre / pull.sum() if self.penalty is None else None
 
     @property
-    def fstar(self) -> float:
-        return float(self.weights @ self.value(self.minimiser))
+    def fstar(self) -> float | None:
+        return None if self.minimiser is None else float(self.weights @ self.value(self.minimiser))
 
-    def gap(self, W: Tensor) -> Tensor:
+    def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f* = sum_i lambda_i curvature_i / 2 |w - w*|^2: a square, so that nothing cancels near w*."""
+        if self.minimiser is None:
+            return None
         return self.weights @ self.curvature / 2 * (points(W, self) - self.minimiser).square().sum(1)
 
 
@@ -106,7 +109,6 @@ class HalfSquares:
     offers = frozenset({"value", "grad", "prox", "hessian"})
     convex = True
     closed_form = True
-    fstar = 0.0
 
     __repr__ = short
 
@@ -150,10 +152,16 @@ class HalfSquares:
         return torch.zeros_like(self.weights)
 
     @property
-    def minimiser(self) -> Tensor:
-        """The smallest point, in every coordinate, that is not below any user's shift."""
-        return self.shift.amax(0)
+    def minimiser(self) -> Tensor | None:
+        """The smallest point, in every coordinate, that is not below any user's shift; None with a penalty."""
+        return self.shift.amax(0) if self.penalty is None else None
 
-    def gap(self, W: Tensor) -> Tensor:
+    @property
+    def fstar(self) -> float | None:
+        return 0.0 if self.penalty is None else None
+
+    def gap(self, W: Tensor) -> Tensor | None:
         """f itself, since f* = 0."""
+        if self.penalty is not None:
+            return None
         return torch.stack([self.weights @ self.value(w) for w in points(W, self)])

@@ -28,7 +28,11 @@ class Simplex(Constraint):
         return (x - _level(x, torch.zeros_like(x, dtype=torch.bool), self.total)).clamp_min(0)
 
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
-        return (x >= -tol).all(-1) & ((x.sum(-1) - self.total).abs() <= tol * x.shape[-1] ** 0.5)
+        summed: Tensor = (x.sum(-1) - self.total).abs() <= tol * x.shape[-1] ** 0.5
+        return summed & (x >= -tol).all(-1)
+
+    def held(self, x: Tensor) -> Tensor:
+        return x <= 0
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         """The nearest direction that sums to zero and does not fall where x is 0."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from resolvent import engines
 from resolvent.data.held_out import HeldOut
 from resolvent.engines.delayed import delayed, forget_delays
+from resolvent.engines.penalty import Penalising, WithPenalty
 from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError, refuse, whole
 from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate
@@ -22,6 +23,7 @@ from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.checkpoint import moved
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.participation import Participation, as_participation
+from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.rounds import rounds as the_rounds
 from resolvent.iteration.scheme import Number, Scheme
@@ -36,6 +38,7 @@ from resolvent.problems.verify import verify
 from resolvent.solving.description import describe, settings
 from resolvent.solving.evaluating import check_engine, evaluations
 from resolvent.solving.monitor import Monitor, Recorder
+from resolvent.solving.penalties import check_penalty, meeting, with_penalty
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
 from resolvent.solving.stopping import STOP, Stop
@@ -63,6 +66,7 @@ def solve(
     test: HeldOut | None = None,
     metrics: Mapping[str, Callable[[Any, Any], float]] | Iterable[str] | None = None,
     validate_every: int | None = None,
+    penalty: Penalty | None = None,
     recorder: Recorder | None = None,
     explanation: Explanation | None = None,
 ) -> Run:
@@ -79,6 +83,7 @@ def solve(
     metrics: names ("accuracy", "auc", "log_loss", "rmse") or functions of (truth, scores) by name.
     validate_every: metrics are computed in the first row, in rounds that it divides and in the last, and are NaN in
     other rows.
+    penalty: rs.L1(t), rs.Box(low, high), ..., where the problem has none: the objective is sum_i lambda_i f_i + g.
     recorder: is given every round before the next begins; `resolvent.runs.Recorder` stores them on disk.
     explanation: where arguments were checked and explained already, what was said; neither is then done again.
 
@@ -100,7 +105,9 @@ def solve(
     }
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
     accelerating = _acceleration(anderson, accelerate)
+    problem, beside = with_penalty(problem, engine, penalty)
     known, scheme = _facts(problem, engine, scheme)
+    known = known if beside is None else WithPenalty(known, beside)
     _check_hooks(stop, callback)
     if explanation is None:
         check(known, scheme, taking_part, rounds, every, average, seed)
@@ -108,13 +115,21 @@ def solve(
         _warn(explanation)
     measured = evaluations(known, validation, test, metrics, validate_every)
     operator = choice.local_operator(scheme, known)
-    where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
+    built = engines.build(engine, problem, operator, scheme.steady)
+    where = delayed(built if beside is None else Penalising(built, beside), taking_part)
     check_engine(where, measured)
     with where:
         state = _begin(where, scheme, taking_part, accelerating, start)
         _verify(problem, scheme, state)
         loop = the_rounds(
-            where, scheme, state, participation=taking_part, accelerate=accelerating, seed=seed, average=average
+            where,
+            scheme,
+            state,
+            participation=taking_part,
+            accelerate=accelerating,
+            meet=meeting(known, operator),
+            seed=seed,
+            average=average,
         )
         monitor = Monitor(
             where, scheme.name, every, average is not None, stop, recorder, state, measured, validate_every
@@ -220,6 +235,7 @@ def check(
     operator = choice.local_operator(scheme, problem)
     participation.check(problem.users)
     choice.check(operator, problem)
+    check_penalty(problem, scheme)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'

@@ -53,21 +53,27 @@ class Explanation:
     """Why no theorem does; empty where one does."""
     personal: str
     findings: tuple[Finding, ...]
+    penalty: str = ""
+    """g at the meeting point; empty where there is none."""
 
     @property
     def problem(self) -> str:
         """What is solved, as a phrase."""
         about = "" if self.exactly else "about "
         if self.solves == ORIGINAL:
-            return f"{about}the original problem, min sum_i lambda_i f_i"
+            return f"{about}the original problem, min sum_i lambda_i f_i{self._plus}"
         if self.solves == REGULARISED:
-            envelopes = f"min sum_i lambda_i env_eta f_i (Moreau envelopes) at eta = {self.eta_eff:g}"
+            envelopes = f"min sum_i lambda_i env_eta f_i (Moreau envelopes) at eta = {self.eta_eff:g}{self._plus}"
             return f"{about}the regularised problem, {envelopes}"
         return (
             "something that is not known"
             if self.solves == UNKNOWN
             else "neither the original nor a regularised problem"
         )
+
+    @property
+    def _plus(self) -> str:
+        return f" + g, g = {self.penalty}" if self.penalty else ""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -114,6 +120,7 @@ def explain(
         why=promised.why,
         personal=_personal(setting, aim),
         findings=findings,
+        penalty="" if setting.penalty is None else str(setting.penalty),
     )
 
 
@@ -154,7 +161,8 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
     if aim.solves == REGULARISED:
         what = f"{scheme.name} at eta = {scheme.eta} does not solve the original problem but"
         advice = "take rs.fedpi for the original problem, or eta = rs.schedules.harmonic(...)"
-        yield Finding(SolvesAnotherProblem, f"{what} {_regularised(setting, aim)}", advice)
+        plus = "" if setting.penalty is None else ", plus g"
+        yield Finding(SolvesAnotherProblem, f"{what} {_regularised(setting, aim)}{plus}", advice)
     elif aim.solves == NEITHER:
         words = f"the fixed points of {scheme} solve neither the original nor a regularised problem"
         words += f": {aim.why}" if aim.why else ""

@@ -11,35 +11,33 @@ from torch import Tensor
 
 from resolvent.problems.linear.loss import Loss
 from resolvent.problems.problem import weighted
-from resolvent.problems.products import times_rows
-from resolvent.problems.rows import Rows
+from resolvent.problems.rows import Bucket, Rows
+from resolvent.problems.sparse_rows import SparseBucket
 
 NEAR_BY, FAR_OFF = 1e-6, 1e-3
 """Gaps relative to |f*|. Up to the first a gap is a divergence; beyond the second no divergence is computed."""
 
 
 class DoubleBucket(NamedTuple):
-    """The rows, mask, weights and losses of a bucket's users in float64."""
+    """The rows, weights and losses of a bucket's users in float64."""
 
-    A: Tensor
-    mask: Tensor | None
+    rows: Bucket | SparseBucket
     lam: Tensor
     loss: Loss
 
+    @property
+    def mask(self) -> Tensor | None:
+        return self.rows.mask
+
     def predictors(self, w: Tensor) -> Tensor:
-        return times_rows(self.A, w.expand(len(self.A), -1))
+        return self.rows.margins(torch.atleast_2d(w))
 
 
 def in_double(rows: Rows, weights: Tensor, loss: Callable[[Tensor], Loss]) -> list[DoubleBucket]:
     """Every bucket in float64: the data themselves, without a copy, where they are in float64."""
     lam = weights.double()
     return [
-        DoubleBucket(
-            bucket.A.double(),
-            None if bucket.mask is None else bucket.mask.double(),
-            lam if bucket.who is None else lam[bucket.who],
-            loss(bucket.b.double()),
-        )
+        DoubleBucket(bucket.double(), lam if bucket.who is None else lam[bucket.who], loss(bucket.b.double()))
         for bucket in rows.buckets
     ]
 

@@ -41,6 +41,8 @@ class Loss(Protocol):
         where there is none, as where phi'' jumps."""
         ...
 
+    # `least`, a lower bound on phi, is read where a loss has it: it helps to certify a minimum with a penalty.
+
     def check(self) -> None:
         """Refuse targets that this loss cannot have."""
         ...

@@ -62,9 +62,16 @@ def minimum(
     needed = 8 * (3 * n * d + 3 * min(n, d) ** 2)
     if needed > room():
         return Minimum.unknown(f"finding the minimum takes {gib(needed)}, and this machine has {gib(room())}")
-    C, target = (np.concatenate(parts).astype(np.float64, copy=False) for parts in zip(*users, strict=True))
-    rows = StackedRows(C, target, np.repeat(weights, [len(A) for A, _ in users]), loss)
+    rows = stacked(users, weights, loss)
     return _without_ridge(rows) if not np.any(ridge) else _with_ridge(rows.objective(ridge))
+
+
+def stacked(
+    users: Sequence[tuple[Any, Any]], weights: Sequence[float], loss: Callable[[Floats, Floats], WeightedLoss]
+) -> StackedRows:
+    """All users' rows, one below the other, in float64."""
+    C, target = (np.concatenate(parts).astype(np.float64, copy=False) for parts in zip(*users, strict=True))
+    return StackedRows(C, target, np.repeat(weights, [len(A) for A, _ in users]), loss)
 
 
 def _with_ridge(objective: Objective) -> Minimum:
