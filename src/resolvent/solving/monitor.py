@@ -51,10 +51,10 @@ class Monitor:
         self._every, self._stop, self._recorder = every, stop, recorder
         self._validate_every = every if validate_every is None else validate_every
         self._seconds, self._last = remembered.seconds, begun
-        self._known = bool(getattr(recorder, "columns", ()))
+        self._known = recorder is not None and bool(recorder.columns)
         self._recorded = False
         self._figures: tuple[int, dict[str, float]] | None = None
-        left = getattr(recorder, "kept", None)
+        left = None if recorder is None else recorder.kept
         self._patience = patience(stop, left, remembered.waited, engine.facts.device)
         self._earlier = 0 if recorder is not None else begun.round
         self._moved: Round | None = None
@@ -135,7 +135,7 @@ class Monitor:
         self._consider()
         ending = self._diverged(self._last.round + 1, str(error))
         if self._recorder is not None:
-            self._recorder.give_up(None, self.state, self.remembered, ending, *self._also)
+            self._recorder.give_up(None, self.state, self.remembered, ending, self.kept)
         return ending
 
     # --- what it consists of -----------------------------------------------------------------------------------------
@@ -228,15 +228,10 @@ class Monitor:
     def _tell(self, recorder: Recorder, happened: Round, row: dict[str, Any] | None, ending: Ending | None) -> None:
         best, remembered = self._divergence.best, self.remembered
         if ending is not None and ending.status == "diverged":
-            recorder.give_up(row, self.state, remembered, ending, *self._also)
+            recorder.give_up(row, self.state, remembered, ending, self.kept)
             return
         other = None if best is happened.state else best
-        recorder(self.marked(happened), row, remembered, ending, other, *self._also)
-
-    @property
-    def _also(self) -> tuple[Any, ...]:
-        """What recorders of runs that stop by a metric are told beside."""
-        return () if self.kept is None else (self.kept,)
+        recorder(self.marked(happened), row, remembered, ending, other, self.kept)
 
 
 def _bytes(state: State) -> int:

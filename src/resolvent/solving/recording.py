@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
-from resolvent.solving.stopping import Ending
+from resolvent.solving.stopping import Best, Ending
 
 
 class MonitorState(NamedTuple):
@@ -21,11 +21,7 @@ class MonitorState(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Takes every round before the next one begins, so that a run can outlive its process.
-
-    For runs that stop by a metric it has two more attributes, `kept`, the best model by it when the run was left, and
-    `columns`, those of the rows that are stored; and its methods take the best model as a last argument.
-    """
+    """Takes every round before the next one begins, so that a run can outlive its process."""
 
     @property
     def remembered(self) -> MonitorState:
@@ -37,6 +33,16 @@ class Recorder(Protocol):
         """The best state when the run was left."""
         ...
 
+    @property
+    def kept(self) -> Best | None:
+        """The best model by a metric when the run was left."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the rows that are stored; none where there are no rows yet."""
+        ...
+
     def __call__(
         self,
         happened: Round,
@@ -44,10 +50,14 @@ class Recorder(Protocol):
         remembered: MonitorState,
         ending: Ending | None,
         best: State | None,
+        kept: Best | None,
     ) -> None:
-        """A round, its row where it has one, the ending where it is the last, and the best state if another is."""
+        """A round, its row where it has one, the ending where it is the last, the best state if another is, and the
+        best model by a metric."""
         ...
 
-    def give_up(self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending) -> None:
+    def give_up(
+        self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending, kept: Best | None
+    ) -> None:
         """The run has diverged: the best state is what remains of it, and this row the last one."""
         ...
