@@ -130,7 +130,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "solving": [
         {"penalties", "stopping", "metrics", "divergence", "progress", "description"},
-        {"evaluating", "patience", "predicting"},
+        {"evaluating", "patience", "predicting", "recording"},
         {"run"},
         {"history"},
         {"monitor"},
