@@ -16,6 +16,8 @@ from resolvent.federation import deployment, keys
 from resolvent.federation.processes import Process, start, stop
 from resolvent.federation.project import Project, Server
 
+CONFIG = "config.json"
+"""The node_config that a node was last started with."""
 BUILDING = 600.0
 """Seconds that building the problem may take."""
 
@@ -38,6 +40,7 @@ class NodeProcesses:
         self._short = Path(tempfile.mkdtemp(prefix="rs-"))  # paths of sockets must be short
         self._socket = self._short / "node"
         self.config = {"name": name, **config}
+        (self.state / CONFIG).write_text(json.dumps(self.config))
         self.worker: Process | None = None
         self.supernode: Process | None = None
 
