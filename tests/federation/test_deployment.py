@@ -150,7 +150,7 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
     keys.make_node(project, "site-0")
     with server_of(project) as federation:
         server, online = federation.server, list[str]()
-        refused = ("SuperNode ID", "refused", "disconnected", "CERTIFICATE_VERIFY_FAILED", "rror")
+        refused = ("SuperNode ID", "refused", "disconnected", "CERTIFICATE_VERIFY_FAILED", "Exit Code")
 
         def tried(log: str) -> None:
             online.extend(status for status in control.nodes(project, server).values() if status == "online")
