@@ -41,5 +41,7 @@ FALLBACK = {
     "parquet": ("pyarrow",),
     "tensorboard": ("tensorboard",),
     "fast": ("numba",),
+    "onnx": ("onnx", "onnxscript"),
     "flower": ("'flwr==1.41.*'", "cryptography"),
+    "ui": ("fastapi", "uvicorn", "matplotlib", "plotly", "pyarrow"),
 }

@@ -9,9 +9,9 @@ from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.runs.recorder import Recorder
 from resolvent.solving.monitor import MonitorState
-from resolvent.solving.stopping import Ending
+from resolvent.solving.stopping import Best, Ending
 
-Stored = tuple[Round, dict[str, Any] | None, MonitorState, State | None]
+Stored = tuple[Round, dict[str, Any] | None, MonitorState, State | None, Best | None]
 
 
 class OneBehind:
@@ -39,22 +39,30 @@ class OneBehind:
         remembered: MonitorState,
         ending: Ending | None,
         best: State | None,
+        kept: Best | None,
     ) -> None:
         self._pass_on(None)
-        self._held = (happened, row, remembered, best)
+        self._held = (happened, row, remembered, best, kept)
         if ending is not None:
             self._engine.settle()
             self._pass_on(ending)
 
-    def give_up(self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending) -> None:
+    def give_up(
+        self,
+        row: dict[str, Any] | None,
+        best: State,
+        remembered: MonitorState,
+        ending: Ending,
+        kept: Best | None,
+    ) -> None:
         self._pass_on(None)
-        self._recorder.give_up(row, best, remembered, ending)
+        self._recorder.give_up(row, best, remembered, ending, kept)
 
     def _pass_on(self, ending: Ending | None) -> None:
         if self._held is None:
             return
-        (happened, row, remembered, best), self._held = self._held, None
-        self._recorder(happened, row and self._complete(happened.state, row), remembered, ending, best)
+        (happened, row, remembered, best, kept), self._held = self._held, None
+        self._recorder(happened, row and self._complete(happened.state, row), remembered, ending, best, kept)
 
     def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:
         """The row with what users have said of its models by now."""
