@@ -130,7 +130,8 @@ class Node:
         figures: dict[str, float] = {}
         if "inspect" in self.problem.offers:
             own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
-            figures |= self.problem.inspect(w, memory.get(PERSONAL, w), own)
+            found = self.problem.inspect(w, memory.get(PERSONAL, w), own)
+            figures |= {name: value for name, value in found.items() if "spread" not in name}  # of one user: none
         elif "value" in self.problem.offers:
             figures["value"] = float(self.problem.value(w)[0])
         if self._metrics is not None:
