@@ -35,14 +35,18 @@ def drawn(seed: int) -> Setup:
     mixing = (float(row.alpha), float(row.beta), float(row.gamma)) if rng.random() < 0.7 else (1.3, 1.1, 0.8)
     presence = [{}, {"participation": 0.5, "absent": "hold"}, {"participation": 0.5, "absent": "paper"},
                 {"delays": 5.0}][rng.integers(4)]  # fmt: skip
-    sizes = Sizes(int(rng.integers(2, 5)), int(rng.integers(2, 5)), round(float(rng.random()), 2), 0.5, int(rng.integers(3)))
+    sizes = Sizes(
+        int(rng.integers(2, 5)), int(rng.integers(2, 5)), round(float(rng.random()), 2), 0.5, int(rng.integers(3))
+    )
     return Setup(name, sizes, *mixing, eta=round(example.eta[1] / (4 if forward else 1), 4), forward=forward,
                  schedule=str(rng.choice(list(SCHEDULES))), steps=int(rng.integers(1, 4)) if forward else 1,
                  anderson=int(rng.integers(0, 3)), rounds=12, **presence)  # type: ignore[arg-type]  # fmt: skip
 
 
 def columns(history: Any) -> dict[str, list[float | None]]:
-    names = [name for name in ("round", "eta", "value", "gap", "residual", "consensus", "stationarity") if name in history]
+    names = [
+        name for name in ("round", "eta", "value", "gap", "residual", "consensus", "stationarity") if name in history
+    ]
     return {name: [v if math.isfinite(v) else None for v in history[name]] for name in names}
 
 

@@ -31,7 +31,7 @@ def test_only_what_has_changed_is_read_again(copied: Path, monkeypatch: pytest.M
     store, read = Store(copied), []
     whole = stores.summary
     monkeypatch.setattr(stores, "summary", lambda run, running: (read.append(run.id), whole(run, running))[1])
-    changed, gone = store.refresh()
+    changed, _ = store.refresh()
     assert len(changed) == len(read) == len(folders(copied))
     assert (store.refresh(), len(read)) == (([], []), len(changed))
     fresh = make(copied, rounds=3)
@@ -131,7 +131,9 @@ def test_the_row_of_a_given_round(stored: Path) -> None:
     for number in (1, 7, 15):
         wanted = history[history["round"] == number].iloc[0].to_dict()
         found = last_row(run.metrics, number)
-        assert {k: v for k, v in found.items() if v is not None} == {k: v for k, v in wanted.items() if not math.isnan(v)}
+        assert {k: v for k, v in found.items() if v is not None} == {
+            k: v for k, v in wanted.items() if not math.isnan(v)
+        }
 
 
 def test_who_took_part_is_what_the_runs_counted(stored: Path) -> None:
