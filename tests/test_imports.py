@@ -33,6 +33,8 @@ LIGHT = {"torch", "numpy", PACKAGE}
 # Third-party packages that a module may, beyond LIGHT, import at its top.
 HEAVY_AT_TOP: dict[str, set[str]] = {
     "cli": {"typer"},
+    "sklearn": {"sklearn"},
+    "networks.stacked.triton_channels": {"triton"},
     "ui.api": {"fastapi"},
     "ui.models": {"pydantic"},
     "ui.server": {"fastapi"},

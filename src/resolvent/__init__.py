@@ -9,6 +9,7 @@ True
 from typing import TYPE_CHECKING, Any
 
 from resolvent import data, theory
+from resolvent.data.held_out import HeldOut
 from resolvent.errors import (
     DivergenceWarning,
     DoubtfulResult,
@@ -21,6 +22,7 @@ from resolvent.iteration import schedules
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
+from resolvent.iteration.penalties import L1, L2, ElasticNet
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
@@ -29,23 +31,35 @@ from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, Ne
 from resolvent.problems.custom import Custom
 from resolvent.problems.deviations import AbsoluteDeviations
 from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.huber import Huber
 from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
+from resolvent.problems.poisson import Poisson
+from resolvent.problems.quantile import Quantile
 from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
+from resolvent.problems.simplex import Simplex
+from resolvent.problems.softmax.model import Softmax
+from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
-from resolvent.solving.stopping import Stop
+from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory.explain import Explanation, explain
 
 if TYPE_CHECKING:
+    from resolvent.experiment.opening import open_run as open
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
+    from resolvent.report.plotting import plot
+    from resolvent.solving.seeds import solve_seeds
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "L1",
+    "L2",
+    "STOP",
     "TABLE",
     "AbsoluteDeviations",
     "AffineSet",
@@ -56,6 +70,7 @@ __all__ = [
     "Custom",
     "DivergenceWarning",
     "DoubtfulResult",
+    "ElasticNet",
     "Everyone",
     "ExactProx",
     "Explanation",
@@ -64,6 +79,8 @@ __all__ = [
     "GradientSteps",
     "HalfSquares",
     "Halfspace",
+    "HeldOut",
+    "Huber",
     "Indicators",
     "InputError",
     "LeastSquares",
@@ -74,12 +91,17 @@ __all__ = [
     "NewtonProx",
     "ObtuseCone",
     "Orthant",
+    "Poisson",
     "Quadratics",
+    "Quantile",
     "ResolventWarning",
     "Round",
     "Run",
     "Scheme",
+    "Simplex",
+    "Softmax",
     "SolvesAnotherProblem",
+    "SquaredHinge",
     "State",
     "Stop",
     "Stragglers",
@@ -94,11 +116,14 @@ __all__ = [
     "make_least_squares",
     "make_logistic",
     "models",
+    "open",
+    "plot",
     "plus_minus",
     "reflect_gradient",
     "reflect_prox",
     "schedules",
     "solve",
+    "solve_seeds",
     "theory",
 ]
 
@@ -111,8 +136,20 @@ def __getattr__(name: str) -> Any:
         from resolvent.networks.problem import Neural
 
         return Neural
+    if name == "open":
+        from resolvent.experiment.opening import open_run
+
+        return open_run
+    if name == "plot":
+        from resolvent.report.plotting import plot
+
+        return plot
     if name == "models":
         from resolvent.networks import models
 
         return models
+    if name == "solve_seeds":
+        from resolvent.solving.seeds import solve_seeds
+
+        return solve_seeds
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

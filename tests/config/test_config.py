@@ -26,6 +26,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     """Anything that a key of this type may have."""
     if typing.get_origin(hint) is Literal:
         return st.sampled_from(typing.get_args(hint))
+    if hint == tuple[str, ...]:
+        return st.lists(WORDS).map(tuple)
     if options := typing.get_args(hint):
         return st.one_of(*map(values, options))
     return {
@@ -39,8 +41,6 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 def section(kind: type) -> st.SearchStrategy[Any]:
     keys = {name: values(hint) for name, hint in typing.get_type_hints(kind).items()}
-    if kind is rs.Stop:  # checks its numbers by itself
-        keys = dict.fromkeys(keys, st.none() | st.floats(0, allow_infinity=False))
     if kind is sections.OwnSection:
         keys["name"] = WORDS.map(lambda path: f"{path}.py:function")
     return st.builds(kind, **keys)

@@ -12,11 +12,14 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from resolvent import config as configs
+from resolvent import data
 from resolvent.cli.output import say
 from resolvent.config import Config
-from resolvent.config.sections import PROBLEMS
+from resolvent.config.sections import AUTO, FITTED, PROBLEMS
+from resolvent.data import imputing
 from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
+from resolvent.problems.inputs import WEIGHTS
 from resolvent.runs import trust
 
 
@@ -31,6 +34,8 @@ class Flag(NamedTuple):
     text: bool = False
     """Whether the value is text whatever it looks like."""
     choices: Collection[str] = ()
+    switch: bool = False
+    """Whether it stands alone, for true; with --no- before its name, for false."""
 
 
 PROBLEM, ALGORITHM, RUN = "Problem", "Algorithm", "Run"
@@ -60,14 +65,37 @@ FLAGS = (
     Flag("--stop-certificates", "stop.certificates", "NUMBER", "Stop when stationarity and consensus are at most this.",
          RUN),
     Flag("--stop-seconds", "stop.seconds", "NUMBER", "Stop after this many seconds of computing.", RUN),
+    Flag("--stop-metric", "stop.metric", "COLUMN", "Stop when this column, validation_loss say, no longer improves.",
+         RUN, True),
+    Flag("--patience", "stop.patience", "N", "With --stop-metric: evaluations without improvement to wait for.", RUN),
+    Flag("--validate-every", "run.validate_every", "N", "Rounds between two evaluations on held-out data.", RUN),
     Flag("--users", "problem.users", "N", "How many users.", PROBLEM),
     Flag("--dim", "problem.dim", "N", "Dimension of a generated problem.", PROBLEM),
+    Flag("--penalty", "problem.penalty", "KIND", "g beside the users' functions: l1:0.1, l2:T, elastic-net:L1:L2, "
+         "box:LOW:HIGH, orthant, simplex:TOTAL, ball:RADIUS.", PROBLEM, True),
     Flag("--rows", "problem.rows", "N", "Rows per user of a generated problem.", PROBLEM),
     Flag("--data", "problem.data", "FILE", "Your own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
     Flag("--device", "problem.device", "cpu|cuda", "Where a network is trained.", PROBLEM, True, ("cpu", "cuda")),
     Flag("--target", "problem.target", "COLUMN", "The column to predict.", PROBLEM),
     Flag("--partition", "problem.partition", "KIND", "iid, dirichlet:0.3, shards:2, sorted:2, contiguous.", PROBLEM,
          True),
+    Flag("--user-column", "problem.user_column", "COLUMN", "The column that says whose row it is.", PROBLEM, True),
+    Flag("--drop", "problem.drop", "COLUMN,...", "Columns that are no features.", PROBLEM, True),
+    Flag("--categories", "problem.categories", "COLUMN,...", "Columns of codes: categories, though they hold numbers.",
+         PROBLEM, True),
+    Flag("--test", "problem.test", "SHARE", "Hold out this share of every user's rows, 0.2 say.", PROBLEM),
+    Flag("--test-users", "problem.test_users", "USER,...", "Hold out these users whole.", PROBLEM, True),
+    Flag("--impute", "problem.impute", "KIND", "Fill missing values: mean, median, most_frequent, or COLUMN=KIND,...",
+         PROBLEM, True, tuple(imputing.KINDS)),
+    Flag("--standardise", "problem.standardise", "",
+         "Scale features to mean 0 and spread 1, by users' sums; usual for `run FILE`.", PROBLEM, switch=True),
+    Flag("--intercept", "problem.intercept", "", "An intercept, which is not regularised; usual for `run FILE`.",
+         PROBLEM, switch=True),
+    Flag("--weights", "problem.weights", "rows|users",
+         "Every row counts the same, or every user's mean does.", PROBLEM, True, WEIGHTS),
+    Flag("--delta", "problem.delta", "NUMBER", "Huber's: the residual from which on the loss is linear.", PROBLEM),
+    Flag("--quantile", "problem.quantile", "Q", "Which quantile, between 0 and 1.", PROBLEM),
+    Flag("--positive", "problem.positive", "CLASS", "The class that is told from the others.", PROBLEM, True),
 )  # fmt: skip
 
 ALGORITHMS = "\n\n        ".join(["Algorithms:", *(f"- {name}: {row.about}" for name, row in TABLE.items())])
@@ -95,13 +123,14 @@ def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
     added = []
     for flag in FLAGS:
         option = typer.Option(
-            flag.option,
-            metavar=flag.metavar,
+            f"{flag.option}/--no-{flag.option.removeprefix('--')}" if flag.switch else flag.option,
+            metavar=flag.metavar or None,
             help=flag.help,
             rich_help_panel=flag.panel,
             autocompletion=_complete(flag.choices) if flag.choices else None,
         )
-        added.append(inspect.Parameter(_name(flag), keyword, default=None, annotation=Annotated[str | None, option]))
+        kind = bool | None if flag.switch else str | None
+        added.append(inspect.Parameter(_name(flag), keyword, default=None, annotation=Annotated[kind, option]))
     any_key = typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key of the configuration; repeatable.")
     added.append(inspect.Parameter("set_", keyword, default=None, annotation=Annotated[list[str] | None, any_key]))
     added.append(inspect.Parameter("trust", keyword, default=False, annotation=Trust))
@@ -123,6 +152,8 @@ def configurable(command: Callable[..., Any]) -> Callable[..., Any]:
 def tree(problem: str, options: Options) -> dict[str, Any]:
     """The sections that a problem (or a TOML file) and options ask for. Options win over the file, --set over both."""
     base: dict[str, Any] = configs.load(problem) if problem.endswith(".toml") else {"problem": {"name": problem}}
+    if _is_data(problem):
+        base = {"problem": {"name": AUTO, "data": problem}}
     if options["preset"] is not None:
         base = configs.preset(problem, options["preset"])
     asked = configs.with_values(base, assignments(options))
@@ -149,8 +180,15 @@ def _consent(path: Path, section: Any, trusted: bool) -> None:
 def assignments(options: Options) -> list[tuple[str, Any]]:
     """What options and --set ask for, as keys and values."""
     given = [(flag, options[_name(flag)]) for flag in FLAGS if options[_name(flag)] is not None]
-    flags = [(flag.key, value if flag.text else configs.literal(value)) for flag, value in given]
+    flags = [(flag.key, value if flag.text or flag.switch else configs.literal(value)) for flag, value in given]
     return flags + [configs.parse(assignment) for assignment in options["set_"] or ()]
+
+
+def _is_data(name: str) -> bool:
+    """Whether a problem was named by its file: one of the user's, with labels that say what to fit."""
+    if configs.alike(name) in (*PROBLEMS, *FITTED) or ".py:" in name or name.endswith(".toml"):
+        return False
+    return data.is_table(name) or Path(name).is_file()
 
 
 def configure(problem: str, options: Options) -> Config:
@@ -159,8 +197,12 @@ def configure(problem: str, options: Options) -> Config:
 
 
 def problem_of(name: str) -> str:
-    """The positional argument: a problem, a TOML file or file.py:function."""
-    if configs.alike(name) in PROBLEMS or ".py:" in name:
+    """The positional argument: a problem, a file of data, a TOML file or file.py:function."""
+    if configs.alike(name) in (*PROBLEMS, *FITTED) or ".py:" in name:
+        return name
+    if _is_data(name):
+        if not Path(name).is_file():
+            raise InputError(f"there is no file {name}; name a CSV, Parquet, LIBSVM or npz file that is there")
         return name
     if name.endswith(".toml"):
         if not Path(name).is_file():

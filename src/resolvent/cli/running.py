@@ -15,14 +15,14 @@ from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, confi
 from resolvent.cli.output import Format, say
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError, refuse
-from resolvent.experiment.conduct import Outcome
+from resolvent.experiment.conduct import Outcome, check_made_here
 from resolvent.runs import Folder
 
 ProblemName = Annotated[
     str,
     typer.Argument(
         metavar="PROBLEM",
-        help="least-squares, logistic, a TOML file, or file.py:function.",
+        help=f"A file of data (CSV, Parquet, LIBSVM, npz), {', '.join(PROBLEMS)}, a TOML file, or file.py:function.",
         autocompletion=lambda incomplete: [name for name in PROBLEMS if name.startswith(incomplete)],
     ),
 ]
@@ -41,6 +41,10 @@ RunName = Annotated[
     str,
     typer.Argument(metavar="RUN", help="A run's id, its beginning or end, or its folder.", autocompletion=run_names),
 ]
+FAR = 1e-6
+"""A gap, relative to the value, above which coefficients are not yet what they will be."""
+MOST_SHOWN = 30
+"""Coefficients that a person is shown."""
 CODES = {"diverged": 3, "interrupted": 130}
 
 
@@ -66,17 +70,22 @@ def run(
     if not quiet:
         say(*(f"note: {finding}" for finding in built.explanation.findings))
     outcome = experiment.begin(built, out, False if quiet else None)
-    told = _tell(outcome, form, quiet)
+    told = _tell(outcome, form, quiet, _coefficients(outcome.run, built.task.problem))
     if built.task.partition:
         _draw_partition(built.task.partition, outcome.run, quiet)
     return told
 
 
 def resume(
-    name: RunName, out: Out = RUNS, trust: Trust = False, form: Form = Format.table, quiet: Quiet = False
+    name: RunName,
+    rounds: Annotated[int | None, typer.Option(metavar="N", help="Go on until so many are done in all.")] = None,
+    out: Out = RUNS,
+    trust: Trust = False,
+    form: Form = Format.table,
+    quiet: Quiet = False,
 ) -> int:
-    """Resume a run that was interrupted or killed; its result is the same to the last bit."""
-    return _tell(experiment.resume(runs.find(name, out), False if quiet else None, trust), form, quiet)
+    """Resume a run that was interrupted or killed, or give it more rounds; its result is the same to the last bit."""
+    return _tell(experiment.resume(runs.find(name, out), False if quiet else None, trust, rounds), form, quiet)
 
 
 @configurable
@@ -91,6 +100,7 @@ def fork(
     if options["preset"] is not None:
         refuse("--preset", options["preset"], "a fork has the settings of its run: change them with --set")
     source = runs.find(name, out)
+    check_made_here(source)
     base = {section: dict(keys) for section, keys in sound(source).config.items()}
     base["problem"].pop("sha256", None)  # the file as it is now
     config = configs.read(configs.with_values(base, assignments(options)))
@@ -115,16 +125,42 @@ def _tensorboard(wanted: bool, options: Options) -> Options:
     return {"set_": [*(options["set_"] or ()), "store.tensorboard=true"]} if wanted else {}
 
 
-def _tell(outcome: Outcome, form: Format, quiet: bool) -> int:
-    """Print how a run ended."""
+def _coefficients(run: Folder, problem: Any) -> dict[Any, Any]:
+    """The coefficients of a table's model by name, in the units of the table; nothing for other problems."""
+    model, preparation = run.model(), getattr(problem, "preparation", None)
+    return {} if model is None or preparation is None else preparation.unscale(model)
+
+
+def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, Any] | None = None) -> int:
+    """Print how a run ended, and what it found."""
     figures = outcome.run.row()
     about: dict[str, Any] = {"run": outcome.run.id, "status": outcome.status, "reason": outcome.reason}
     about |= {"solves": outcome.run.about["explanation"]["solves"]} | figures | {"folder": str(outcome.run.path)}
+    if coefficients and form is not Format.table:
+        about["coefficients"] = {str(name): value for name, value in coefficients.items()}
     say(*outcome.messages)
     output.pairs(about if form is not Format.table else {k: v for k, v in about.items() if v == v}, form)  # no NaN
+    if coefficients and (far := figures.get("gap", 0.0)) > FAR * abs(figures.get("value", 0.0)):
+        share = f"{far / abs(figures['value']):.2g} of its value"
+        say(
+            f"note: the objective is still {share} above its minimum; give more --rounds, --anderson 5 or --standardise"
+        )
+    if coefficients and form is Format.table and not quiet:
+        _show_coefficients(coefficients)
     if outcome.status == "interrupted" and not quiet:
         say(f"go on with: resolvent resume {outcome.run.id}" + _where(outcome.run))
     return CODES.get(outcome.status, 0)
+
+
+def _show_coefficients(coefficients: dict[Any, Any]) -> None:
+    """A table of the first of them: one column, or one per class."""
+    many = {"coefficient": coefficients}
+    if any(isinstance(value, dict) for value in coefficients.values()):
+        many = {str(label): own for label, own in coefficients.items()}
+    names = list(next(iter(many.values())))
+    rows = [{"": name} | {label: own[name] for label, own in many.items()} for name in names[:MOST_SHOWN]]
+    left = f"and {len(names) - MOST_SHOWN} more: --format json has them all" if len(names) > MOST_SHOWN else ""
+    output.rows(rows, Format.table, "Coefficients", note=left)
 
 
 def _draw_partition(partition: dict[str, Any], run: Folder, quiet: bool) -> None:
@@ -150,13 +186,21 @@ COMMANDS: dict[Callable[..., Any], str] = {
 
         resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
 
+        resolvent run patients.csv --user-column hospital --target ill --drop id --test 0.2
+
+        resolvent run mnist --preset quick --algorithm fedavg --batch 20 --local-steps 2 --lr 0.05
+
+        The last is FedAvg as it is usually run: --local-steps epochs of minibatches with the step --lr.
+
         """
     + ALGORITHMS,
     resume: """Examples:
 
         resolvent resume fedpi-least-squares-20260101-120000-1f2e
 
-        resolvent resume 1f2e""",
+        resolvent resume 1f2e
+
+        resolvent resume 1f2e --rounds 400""",
     fork: """Examples:
 
         resolvent fork 1f2e --set scheme.eta=1e-3 --rounds 400""",

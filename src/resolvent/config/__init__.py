@@ -13,6 +13,7 @@ from resolvent.config.reading import (
     plain,
     preset,
     read,
+    text,
     with_values,
 )
 from resolvent.config.sections import Config
@@ -31,5 +32,6 @@ __all__ = [
     "plain",
     "preset",
     "read",
+    "text",
     "with_values",
 ]

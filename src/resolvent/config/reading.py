@@ -21,9 +21,11 @@ from typing import Any, Literal, TypeVar
 
 from resolvent.config.presets import PRESETS
 from resolvent.config.sections import (
+    FITTED,
     PROBLEMS,
     SPELLINGS,
     Config,
+    FederationSection,
     LeastSquaresSection,
     OwnSection,
     TableSection,
@@ -135,8 +137,13 @@ def plain(config: Config) -> dict[str, dict[str, Any]]:
 
 def dumps(config: Config) -> str:
     """The configuration as TOML, every default filled in."""
+    return text(plain(config))
+
+
+def text(tree: Mapping[str, Mapping[str, Any]]) -> str:
+    """Sections of plain values as TOML."""
     blocks = []
-    for name, section in plain(config).items():
+    for name, section in tree.items():
         lines = [f"{key} = {_toml(value)}" for key, value in section.items()]
         blocks.append("\n".join([f"[{name}]", *lines]))
     return "\n\n".join(blocks) + "\n"
@@ -168,9 +175,15 @@ def _problem(section: Mapping[str, Any]) -> type[Any]:
         refuse("problem.name", repr(name), f"one of {', '.join(PROBLEMS)} is needed")
     if ".py:" in name:
         return OwnSection
+    if "data" in section and alike(name) in FITTED:
+        return TableSection
+    if alike(name) in FITTED and alike(name) not in PROBLEMS:
+        refuse("problem.name", repr(name), "it is fitted to data of your own: name the file with --data")
+    if name == FederationSection.name:
+        return FederationSection
     if alike(name) not in PROBLEMS:
         raise InputError(f"there is no problem {name!r}{nearest(name, PROBLEMS)}")
-    return TableSection if "data" in section and alike(name) in ("least-squares", "logistic") else PROBLEMS[alike(name)]
+    return PROBLEMS[alike(name)]
 
 
 def alike(name: str) -> str:
@@ -202,6 +215,11 @@ def _value(where: str, value: Any, hint: Any) -> Any:
         elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             if abs(value) <= MOST:
                 return float(value)
+        elif option == tuple[str, ...]:
+            if isinstance(value, str | int | float) and not isinstance(value, bool):
+                return tuple(word.strip() for word in str(value).split(",") if word.strip())
+            if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+                return tuple(value)
         elif isinstance(value, option) and (option is bool or not isinstance(value, bool)):
             return value
     wanted = " or ".join(_words(option) for option in options if option is not type(None))
@@ -211,4 +229,6 @@ def _value(where: str, value: Any, hint: Any) -> Any:
 def _words(option: Any) -> str:
     if typing.get_origin(option) is Literal:
         return " or ".join(f'"{choice}"' for choice in typing.get_args(option))
+    if option == tuple[str, ...]:
+        return "names, separated by commas or in a list,"
     return {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[option]

@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from resolvent import engines
+from resolvent.data import dividing, fitted
+from resolvent.engines.flower.rule import Rule
+from resolvent.errors import refuse
 from resolvent.iteration import averaging, schedules
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.participation import Bernoulli
 from resolvent.local.operators import GradientSteps, NewtonProx
 from resolvent.problems.generate import make_least_squares, make_logistic
+from resolvent.problems.inputs import WEIGHTS
 from resolvent.solving.solve import solve
 from resolvent.solving.stopping import Stop
 
@@ -28,6 +32,7 @@ def _defaults(of: Callable[..., Any]) -> dict[str, Any]:
 
 SOLVE, ANDERSON, BERNOULLI = _defaults(solve), _defaults(Anderson), _defaults(Bernoulli)
 GRADIENT_STEPS, NEWTON_PROX = _defaults(GradientSteps), _defaults(NewtonProx)
+RULE = _defaults(Rule)
 MAKE_LEAST_SQUARES, MAKE_LOGISTIC = _defaults(make_least_squares), _defaults(make_logistic)
 SCHEDULES: dict[str, Callable[..., Any]] = {
     "constant": lambda eta, period: eta,
@@ -40,10 +45,14 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 """Schedules by name, made from eta and a period."""
 WRITTEN = {name: old for old, name in engines.SPELLINGS.items()}
 """Engines that configurations spell as the first ones did: fingerprints depend on it. Either spelling is read."""
+FLOWER = "flower"
+"""The engine of `resolvent federate`, which other commands cannot build."""
 ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
 SPELLINGS = {"run.engine": WRITTEN}
 """Other spellings of values, by key."""
 
+AUTO = "auto"
+"""The problem that a file's labels suggest."""
 ImageProblem = Literal["mnist", "fashion-mnist", "cifar10"]
 NETWORKS: tuple[str, ...] = get_args(ImageProblem)
 """Problems that train a network."""
@@ -51,10 +60,14 @@ if TYPE_CHECKING:
     ScheduleName = str
     EngineName = str
     AverageKind = str
+    TableProblem = str
+    WeightsName = str
 else:
     ScheduleName = Literal[tuple(SCHEDULES)]
-    EngineName = Literal[tuple(WRITTEN.get(name, name) for name in engines.ENGINES)]
+    EngineName = Literal[(*(WRITTEN.get(name, name) for name in engines.ENGINES), FLOWER)]
     AverageKind = Literal[averaging.KINDS]
+    TableProblem = Literal[(AUTO, *fitted.KINDS)]
+    WeightsName = Literal[WEIGHTS]
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,8 @@ class LeastSquaresSection:
     noise: float = MAKE_LEAST_SQUARES["noise"]
     shift: float = MAKE_LEAST_SQUARES["shift"]
     seed: int | None = None
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -79,25 +94,56 @@ class LogisticSection:
     dim: int = MAKE_LOGISTIC["dim"]
     rows: int = MAKE_LOGISTIC["rows"]
     seed: int | None = None
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
 class TableSection:
-    """A problem from a file of the user's, partitioned among users."""
+    """A problem from a file of the user's. A column says whose row it is, or rows are partitioned among users.
 
-    name: Literal["least-squares", "logistic"]
+    Its keys are the arguments of `rs.data.from_frame`.
+    """
+
+    name: TableProblem
     data: str
-    users: int = 10
-    partition: str = "iid"
+    users: int | None = None
+    partition: str | None = None
     target: str | int | None = None
     positive: float | str | None = None
     """Logistic regression on more than two classes: this one against the rest."""
-    intercept: bool = False
-    standardise: bool = False
+    intercept: bool | None = None
+    standardise: bool | None = None
+    """Both are true for a problem that was named by its file alone, else false."""
     reg: float | None = None
     seed: int | None = None
+    user_column: str | None = None
+    drop: tuple[str, ...] | None = None
+    categories: tuple[str, ...] | None = None
+    impute: str | None = None
+    """mean, median or most_frequent, or column=mean,column=most_frequent."""
+    test: float | None = None
+    test_users: tuple[str, ...] | None = None
+    weights: WeightsName | None = None
+    """rows: every row counts the same; users: every user's mean does. None: as the problem has it."""
+    delta: float | None = None
+    """Of Huber's loss: the residual from which on it is linear."""
+    quantile: float | None = None
+    """Of quantile regression."""
+
+    def __post_init__(self) -> None:
+        """Fill in what was left open, so that what is written to disk says it all."""
+        fill: dict[str, Any] = dict.fromkeys(("intercept", "standardise"), self.name == AUTO)
+        if self.user_column is None:
+            fill |= {"users": dividing.USERS, "partition": "iid"}
+        for key, value in fill.items():
+            if getattr(self, key) is None:
+                object.__setattr__(self, key, value)
+
     sha256: str | None = None
     """Of the file; filled in by the first run and checked by every later one."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +160,10 @@ class ImagesSection:
     device: str = "cpu"
     autocast: Literal["bfloat16", "float16"] | None = None
     seed: int | None = None
+    weights: WeightsName | None = None
+    """As for tables."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +173,34 @@ class OwnSection:
     name: str
     sha256: str | None = None
     """Of the file, as above."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
-ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection
+@dataclass(frozen=True)
+class FederationSection:
+    """Users on machines of their own, and when their rounds close: the section [federation] of `resolvent federate`."""
+
+    name: Literal["federation"] = "federation"
+    users: int = 3
+    weights: str = "pooled"
+    """"pooled": as if all rows lay in one place; "samples": by the nodes' numbers of rows; "equal"; or numbers by name,
+    "site-0=1, site-1=2"."""
+    close: float = RULE["close"]
+    """The share of those asked after whose answers a round closes."""
+    timeout: float = RULE["timeout"]
+    min_users: int = RULE["min_users"]
+    patience: float = RULE["patience"]
+    """Seconds to wait for `min_users` before the run stops, to be resumed."""
+    join: float = 600.0
+    """Seconds to wait for the users before the first round."""
+    max_norm: float | None = None
+    """The longest |p_i| that is believed; any finite one unless given."""
+    curvature: bool = False
+    """Whether an automatic eta may ask for users' gradients and Hessians."""
+
+
+ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection
 
 
 @dataclass(frozen=True)
@@ -190,6 +265,30 @@ class RunSection:
     engine: EngineName = ENGINE
     threads: int | None = None
     """Of torch; the bits of a run may depend on it. None: as many as suit the problem."""
+    validate_every: int | None = SOLVE["validate_every"]
+
+
+@dataclass(frozen=True)
+class StopSection:
+    """The arguments of rs.Stop; those that are not given are as it has them."""
+
+    gap: float | None = None
+    residual: float | None = None
+    certificates: float | None = None
+    seconds: float | None = None
+    metric: str | None = None
+    patience: int | None = None
+    min_delta: float | None = None
+    mode: Literal["min", "max"] | None = None
+
+    @property
+    def made(self) -> Stop | None:
+        """What the run stops by; None where nothing was asked for."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        alone = [name for name in ("patience", "min_delta", "mode") if name in given and self.metric is None]
+        if alone:
+            refuse(f"stop.{alone[0]}", repr(given[alone[0]]), "it belongs to stop.metric: give that as well")
+        return Stop(**given) if given else None
 
 
 @dataclass(frozen=True)
@@ -211,7 +310,7 @@ class Config:
     anderson: AndersonSection = AndersonSection()
     participation: ParticipationSection = ParticipationSection()
     run: RunSection = RunSection()
-    stop: Stop = field(default_factory=Stop)
+    stop: StopSection = StopSection()
     store: StoreSection = StoreSection()
 
 
@@ -220,4 +319,6 @@ PROBLEMS: dict[str, type[LeastSquaresSection] | type[LogisticSection] | type[Ima
     "logistic": LogisticSection,
     **dict.fromkeys(NETWORKS, ImagesSection),
 }
-"""By name; with `data` the first two are a TableSection."""
+"""By name, as they are without a file; with `data` those of `fitted.KINDS` are a TableSection."""
+FITTED = (AUTO, *fitted.KINDS)
+"""Problems that `data` makes."""

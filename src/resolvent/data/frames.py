@@ -31,15 +31,24 @@ SEPARATORS = (",", "\t", ";")
 
 def separated(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
     """CSV, TSV or values separated by semicolons; the heading, if there is one, names the columns."""
-    try:
-        frame = _separated(file, name)
-    except (UnicodeDecodeError, csv.Error) as error:
-        refuse("path", name, f"lines of text in UTF-8 are needed ({error})")
-    return _columns(frame, name, target)
+    return _columns(separated_frame(file, name), name, target)
 
 
 def parquet(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
     """A Parquet file, which needs pyarrow."""
+    return _columns(parquet_frame(file, name), name, target)
+
+
+def separated_frame(file: IO[bytes], name: str) -> pd.DataFrame:
+    """The columns of CSV and its kin, of any types."""
+    try:
+        return _separated(file, name)
+    except (UnicodeDecodeError, csv.Error) as error:
+        refuse("path", name, f"lines of text in UTF-8 are needed ({error})")
+
+
+def parquet_frame(file: IO[bytes], name: str) -> pd.DataFrame:
+    """The columns of a Parquet file, of any types."""
     import pandas as pd
 
     try:
@@ -58,7 +67,7 @@ def parquet(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
     if not len(frame):
         refuse("path", f"{name}, which has no rows", "a file with rows is needed")
     frame.columns = pd.Index([str(column) for column in frame.columns])
-    return _columns(frame, name, target)
+    return frame
 
 
 def _unpacked(told: Any) -> int:
@@ -67,7 +76,7 @@ def _unpacked(told: Any) -> int:
 
 def _columns(frame: pd.DataFrame, name: str, target: TargetColumn) -> Columns:
     names = list(frame.columns)
-    at = _target(names, target, name)
+    at = target_column(names, target, name)
     if len(names) == 1:
         refuse("path", f"{name}, which has one column", "features are needed beside the labels")
     rest = [i for i in range(len(names)) if i != at]
@@ -77,7 +86,7 @@ def _columns(frame: pd.DataFrame, name: str, target: TargetColumn) -> Columns:
     return x, _labels(frame.iloc[:, at], names[at], name), tuple(names[i] for i in rest), names[at]
 
 
-def _target(names: list[str], target: TargetColumn, name: str) -> int:
+def target_column(names: list[str], target: TargetColumn, name: str) -> int:
     """The number of the column of labels."""
     if isinstance(target, int):
         if not -len(names) <= target < len(names):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.data import arrays, frames, libsvm, limits
+from resolvent.data.columns import Source, array_source, source
 from resolvent.errors import refuse
 
 TableReader = Callable[..., tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]]
@@ -31,6 +32,11 @@ READERS: dict[str, TableReader] = {
     ".txt": libsvm.rows,
 }
 """Who reads what, by suffix; a file of any other name is LIBSVM's if its first line looks so (`a9a`, `a9a.t`)."""
+FRAMES: dict[TableReader, Callable[..., Any]] = {
+    frames.separated: frames.separated_frame,
+    frames.parquet: frames.parquet_frame,
+}
+"""What reads the same file as a frame, with columns of text too."""
 OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -54,11 +60,7 @@ def read(path: str | Path, target: str | int | None = None, width: int | None = 
     file; by default one called y, target, label or class, else the last. width: how many features a LIBSVM file has,
     where the last of them may never occur in it (a9a has 123, of which a9a.t uses 122).
     """
-    path = Path(path)
-    if not path.is_file():
-        refuse("path", path, "no such file is there" if not path.exists() else "a file is needed")
-    if not path.stat().st_size:
-        refuse("path", f"{path}, which is empty", "a file with rows is needed")
+    path = _there(path)
     if isinstance(target, bool) or not isinstance(target, str | int | None):
         refuse("target", repr(target), "the name or the number of a column is needed")
     try:
@@ -73,6 +75,41 @@ def read(path: str | Path, target: str | int | None = None, width: int | None = 
         refuse("path", path, f"it cannot be read ({error})")
     _check_finite(table, path.name)
     return table
+
+
+def columns(path: str | Path, target: str | int | None = None) -> tuple[Source, str]:
+    """The columns of a file, text among them, and the name of its target, found as `read` finds it."""
+    path = _there(path)
+    try:
+        with _open(path) as file:
+            reader = FRAMES.get(_reader(path, file))
+            frame = None if reader is None else reader(file, path.name)
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        refuse("path", path, f"it cannot be read ({error})")
+    if frame is not None:
+        found = source(frame, "path")
+        return found, found.names[frames.target_column(list(found.names), target, path.name)]
+    table = read(path, target)
+    x = array_source(table.x, table.features)
+    labels = source({table.target: table.y}).column(table.target)
+    names = (*table.features, table.target)
+    return Source(names, x.rows, lambda name: labels if name == table.target else x.column(name)), table.target
+
+
+def _there(path: str | Path) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        refuse("path", path, "no such file is there" if not path.exists() else "a file is needed")
+    if not path.stat().st_size:
+        refuse("path", f"{path}, which is empty", "a file with rows is needed")
+    return path
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a file's name says that it is one of these formats."""
+    path = Path(path)
+    inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
+    return inner.suffix.lower() in READERS
 
 
 def stem(path: str | Path) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from resolvent.engines.facts import AllHere
 from resolvent.engines.in_process import curvature, inspect, measure
 from resolvent.errors import BadAnswer, InputError
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory
 from resolvent.local.bound import Bound
 from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
@@ -117,5 +117,5 @@ class Debug(AllHere):
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
-        return inspect(self.problem, w, p, memory)
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
+        return inspect(self.problem, w, p, memory, look)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Answers, Ask, Engine, Facts, MeanAnswer, Memory, Present, Traffic
+from resolvent.iteration.engine import Answers, Ask, Engine, Facts, Look, MeanAnswer, Memory, Present, Traffic
 from resolvent.iteration.participation import Participation, Stragglers
 from resolvent.iteration.state import State
 
@@ -114,5 +114,7 @@ class Delayed:
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return self.engine.measure(w)
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, Any] | None:
-        return self.engine.inspect(w, p, memory)
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
+        inspect: Any = self.engine.inspect
+        found: dict[str, float] | None = inspect(w, p, memory) if look is None else inspect(w, p, memory, look)
+        return found

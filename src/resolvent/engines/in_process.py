@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.engines.facts import AllHere
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory
+from resolvent.iteration.penalties import penalty_of
 from resolvent.local.operators import Operator
+from resolvent.local.training import Trained
 from resolvent.problems.problem import Problem, objective, select
 
 WIDE = 1000
 """The longest model whose mean Hessian is asked for: it has d^2 numbers, and its eigenvalues take d^3 operations."""
+LANCZOS = 16
+"""Products with the Hessian of a model that is longer than that."""
 NUMBERS = 1 << 24
 """In the Hessians that are held at a time."""
 
@@ -35,6 +40,16 @@ class InProcess(AllHere):
         p, spread, memory = self._bound.mean(ask, u, memory)
         return MeanAnswer(p, spread, memory, memory.get("error"))
 
+    def ask_elsewhere(self, answer: Callable[[Ask, Tensor, Memory], tuple[Tensor, Memory]]) -> None:
+        """Let something else compute what all users of a network answer."""
+        assert isinstance(self._bound, Trained)
+        self._bound.elsewhere = answer
+
+    def compute(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """What all users of a network answer, computed here."""
+        assert isinstance(self._bound, Trained)
+        return self._bound.compute(ask, u, memory)
+
     def every(self, flags: Tensor) -> bool:
         return bool(flags.all())
 
@@ -55,15 +70,42 @@ class InProcess(AllHere):
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
-        return inspect(self.problem, w, p, memory)
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
+        return inspect(self.problem, w, p, memory, look)
 
 
 def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The gradient (d,) and the Hessian (d, d) of f at w (1, d)."""
-    if not (problem.convex and {"grad", "hessian"} <= problem.offers and problem.dim <= WIDE):
+    """The gradient (d,) and the Hessian (d, d) of f at w (1, d); of long models in coordinates of a Krylov space."""
+    if not (problem.convex and {"grad", "hessian"} <= problem.offers):
         return None
-    return problem.weights @ problem.grad(w), _mean_hessian(problem, w)
+    if getattr(problem, "matrix_free", False):
+        return krylov(problem, w)
+    return None if problem.dim > WIDE else (problem.weights @ problem.grad(w), _mean_hessian(problem, w))
+
+
+def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient g (k,) and the Hessian H (k, k) of f at w (1, d), seen from g, H g, H^2 g, ... (Lanczos' method).
+
+    In those coordinates H is tridiagonal and g is along the first. Its eigenvalues are those of H that matter for g.
+    """
+    g, product = (problem.weights @ problem.grad(w)).unsqueeze(0), problem.hessian_times(w)
+    size = torch.linalg.vector_norm(g)
+    if not bool(torch.isfinite(size)) or float(size) == 0:
+        return size.reshape(1), size.new_zeros((1, 1))
+    basis, T = [g / size], size.new_zeros((LANCZOS, LANCZOS))
+    for k in range(LANCZOS):
+        v = (problem.weights @ product(basis[-1])).unsqueeze(0)
+        T[k, k] = (v * basis[-1]).sum()
+        Q = torch.cat(basis)
+        for _ in range(2):  # against round-off
+            v = v - (v @ Q.T) @ Q
+        beta = torch.linalg.vector_norm(v)
+        if k + 1 == LANCZOS or not float(beta) > 1e-10 * float(T[k, k]):
+            break
+        T[k, k + 1] = T[k + 1, k] = beta
+        basis.append(v / beta)
+    many = len(basis)
+    return torch.nn.functional.pad(size.reshape(1), (0, many - 1)), T[:many, :many]
 
 
 def _mean_hessian(problem: Any, w: Tensor) -> Tensor:
@@ -79,18 +121,21 @@ def _mean_hessian(problem: Any, w: Tensor) -> Tensor:
     return total
 
 
-def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
+def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
     """What the problem says of models beside f, if it says more."""
     if "inspect" not in problem.offers:
         return None
-    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory)
+    wanted = () if look is None else (look,)
+    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory, *wanted)
     return found
 
 
 def measure(problem: Problem, w: Tensor) -> dict[str, Tensor]:
-    """f and f - f* of models w (k, d); NaN where unknown."""
-    gap = problem.gap(w)
+    """f and f - f* of models w (k, d), of f + g where the problem has a penalty; NaN where unknown."""
+    g = penalty_of(problem)
+    gap = problem.gap(w) if g is None or hasattr(problem, "penalised") else None
     if gap is not None and problem.fstar is not None:
         return {"value": gap + problem.fstar, "gap": gap}
     nothing = w.new_full((len(w),), torch.nan)
-    return {"value": objective(problem, w) if "value" in problem.offers else nothing, "gap": nothing}
+    value = objective(problem, w) if "value" in problem.offers else nothing
+    return {"value": value if g is None else value + g.value(w), "gap": nothing}

@@ -15,6 +15,7 @@ from resolvent.config.sections import SCHEDULES, SchemeSection
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.tasks import Task, task, within
 from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.engine import Engine
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation, Stragglers
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.table import TABLE, named
@@ -37,6 +38,8 @@ class Experiment:
     anderson: Anderson
     participation: Participation
     stop: Stop | None
+    engine: Engine | None = None
+    """One that is there already, instead of the one that the configuration names."""
 
     @cached_property
     def explanation(self) -> Explanation:
@@ -62,6 +65,8 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
     a, run = resolved.anderson, resolved.run
     with within("anderson"):
         anderson = Anderson(a.memory, on=a.on, safeguard=a.safeguard)
+    with within("stop"):
+        stop = resolved.stop.made
     built = Experiment(
         config=resolved,
         fingerprint=fingerprint(resolved),
@@ -69,7 +74,7 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         scheme=_scheme(resolved),
         anderson=anderson,
         participation=participation_of(resolved),
-        stop=resolved.stop if resolved.stop != Stop() else None,
+        stop=stop,
     )
     check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed)
     return built

@@ -16,8 +16,9 @@ import torch
 from resolvent import config as configs
 from resolvent import runs
 from resolvent.config import Config, sections
-from resolvent.errors import BadAnswer, InputError, ResolventWarning, RoundFailed, StorageError, refuse
+from resolvent.errors import BadAnswer, InputError, ResolventWarning, RoundFailed, StorageError, refuse, whole
 from resolvent.experiment.build import Experiment, build
+from resolvent.experiment.tasks import Task
 from resolvent.iteration import checkpoint
 from resolvent.iteration.state import State, adapt
 from resolvent.iteration.state import begin as begin_state
@@ -26,6 +27,7 @@ from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.recorder import Recorder
+from resolvent.solving.description import Description, describe
 from resolvent.solving.solve import solve
 
 
@@ -48,23 +50,26 @@ def begin(
         return _drive(folder, experiment, recorder, progress)
 
 
-def resume(folder: Folder, progress: bool | None = None, trusted: bool = False) -> Outcome:
-    """Resume a run where it was left. One that has ended is verified and left alone.
+def resume(folder: Folder, progress: bool | None = None, trusted: bool = False, rounds: int | None = None) -> Outcome:
+    """Resume a run where it was left. One that has ended is verified and left alone, unless it is to get more `rounds`.
 
     Code that a configuration names is called only if this user made the run, or has `trusted` it.
     """
+    check_made_here(folder)
     with ExitStack() as stack:
         _lock(folder, stack)
+        if rounds is not None:
+            _extend(folder, rounds)
         if folder.end is not None:
             return _ended(folder)
-        _consent(folder, trusted)
+        consent(folder, trusted)
         return _resumed(folder, build(configs.read(folder.config)), stack, progress)
 
 
 def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
     """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
     if isinstance(config.problem, sections.OwnSection) and config.problem.name == folder.code:
-        _consent(folder, trusted)
+        consent(folder, trusted)
     if wrong := folder.damage():
         raise damaged(folder, wrong)
     held, complaints = folder.newest()
@@ -77,6 +82,15 @@ def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None
     start = Checkpoint(held.round, tensors, {"state": numbers, "metrics": 0})
     outcome = begin(experiment, out, progress, (folder, start))
     return replace(outcome, messages=(*complaints, *outcome.messages))
+
+
+def check_made_here(folder: Folder) -> None:
+    """Refuse to go on with a run whose problem only Python has."""
+    if folder.about.get("made") == "python":
+        raise InputError(
+            f"run {folder.id} was saved from Python, where its problem is; go on with it there: "
+            "rs.open(folder).resume(problem, scheme, rounds=...)"
+        )
 
 
 def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
@@ -123,9 +137,18 @@ def about(experiment: Experiment) -> dict[str, Any]:
             "minimum": problem.fstar,
             "partition": experiment.task.partition,
         },
+        "model": described(experiment.task).as_dict(),
         "explanation": explanation.facts | {"words": str(explanation)},
         "environment": environment(),
     }
+
+
+def described(task: Task) -> Description:
+    """What a task's model needs to predict; a network of the package is named, so that it can be made again."""
+    told = describe(task.problem)
+    if told.network is not None and task.factory is not None:
+        told = replace(told, network=told.network | {"factory": task.factory})
+    return told
 
 
 # --- where a run begins or is resumed --------------------------------------------------------------------------------
@@ -142,7 +165,8 @@ def _new(
         told["fingerprint"] += f"+{fork[0].about['id']}-{fork[1].round}"  # not what a run from the start computes
     start = None if fork is None else fork[1]
     code = isinstance(experiment.config.problem, sections.OwnSection)
-    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, start, code)
+    fixed = described(experiment.task).fixed
+    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, start, code, fixed)
     with ExitStack() as inner:
         try:
             inner.enter_context(lock.held(folder.path))
@@ -171,6 +195,23 @@ def _fitting(state: State, experiment: Experiment) -> State:
     return replace(begin_state(u, u, problem.users, scheme, participation, experiment.anderson, eta), round=state.round)
 
 
+def _extend(folder: Folder, rounds: int) -> None:
+    """Let a run have more rounds than it was begun with. How many is an event: its configuration stays as written."""
+    asked, end = whole(rounds, "rounds"), folder.end
+    if asked == folder.config["run"]["rounds"]:
+        return
+    if asked < folder.config["run"]["rounds"]:
+        refuse("--rounds", rounds, f"run {folder.id} has {folder.config['run']['rounds']}: give more")
+    if end is not None and end["kind"] != "finished":
+        how = f"it {end['kind']} ({end.get('reason', '')})"
+        raise InputError(f"run {folder.id} cannot have more rounds, since {how}; `resolvent fork` changes its settings")
+    if end is not None and (wrong := folder.verify()):
+        raise damaged(folder, wrong)
+    with durable.storing(folder.path, "make it writable to go on"):
+        folder.note("extended", rounds=asked)
+    folder.forget()
+
+
 def _lock(folder: Folder, stack: ExitStack) -> None:
     """Hold a sound run's lock."""
     if wrong := folder.damage():
@@ -178,7 +219,7 @@ def _lock(folder: Folder, stack: ExitStack) -> None:
     stack.enter_context(lock.held(folder.path))
 
 
-def _consent(folder: Folder, trusted: bool) -> None:
+def consent(folder: Folder, trusted: bool) -> None:
     """Refuse to call code that a folder from elsewhere names."""
     if folder.code and not trusted and not trust.sealed(folder.path):
         raise InputError(
@@ -212,8 +253,13 @@ def _recorder(folder: Folder, config: Config, sink: Any) -> Recorder:
 
 
 def _fingerprint(run: Folder) -> str | None:
+    """Of what the run computes: one with more rounds than it was begun with computes something else."""
     try:
-        return run.about.get("fingerprint")
+        known: str | None = run.about.get("fingerprint")
+        if known is None or run.config == run.written:
+            return known
+        before, plus, fork = known.partition("+")
+        return f"{before.rpartition('-')[0]}-{configs.fingerprints(run.config)[0]}{plus}{fork}"
     except InputError:
         return None
 
@@ -264,13 +310,15 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             rounds=left,
             anderson=experiment.anderson,
             participation=experiment.participation,
-            engine=config.engine,
+            engine=experiment.engine or config.engine,
             seed=config.seed,
             start=recorder.state,
             stop=experiment.stop,
             average=config.average,
             every=config.every,
+            validate_every=config.validate_every,
             progress=progress,
+            test=experiment.task.test,
             recorder=recorder,
             explanation=experiment.explanation,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import runpy
 import sys
@@ -17,13 +18,14 @@ import torch
 
 from resolvent import data
 from resolvent.config import sections
+from resolvent.engines.penalty import WithPenalty
 from resolvent.errors import InputError, refuse
 from resolvent.networks import models
 from resolvent.networks.problem import Neural
 from resolvent.problems.generate import make_least_squares, make_logistic
-from resolvent.problems.least_squares import LeastSquares
-from resolvent.problems.logistic import Logistic
+from resolvent.problems.penalty_words import parse_penalty
 from resolvent.problems.problem import Problem
+from resolvent.solving.penalties import with_penalty
 from resolvent.theory import closed_forms
 
 CORES = os.cpu_count() or 1
@@ -42,6 +44,10 @@ class Task:
     threads: int = 1
     """Rounds of convex problems are short: threads that wait for each other cost more than they save."""
     partition: dict[str, Any] = field(default_factory=dict)
+    test: data.HeldOut | None = None
+    factory: str | None = None
+    """The name of the function of rs.models that makes the network, where one does."""
+    """Rows that nobody trains on, by which models are judged while the run goes on."""
 
 
 @contextmanager
@@ -65,12 +71,24 @@ def task(section: sections.ProblemSection, seed: int, threads: int | None = None
     torch.set_num_threads(1 if isinstance(section, sections.OwnSection) or not threads or threads < 1 else threads)
     with within("problem"):
         try:
-            return made(section, seed)
+            return _penalised(made(section, seed), section)
         except InputError:
             raise
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:  # by NumPy or torch
             why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise InputError(f"the problem cannot be made ({why}); take fewer users, rows or features") from error
+
+
+def _penalised(made: Task, section: sections.ProblemSection) -> Task:
+    """The task with the penalty that its section names; a column of ones as an intercept is not penalised."""
+    words = getattr(section, "penalty", None)
+    if words is None:
+        return made
+    penalty, problem = parse_penalty(words), made.problem
+    if getattr(section, "intercept", False) and not len(getattr(problem, "intercepts", ())):
+        penalty = penalty.free([problem.dim - 1])
+    problem, beside = with_penalty(problem, None, penalty)
+    return replace(made, problem=problem if beside is None else WithPenalty(problem, beside))
 
 
 def _least_squares(s: sections.LeastSquaresSection, seed: int) -> Task:
@@ -96,25 +114,54 @@ def _logistic(s: sections.LogisticSection, seed: int) -> Task:
 
 def _table(s: sections.TableSection, seed: int) -> Task:
     sha256 = _same_file(Path(s.data), s.sha256)
-    table = data.read(s.data, s.target)
-    x, y = table.x, table.y
-    if s.name == "logistic":
-        y = data.signs(y, s.positive)
-    elif s.positive is not None:
-        refuse("problem.positive", s.positive, "only logistic regression has classes: leave it out")
-    elif y.dtype.kind != "f":
-        refuse("problem.target", f"{table.target}, a column of text", "least squares needs numbers: name another one")
-    if s.standardise:
-        spread = x.std(0)
-        x = (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
-    if s.intercept:
-        x = np.column_stack([x, np.ones(len(x))])
-    parts = data.split(s.partition, y, s.users, seed if s.seed is None else s.seed)
-    A, b = [x[rows] for rows in parts], [y[rows] for rows in parts]
-    problem = LeastSquares(A, b) if s.name == "least-squares" else Logistic(A, b, reg=s.reg)
+    found, target = data.columns(s.data, s.target)
+    with within(Path(s.data).name):
+        table = data.from_frame(
+            found,
+            s.user_column,
+            target,
+            drop=s.drop or (),
+            test=s.test,
+            test_users=s.test_users or (),
+            impute=_imputing(s.impute),
+            standardise=bool(s.standardise),
+            intercept=bool(s.intercept),
+            positive=s.positive,
+            seed=seed if s.seed is None else s.seed,
+            categories=s.categories or (),
+            users=s.users,
+            partition=s.partition,
+            kind=s.name,
+        )
+    if table.kind == "least-squares" and s.reg is not None:
+        refuse("problem.reg", s.reg, "least squares has none: give --penalty l2:T")
+    problem = table.problem(table.kind, **_numbers(s, table.kind))
     L = closed_forms.curvatures(problem)[1]
-    section = replace(s, data=str(Path(s.data).absolute()), sha256=sha256)  # so that it is found from any folder
-    return Task(problem, section, eta=1 / L if L > 0 else None, partition=_held(parts, y))
+    path = str(Path(s.data).absolute())  # so that it is found from any folder
+    section = replace(s, name=table.kind, data=path, sha256=sha256)
+    partition = _held(table.division.training, table.codes)
+    if s.user_column is not None:
+        partition["names"] = list(table.users)
+    eta = 1 / L if 0 < L < math.inf else None
+    return Task(problem, section, eta=eta, partition=partition, test=table.held_out)
+
+
+def _numbers(s: sections.TableSection, kind: str) -> dict[str, Any]:
+    """What was asked for beside the table, by the names of the problem's arguments."""
+    own = {"huber": ("delta",), "quantile": ("quantile",)}.get(kind, ())
+    for name in ("delta", "quantile"):
+        if name not in own and getattr(s, name) is not None:
+            refuse(f"problem.{name}", getattr(s, name), f"{kind} has none: leave it out")
+    asked = {"reg": s.reg, "weights": s.weights, "delta": s.delta, "q": s.quantile}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _imputing(words: str | None) -> str | dict[str, str] | None:
+    """`mean`, or `age=mean,sex=most_frequent` by column."""
+    if words is None or "=" not in words:
+        return words
+    pairs = [pair.rpartition("=") for pair in words.split(",")]
+    return {column.strip(): kind.strip() for column, _, kind in pairs}
 
 
 def _images(s: sections.ImagesSection, seed: int) -> Task:
@@ -135,9 +182,12 @@ def _images(s: sections.ImagesSection, seed: int) -> Task:
         torch.manual_seed(seed)
         model = network()
     cast = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(s.autocast or "")
-    problem = Neural(model, training, device=s.device, validation=validation, test=test, autocast=cast)
+    problem = Neural(
+        model, training, weights=s.weights, device=s.device, validation=validation, test=test, autocast=cast
+    )
     section = replace(s, folder=None if s.folder is None else str(Path(s.folder).absolute()))
-    return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=_held(parts, y.numpy()))
+    parted = _held(parts, y.numpy())
+    return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=parted, factory=network.__name__)
 
 
 def _own(s: sections.OwnSection, seed: int) -> Task:
@@ -165,6 +215,13 @@ def _own(s: sections.OwnSection, seed: int) -> Task:
     return Task(problem, replace(s, name=f"{Path(path).absolute()}:{name}", sha256=sha256), threads=threads)
 
 
+def _federation(s: sections.FederationSection, seed: int) -> Task:
+    raise InputError(
+        "this run's users are on other machines: `resolvent federate run` begins such runs, and goes on with them "
+        "with --resume"
+    )
+
+
 LOADERS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Module]]] = {
     "mnist": (data.mnist, models.mnist_cnn),
     "fashion-mnist": (data.fashion_mnist, models.mnist_cnn),
@@ -176,6 +233,7 @@ TASKS: dict[type, Callable[[Any, int], Task]] = {
     sections.TableSection: _table,
     sections.ImagesSection: _images,
     sections.OwnSection: _own,
+    sections.FederationSection: _federation,
 }
 
 

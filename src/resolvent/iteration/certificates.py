@@ -4,6 +4,10 @@ With g_i = (u_i - p_i) / eta, a subgradient of f_i at p_i (at u_i after one grad
 problem when stationarity |sum_i lambda_i g_i| and consensus, how far the p_i are apart, BOTH vanish. u - p is known to
 the rounding error of p only, and eta divides that too: stationarity includes its bound, so that it vanishes for no eta
 that is too small to move anything.
+
+With a penalty g the meeting point is W = prox_{s g}(mean(z)), and n = (mean(z) - W) / s is a subgradient of g at W. A
+point solves f + g when |sum_i lambda_i g_i + n| and the distances of the p_i to W both vanish. That the p_i agree among
+themselves is not enough: identical users of FedProx do, away from W.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration.engine import Engine, Spread
+from resolvent.iteration.meeting import Met
 
 ROUNDING = 2.0
 """Units in the last place by which an answer is taken to be wrong."""
@@ -38,6 +43,10 @@ class Evidence(NamedTuple):
     spread: Spread | None = None
     error: Tensor | None = None
     """A bound on the distance of the answers to the exact ones, where the operator knows it."""
+    certifies: str | None = None
+    """Which points are certified, "u" or "p"."""
+    meeting: Met | None = None
+    """Where users met, with the subgradient of g there; None without a penalty."""
 
 
 class Certificates(NamedTuple):
@@ -64,15 +73,14 @@ def gather(
     u, Tu = step
     certifies = engine.facts.operator.certifies
     if together:
-        return Evidence(
-            eta, step, None if p is None else (u, p), None, no_spread if certifies == "u" else spread, error
-        )
+        alone = no_spread if certifies == "u" else spread
+        return Evidence(eta, step, None if p is None else (u, p), None, alone, error, certifies)
     moved = Tu - u
     if p is None:
         return Evidence(eta, step, None, engine.gram(moved.unsqueeze(0)))
     means = engine.mean(u), engine.mean(p)
     apart = u - means[0] if certifies == "u" else p - means[1]
-    return Evidence(eta, step, means, engine.gram(torch.stack([moved, apart])), None, error)
+    return Evidence(eta, step, means, engine.gram(torch.stack([moved, apart])), None, error, certifies)
 
 
 def no_spread(u: Tensor) -> Tensor:
@@ -93,7 +101,8 @@ def _alike(e: Evidence | None) -> tuple[object, ...]:
     """What must agree for rounds to be read together. Rounds without evidence stand alone."""
     if e is None:
         return (object(),)
-    return e.pull is None, None if e.squares is None else e.squares.shape, e.spread, e.error is None
+    shape = None if e.squares is None else e.squares.shape
+    return e.pull is None, shape, e.spread, e.error is None, e.certifies, e.meeting is None
 
 
 def _certify(block: list[Evidence]) -> list[Certificates]:
@@ -111,7 +120,12 @@ def _certify(block: list[Evidence]) -> list[Certificates]:
         mean_u, mean_p = (torch.cat(part) for part in zip(*pulls, strict=True))
         most = torch.maximum(*(torch.linalg.vector_norm(mean, dim=1) for mean in (mean_u, mean_p)))
         rounding = ROUNDING * torch.finfo(most.dtype).eps * torch.hypot(most, apart)  # hypot: the norm of all rows
-        pull = torch.linalg.vector_norm(mean_u - mean_p, dim=1) + rounding
+        moved = mean_u - mean_p
+        meetings = [e.meeting for e in block if e.meeting is not None]
+        if meetings:
+            at = mean_u if first.certifies == "u" else mean_p
+            moved, apart, rounding = _with_penalty(meetings, eta.to(moved), moved, at, apart, rounding)
+        pull = torch.linalg.vector_norm(moved, dim=1) + rounding
     else:
         pull = apart = torch.full_like(residual, torch.nan)
     errors = [e.error for e in block if e.error is not None]
@@ -119,3 +133,16 @@ def _certify(block: list[Evidence]) -> list[Certificates]:
         pull = pull + torch.stack(errors)
     table = torch.stack([residual.cpu().double(), pull.cpu() / eta, apart.cpu().double()], 1)
     return [Certificates(*row) for row in table.tolist()]
+
+
+def _with_penalty(
+    meetings: list[Met], eta: Tensor, moved: Tensor, at: Tensor, apart: Tensor, rounding: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the subgradient n of g adds: eta n to the pull, the way from the certified points to W, and its rounding."""
+    W = torch.cat([meeting.w for meeting in meetings])
+    n = torch.cat([meeting.normal for meeting in meetings if meeting.normal is not None])
+    s = eta.new_tensor([meeting.step for meeting in meetings])
+    size = torch.linalg.vector_norm(W, dim=1) + s * torch.linalg.vector_norm(n, dim=1)
+    apart = torch.hypot(apart, torch.linalg.vector_norm(at - W, dim=1))
+    blur = ROUNDING * torch.finfo(moved.dtype).eps * size * eta / s
+    return moved + eta.unsqueeze(1) * n, apart, rounding + blur

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate, Unaccelerated
 from resolvent.iteration.certificates import Certificates, Evidence, certificates, gather
 from resolvent.iteration.engine import Answers, Ask, Engine, Present, Spread
-from resolvent.iteration.meeting import Meet, TheMean
+from resolvent.iteration.meeting import Meet, Met, TheMean
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme, mix
 from resolvent.iteration.state import State
@@ -40,6 +40,10 @@ class Round(NamedTuple):
     """How many users were asked for their gradient and Hessian at the model."""
     clock: float | None = None
     """When the round was closed, in seconds since the run began, where the engine keeps time."""
+    meeting: Met | None = None
+    """Where users met, before any extrapolation."""
+    look: Callable[[Round], dict[str, float]] | None = None
+    """Computes `metrics`, where a run has more to say than the engine."""
 
     @property
     def number(self) -> int:
@@ -53,8 +57,23 @@ class Round(NamedTuple):
 
     @property
     def model(self) -> Tensor:
-        """mean(z), (1, d); with Anderson, of the last accepted point."""
+        """mean(z), (1, d), or the prox of g of it; with Anderson, of the last accepted point."""
         return self.state.w
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The value and gap of the model, and what is measured on validation and test data, computed when asked for."""
+        if self.look is not None:
+            return self.look(self)
+        found = self.engine.inspect(self.state.w, self.state.p, self.state.memory)
+        if found is not None:
+            return found
+        return {name: float(values[0]) for name, values in self.engine.measure(self.state.w).items()}
+
+    @property
+    def value(self) -> float:
+        """f of the model."""
+        return self.metrics["value"]
 
     @property
     def certified(self) -> bool:
@@ -71,7 +90,8 @@ class Round(NamedTuple):
         state, certified = self.state, self.certified
         error = None if state.error is None or not certified else state.error.max()
         p = state.p if certified else None
-        return gather(self.engine, self.eta, self.step, p, self.spread, error, self.together)
+        meeting = None if self.meeting is None or self.meeting.normal is None else self.meeting
+        return gather(self.engine, self.eta, self.step, p, self.spread, error, self.together)._replace(meeting=meeting)
 
     @property
     def certificates(self) -> Certificates:
@@ -88,12 +108,14 @@ class Round(NamedTuple):
 
     @property
     def stationarity(self) -> float:
-        """|sum_i lambda_i g_i|, g_i = (u_i - p_i) / eta; where the operator bounds its error, the bound is added."""
+        """|sum_i lambda_i g_i + n|, g_i = (u_i - p_i) / eta, with n the subgradient of a penalty g at the model; where
+        the operator bounds its error, the bound is added."""
         return self.certificates.stationarity
 
     @property
     def consensus(self) -> float:
-        """How far the users' certified points are apart: sqrt(sum_i lambda_i |p_i - mean(p)|^2)."""
+        """How far the users' certified points are apart: sqrt(sum_i lambda_i |p_i - mean(p)|^2); with a penalty,
+        from the model."""
         return self.certificates.consensus
 
 
@@ -119,7 +141,7 @@ def rounds(
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
 
-        tuning, curvature = _tuned(engine, state)
+        tuning, curvature = _tuned(engine, state, meet)
         eta = tuning.eta if tuning is not None else constant or scheme.eta_at(t)
         if t > 0 and eta != state.eta:
             state = _changed(engine, scheme, meet, replace(state, past=accelerate.restart(state.past)), eta)
@@ -140,7 +162,8 @@ def rounds(
         else:  # Algorithm 1 as printed: absent users keep their z, those present meet
             z = state.z.index_copy(0, who, z[who])
             w = engine.mean(z, who)
-        w = meet(w, alpha * eta / beta if beta else 0.0)
+        meeting = meet(w, alpha * eta / beta if beta else 0.0)
+        w = meeting.w
         met, past = accelerate.on_mean(state.past, state.met, w, engine.gram)
         Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
         plain = Tu if met is w else mix(u, mix(z, w, beta), gamma).expand_as(u)  # T itself does not extrapolate
@@ -165,7 +188,7 @@ def rounds(
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
             together=state.together,
         )
-        yield Round(state, eta, who, came, (u, plain), spread, engine, curvature, answers.clock)
+        yield Round(state, eta, who, came, (u, plain), spread, engine, curvature, answers.clock, meeting)
 
 
 def _answered(engine: Engine, ask: Ask, state: State) -> tuple[Tensor, Tensor, Tensor | None, Spread | None, Answers]:
@@ -205,11 +228,11 @@ def _changed(engine: Engine, scheme: Scheme, meet: Meet, state: State, eta: floa
     alpha, beta, gamma = scheme.mixing(state.round - 1)
     u = torch.lerp(state.p, state.u, eta / state.eta)
     z = mix(u, state.p, alpha)
-    met = meet(engine.mean(z, None if state.complete else _those(state.seen)), alpha * eta / beta)
+    met = meet(engine.mean(z, None if state.complete else _those(state.seen)), alpha * eta / beta).w
     return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
 
 
-def _tuned(engine: Engine, state: State) -> tuple[Tuning | None, int]:
+def _tuned(engine: Engine, state: State, meet: Meet) -> tuple[Tuning | None, int]:
     """The automatic eta of the round to come, and how many users were asked for their curvature.
 
     An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta changes.
@@ -219,9 +242,10 @@ def _tuned(engine: Engine, state: State) -> tuple[Tuning | None, int]:
         return tuning, 0
     if engine.facts.operator.certifies != "p":
         return tuning, 0
-    curved = engine.curvature(engine.mean(state.p))
+    at = engine.mean(state.p)
+    curved = engine.curvature(at)
     if curved is not None:
-        return balanced(tuning, state.round, *curved), engine.facts.users
+        return balanced(tuning, state.round, *meet.curvature(at, *curved)), engine.facts.users
     return travelled(tuning, state.round, state.u, state.p, engine.mean, engine.gram) if begun else tuning, 0
 
 

@@ -157,6 +157,9 @@ class Scheme:
         """Whether beta = 1 always: users who start together stay together, so u is one vector."""
         return self.beta.changes == "never" and self.beta(0) == 1
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         return f"{self.name}(alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}, eta={self.eta or AUTO})"
 

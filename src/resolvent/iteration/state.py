@@ -58,6 +58,10 @@ class State:
     yardstick: Yardstick | None = None
     """What the run is judged against. No round needs it; whoever goes on from here is judged by it."""
 
+    def __repr__(self) -> str:
+        users = "users together" if self.together else f"{len(self.u)} users"
+        return f"State(round {self.round}, {users}, d = {self.u.shape[1]}, eta = {self.eta:g})"
+
 
 def begin(
     u0: Tensor,

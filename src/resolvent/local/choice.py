@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.scheme import Scheme
 from resolvent.local import law as laws
@@ -32,6 +34,19 @@ def law_of(operator: Operator, alpha: float, beta: float, eta: float, users: Use
     return laws.unstated(type(operator).__name__, forward, certified, alpha, beta, eta)
 
 
+def span_of(operator: Operator, problem: Any) -> float:
+    """How many gradients a pull u_i - p_i is, in units of eta: 1 of a prox, k of k gradient steps.
+
+    Where users take different numbers of steps it is the mean of these.
+    """
+    if not getattr(operator, "forward", False):
+        return 1.0
+    sizes = getattr(problem, "sizes", None)
+    rows = None if sizes is None else sizes.cpu().numpy()[problem.weights.cpu().numpy() > 0]
+    law = law_of(operator, 1.0, 1.0, 1.0, UserFacts(rows))
+    return sum(laws.step_sums(k, law.momentum)[0] for k in law.steps) / len(law.steps)
+
+
 def check(operator: Operator, problem: Problem) -> None:
     """Refuse what is no operator, or one that the problem cannot serve."""
     if not hasattr(operator, "bind"):
@@ -57,3 +72,10 @@ def best(problem: Problem) -> Operator:
     if "hessian" in problem.offers:
         return NewtonProx()
     return ExactProx() if "prox" in problem.offers else GradientProx()
+
+
+def exact_names(problem: Problem | None) -> list[str]:
+    """The operators by which users of this problem can compute their prox exactly; a network has none."""
+    offers = getattr(problem, "offers", None)
+    kinds = (ExactProx(), NewtonProx())
+    return [f"rs.{type(kind).__name__}" for kind in kinds if offers is None or kind.needs <= offers]

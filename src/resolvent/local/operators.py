@@ -21,6 +21,7 @@ from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Plain
 from resolvent.local.descent import accelerated, descend, gradients, optimise
 from resolvent.local.law import Law, Target, UserFacts
+from resolvent.local.matrix_free import MatrixFreeNewton
 from resolvent.local.newton import Newton
 from resolvent.local.quadratic import Filter
 from resolvent.local.training import Trained
@@ -72,6 +73,10 @@ class NewtonProx:
     with an error above 1e-8 (1 + |u|) is computed again with a line search and a certificate of its error; one that
     cannot be had to 1e-8 (1 + |u| + |p|) even so raises BadAnswer, as do a hessian that is none and an f that is not
     convex, where they show. A run's State has the bounds on the users' errors in `error`.
+
+    Models of many parameters (softmax, sparse rows) are solved by conjugate gradients, without d x d matrices. A prox
+    is then as precise as 1e-2 of the way that its u has gone since the last round, or tol: it becomes exact as a run
+    settles.
     """
 
     tol: float = 5e-13
@@ -87,6 +92,8 @@ class NewtonProx:
         return laws.of_prox(alpha, beta, eta, exact=self.tol <= SHARP)
 
     def bind(self, problem: Any, steady: bool) -> Bound:
+        if getattr(problem, "matrix_free", False):
+            return MatrixFreeNewton(problem, self.tol)
         if not by_rows(problem):
             check_room(problem)
         return Newton(problem, self.tol)
@@ -165,7 +172,7 @@ class GradientProx:
         lr = self.rate(part, ask.eta)
         if self.anderson:
             return accelerated(lambda x: x - lr * (part.grad(x) + (x - u) / ask.eta), u, self.steps, self.anderson)
-        steps = gradients(part, self.steps, self.batch, ask.seed, ask.t, ask.names)
+        steps = gradients(part, self.steps, self.batch, ask.seeding, ask.t, ask.names)
         if self.optimiser is not None:
             rate = {} if self.lr is None else {"lr": self.lr}
             return optimise(u, partial(self.optimiser, **rate), steps, pull=lambda x: (x - u) / ask.eta)
@@ -218,7 +225,9 @@ class GradientSteps:
         return _stepping(problem, self._descend, steady and self.batch is None)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
-        return descend(u, ask.eta, self.momentum, gradients(part, self.steps, self.batch, ask.seed, ask.t, ask.names))
+        return descend(
+            u, ask.eta, self.momentum, gradients(part, self.steps, self.batch, ask.seeding, ask.t, ask.names)
+        )
 
 
 def _batch(batch: int | None, users: UserFacts) -> int | None:

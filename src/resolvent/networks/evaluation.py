@@ -15,6 +15,7 @@ from resolvent.networks.gradients import Gradients
 from resolvent.networks.inputs import as_user_data, is_pair
 from resolvent.networks.mean_losses import MeanLoss
 from resolvent.networks.plain import Buffers
+from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
 from resolvent.networks.userdata import Batch, UserData
 
@@ -45,6 +46,35 @@ class PartialMeans:
         return self._sum / torch.where(self._shares > 0, self._shares, 1)
 
 
+class Seen:
+    """A model's outputs and the targets, user by user, on the CPU; targets that the loss ignores are left out."""
+
+    def __init__(self, users: int) -> None:
+        self._parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(users)]
+
+    def add(self, outputs: Tensor, batch: Batch, mean: MeanLoss | None) -> None:
+        who = range(len(outputs)) if batch.who is None else batch.who.tolist()
+        for i, user in enumerate(who):
+            o, y = outputs[i].detach(), batch.y[i]
+            if batch.mask is not None:
+                o, y = o[batch.mask[i]], y[batch.mask[i]]
+            if o.ndim > 2 and y.ndim == o.ndim - 1 and not y.is_floating_point():  # one class per pixel, say
+                o, y = o.movedim(1, -1).flatten(0, -2), y.flatten()
+            if mean is not None and y.ndim == 1:
+                real = mean.counted(y)
+                o, y = o[real], y[real]
+            self._parts[user].append((o.double().cpu().clone(), y.cpu().clone()))
+
+    def result(self) -> list[tuple[Any, Any]]:
+        """NumPy arrays (outputs, targets) of each user; empty ones for a user without rows."""
+        like = next((part for parts in self._parts for part in parts), None)
+        if like is None:
+            return []
+        nothing = (like[0][:0], like[1][:0])
+        joined = ([torch.cat(part) for part in zip(*(parts or [nothing]), strict=True)] for parts in self._parts)
+        return [(o.numpy(), y.numpy()) for o, y in joined]
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluator:
     """Losses and accuracies of models on users' data. `cut`: whether a user's rows may come in parts."""
@@ -54,16 +84,30 @@ class Evaluator:
     data: UserData
     cut: bool
 
-    def measure(self, W: Tensor, buffers: Buffers | None, accuracy: bool = True) -> tuple[Tensor, Tensor | None]:
-        """Each user's loss in eval mode, and accuracy where targets are classes; buffers (users, ...) or (1, ...)."""
+    def measure(
+        self, W: Tensor, buffers: Buffers | None, accuracy: bool = True, seen: Seen | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Each user's loss in eval mode, and accuracy where targets are classes; buffers (users, ...) or (1, ...).
+
+        `seen` is given every batch with the model's outputs.
+        """
         users = len(self.data.sizes)
         loss, hits, asked = PartialMeans(W.new_zeros(users)), W.new_zeros(users), W.new_zeros(users)
         for outputs, batch in self._outputs(W, buffers or {}):
-            loss.add(batch, losses(self.gradients.plain.loss, outputs, batch), self.mean)
+            if seen is not None:
+                seen.add(outputs, batch, self.mean)
+            loss.add(batch, self._losses(outputs, batch), self.mean)
             if accuracy and _are_classes(outputs, batch.y, self.mean):
                 right, count = _hits(outputs, batch, self.mean)
                 hits, asked = batch.added(hits, right), batch.added(asked, count)
         return loss.result(), hits / asked if accuracy and bool((asked > 0).all()) else None
+
+    def _losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Each user's loss, (users,): on CUDA of all users at once, where the loss has a stacked form."""
+        form = stacked_loss(self.mean) if outputs.is_cuda else None
+        if form is None or not form.takes(tuple(outputs.shape[2:]), batch.y):
+            return losses(self.gradients.plain.loss, outputs, batch)
+        return form.sums(outputs.movedim(1, -1), batch.y, form.weigh(batch.y, batch.mask, outputs), None)
 
     def _outputs(self, W: Tensor, buffers: Buffers) -> Iterator[tuple[Tensor, Batch]]:
         """The model's outputs for each batch; parts of a user's rows are joined for a loss that must see them all."""
@@ -122,10 +166,25 @@ class Evaluation:
     evaluator: Evaluator
     shared: bool
 
-    def __call__(self, weights: Tensor, w: Tensor, personal: Tensor, common: Buffers, own: Buffers) -> dict[str, float]:
-        """Figures of the global model; of each user's own model on its own data, the mean and spread over users."""
+    def __call__(
+        self,
+        weights: Tensor,
+        w: Tensor,
+        personal: Tensor,
+        common: Buffers,
+        own: Buffers,
+        judge: Callable[..., dict[str, float]] | None = None,
+    ) -> dict[str, float]:
+        """Figures of the global model; of each user's own model on its own data, the mean and spread over users.
+
+        `judge` has further figures of the global model, from what it answers to each user's rows.
+        """
         lam = weights.new_ones(1) if self.shared else weights
-        found = self._figures("", lam, *self.evaluator.measure(w, common))
+        seen = None if judge is None else Seen(len(self.evaluator.data.sizes))
+        found = self._figures("", lam, *self.evaluator.measure(w, common, seen=seen))
+        if judge is not None and seen is not None:
+            mean = self.evaluator.mean
+            found = judge(self.name, seen.result(), None if mean is None else mean.function) | found
         if not self.shared and len(personal) > 1:
             found |= self._figures("personal_", lam, *self.evaluator.measure(personal, own))
         return found

@@ -26,6 +26,15 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
+def mean_buffer(weights: Tensor, rows: Tensor) -> Tensor:
+    """The weighted mean of users' buffers (users, ...), (1, ...); whole numbers are rounded."""
+    if bool((rows == rows[:1]).all()):
+        return rows[:1]
+    lam = weights.view(-1, *(1,) * (rows.ndim - 1))
+    mean = (lam.to(torch.float64) * rows).sum(0, keepdim=True)
+    return (mean if rows.is_floating_point() else mean.round()).to(rows.dtype)
+
+
 @dataclass(frozen=True)
 class ParameterLayout:
     """Where each trainable parameter lies in the vector: names, shapes and offsets in the order of `parameters()`."""

@@ -88,6 +88,12 @@ def mean_loss(loss: Callable[..., Any]) -> MeanLoss | None:
     return MeanLoss(name, defaults)
 
 
+def is_sum(loss: Callable[..., Any]) -> bool:
+    """Whether this is one of torch's losses, as a sum over rows."""
+    name, settings = _settings(loss)
+    return name is not None and settings.get("reduction") == "sum"
+
+
 def _settings(loss: Callable[..., Any]) -> tuple[str | None, dict[str, Any]]:
     """The function's name, and the settings that are not None."""
     if isinstance(loss, nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,14 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, ResolventWarning, refuse
+from resolvent.iteration.engine import Look
 from resolvent.networks.choice import propose, verified
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
 from resolvent.networks.inputs import as_user_data
-from resolvent.networks.layout import ParameterLayout, copied
-from resolvent.networks.mean_losses import mean_loss
+from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
+from resolvent.networks.mean_losses import is_sum, mean_loss
 from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.thread_pool import one_thread
 from resolvent.networks.streamed import Placement
@@ -35,6 +37,9 @@ class Neural:
     """Any nn.Module over users' own data.
 
     users: (x, y) arrays, data sets or DataLoaders, one per user. loss: of (output, target), a mean over rows.
+    weights: one number per user, "rows" (every row counts the same) or "users" (every user's mean does, as with None).
+    A DataLoader says which rows a user has and how they are read. Its batch size is how many are read at a time and its
+    shuffling is ignored: minibatches are the local operator's, as in rs.GradientSteps(steps, batch=32).
     validation, test: as users, or one (x, y) for all. autocast: torch.bfloat16, for example.
 
     The vector holds the parameters that require a gradient, in the order of `model.parameters()`; the module itself is
@@ -67,13 +72,20 @@ class Neural:
         kind = first.dtype if dtype is None else dtype
         self.start = self.layout.flatten(model).to(where, kind)
         self.mean = mean_loss(loss)
+        if is_sum(loss):
+            words = (
+                'loss is a sum over rows (reduction="sum"), but f_i is a mean over rows: step sizes grow with the '
+                "number of rows, and minibatches and weights count rows otherwise; pass a loss that is a mean"
+            )
+            warnings.warn(words, ResolventWarning, stacklevel=2)
         placement = Placement(where, kind, self.mean is not None and self.mean.classes, self.mean is not None)
         self.data = as_user_data(users, "users", placement)
-        self.weights = as_weights(weights, len(self.data.sizes), self.start)
+        self.weights = as_weights(weights, len(self.data.sizes), self.start, self.data.sizes, mean=True)
         self.loss = loss
         proposed = propose(model, loss, where, kind, autocast)
         check_fits(proposed.plain, self.start, self.data, self.mean, "users")
         batch = next(iter(self.data.batches(cut=True)))
+        self._input = {"shape": list(batch.x.shape[2:]), "dtype": str(batch.x.dtype).removeprefix("torch.")}
         self.gradients = verified(proposed, model, self.start.unsqueeze(0), batch.x, batch.y, batch.mask)
         check_trains(self.gradients, self.start, self.data)
         self.cuts = cuts(self.gradients, self.start, self.data, self.mean)
@@ -197,24 +209,24 @@ class Neural:
 
     # --- what comes out ----------------------------------------------------------------------------------------------
 
-    def inspect(self, w: Tensor, personal: Tensor, memory: Buffers) -> dict[str, float]:
+    def inspect(self, w: Tensor, personal: Tensor, memory: Buffers, look: Look | None = None) -> dict[str, float]:
         """The training loss, and loss and accuracy of the global and personal models on validation and test data."""
+        look = look or Look()
         buffers = {name.removeprefix(BUFFER): rows for name, rows in memory.items() if name.startswith(BUFFER)}
         common = {name: self._mean(rows) for name, rows in buffers.items()}
         alike = copy.copy(self)
         alike._buffers = {name: b.expand(self.users, *b.shape[1:]) for name, b in common.items()}
         found = {"value": float(self.weights @ alike.value(w)), "gap": float("nan")}
-        for evaluation in self._evaluations:
-            found |= evaluation(self.weights, w, personal, common, buffers)
+        for evaluation in self._evaluations if look.held_out else ():
+            found |= evaluation(self.weights, w, personal, common, buffers, look.judge)
         return found
 
+    def common_memory(self, memory: Buffers) -> Buffers:
+        """What the global model needs of users' memory: the mean of their buffers, (1, ...)."""
+        return {name: self._mean(rows) for name, rows in memory.items() if name.startswith(BUFFER)}
+
     def _mean(self, rows: Tensor) -> Tensor:
-        """The mean of users' buffers, (1, ...)."""
-        if bool((rows == rows[:1]).all()):
-            return rows[:1]
-        lam = self.weights.view(-1, *(1,) * (rows.ndim - 1))
-        mean = (lam.to(torch.float64) * rows).sum(0, keepdim=True)
-        return (mean if rows.is_floating_point() else mean.round()).to(rows.dtype)
+        return mean_buffer(self.weights, rows)
 
     def module(self, w: Tensor, memory: Buffers, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
@@ -225,6 +237,24 @@ class Neural:
                 rows = memory[BUFFER + name]
                 buffer.copy_(self._mean(rows)[0] if user is None else rows[user])
         return made
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """What the module is made of, in plain values: names, shapes and types, and a row of its input."""
+        fixed = [name for name, p in self._module.named_parameters() if not p.requires_grad]
+        return {
+            "class": f"{type(self._module).__module__}.{type(self._module).__qualname__}",
+            "parameters": [[n, list(shape)] for n, shape in zip(self.layout.names, self.layout.shapes, strict=True)],
+            "fixed": [*fixed, *self._first_buffers],
+            "loss": None if self.mean is None else self.mean.function,
+            "weights": self.weights.tolist(),
+            "input": self._input,
+        }
+
+    def fixed(self) -> Buffers:
+        """What is not trained: parameters that require no gradient, and the buffers that training began with."""
+        frozen = {n: p.detach() for n, p in self._module.named_parameters() if not p.requires_grad}
+        return frozen | dict(self._first_buffers)
 
     def gap(self, W: Tensor) -> Tensor | None:
         return None

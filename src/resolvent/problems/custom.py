@@ -21,7 +21,7 @@ from resolvent.problems.callables import (
     as_row_function,
 )
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import objective, select, weighted
+from resolvent.problems.problem import objective, select, short, weighted
 
 
 class Custom:
@@ -38,6 +38,8 @@ class Custom:
     they contradict each other (`resolvent.problems.verify`). `check=False` leaves this out.
     """
 
+    __repr__ = short
+
     def __init__(
         self,
         users: int,
@@ -53,7 +55,10 @@ class Custom:
         convexity: Any = None,
         dtype: torch.dtype = FLOAT,
         check: bool = True,
+        *,
+        penalty: Any = None,
     ) -> None:
+        self.penalty = penalty
         self.users, self.dim = whole(users, "users"), whole(dim, "dim")
         if dtype not in (torch.float32, torch.float64):
             refuse("dtype", dtype, "torch.float32 or torch.float64 is needed")
@@ -157,12 +162,13 @@ class Custom:
             convexity=None if self.convexity is None else self.convexity[who],
             dtype=self.weights.dtype,
             check=self.check,
+            penalty=self.penalty,
         )
 
     @cached_property
     def fstar(self) -> float | None:
-        if self.minimiser is None or "value" not in self._answers:
-            return None
+        if self.minimiser is None or "value" not in self._answers or self.penalty is not None:
+            return None  # `minimiser` is that of f alone
         return float(weighted(self.weights, self.value(self.minimiser)))
 
     def gap(self, W: Tensor) -> Tensor | None:

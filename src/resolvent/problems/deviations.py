@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select
+from resolvent.problems.linear.predictor import Predictor
+from resolvent.problems.pinball.minimum import least_deviations
+from resolvent.problems.problem import select, short
 
 
 class AbsoluteDeviations:
@@ -26,13 +27,17 @@ class AbsoluteDeviations:
     weights: Tensor
     A: Tensor
     b: Tensor
+    intercept = False
 
     offers = frozenset({"value", "grad", "prox"})
     convex = True
     closed_form = True
     lipschitz = None
 
-    def __init__(self, A: Any, b: Any, weights: Any = None) -> None:
+    __repr__ = short
+
+    def __init__(self, A: Any, b: Any, weights: Any = None, *, penalty: Any = None) -> None:
+        self.penalty = penalty
         A = finite(as_tensor(A, "A"), "A")
         if A.ndim != 2:
             refuse("A", f"of shape {tuple(A.shape)}", "(users, d), one row per user, is needed")
@@ -41,9 +46,19 @@ class AbsoluteDeviations:
             refuse("b", f"of shape {tuple(b.shape)}", f"one number for each of the {len(A)} rows of A is needed")
         self.users, self.dim = A.shape
         self.A, self.b = A, b
-        self.weights = as_weights(weights, self.users, A)
+        self.weights = as_weights(weights, self.users, A, torch.ones(self.users))
         size = A.square().sum(1)
         self._size = torch.where(size > 0, size, 1.0)  # |a_i|^2; any number will do where a_i = 0
+
+    @property
+    def intercepts(self) -> Tensor:
+        """None of the parameters: there is no intercept."""
+        return torch.arange(0, device=self.weights.device)
+
+    @property
+    def predictor(self) -> Predictor:
+        """What says how a model of this problem predicts: the median."""
+        return Predictor("quantile", self.dim, numbers={"q": 0.5})
 
     def _residual(self, W: Tensor) -> Tensor:
         return (as_rows(W, self) * self.A).sum(1) - self.b
@@ -61,7 +76,7 @@ class AbsoluteDeviations:
         return as_rows(U, self) - step[:, None] * self.A
 
     def take(self, who: Tensor) -> AbsoluteDeviations:
-        return AbsoluteDeviations(self.A[who], self.b[who], select(self.weights, who))
+        return AbsoluteDeviations(self.A[who], self.b[who], select(self.weights, who), penalty=self.penalty)
 
     @property
     def convexity(self) -> Tensor:
@@ -75,9 +90,11 @@ class AbsoluteDeviations:
 
     @cached_property
     def _star(self) -> Tensor | None:
-        """The minimiser in float64, whatever the data are in: f* should not be rounded twice."""
+        """The minimiser in float64, whatever the data are in: f* should not be rounded twice. None with a penalty."""
+        if self.penalty is not None:
+            return None
         A, b, lam = (x.detach().cpu().double().numpy() for x in (self.A, self.b, self.weights))
-        w = weighted_deviations(A, b, lam)
+        w = least_deviations(A, b, -lam, lam)
         return None if w is None else torch.from_numpy(w).to(self.A.device)
 
     @property
@@ -99,38 +116,3 @@ class AbsoluteDeviations:
     def _deviations(self, w: Tensor) -> Tensor:
         """|r_i(w)| in float64, (users,)."""
         return (self.A.double() @ w - self.b.double()).abs()
-
-
-def weighted_deviations(A: Any, b: Any, lam: Any) -> Any:
-    """argmin_w sum_i lam_i |a_i.w - b_i| from NumPy arrays, or None.
-
-    With rows of length one and costs c_i = lam_i |a_i| the dual is small,
-
-        max -b.y   subject to   A^T y = 0,  -c <= y <= c,
-
-    and the multipliers of its d equations are w. Where |y_i| < c_i strictly the residual is zero, so w is made exact by
-    solving those equations: HiGHS alone stops near 1e-10.
-    """
-    try:
-        from scipy.optimize import linprog
-    except ImportError:
-        return None
-    size = np.linalg.norm(A, axis=1)
-    used = lam * size > 0
-    if not used.any():
-        return np.zeros(A.shape[1])
-    A, b, cost = A[used] / size[used, None], b[used] / size[used], (lam * size)[used]
-    # The tolerances of HiGHS are absolute, so let everything be of size one: columns, targets and costs.
-    columns = np.linalg.norm(A, axis=0)
-    columns[columns == 0] = 1.0
-    unit = np.abs(b).max() or 1.0
-    A, b, cost = A / columns, b / unit, cost / cost.max()
-    tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-    bounds = np.stack([-cost, cost], axis=1)
-    found = linprog(b, A_eq=A.T, b_eq=np.zeros(A.shape[1]), bounds=bounds, method="highs", options=tight)
-    if found.status != 0:
-        return None
-    w = found.eqlin.marginals
-    exact = np.abs(found.x) < cost * (1 - 1e-8)
-    polished = w + np.linalg.lstsq(A[exact], b[exact] - A[exact] @ w, rcond=None)[0]
-    return unit / columns * min(w, polished, key=lambda v: float(cost @ np.abs(A @ v - b)))

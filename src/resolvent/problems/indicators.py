@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
+from resolvent.problems.constraint import TOL
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select
-from resolvent.problems.sets import TOL, ConvexSet
+from resolvent.problems.problem import select, short
+from resolvent.problems.sets import ConvexSet
 
 SEEN, BEYOND = 1e3, 10.0
 """Sets are reported not to meet where their points are more than SEEN tolerances apart, and a common point would have
@@ -33,13 +34,24 @@ class Indicators:
     closed_form = True
     lipschitz = None
 
+    __repr__ = short
+
     def __init__(
-        self, sets: Sequence[ConvexSet], weights: Any = None, minimiser: Any = None, tol: float | None = None
+        self,
+        sets: Sequence[ConvexSet],
+        weights: Any = None,
+        minimiser: Any = None,
+        tol: float | None = None,
+        *,
+        penalty: Any = None,
     ) -> None:
+        self.penalty = penalty
         self.sets = tuple(sets)
         if not self.sets:
             refuse("sets", "empty", "one set per user is needed")
         self.users, self.dim = len(self.sets), self.sets[0].dim
+        if self.dim is None:
+            refuse("sets[0]", f"{self.sets[0]} of any dimension", "its dimension is needed, as in rs.Orthant(3)")
         for user, each in enumerate(self.sets):
             if each.dim != self.dim:
                 refuse(f"sets[{user}]", f"of dimension {each.dim}", f"that of user 0 is {self.dim}, and all must agree")
@@ -106,7 +118,8 @@ class Indicators:
 
     def take(self, who: Tensor) -> Indicators:
         chosen = torch.arange(self.users, device=who.device)[who].tolist()
-        return Indicators([self.sets[i] for i in chosen], select(self.weights, who), self.minimiser, self.tol)
+        sets = [self.sets[i] for i in chosen]
+        return Indicators(sets, select(self.weights, who), self.minimiser, self.tol, penalty=self.penalty)
 
     @property
     def convexity(self) -> Tensor:
@@ -114,11 +127,11 @@ class Indicators:
 
     @property
     def fstar(self) -> float | None:
-        return None if self.minimiser is None else 0.0
+        return None if self.minimiser is None or self.penalty is not None else 0.0
 
     def gap(self, W: Tensor) -> Tensor | None:
-        """0 or infinite; users of weight zero do not count (0 * inf = 0)."""
-        if self.minimiser is None:
+        """0 or infinite; users of weight zero do not count (0 * inf = 0). Not known with a penalty."""
+        if self.fstar is None:
             return None
         return torch.stack([self.value(w)[self.weights > 0].sum() for w in points(W, self)])
 

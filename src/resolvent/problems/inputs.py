@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, ResolventWarning, refuse
 from resolvent.problems.problem import Problem
 
 FLOAT = torch.float64
+WEIGHTS = ("rows", "users")
+"""Weights by name."""
 
 
 def as_tensor(data: Any, argument: str) -> Tensor:
@@ -30,10 +33,16 @@ def as_tensor(data: Any, argument: str) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(FLOAT)
 
 
-def as_weights(weights: Any, users: int, like: Tensor) -> Tensor:
-    """lambda: equal where not given, else checked and made to sum to one."""
+def as_weights(weights: Any, users: int, like: Tensor, sizes: Tensor | None = None, mean: bool = False) -> Tensor:
+    """lambda: equal where not given, else checked and made to sum to one.
+
+    "rows" makes every row count the same, "users" every user's mean over its rows. What lambda that is depends on
+    whether f_i is a sum over its `sizes` rows or, with `mean`, a mean.
+    """
     if weights is None:
         return like.new_full((users,), 1.0 / users)
+    if isinstance(weights, str):
+        return _named_weights(weights, users, like, sizes, mean)
     lam = as_tensor(weights, "weights").to(like)
     if lam.shape != (users,):
         refuse("weights", f"of shape {tuple(lam.shape)}", f"one number for each of the {users} users is needed")
@@ -41,7 +50,42 @@ def as_weights(weights: Any, users: int, like: Tensor) -> Tensor:
         refuse("weights", "partly negative or not finite", "every weight must be a finite number >= 0")
     if float(lam.sum()) <= 0:
         refuse("weights", "zero for every user", "at least one must be positive")
+    lam = lam / lam.sum()
+    if sizes is not None and not mean:
+        _warn_of_sizes(lam.double().cpu(), sizes.double().cpu())
+    return lam
+
+
+def _named_weights(name: str, users: int, like: Tensor, sizes: Tensor | None, mean: bool) -> Tensor:
+    if name not in WEIGHTS:
+        refuse(
+            "weights", repr(name), f"{' or '.join(repr(each) for each in WEIGHTS)}, or one number per user is needed"
+        )
+    if sizes is None and name == "rows":
+        refuse("weights", "'rows'", "the users of this problem have no rows: give one number per user")
+    if sizes is None or (name == "users") == mean:
+        return like.new_full((users,), 1.0 / users)
+    lam = sizes.to(like) if mean else 1 / sizes.to(like)
     return lam / lam.sum()
+
+
+def _warn_of_sizes(lam: Tensor, sizes: Tensor) -> None:
+    """Weights in proportion to the numbers of rows, where f_i is a sum over rows, count each row n_i times."""
+    share = sizes / sizes.sum()
+    if len(sizes) > 1 and float(sizes.min()) < float(sizes.max()) and bool(((lam - share).abs() <= 1e-6 * share).all()):
+        words = (
+            "weights are in proportion to the users' numbers of rows, but f_i is a sum over them already: each row of "
+            "a user with n rows counts n times. weights='rows' (or None) counts every row once"
+        )
+        warnings.warn(words, ResolventWarning, stacklevel=4)
+
+
+def as_reg(reg: Any, users: int, sizes: Tensor, like: Tensor) -> Tensor:
+    """The regulariser of each user, (users,): a number, or one per user; without it 1 / (users * rows), the paper's."""
+    each = 1 / (users * sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
+    if each.shape not in ((), (users,)) or not bool((torch.isfinite(each) & (each >= 0)).all()):
+        refuse("reg", reg, f"a number >= 0, or one for each of the {users} users, is needed")
+    return each.expand(users)
 
 
 def as_rows(W: Any, problem: Problem) -> Tensor:

@@ -6,34 +6,55 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
-from resolvent.problems.problem import select
+from resolvent.problems.linear.predictor import Predictor
+from resolvent.problems.penalised import Penalised, least
+from resolvent.problems.penalised.squares import as_objective, squares
+from resolvent.problems.problem import select, short
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.quadratic.affine import Affine, prox_share
 from resolvent.problems.quadratic.decomposition import decompose
 from resolvent.problems.quadratic.pooled import Pooled, balanced, pooled
 from resolvent.problems.rows import as_data
+from resolvent.problems.sparse_least_squares import SparseLeastSquares
+from resolvent.problems.sparse_rows import is_sparse
 
 
 class LeastSquares:
     """Least squares over users of any sizes, weights and ranks.
 
-    A is (users, rows, d) and b (users, rows), or lists of matrices and vectors of unequal lengths; NumPy or torch.
+    A is (users, rows, d) and b (users, rows), or lists of matrices and vectors of unequal lengths; NumPy, torch,
+    pandas, polars or, in lists, SciPy sparse.
     One eigendecomposition per user, computed once, serves everything: values, gradients, prox at any eta, constants.
-    It and every sum are in float64. Rows in float32 stay so in memory, and the answers are in float32 too.
+    It and every sum are in float64. Rows in float32 stay so in memory, and the answers are in float32 too. With
+    `intercept` there is one more parameter, the last, which `penalty` does not touch.
     """
 
     offers = frozenset({"value", "grad", "prox", "hessian", "batches", "spectrum"})
     convex = True
     closed_form = True
 
-    def __init__(self, A: Any, b: Any, weights: Any = None) -> None:
+    __repr__ = short
+
+    def __new__(cls, A: Any = None, *args: Any, **keywords: Any) -> Any:
+        """Sparse rows have no dense decompositions: they are a linear model, solved by Newton's method."""
+        if cls is LeastSquares and isinstance(A, (list, tuple)) and any(is_sparse(a) for a in A):
+            return SparseLeastSquares(A, *args, **keywords)
+        return super().__new__(cls)
+
+    def __init__(self, A: Any, b: Any, weights: Any = None, *, intercept: bool = False, penalty: Any = None) -> None:
         self.rows = as_data(A, b)
-        like = self.rows.buckets[0].A
-        self._lam = as_weights(weights, self.rows.users, torch.empty((), dtype=FLOAT, device=like.device))
+        self.intercept, self.penalty = bool(intercept), penalty
+        if self.intercept:
+            self.rows = self.rows.with_ones()
+        like = self.rows.buckets[0].b
+        double = torch.empty((), dtype=FLOAT, device=like.device)
+        self._lam = as_weights(weights, self.rows.users, double, self.rows.sizes)
         self.weights = self._lam.to(like.dtype)
         self.spectrum = decompose(self.rows)
 
@@ -49,6 +70,16 @@ class LeastSquares:
     def sizes(self) -> Tensor:
         """The number of rows of each user."""
         return self.rows.sizes
+
+    @property
+    def intercepts(self) -> Tensor:
+        """The indices of the parameters that are not penalised."""
+        return torch.arange(self.dim - self.intercept, self.dim, device=self.weights.device)
+
+    @property
+    def predictor(self) -> Predictor:
+        """What says how a model of this problem predicts."""
+        return Predictor("least-squares", self.dim - self.intercept, self.intercept)
 
     def value(self, W: Tensor) -> Tensor:
         return self._values(as_rows(W, self)).to(self.weights.dtype)
@@ -85,6 +116,7 @@ class LeastSquares:
 
     def take(self, who: Tensor) -> LeastSquares:
         part = object.__new__(LeastSquares)
+        part.intercept, part.penalty = self.intercept, self.penalty
         part.rows, part._lam = self.rows.take(who), select(self._lam, who)
         part.weights, part.spectrum = part._lam.to(self.weights.dtype), self.spectrum.take(who)
         return part
@@ -102,15 +134,42 @@ class LeastSquares:
     def _pooled(self) -> Pooled:
         return pooled(self.spectrum, self.spectrum.s, self._lam)
 
+    @cached_property
+    def penalised(self) -> Penalised | None:
+        """f + g around its minimum; None without a penalty."""
+        g = penalty_of(self)
+        if g is None:
+            return None
+        users = ((*self.rows.one(i), float(weight)) for i, weight in enumerate(self._lam) if float(weight) > 0)
+        *rows, constant = squares((A.double().cpu().numpy(), b.double().cpu().numpy(), lam) for A, b, lam in users)
+        C, target = (torch.from_numpy(part).to(self._lam) for part in rows)
+        found = least(as_objective(*rows), g, 0.0, constant)
+        star = torch.from_numpy(np.zeros(self.dim) if found.w is None else found.w).to(self._lam)
+        return Penalised(
+            g,
+            found,
+            value=lambda w: 0.5 * (C @ w - target).square().sum() + constant,
+            divergence=lambda w: 0.5 * (C @ (w - star)).square().sum(),
+        )
+
     @property
-    def minimiser(self) -> Tensor:
-        """The minimiser of f of least norm."""
+    def minimiser(self) -> Tensor | None:
+        """The minimiser of f of least norm; with a penalty one of f + g, None where none is certified."""
+        if self.penalised is not None:
+            return self.penalised.minimiser(self.weights)
         return self._pooled.minimiser.to(self.weights.dtype)
 
+    @property
+    def without_minimum(self) -> str | None:
+        """Why the minimum of f + g is not known; None where it is."""
+        return None if self.penalised is None else self.penalised.least.why
+
     @cached_property
-    def fstar(self) -> float:
+    def fstar(self) -> float | None:
+        if self.penalised is not None:
+            return self.penalised.fstar
         return float(self._lam @ self._values(self._pooled.minimiser.unsqueeze(0)))
 
-    def gap(self, W: Tensor) -> Tensor:
-        """f(w) - f* in float64, whatever W is in: that of the model as it is reported."""
-        return self._pooled.gap(W)
+    def gap(self, W: Tensor) -> Tensor | None:
+        """f(w) - f*, of f + g with a penalty, in float64, whatever W is in: that of the model as it is reported."""
+        return self._pooled.gap(W) if self.penalised is None else self.penalised.gap(W)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError
+from resolvent.problems.linear.loss import check_labels
 from resolvent.problems.linear.model import LinearModel
 from resolvent.problems.newton.objective import Floats
 
@@ -22,13 +22,20 @@ SMALL = 1 << 20
 class Logistic(LinearModel):
     """Binary logistic regression over users of any sizes and weights, labels -1 and +1.
 
-    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's.
+    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's. With `intercept` there is one more
+    parameter, the last, which neither `reg` nor `penalty` touches.
     """
 
     lipschitz: Tensor
+    kind = "logistic"
 
-    def __init__(self, A: Any, b: Any, reg: Any = None, weights: Any = None) -> None:
-        super().__init__(LogisticLoss, A, b, reg, weights)
+    def __init__(
+        self, A: Any, b: Any, reg: Any = None, weights: Any = None, *, intercept: bool = False, penalty: Any = None
+    ) -> None:
+        super().__init__(LogisticLoss, A, b, reg, weights, intercept=intercept, penalty=penalty)
+
+    def _classes(self) -> tuple[int, int]:
+        return -1, 1
 
 
 class LogisticLoss:
@@ -37,13 +44,13 @@ class LogisticLoss:
     largest_slope = 1.0
     largest_curvature = 0.25
     curvature_rate = 1.0
+    least = 0.0
 
     def __init__(self, b: Tensor) -> None:
         self.b, self.minus_b = b, -b
 
     def check(self) -> None:
-        if not bool((self.b.abs() == 1).all()):
-            raise InputError("b holds other values than -1 and +1, but those are the two labels (0/1: use 2*b - 1)")
+        check_labels(self.b)
 
     def value(self, t: Tensor) -> Tensor:
         return softplus(self.minus_b * t)
@@ -121,6 +128,9 @@ class WeightedLogistic:
 
     def slope_size(self, t: Floats) -> Floats:
         return np.abs(self.slope(t))
+
+    def least_curvature(self, t: Floats, reach: Floats) -> Floats:
+        return self.weight * sigmoid(np.abs(t) + reach) * sigmoid(-np.abs(t) - reach)
 
     def shows_no_minimum(self, t: Floats) -> bool:
         """Every row is on the right side: these predictors separate the data."""

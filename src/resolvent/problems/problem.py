@@ -6,7 +6,7 @@ users who share a point.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -98,3 +98,17 @@ def select(weights: Tensor, who: Tensor) -> Tensor:
     chosen = weights[who]
     total = chosen.sum()
     return chosen / total if float(total) > 0 else torch.full_like(chosen, 1.0 / max(len(chosen), 1))
+
+
+def short(problem: Any) -> str:
+    """A problem in one line: its kind, how many users and parameters, and what it carries."""
+    more = []
+    sizes = getattr(problem, "sizes", None)
+    if sizes is not None:
+        more.append(f"{int(sizes.sum())} rows")
+    if getattr(problem, "intercept", False):
+        more.append("intercept")
+    if getattr(problem, "penalty", None) is not None:
+        more.append(f"penalty {problem.penalty}")
+    users = "1 user" if problem.users == 1 else f"{problem.users} users"
+    return f"{type(problem).__name__}({', '.join([users, f'd = {problem.dim}', *more])})"

@@ -1,13 +1,14 @@
 """Users' data: a matrix A_i and a vector b_i each, of any number of rows, stored so that users are batched.
 
 Users of equal size are one (users, rows, d) tensor, without a copy. Users of unequal size fall into a few buckets of
-similar size, zero-padded inside each, so that every operation is a handful of batched products.
+similar size, zero-padded inside each, so that every operation is a handful of batched products. Users with sparse rows
+have a bucket each (sparse_rows.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +19,12 @@ from torch import Tensor
 from resolvent.errors import refuse
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.products import rows_times, times_rows
+from resolvent.problems.sparse_rows import SparseBucket, as_sparse, is_sparse
 
 PADDING = 1.25
 """Within a bucket the largest user has at most this many times the rows of the smallest."""
+LARGE = 1 << 16
+"""Numbers in a user's rows from which on batching users gains nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +48,67 @@ class Bucket:
         """A_i^T r_i, (g, d)."""
         return rows_times(R, self.A)
 
+    def scores(self, M: Tensor) -> Tensor:
+        """M_i A_i^T for matrices M with one row per class, (g, classes, n)."""
+        return torch.bmm(self.of(M).expand(len(self.A), -1, -1), self.A.mT)
+
+    def combine_scores(self, S: Tensor) -> Tensor:
+        """S_i A_i for S (g, classes, n): (g, classes, d)."""
+        return torch.bmm(S, self.A)
+
+    def combine_squares(self, S: Tensor) -> Tensor:
+        """The same with the squares of A's entries."""
+        return torch.bmm(S, self.A.square())
+
+    def total(self) -> Tensor:
+        """The sum of each user's entries, (g,)."""
+        return self.A.sum((1, 2))
+
+    def squares(self) -> Tensor:
+        """The sum of the squares of each user's entries, (g,)."""
+        return self.A.square().sum((1, 2))
+
+    def norms(self) -> Tensor:
+        """The length of each row, (g, n)."""
+        norms: Tensor = torch.linalg.vector_norm(self.A, dim=2)
+        return norms
+
+    def largest(self) -> Tensor:
+        """The squares of the users' largest singular values, (g,)."""
+        gram = self.A.mT @ self.A if self.A.shape[1] >= self.A.shape[2] else self.A @ self.A.mT
+        most: Tensor = torch.linalg.eigvalsh(gram)[:, -1]
+        return most
+
+    def with_ones(self) -> Bucket:
+        ones = torch.ones_like(self.b) if self.mask is None else self.mask
+        return replace(self, A=torch.cat([self.A, ones.unsqueeze(2)], 2))
+
+    def double(self) -> Bucket:
+        """In float64: the data themselves, without a copy, where they are in float64."""
+        return Bucket(self.who, self.A.double(), self.b.double(), None if self.mask is None else self.mask.double())
+
+    def pick(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Chosen rows (g, k) of every user."""
+        each = torch.arange(len(rows), device=rows.device).unsqueeze(1)
+        return self.A[each, rows], self.b[each, rows]
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     """All users' data in buckets, with the number of rows of each."""
 
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[Bucket | SparseBucket, ...]
     sizes: Tensor
     dim: int
+
+    @property
+    def sparse(self) -> bool:
+        return isinstance(self.buckets[0], SparseBucket)
+
+    @property
+    def large(self) -> bool:
+        """Whether users are large enough to be computed one after the other."""
+        return self.sparse or int(self.sizes.sum()) * self.dim >= LARGE * self.users
 
     @property
     def users(self) -> int:
@@ -66,14 +123,43 @@ class Rows:
             out[bucket.who] = part
         return out
 
-    def one(self, i: int) -> tuple[Tensor, Tensor]:
-        """User i's own A_i and b_i."""
+    def one(self, i: int) -> tuple[Any, Tensor]:
+        """User i's own A_i, in CSR format where rows are sparse, and b_i."""
         n = int(self.sizes[i])
         bucket, j = self._places[i]
+        if isinstance(bucket, SparseBucket):
+            return bucket.A, bucket.b[0]
         return bucket.A[j, :n], bucket.b[j, :n]
 
+    def dense(self, i: int) -> Tensor:
+        """A copy of user i's A_i."""
+        A, _ = self.one(i)
+        return A.clone() if isinstance(A, Tensor) else torch.from_numpy(A.toarray())
+
+    def some(self, i: int, every: int) -> Tensor:
+        """One in so many of user i's rows, dense; at least one."""
+        A = self.one(i)[0][::every]
+        return A if isinstance(A, Tensor) else torch.from_numpy(A.toarray())
+
+    def lengths(self, i: int) -> Tensor:
+        """Of each of user i's rows."""
+        A, _ = self.one(i)
+        return torch.linalg.vector_norm(A, dim=1) if isinstance(A, Tensor) else self._places[i][0].norms()[0]
+
+    def alone(self, i: int) -> Rows:
+        """User i's rows as those of the only user, without a copy."""
+        A, b = self.one(i)
+        if self.sparse:
+            return Rows((SparseBucket(torch.zeros(1, dtype=torch.long), A, b[None]),), self.sizes[i : i + 1], self.dim)
+        return Rows((Bucket(None, A[None], b[None], None),), self.sizes[i : i + 1], self.dim)
+
+    def double(self) -> Rows:
+        """In float64."""
+        buckets: Any = tuple(bucket.double() for bucket in self.buckets)
+        return Rows(buckets, self.sizes, self.dim)
+
     @cached_property
-    def _places(self) -> list[tuple[Bucket, int]]:
+    def _places(self) -> list[tuple[Bucket | SparseBucket, int]]:
         """Each user's bucket, and its place there."""
         first = self.buckets[0]
         if first.who is None:
@@ -83,24 +169,28 @@ class Rows:
 
     def take(self, who: Tensor) -> Rows:
         """The rows of some users only."""
-        if self.buckets[0].who is None:
-            bucket = self.buckets[0]
+        bucket = self.buckets[0]
+        if bucket.who is None:
             return Rows((Bucket(None, bucket.A[who], bucket.b[who], None),), self.sizes[who], self.dim)
+        if isinstance(bucket, SparseBucket):
+            return _sparse([self.one(int(i)) for i in torch.arange(self.users)[who]], self.dim)
         return _bucketed([self.one(int(i)) for i in who], self.dim)
+
+    def with_ones(self) -> Rows:
+        """The same with one more feature, the last, that is 1 in every row: its coefficient is an intercept."""
+        buckets: Any = tuple(bucket.with_ones() for bucket in self.buckets)
+        return Rows(buckets, self.sizes, self.dim + 1)
 
     def pick(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Chosen rows of every user: rows (users, k) -> A (users, k, d) and b (users, k)."""
-        parts = [_pick(bucket, rows if bucket.who is None else rows[bucket.who]) for bucket in self.buckets]
+        parts = [bucket.pick(rows if bucket.who is None else rows[bucket.who]) for bucket in self.buckets]
         return self.gather([a for a, _ in parts]), self.gather([b for _, b in parts])
-
-
-def _pick(bucket: Bucket, rows: Tensor) -> tuple[Tensor, Tensor]:
-    each = torch.arange(len(rows), device=rows.device).unsqueeze(1)
-    return bucket.A[each, rows], bucket.b[each, rows]
 
 
 def as_data(A: Any, b: Any) -> Rows:
     """Checked data from (users, rows, d) and (users, rows), or from lists of unequal matrices and vectors."""
+    if is_sparse(A):
+        refuse("A", "one sparse matrix", "a list with one matrix per user is needed ([A] for one user)")
     if isinstance(A, (list, tuple)):
         return _from_lists(A, b)
     A = as_tensor(A, "A")
@@ -120,7 +210,8 @@ def _from_lists(A: Sequence[Any], b: Any) -> Rows:
         refuse("b", repr(b), f"A is a list of {len(A)} matrices, so as many vectors are needed")
     if len(b) != len(A):
         refuse("b", f"a list of {len(b)}", f"A has {len(A)} users, and as many are needed")
-    users = [(as_tensor(a, f"A[{i}]"), as_tensor(y, f"b[{i}]")) for i, (a, y) in enumerate(zip(A, b, strict=True))]
+    read: Any = as_sparse if any(is_sparse(a) for a in A) else as_tensor
+    users = [(read(a, f"A[{i}]"), as_tensor(y, f"b[{i}]")) for i, (a, y) in enumerate(zip(A, b, strict=True))]
     first = users[0][0]
     dim = first.shape[-1] if first.ndim == 2 else 0
     for i, (a, y) in enumerate(users):
@@ -134,8 +225,16 @@ def _from_lists(A: Sequence[Any], b: Any) -> Rows:
                 f"of shape {tuple(y.shape)}",
                 f"({a.shape[0]},), one number for each row of A[{i}], is needed",
             )
+    if read is as_sparse:
+        kind = np.result_type(*(a.dtype for a, _ in users))
+        return _sparse([(a.astype(kind, copy=False), y.to(torch.from_numpy(np.zeros(0, kind)))) for a, y in users], dim)
     dtype = torch.promote_types(first.dtype, max((a.dtype for a, _ in users), key=lambda d: torch.finfo(d).bits))
     return _bucketed([(a.to(dtype), y.to(dtype)) for a, y in users], dim)
+
+
+def _sparse(users: Sequence[tuple[Any, Tensor]], dim: int) -> Rows:
+    buckets = tuple(SparseBucket(torch.tensor([i]), a, y.unsqueeze(0)) for i, (a, y) in enumerate(users))
+    return Rows(buckets, torch.tensor([len(y) for _, y in users]), dim)
 
 
 def _bucketed(users: Sequence[tuple[Tensor, Tensor]], dim: int) -> Rows:

@@ -1,7 +1,8 @@
 """Convex sets and the projections onto them.
 
 A set is anything with `dim`, `project(x)` and `contains(x, tol)` over points x of shape (..., d). All of them compute
-in the dtype and on the device of x.
+in the dtype and on the device of x. Those here are constraints too (`constraint.py`): `tangent(x, v)` projects v onto
+the tangent cone at x.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse, whole
+from resolvent.problems.constraint import TOL, Constraint, outward
 from resolvent.problems.inputs import as_tensor, finite
 
-TOL = 1e-9
-"""How far outside a set, as a length, a point may lie and still be called inside."""
+EDGE = 64.0
+"""Units in the last place by which a point may miss the boundary of a set and still lie on it."""
 
 
 class ConvexSet(Protocol):
@@ -36,7 +38,7 @@ class ConvexSet(Protocol):
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Box:
+class Box(Constraint):
     """{x : low <= x <= high}; either bound may be infinite, and a number stands for all coordinates."""
 
     low: Tensor
@@ -68,15 +70,27 @@ class Box:
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         return ((x >= self.low.to(x) - tol) & (x <= self.high.to(x) + tol)).all(-1)
 
+    def held(self, x: Tensor) -> Tensor:
+        return (x <= self.low.to(x)) | (x >= self.high.to(x))
+
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        upwards = torch.where(x <= self.low.to(x), v.clamp_min(0), v)
+        return torch.where(x >= self.high.to(x), upwards.clamp_max(0), upwards)
+
+    def __str__(self) -> str:
+        return f"Box({_words(self.low)}, {_words(self.high)})"
+
 
 @dataclass(frozen=True)
-class Orthant:
+class Orthant(Constraint):
     """{x : x >= 0}, its own dual and so an obtuse cone: its reflector, |x| in every coordinate, is idempotent."""
 
-    dim: int
+    dim: int | None = None
+    """None: of any dimension, as a constraint."""
 
     def __post_init__(self) -> None:
-        whole(self.dim, "dim")
+        if self.dim is not None:
+            whole(self.dim, "dim")
 
     def project(self, x: Tensor) -> Tensor:
         return x.clamp(min=0)
@@ -84,9 +98,18 @@ class Orthant:
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         return (x >= -tol).all(-1)
 
+    def held(self, x: Tensor) -> Tensor:
+        return x <= 0
+
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        return torch.where(x <= 0, v.clamp_min(0), v)
+
+    def __str__(self) -> str:
+        return "Orthant()"
+
 
 @dataclass(frozen=True, eq=False, init=False)
-class Ball:
+class Ball(Constraint):
     """{x : |x - centre| <= radius}."""
 
     centre: Tensor
@@ -110,9 +133,20 @@ class Ball:
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         return (x - self.centre.to(x)).square().sum(-1).sqrt() <= self.radius + tol
 
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        if self.radius == 0:
+            return torch.zeros_like(v)
+        away = x - self.centre.to(x)
+        length = away.norm(dim=-1, keepdim=True)
+        edge = length >= self.radius - _blur(x, self.radius + x.norm(dim=-1, keepdim=True))
+        return torch.where(edge, outward(v, away / length.clamp_min(torch.finfo(x.dtype).tiny)), v)
+
+    def __str__(self) -> str:
+        return f"Ball({_words(self.centre)}, {self.radius:g})"
+
 
 @dataclass(frozen=True, eq=False, init=False)
-class Halfspace:
+class Halfspace(Constraint):
     """{x : normal.x <= offset}, stored with a normal of length one. Its reflector is idempotent."""
 
     normal: Tensor
@@ -137,9 +171,13 @@ class Halfspace:
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         return self._excess(x) <= tol
 
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        edge = self._excess(x) >= -_blur(x, abs(self.offset) + x.norm(dim=-1))
+        return torch.where(edge.unsqueeze(-1), outward(v, self.normal.to(x).expand_as(v)), v)
+
 
 @dataclass(frozen=True, eq=False, init=False)
-class ObtuseCone:
+class ObtuseCone(Constraint):
     """{x : axis.x >= cos(angle) |x|}, all directions within `angle` of the axis, for d >= 2.
 
     Its dual is the cone of pi/2 - angle about the same axis, so it is obtuse (contains its dual) from pi/4, where it is
@@ -180,9 +218,17 @@ class ObtuseCone:
         along, _, width = self._split(x)
         return (math.cos(self.angle) * width - math.sin(self.angle) * along <= tol).squeeze(-1)
 
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        along, across, width = self._split(x)
+        cos, sin = math.cos(self.angle), math.sin(self.angle)
+        normal = cos * across / width.clamp(min=torch.finfo(x.dtype).tiny) - sin * self.axis.to(x)
+        size = x.norm(dim=-1, keepdim=True)
+        edge = torch.where(cos * width - sin * along >= -_blur(x, size), outward(v, normal), v)
+        return torch.where(size == 0, self.project(v), edge)
+
 
 @dataclass(frozen=True, eq=False, init=False)
-class AffineSet:
+class AffineSet(Constraint):
     """{x : matrix x = offset}, stored as an equal system with orthonormal rows: x - M^T (M x - b) then projects."""
 
     matrix: Tensor
@@ -223,6 +269,10 @@ class AffineSet:
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         return self._residual(x).square().sum(-1).sqrt() <= tol
 
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        M = self.matrix.to(v)
+        return v - (v @ M.T) @ M
+
 
 def _vector(data: Any, argument: str) -> Tensor:
     x = finite(torch.atleast_1d(as_tensor(data, argument)), argument, of="coordinate")
@@ -238,6 +288,15 @@ def _direction(data: Any, argument: str) -> tuple[Tensor, float]:
     if not (math.isfinite(length) and length > 0):
         refuse(argument, f"of length {length}", "a direction, so a finite length > 0, is needed")
     return x / length, length
+
+
+def _blur(x: Tensor, size: Tensor) -> Tensor:
+    """How far rounding may move a point of this size."""
+    return EDGE * torch.finfo(x.dtype).eps * size
+
+
+def _words(x: Tensor) -> str:
+    return f"{float(x[0]):g}" if bool((x == x[0]).all()) else f"{float(x.min()):g}..{float(x.max()):g}"
 
 
 def _set(frozen: object, **fields: Tensor | float) -> None:

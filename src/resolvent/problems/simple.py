@@ -10,7 +10,7 @@ from torch import Tensor
 
 from resolvent.errors import refuse, whole
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select
+from resolvent.problems.problem import select, short
 
 
 class Quadratics:
@@ -26,7 +26,10 @@ class Quadratics:
     convex = True
     closed_form = True
 
-    def __init__(self, curvature: Any, centre: Any, weights: Any = None) -> None:
+    __repr__ = short
+
+    def __init__(self, curvature: Any, centre: Any, weights: Any = None, *, penalty: Any = None) -> None:
+        self.penalty = penalty
         centre = as_tensor(centre, "centre")
         centre = finite(centre.unsqueeze(1) if centre.ndim == 1 else centre, "centre")
         if centre.ndim != 2:
@@ -57,7 +60,7 @@ class Quadratics:
         return (as_rows(U, self) + step * self.centre) / (1 + step)
 
     def take(self, who: Tensor) -> Quadratics:
-        return Quadratics(self.curvature[who], self.centre[who], select(self.weights, who))
+        return Quadratics(self.curvature[who], self.centre[who], select(self.weights, who), penalty=self.penalty)
 
     @property
     def lipschitz(self) -> Tensor:
@@ -68,16 +71,19 @@ class Quadratics:
         return self.curvature
 
     @property
-    def minimiser(self) -> Tensor:
+    def minimiser(self) -> Tensor | None:
+        """None with a penalty."""
         pull = self.weights * self.curvature
-        return pull @ self.centre / pull.sum()
+        return pull @ self.centre / pull.sum() if self.penalty is None else None
 
     @property
-    def fstar(self) -> float:
-        return float(self.weights @ self.value(self.minimiser))
+    def fstar(self) -> float | None:
+        return None if self.minimiser is None else float(self.weights @ self.value(self.minimiser))
 
-    def gap(self, W: Tensor) -> Tensor:
+    def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f* = sum_i lambda_i curvature_i / 2 |w - w*|^2: a square, so that nothing cancels near w*."""
+        if self.minimiser is None:
+            return None
         return self.weights @ self.curvature / 2 * (points(W, self) - self.minimiser).square().sum(1)
 
 
@@ -103,9 +109,13 @@ class HalfSquares:
     offers = frozenset({"value", "grad", "prox", "hessian"})
     convex = True
     closed_form = True
-    fstar = 0.0
 
-    def __init__(self, users: int, dim: int = 1, shift: Any = None, weights: Any = None) -> None:
+    __repr__ = short
+
+    def __init__(
+        self, users: int, dim: int = 1, shift: Any = None, weights: Any = None, *, penalty: Any = None
+    ) -> None:
+        self.penalty = penalty
         self.users, self.dim = whole(users, "users"), whole(dim, "dim")
         shift = torch.zeros(users, dim, dtype=FLOAT) if shift is None else finite(as_tensor(shift, "shift"), "shift")
         if shift.shape not in ((users,), (users, dim)):
@@ -131,7 +141,7 @@ class HalfSquares:
 
     def take(self, who: Tensor) -> HalfSquares:
         shift = self.shift[who]
-        return HalfSquares(len(shift), self.dim, shift, select(self.weights, who))
+        return HalfSquares(len(shift), self.dim, shift, select(self.weights, who), penalty=self.penalty)
 
     @property
     def lipschitz(self) -> Tensor:
@@ -142,10 +152,16 @@ class HalfSquares:
         return torch.zeros_like(self.weights)
 
     @property
-    def minimiser(self) -> Tensor:
-        """The smallest point, in every coordinate, that is not below any user's shift."""
-        return self.shift.amax(0)
+    def minimiser(self) -> Tensor | None:
+        """The smallest point, in every coordinate, that is not below any user's shift; None with a penalty."""
+        return self.shift.amax(0) if self.penalty is None else None
 
-    def gap(self, W: Tensor) -> Tensor:
+    @property
+    def fstar(self) -> float | None:
+        return 0.0 if self.penalty is None else None
+
+    def gap(self, W: Tensor) -> Tensor | None:
         """f itself, since f* = 0."""
+        if self.penalty is not None:
+            return None
         return torch.stack([self.weights @ self.value(w) for w in points(W, self)])

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from resolvent.iteration import checkpoint
+from resolvent.iteration import checkpoint, packing
 from resolvent.iteration.state import State
 from resolvent.runs import durable
 from resolvent.runs.metrics import Extent
+from resolvent.solving.stopping import Best
 
 RETAINED = 2
 SUFFIX = ".safetensors"
+KEPT = "kept."
+"""Before the names of the tensors of the best model by a metric."""
 
 
 class Checkpoint(NamedTuple):
@@ -28,6 +32,17 @@ class Checkpoint(NamedTuple):
     @property
     def state(self) -> State:
         return checkpoint.unpack(self.tensors, self.numbers["state"])
+
+    @property
+    def kept(self) -> Best | None:
+        """The best model by a metric, where the run has one."""
+        if "kept" not in self.numbers:
+            return None
+        tensors = {name.removeprefix(KEPT): tensor for name, tensor in self.tensors.items() if name.startswith(KEPT)}
+        kept = packing.unpack(tensors, self.numbers["kept"])
+        if not isinstance(kept, Best):
+            raise ValueError(f"a Best is needed, but {type(kept).__name__} came")
+        return kept
 
     @property
     def extent(self) -> Extent:
@@ -43,6 +58,24 @@ def encode(held: Checkpoint) -> bytes:
     return save(own, metadata={"numbers": json.dumps(held.numbers)})
 
 
+def plain(tensors: Mapping[str, Tensor]) -> bytes:
+    """Named tensors as a safetensors file."""
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()})
+
+
+def tensors(content: bytes) -> dict[str, Tensor]:
+    """Named tensors from the bytes of a safetensors file; raises ValueError where they are none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(content)
+    except (SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__} while reading it") from error
+
+
 def decode(content: bytes) -> Checkpoint:
     """A checkpoint from its bytes; raises ValueError where they are none, whatever they are."""
     from safetensors import SafetensorError
@@ -52,7 +85,7 @@ def decode(content: bytes) -> Checkpoint:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         numbers = json.loads(header["__metadata__"]["numbers"])
         found = Checkpoint(numbers["state"]["round"], load(content), numbers)
-        _ = found.state, found.extent
+        _ = found.state, found.extent, found.kept
     except (SafetensorError, ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError,
             ValueError) as error:  # fmt: skip
         raise ValueError(f"{type(error).__name__} while reading it") from error
@@ -71,10 +104,13 @@ def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
         durable.sync(folder)
 
 
-def newest(folder: Path, run: str | None = None) -> tuple[Checkpoint | None, list[str]]:
+def newest(
+    folder: Path, run: str | None = None, usable: Callable[[Checkpoint], bool] = lambda held: True
+) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint whose bytes are what was written, and one sentence for each that was skipped.
 
     With `run`, it must be one of this run's: a file that was copied here from another has a right checksum, too.
+    Those that are not `usable` are passed over without a word.
     """
     complaints = []
     for path in _files(folder):
@@ -91,7 +127,8 @@ def newest(folder: Path, run: str | None = None) -> tuple[Checkpoint | None, lis
         if found.round != int(number) or run not in (None, found.numbers.get("run")):
             complaints.append(f"checkpoint {path.name} belongs to another run or round and was skipped")
             continue
-        return found, complaints
+        if usable(found):
+            return found, complaints
     return None, complaints
 
 

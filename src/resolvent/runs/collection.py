@@ -6,16 +6,18 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from resolvent.errors import InputError
 from resolvent.runs import checkpoints, durable, events, inspection, sums, trust
 from resolvent.runs.checkpoints import Checkpoint
-from resolvent.runs.folder import START, Folder, damaged
+from resolvent.runs.folder import FIXED, START, Folder, damaged
 
 NAME = 80
 """Characters of a run's name, without date and number."""
@@ -24,7 +26,13 @@ STALE = 3600.0
 
 
 def create(
-    out: Path, name: str, config: str, about: dict[str, Any], start: Checkpoint | None = None, code: bool = False
+    out: Path,
+    name: str,
+    config: str,
+    about: dict[str, Any],
+    start: Checkpoint | None = None,
+    code: bool = False,
+    fixed: Mapping[str, Tensor] | None = None,
 ) -> Folder:
     """A new run under `out`: it appears whole, and durably, or not at all. One that calls a user's `code` is sealed."""
     when = datetime.now()
@@ -35,6 +43,8 @@ def create(
     contents = {"config.toml": config.encode(), "about.json": (json.dumps(about, indent=2) + "\n").encode()}
     if start is not None:
         contents[START] = checkpoints.encode(start)
+    if fixed:
+        contents[FIXED] = checkpoints.plain(fixed)
     with durable.storing(out, "name another folder with --out, or make room there"):
         try:
             durable.make(out)

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 ENDED = ("finished", "stopped", "diverged")
 """Statuses of a run that has ended for good; any other run can be resumed."""
-LEFT = ("interrupted", "failed", "resumed")
+LEFT = ("interrupted", "failed", "resumed", "extended")
 """Other events that say where a run stands."""
 START = "start.safetensors"
 """The State that a fork began with."""
+FIXED = "fixed.safetensors"
+"""What of a network is not trained."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,22 @@ class Folder:
         return self.path.name
 
     @cached_property
-    def config(self) -> dict[str, Any]:
-        """What was asked for, as written: sections of plain values."""
+    def written(self) -> dict[str, Any]:
+        """What was asked for when the run was begun, as written: sections of plain values."""
         with self._reading("config.toml"):
             return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The same with the number of rounds that was asked for last."""
+        more = [event["rounds"] for event in self.events if event["kind"] == "extended" and _counts(event)]
+        if not more or not isinstance(self.written.get("run"), dict):
+            return self.written
+        return self.written | {"run": self.written["run"] | {"rounds": more[-1]}}
+
+    def forget(self) -> None:
+        """Read the configuration anew."""
+        self.__dict__.pop("config", None)
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -99,7 +113,7 @@ class Folder:
         if lock.is_held(self.path):
             return "running"
         kinds = [event["kind"] for event in self.events if event["kind"] in (*ENDED, *LEFT)]
-        return kinds[-1] if kinds and kinds[-1] != "resumed" else "killed"
+        return kinds[-1] if kinds and kinds[-1] not in ("resumed", "extended") else "killed"
 
     @property
     def code(self) -> str | None:
@@ -120,9 +134,25 @@ class Folder:
         with self._reading("metrics.csv"):
             return metrics.read(self.metrics)
 
-    def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest sound checkpoint, and one sentence for each that was skipped."""
-        return checkpoints.newest(self.checkpoints, self.about.get("id") if self.format > 1 else None)
+    def newest(self, rounds: int | None = None) -> tuple[Checkpoint | None, list[str]]:
+        """The newest sound checkpoint, and one sentence for each that was skipped.
+
+        With `rounds`: one from which a run of so many goes on. The last round of a shorter one will not do, since it
+        has a row whatever the cadence.
+        """
+
+        def usable(held: Checkpoint) -> bool:
+            verdict = held.numbers.get("verdict")
+            return rounds is None or not verdict or verdict[0] != "finished" or held.round >= rounds
+
+        return checkpoints.newest(self.checkpoints, self.about.get("id") if self.format > 1 else None, usable)
+
+    def fixed(self) -> dict[str, Tensor]:
+        """What of a network is not trained, by name; nothing where all of it is."""
+        if not (self.path / FIXED).is_file():
+            return {}
+        with self._reading(FIXED):
+            return checkpoints.tensors((self.path / FIXED).read_bytes())
 
     def start(self) -> State | None:
         """The State that the run began with, where it is a fork."""
@@ -179,6 +209,10 @@ def damaged(run: Folder, wrong: list[str]) -> DamagedRun:
 def model_of(state: State) -> Tensor:
     """The model (d,) of a State: its average where one was asked for."""
     return (state.w if state.average is None else state.average.model)[0]
+
+
+def _counts(event: dict[str, Any]) -> bool:
+    return isinstance(event.get("rounds"), int) and event["rounds"] > 0
 
 
 def _brief(error: Exception) -> str:

@@ -52,7 +52,7 @@ def _links(run: Folder) -> list[str]:
 
 def _description(run: Folder) -> list[str]:
     """about.json has what is needed, and the configuration is the one it was made for."""
-    about, tree = run.about, run.config
+    about, tree = run.about, run.written
     wrong = [key for key, kind in ABOUT.items() if not isinstance(about.get(key), kind)]
     if wrong or not isinstance(about["explanation"].get("words"), str) or "partition" not in about["problem"]:
         return [f"about.json lacks {wrong[0] if wrong else 'a part'}"]

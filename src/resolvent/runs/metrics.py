@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,7 +36,9 @@ class Metrics:
     def __init__(self, path: Path, length: int = 0) -> None:
         new = not path.exists()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | durable.NOFOLLOW, 0o644)
-        self._sum = hashlib.sha256(os.pread(self._file, length, 0))
+        before = os.pread(self._file, length, 0)
+        self._sum = hashlib.sha256(before)
+        self.columns = tuple(before.partition(b"\n")[0].decode().split(",")) if length else ()
         os.ftruncate(self._file, length)
         self.length = os.lseek(self._file, 0, os.SEEK_END)
         if new:
@@ -47,10 +50,14 @@ class Metrics:
         return Extent(self.length, self._sum.hexdigest())
 
     def append(self, row: dict[str, Any]) -> None:
-        """One more row, with the names before the first."""
-        text = ",".join(repr(value) for value in row.values()) + "\n"
-        if self.length == 0:
-            text = ",".join(row) + "\n" + text
+        """One more row, with the names before the first; NaN in columns that it does not have."""
+        first = self.length == 0
+        self.columns = tuple(row) if first else self.columns
+        if new := [name for name in row if name not in self.columns]:
+            raise ValueError(f"a row has {new[0]}, which those before it do not have")
+        text = ",".join(repr(row.get(name, math.nan)) for name in self.columns) + "\n"
+        if first:
+            text = ",".join(self.columns) + "\n" + text
         content = text.encode()
         self._sum.update(content)
         self.length += len(content)

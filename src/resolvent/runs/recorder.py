@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from resolvent.errors import InputError
-from resolvent.iteration import checkpoint
+from resolvent.iteration import checkpoint, packing
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.runs import checkpoints, durable, inspection
-from resolvent.runs.checkpoints import Checkpoint
+from resolvent.runs.checkpoints import KEPT, Checkpoint
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.metrics import Metrics
 from resolvent.solving.monitor import MonitorState
-from resolvent.solving.stopping import Ending
+from resolvent.solving.stopping import Best, Ending
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes a row of the history elsewhere, TensorBoard say."""
@@ -34,11 +34,12 @@ class Recorder:
     """
 
     def __init__(self, folder: Folder, rounds: int, seconds: float = 0.0, sink: Sink | None = None) -> None:
-        found, self.complaints = self._left(folder)
+        found, self.complaints = self._left(folder, rounds)
         numbers: dict[str, Any] = {} if found is None else found.numbers
         self.state: State | None = folder.start() if found is None else found.state
-        self.remembered, self.ending = _monitored(folder, numbers)
+        self.remembered, self.ending = monitored(folder, numbers)
         self.best = _best(found) or self.state
+        self.kept = None if found is None else found.kept
         self._metrics = Metrics(folder.metrics, numbers.get("metrics", 0))
         self._folder, self._rounds, self._seconds, self._sink = folder, rounds, seconds, sink
         self._run = folder.about.get("id")
@@ -53,18 +54,31 @@ class Recorder:
         remembered: MonitorState,
         ending: Ending | None,
         best: State | None,
+        kept: Best | None = None,
     ) -> None:
         self._append(row)
-        self._waiting = self._checkpoint(happened.state, remembered, ending, best)
+        self._waiting = self._checkpoint(happened.state, remembered, ending, best, kept)
         due = time.monotonic() - self._last >= self._seconds
         if due or ending is not None or happened.number == self._rounds:
             self.flush()
 
-    def give_up(self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending) -> None:
+    def give_up(
+        self,
+        row: dict[str, Any] | None,
+        best: State,
+        remembered: MonitorState,
+        ending: Ending,
+        kept: Best | None = None,
+    ) -> None:
         """The best state becomes the only checkpoint."""
         self._append(row)
-        self._waiting = self._checkpoint(best, remembered, ending, None)
+        self._waiting = self._checkpoint(best, remembered, ending, None, kept)
         self.flush(alone=True)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the rows stored so far."""
+        return self._metrics.columns
 
     def _append(self, row: dict[str, Any] | None) -> None:
         if row is not None:
@@ -74,7 +88,7 @@ class Recorder:
                 self._sink(row)
 
     def _checkpoint(
-        self, state: State, remembered: MonitorState, ending: Ending | None, best: State | None
+        self, state: State, remembered: MonitorState, ending: Ending | None, best: State | None, kept: Best | None
     ) -> Checkpoint:
         tensors, packed = checkpoint.pack(state)
         length, sha256 = self._metrics.extent
@@ -83,6 +97,9 @@ class Recorder:
         if best is not None:
             others, numbers["best"] = checkpoint.pack(replace(best, yardstick=None))
             tensors |= {BEST + name: tensor for name, tensor in others.items()}
+        if kept is not None:
+            others, numbers["kept"] = packing.pack(kept)
+            tensors |= {KEPT + name: tensor for name, tensor in others.items()}
         return Checkpoint(state.round, tensors, numbers)
 
     def flush(self, alone: bool = False) -> None:
@@ -113,9 +130,9 @@ class Recorder:
         return durable.storing(self._folder.path, then)
 
     @staticmethod
-    def _left(folder: Folder) -> tuple[Checkpoint | None, list[str]]:
+    def _left(folder: Folder, rounds: int) -> tuple[Checkpoint | None, list[str]]:
         """Where the run was left, and what a person should know of it."""
-        found, complaints = folder.newest()
+        found, complaints = folder.newest(rounds)
         complaints = [*folder.log[1], *complaints]
         differs = found and found.extent.differs(folder.metrics)
         if differs == "other":
@@ -125,7 +142,7 @@ class Recorder:
         return found, complaints
 
 
-def _monitored(folder: Folder, numbers: dict[str, Any]) -> tuple[MonitorState, Ending | None]:
+def monitored(folder: Folder, numbers: dict[str, Any]) -> tuple[MonitorState, Ending | None]:
     """What the monitor remembered; versions differ in that."""
     try:
         ending = Ending(*numbers["verdict"]) if numbers.get("verdict") else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
 from resolvent.iteration.engine import Engine, Traffic
 from resolvent.iteration.rounds import Round
+from resolvent.iteration.state import State
+from resolvent.solving.evaluating import Evaluations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,9 +31,13 @@ LAST = ("participants", "bytes_up", "bytes_down", "clock", "seconds")
 class History:
     """Records rounds, one list per column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
-    def __init__(self, engine: Engine, averaging: bool) -> None:
+    def __init__(self, engine: Engine, averaging: bool, evaluations: Evaluations) -> None:
         self._engine = engine
         self._averaging = averaging
+        self._evaluations = evaluations
+        self._more = list(evaluations.columns)
+        self.evaluated = False
+        """Whether the last row has metrics on held-out data."""
         self._inspected = False
         self._columns: dict[str, list[Any]] = defaultdict(list)
         self._waiting: list[tuple[Tensor, Tensor, Evidence | None]] = []
@@ -38,8 +46,8 @@ class History:
         self._moved = Traffic(0, 0)
         self._block = max(1, min(BLOCK, BLOCK_BYTES // self._bytes))
 
-    def record(self, happened: Round, seconds: float) -> None:
-        """Take note of a round."""
+    def record(self, happened: Round, seconds: float, evaluate: bool = True) -> None:
+        """Take note of a round; what is measured on held-out data is NaN unless it is to `evaluate`."""
         columns, users, state = self._columns, happened.participants, happened.state
         columns["round"].append(state.round)
         columns["eta"].append(happened.eta)
@@ -51,13 +59,42 @@ class History:
             columns["clock"].append(happened.clock)
         columns["seconds"].append(seconds)
         average = state.w if state.average is None else state.average.model
-        more = self._engine.inspect(state.w, state.p, state.memory)
-        for name, value in (more or {}).items():
-            columns[name].append(value)
-        self._inspected = more is not None
+        found = self.figures(state, evaluate)
+        self._inspected, self.evaluated = "value" in found, evaluate
+        for name in ("value", "gap"):
+            if name in found:
+                columns[name].append(found.pop(name))
+        self._add(found, len(columns["round"]) - 1)
         self._waiting.append((state.w, average, happened.evidence()))
         if len(self._waiting) >= self._block:
             self.flush()
+
+    def figures(self, state: State, evaluate: bool = True) -> dict[str, float]:
+        """What users say of the round's models, and metrics on held-out data of the model that would be handed back."""
+        look, inspect = self._evaluations.look(evaluate), self._engine.inspect
+        more = (state.w, state.p, state.memory) if look is None else (state.w, state.p, state.memory, look)
+        found = dict(inspect(*more) or {})
+        model = state.w if state.average is None else state.average.model
+        return found | (self._evaluations(model[0]) if evaluate else {})
+
+    def evaluate(self, happened: Round) -> None:
+        """Fill in what is measured on held-out data in the last row."""
+        found = self.figures(happened.state)
+        self._more += [name for name in found if name not in (*self._more, "value", "gap")]
+        rows = len(self._columns["round"])
+        for name in self._more:
+            column = self._columns[name]
+            column.extend([math.nan] * (rows - len(column)))
+            column[-1] = found.get(name, column[-1])
+        self.evaluated = True
+
+    def _add(self, found: Mapping[str, float], before: int) -> None:
+        """One more entry of every further column, NaN where there is nothing, also `before` it was first seen."""
+        self._more += [name for name in found if name not in self._more]
+        for name in self._more:
+            column = self._columns[name]
+            column.extend([math.nan] * (before - len(column)))
+            column.append(found.get(name, math.nan))
 
     def _traffic(self, happened: Round) -> Traffic:
         """Bytes of this row: those that really moved since the last one, or what a network would carry in the round."""
@@ -111,6 +148,15 @@ class History:
 
         self.flush()
         return pd.DataFrame({name: self._columns[name] for name in self._names()})
+
+    def user_frame(self) -> pd.DataFrame | None:
+        """Each user's metrics on held-out data, one row per user, of the last evaluation; None where there are none."""
+        import pandas as pd
+
+        own = self._evaluations.own
+        if not own:
+            return None
+        return pd.DataFrame({name: pd.Series(values, index=list(users)) for name, (users, values) in own.items()})
 
     def so_far(self) -> pd.DataFrame:
         """All rows, or where measuring the last ones fails, those that were measured."""

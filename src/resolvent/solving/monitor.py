@@ -13,21 +13,27 @@ from resolvent.iteration.engine import Engine
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence, Score
-from resolvent.solving.history import History
-from resolvent.solving.stopping import Ending, Stop
+from resolvent.solving.evaluating import Evaluations
+from resolvent.solving.history import LAST, History
+from resolvent.solving.patience import patience
+from resolvent.solving.stopping import Best, Ending, Stop
 
 CHECK = 10
 """Rounds between two checks for divergence, where nobody records every round."""
+PLAIN = ("round", "eta", "residual", "consensus", "stationarity", *LAST)
+"""Columns that are no metrics of a model."""
 ROOM = 1 << 24
 """Bytes of states that may wait until their values are known."""
 
 
 class MonitorState(NamedTuple):
-    """What the monitor of a run remembers beside its states: the seconds spent, and the score of the best state."""
+    """What the monitor of a run remembers beside its states: the seconds spent, the score of the best state, and how
+    many evaluations in a row were not better than the best one."""
 
     seconds: float = 0.0
     value: float = math.nan
     residual: float = math.nan
+    waited: int = 0
 
 
 class Recorder(Protocol):
@@ -43,6 +49,16 @@ class Recorder(Protocol):
         """The best state when the run was left."""
         ...
 
+    @property
+    def kept(self) -> Best | None:
+        """The best model by a metric when the run was left."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the rows that are stored; none where there are no rows yet."""
+        ...
+
     def __call__(
         self,
         happened: Round,
@@ -50,11 +66,15 @@ class Recorder(Protocol):
         remembered: MonitorState,
         ending: Ending | None,
         best: State | None,
+        kept: Best | None,
     ) -> None:
-        """A round, its row where it has one, the ending where it is the last, and the best state if another is."""
+        """A round, its row where it has one, the ending where it is the last, the best state if another is, and the
+        best model by a metric."""
         ...
 
-    def give_up(self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending) -> None:
+    def give_up(
+        self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending, kept: Best | None
+    ) -> None:
         """The run has diverged: the best state is what remains of it, and this row the last one."""
         ...
 
@@ -71,14 +91,22 @@ class Monitor:
         stop: Stop | Callable[[Round], bool] | None,
         recorder: Recorder | None,
         begun: State,
+        evaluations: Evaluations,
+        validate_every: int | None = None,
     ) -> None:
         remembered = MonitorState() if recorder is None else recorder.remembered
         best = None if recorder is None or recorder.best is None else moved(recorder.best, engine.facts.device)
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
-        self.history = History(engine, average)
+        self.history = History(engine, average, evaluations)
         self._divergence = Divergence(engine, scheme, begun, best, score)
         self._every, self._stop, self._recorder = every, stop, recorder
+        self._validate_every = every if validate_every is None else validate_every
         self._seconds, self._last = remembered.seconds, begun
+        self._known = recorder is not None and bool(recorder.columns)
+        self._recorded = False
+        self._figures: tuple[int, dict[str, float]] | None = None
+        left = None if recorder is None else recorder.kept
+        self._patience = patience(stop, left, remembered.waited, engine.facts.device)
         self._earlier = 0 if recorder is not None else begun.round
         self._moved: Round | None = None
         self._waiting: list[State] = []
@@ -87,13 +115,32 @@ class Monitor:
         """What must be said of the end of a run that did not diverge."""
 
     @property
+    def kept(self) -> Best | None:
+        """The best model by the metric of `stop`."""
+        return None if self._patience is None else self._patience.best
+
+    @property
     def state(self) -> State:
         """The last state, or the best one of a run that diverged, with what the run is judged against."""
         return replace(self._last, yardstick=self._divergence.yardstick)
 
     def marked(self, happened: Round) -> Round:
-        """A round whose state says what the run is judged against."""
-        return happened._replace(state=replace(happened.state, yardstick=self._divergence.yardstick))
+        """A round whose state says what the run is judged against, and whose metrics are those of the run."""
+        state = replace(happened.state, yardstick=self._divergence.yardstick)
+        return happened._replace(state=state, look=self._metrics)
+
+    def _metrics(self, happened: Round) -> dict[str, float]:
+        """A round's figures: from its row where it has one, else computed, once."""
+        if self._recorded and self.history.evaluated and self._last.round == happened.number:
+            row = self.history.row()
+            return {name: row[name] for name in row if name not in PLAIN}
+        if self._figures is None or self._figures[0] != happened.number:
+            found = self.history.figures(happened.state)
+            if "value" not in found:
+                measured = happened.engine.measure(happened.state.w)
+                found = {name: float(values[0]) for name, values in measured.items()} | found
+            self._figures = happened.number, found
+        return dict(self._figures[1])
 
     def words(self) -> str:
         """What a progress bar says."""
@@ -103,28 +150,35 @@ class Monitor:
         """What ends the run with this round, if anything does; `seconds` is what it took."""
         self._seconds += seconds
         self._last, number = happened.state, happened.number
-        recorded = last or number % self._every == 0
-        noted = recorded or isinstance(self._stop, Stop)
+        due = last or number % self._validate_every == 0
+        recorded = due or number % self._every == 0
+        noted = recorded or (isinstance(self._stop, Stop) and self._stop.limits)
         if noted:
-            self._record(happened)
+            due, self._known = due or (recorded and not self._known), self._known or recorded
+            self._record(happened, due)
         elif number & (number - 1) == 0:  # seldom recorded: some states must be known, should the run diverge
             self._divergence.measure(happened)
         how = self._diverges(happened, last)
-        ending = self._ends(happened, last) if how is None else None
+        ending = self._ends(happened, last, noted, due) if how is None else None
         ended = how is not None or ending is not None
-        if ended and not noted:
-            self._record(happened)  # to be seen, whatever the cadence
+        if ended:
+            self._complete(happened, noted)
         row = self.history.row() if ended or (recorded and self._recorder is not None) else None
         if self.history.settled:
             self._consider()
-        if noted and not (recorded or ended):
+        self._recorded = recorded or ended
+        if noted and not self._recorded:
             self.history.forget()
-        if ending is not None and row is not None:
-            how, ending = self._close(happened, row, ending)
-        if how is not None:
-            ending = self._diverged(number, how)
-        if self._recorder is not None:
-            self._tell(self._recorder, happened, row, ending)
+        return self._told(happened, row, how, ending)
+
+    def stop(self, happened: Round, reason: str) -> Ending:
+        """End the run with the round that was observed last."""
+        new = not self._recorded
+        self._complete(happened, self._recorded)
+        row = self.history.row()
+        self._consider()
+        ending = self._told(happened, row, None, Ending("stopped", reason), new)
+        assert ending is not None
         return ending
 
     def blew_up(self, error: BlewUp) -> Ending:
@@ -132,14 +186,36 @@ class Monitor:
         self._consider()
         ending = self._diverged(self._last.round + 1, str(error))
         if self._recorder is not None:
-            self._recorder.give_up(None, self.state, self._own, ending)
+            self._recorder.give_up(None, self.state, self.remembered, ending, self.kept)
         return ending
 
     # --- what it consists of -----------------------------------------------------------------------------------------
 
-    def _record(self, happened: Round) -> None:
+    def _complete(self, happened: Round, noted: bool) -> None:
+        """The row of the last round is seen, and has metrics, whatever the cadence."""
+        if not noted:
+            self._record(happened)
+        elif not self.history.evaluated:
+            self.history.evaluate(happened)
+        else:
+            return
+        self._improves(happened)
+
+    def _told(
+        self, happened: Round, row: dict[str, Any] | None, how: str | None, ending: Ending | None, new: bool = True
+    ) -> Ending | None:
+        """How the run ends, if it does, once the recorder has been told; `new`: the row has not been told before."""
+        if ending is not None and row is not None:
+            how, ending = self._close(happened, row, ending)
+        if how is not None:
+            ending = self._diverged(happened.number, how)
+        if self._recorder is not None:
+            self._tell(self._recorder, happened, row if new else None, ending)
+        return ending
+
+    def _record(self, happened: Round, evaluate: bool = True) -> None:
         """A row of the history; the state waits until its value is known."""
-        self.history.record(happened, self._seconds)
+        self.history.record(happened, self._seconds, evaluate)
         self._waiting.append(happened.state)
         self._room = self._room or max(1, ROOM // _bytes(happened.state))
         if len(self._waiting) >= self._room:
@@ -165,15 +241,22 @@ class Monitor:
             return None
         return self._divergence.check(self._moved, happened.participants)
 
-    def _ends(self, happened: Round, last: bool) -> Ending | None:
+    def _ends(self, happened: Round, last: bool, noted: bool, due: bool) -> Ending | None:
         reason = None
         if isinstance(self._stop, Stop):
-            reason = self._stop.reason(self.history.row())
+            if due:
+                reason = self._improves(happened)
+            if noted and self._stop.limits:
+                reason = self._stop.reason(self.history.row()) or reason
         elif self._stop is not None and self._stop(happened):
             reason = "as the function `stop` said"
         if reason is not None:
             return Ending("stopped", reason)
         return Ending("finished", f"{happened.number - self._earlier} rounds") if last else None
+
+    def _improves(self, happened: Round) -> str | None:
+        """Why the run stops with its last row, where that is not better than the best one for long enough."""
+        return None if self._patience is None else self._patience.compare(self.history.row(), happened)
 
     def _close(self, happened: Round, row: dict[str, Any], ending: Ending) -> tuple[str | None, Ending]:
         """A ending with what must be said of the end; or how the end shows that the run has diverged after all."""
@@ -188,16 +271,18 @@ class Monitor:
         return Ending("diverged", self._divergence.describe(number, how))
 
     @property
-    def _own(self) -> MonitorState:
-        return MonitorState(self._seconds, *self._divergence.score)
+    def remembered(self) -> MonitorState:
+        return MonitorState(
+            self._seconds, *self._divergence.score, 0 if self._patience is None else self._patience.waited
+        )
 
     def _tell(self, recorder: Recorder, happened: Round, row: dict[str, Any] | None, ending: Ending | None) -> None:
-        best, remembered = self._divergence.best, self._own
+        best, remembered = self._divergence.best, self.remembered
         if ending is not None and ending.status == "diverged":
-            recorder.give_up(row, self.state, remembered, ending)
+            recorder.give_up(row, self.state, remembered, ending, self.kept)
             return
         other = None if best is happened.state else best
-        recorder(self.marked(happened), row, remembered, ending, other)
+        recorder(self.marked(happened), row, remembered, ending, other, self.kept)
 
 
 def _bytes(state: State) -> int:

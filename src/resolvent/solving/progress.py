@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 from typing import Any
 
 PATIENCE = 1.0
@@ -18,14 +19,26 @@ def wanted(progress: bool | None) -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    if "ipykernel" not in sys.modules or "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
 class Bar:
-    """Does nothing for short runs; afterwards shows rounds, time left and how the residual stands."""
+    """Does nothing for short runs; afterwards shows rounds, time left and how the residual stands.
+
+    In a notebook it is a line of text that is updated in place, which needs no widgets.
+    """
 
     def __init__(self, title: str, total: int, shown: bool) -> None:
         self._title, self._total, self._shown = title, total, shown
         self._began = self._last = time.perf_counter()
         self._done = 0
         self._rich: Any = None
+        self._line: Any = None
         self._task: Any = None
 
     def advance(self, now: float, words: Any) -> None:
@@ -34,11 +47,21 @@ class Bar:
         if not self._shown or now - self._last < REFRESH or now - self._began < PATIENCE:
             return
         self._last = now
-        if self._rich is None:
+        if self._rich is None and self._line is None:
             self._open()
-        self._rich.update(self._task, completed=self._done, words=words())
+        if self._line is not None:
+            self._line.update(Text(self._told(now, words())))
+        else:
+            self._rich.update(self._task, completed=self._done, words=words())
+
+    def _told(self, now: float, words: str) -> str:
+        left = (now - self._began) / self._done * (self._total - self._done)
+        return f"{self._title}  {self._done}/{self._total} rounds  {_clock(left)} left  {words}"
 
     def _open(self) -> None:
+        if in_notebook():
+            self._line = import_module("IPython.display").display(Text(""), display_id=True)
+            return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -57,3 +80,21 @@ class Bar:
         """Take the bar away."""
         if self._rich is not None:
             self._rich.stop()
+        if self._line is not None:
+            self._line.update(Text(""))
+
+
+class Text:
+    """What a notebook shows as plain text."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __repr__(self) -> str:
+        return self._words
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"

@@ -1,28 +1,46 @@
-"""What `solve` hands back: the model, personal models, history, and a State to go on from."""
+"""What `solve` hands back and `rs.open` reads: the model, personal models, history, and a State to go on from."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
-from resolvent.iteration import checkpoint
 from resolvent.iteration.engine import PERSONAL, Ask, Engine
 from resolvent.iteration.state import State
+from resolvent.solving import predicting
+from resolvent.solving.description import Description
+from resolvent.solving.stopping import Best
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+ABOVE = {
+    "save": "resolvent.runs.saving:save",
+    "export": "resolvent.experiment.exporting:export",
+    "open": "resolvent.experiment.opening:open_run",
+    "resume": "resolvent.experiment.opening:resume",
+    "users": "resolvent.experiment.opening:users",
+    "loaded": "resolvent.networks.rebuilding:loaded",
+    "plot": "resolvent.report.plotting:plot",
+    "png": "resolvent.report.plotting:png",
+    "html": "resolvent.report.plotting:html",
+}
+"""What a run can do that lies on higher floors, or is heavy: found by name when it is asked for, as engines are."""
 
 
 class Run:
     """A finished, stopped, diverged or interrupted run.
 
     status: "finished", "stopped" (see `reason`), "diverged" or "interrupted". `state` is the last one, and
-    `rs.solve(..., start=run.state)` goes on from it as if the run had never stopped. Of a run that diverged it is the
-    best one by value, or by residual where values are unknown; the history has all rows, to the one that showed it.
+    `run.resume(rounds=...)` goes on from it as if the run had never stopped. Of a run that diverged it is the best one
+    by value, or by residual where values are unknown; the history has all rows, to the one that showed it.
     """
 
     def __init__(
@@ -34,14 +52,35 @@ class Run:
         explanation: Any,
         engine: Engine | None = None,
         seed: int = 0,
+        user_metrics: pd.DataFrame | None = None,
+        best: Best | None = None,
+        description: Description | None = None,
+        config: dict[str, dict[str, Any]] | None = None,
+        arguments: dict[str, Any] | None = None,
+        folder: Path | None = None,
+        personal: Tensor | None = None,
+        remembered: Any = None,
     ) -> None:
         self.state = state
         self.history = history
         self.status = status
         self.reason = reason
         self.explanation = explanation
+        self.seed = seed
+        self.best = best
+        """The best model by the metric of rs.Stop, with its round and value; None where no metric was given."""
+        self.user_metrics = user_metrics
+        """Each user's metrics on held-out data at the last evaluation, one row per user; None where there are none."""
+        self.description = description or Description()
+        """What the model needs to predict: a predictor and a preparation, or the names and shapes of a network."""
+        self.config = config or {}
+        """The run's settings, as sections of plain values."""
+        self.folder = folder
+        """Where the run lies on disk, if it was opened from there."""
         self._engine = engine
-        self._seed = seed
+        self._arguments = arguments
+        self._personal = personal
+        self._remembered = remembered
 
     @property
     def model(self) -> Tensor:
@@ -54,74 +93,115 @@ class Run:
     def personal(self) -> Tensor:
         """Each user's latest local answer, (users, d). Users who share one u are asked once more."""
         state = self.state
+        if self._personal is not None:
+            return self._personal
         if not state.together or state.next is None or PERSONAL in state.memory:
             return state.memory.get(PERSONAL, state.p) if state.together else state.p
-        if self._engine is None:
+        users = self._users()
+        if users is None:
             raise InputError(
-                "personal models of a loaded run of one shared vector need the users: go on from its state"
+                "personal models of users who share one vector need the users, and this run was saved without them: "
+                "go on from its state with rs.solve(..., start=run.state)"
             )
-        ask = Ask(state.round - 1, state.eta, None, self._seed)
-        return self._engine.local(ask, state.u, state.memory).p
+        ask = Ask(state.round - 1, state.eta, None, self.seed)
+        return users.local(ask, state.u, state.memory).p
 
-    def module(self) -> nn.Module:
-        """A trained copy of the network that the problem was made from."""
-        made: nn.Module = self._network().module(self.model, self.state.memory)
-        return made
+    def _users(self) -> Engine | None:
+        """The users of the run: of one of the command line, its configuration makes them again."""
+        if self._engine is None and self.folder is not None:
+            self._engine = _above("users")(self.folder)
+        return self._engine
 
-    def personal_module(self, user: int) -> nn.Module:
-        """A copy of the network as this user trained it last."""
-        network = self._network()
-        if not 0 <= user < network.users:
-            refuse("user", user, f"a number from 0 to {network.users - 1} is needed")
-        made: nn.Module = network.module(self.personal[user], self.state.memory, user)
-        return made
+    # --- predictions -------------------------------------------------------------------------------------------------
 
-    def _network(self) -> Any:
-        problem = getattr(self._engine, "problem", None)
-        if problem is None or not hasattr(problem, "module"):
-            raise InputError(
-                "there is no network to hand back: the run is not one of rs.Neural, or was loaded from disk"
-            )
-        return problem
+    def predict(self, X: Any) -> NDArray[Any]:
+        """What the model predicts for each row of X: labels, or numbers.
+
+        X: raw rows as the table had them (a frame, mappings, or an array) where the problem was made from one, else
+        features; for a network, a batch of its inputs, of which it returns the likeliest class or the output.
+        """
+        found: NDArray[Any] = predicting.predict(self, X)
+        return found
+
+    def probabilities(self, X: Any) -> NDArray[Any]:
+        """The probability of each class, (rows, classes), where the model has them."""
+        return predicting.probabilities(self, X)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy of a classifier; R^2, or the share of the deviance that is explained, of a regression."""
+        return predicting.score(self, X, y)
+
+    # --- networks ----------------------------------------------------------------------------------------------------
+
+    def module(self, into: nn.Module | None = None, best: bool = False) -> nn.Module:
+        """The trained network with its buffers; `best`: as it was in the best round by the metric of rs.Stop.
+
+        into: a module of the same architecture, which a run that was opened from disk may need; it is changed.
+        """
+        if best and self.best is None:
+            refuse("best", "asked for", "the run was not given rs.Stop(metric=...), so no model is the best one")
+        model = self.model if self.best is None or not best else self.best.model
+        memory = self.state.memory if self.best is None or not best else self.best.memory
+        problem: Any = getattr(self._engine, "problem", None)
+        if into is None and hasattr(problem, "module"):
+            made: nn.Module = problem.module(model, memory)
+            return made
+        self._needs_network()
+        if into is None and self.description.network.get("factory") is None and self._users() is not None:  # type: ignore[union-attr]
+            return self.module(best=best)
+        return _above("loaded")(self.description, model, memory, into)  # type: ignore[no-any-return]
+
+    def personal_module(self, user: int, into: nn.Module | None = None) -> nn.Module:
+        """The network as this user trained it last."""
+        users = len(self.personal)
+        self._needs_network()
+        if not 0 <= user < users:
+            refuse("user", user, f"a number from 0 to {users - 1} is needed")
+        problem: Any = getattr(self._engine, "problem", None)
+        if into is None and hasattr(problem, "module"):
+            made: nn.Module = problem.module(self.personal[user], self.state.memory, user)
+            return made
+        return _above("loaded")(self.description, self.personal[user], self.state.memory, into, user)  # type: ignore[no-any-return]
+
+    def _needs_network(self) -> None:
+        if self.description.network is None:
+            raise InputError("there is no network to hand back: the run is not one of rs.Neural")
+
+    # --- on disk, and on the screen ----------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run into a folder: state.safetensors, history.csv and run.json."""
-        from safetensors.torch import save_file
+        """Write the run into a folder, from which `rs.open` reads it; an earlier run there is replaced."""
+        return _above("save")(self, Path(folder))  # type: ignore[no-any-return]
 
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors, numbers = checkpoint.pack(self.state)
-        own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-        save_file(own, folder / "state.safetensors", metadata={"numbers": json.dumps(numbers)})
-        self.history.to_csv(folder / "history.csv", index=False)
-        about = {"status": self.status, "reason": self.reason, "explanation": str(self.explanation), "seed": self._seed}
-        (folder / "run.json").write_text(json.dumps(about, indent=2) + "\n")
-        return folder
+    @staticmethod
+    def load(folder: str | Path) -> Run:
+        """What `save` or the command line wrote: the same as `rs.open`."""
+        return _above("open")(folder)  # type: ignore[no-any-return]
 
-    @classmethod
-    def load(cls, folder: str | Path) -> Run:
-        """Read back what `save` wrote."""
-        import pandas as pd
-        from safetensors import safe_open
+    def export(self, file: str | Path, into: nn.Module | None = None) -> Path:
+        """Write the model with what it needs to predict: .safetensors, .pt, .npz, .json or .onnx.
 
-        folder = Path(folder)
-        if not (folder / "state.safetensors").is_file():
-            refuse("folder", str(folder), "a folder written by Run.save is needed")
-        with safe_open(folder / "state.safetensors", framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            numbers = json.loads(file.metadata()["numbers"])
-        about = json.loads((folder / "run.json").read_text())
-        history = pd.read_csv(folder / "history.csv", dtype=str).astype(float)  # Python's floats keep every bit
-        counts = [name for name in ("round", "participants", "bytes_up", "bytes_down") if name in history]
-        history = history.astype(dict.fromkeys(counts, "int64"))
-        return cls(
-            checkpoint.unpack(tensors, numbers),
-            history,
-            about["status"],
-            about["reason"],
-            about["explanation"],
-            seed=about["seed"],
-        )
+        into: a module of the same architecture, which a network's .onnx of a run opened from disk may need.
+        """
+        return _above("export")(self, Path(file), into)  # type: ignore[no-any-return]
+
+    def resume(self, problem: Any = None, scheme: Any = None, *, rounds: int, **more: Any) -> Run:
+        """Go on until `rounds` rounds are done in all: equal, to the bit, to a run of so many from the start.
+
+        A run of the command line needs nothing else. One that `save` wrote needs its problem, its scheme, and what else
+        `solve` was given. One that `solve` has just handed back goes on with what it was given.
+        """
+        return _above("resume")(self, problem, scheme, rounds, more)  # type: ignore[no-any-return]
+
+    def plot(self, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
+        """A Matplotlib figure of columns of the history: the gap or value, and metrics on held-out data."""
+        return _above("plot")(self, y, x, ax)  # type: ignore[no-any-return]
+
+    def _repr_png_(self) -> bytes | None:
+        return _above("png")(self)  # type: ignore[no-any-return]
+
+    def _repr_html_(self) -> str:
+        return _above("html")(self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         rows = self.history[self.history["round"] == self.state.round] if len(self.history) else self.history
@@ -130,4 +210,18 @@ class Run:
         ended = f"{self.status} after {self.state.round} rounds ({self.reason})"
         if self.status == "diverged":
             ended = f"diverged ({self.reason}); the state after round {self.state.round}"
-        return f"Run({ended}{'; ' if figures else ''}{figures})"
+        return f"Run({self._what()}{ended}{'; ' if figures else ''}{figures})"
+
+    def _what(self) -> str:
+        """The scheme and the problem, in short."""
+        scheme, problem = (self.config.get(name, {}) for name in ("scheme", "problem"))
+        title, kind = scheme.get("title", scheme.get("algorithm")), self.description.kind or problem.get("name")
+        if title is None or kind is None:
+            return ""
+        users = self.config["problem"].get("users", "?")
+        return f"{title} on {kind}, {users} users, d = {len(self.model)}: "
+
+
+def _above(name: str) -> Callable[..., Any]:
+    module, function = ABOVE[name].split(":")
+    return getattr(import_module(module), function)  # type: ignore[no-any-return]

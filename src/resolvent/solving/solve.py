@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from resolvent import engines
+from resolvent.data.held_out import HeldOut
 from resolvent.engines.delayed import delayed, forget_delays
+from resolvent.engines.penalty import Penalising, WithPenalty
 from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError, refuse, whole
 from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate
@@ -21,6 +23,7 @@ from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.checkpoint import moved
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.participation import Participation, as_participation
+from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.rounds import rounds as the_rounds
 from resolvent.iteration.scheme import Number, Scheme
@@ -32,10 +35,13 @@ from resolvent.problems.custom import Custom
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
+from resolvent.solving.description import describe, settings
+from resolvent.solving.evaluating import check_engine, evaluations
 from resolvent.solving.monitor import Monitor, Recorder
+from resolvent.solving.penalties import check_penalty, meeting, with_penalty
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
-from resolvent.solving.stopping import Stop
+from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory import closed_forms
 from resolvent.theory.explain import Explanation, explain
 
@@ -52,10 +58,15 @@ def solve(
     stop: Stop | Callable[[Round], bool] | None = None,
     average: str | None = None,
     every: int = 1,
-    callback: Callable[[Round], None] | None = None,
+    callback: Callable[[Round], Any] | None = None,
     progress: bool | None = None,
     eta: Number | str | None = None,
     accelerate: Accelerate | int | None = None,
+    validation: HeldOut | None = None,
+    test: HeldOut | None = None,
+    metrics: Mapping[str, Callable[[Any, Any], float]] | Iterable[str] | None = None,
+    validate_every: int | None = None,
+    penalty: Penalty | None = None,
     recorder: Recorder | None = None,
     explanation: Explanation | None = None,
 ) -> Run:
@@ -66,7 +77,13 @@ def solve(
     anderson: a memory such as 2, or rs.Anderson. accelerate: any acceleration, such as rs.Momentum(0.9).
     participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace, rs.Stragglers.
     stop: rs.Stop(gap=1e-10, ...) or a function of the round. average: "ergodic" (the paper's) or "suffix".
-    every: one row of the history for every round that it divides, and for the last. callback: called with every Round.
+    every: one row of the history for every round that it divides, and for the last.
+    callback: called with every Round, whose `value` and `metrics` are computed when asked for; rs.STOP ends the run.
+    validation, test: rs.HeldOut(A, b), rows that no user trains on; their metrics become columns such as test_auc.
+    metrics: names ("accuracy", "auc", "log_loss", "rmse") or functions of (truth, scores) by name.
+    validate_every: metrics are computed in the first row, in rounds that it divides and in the last, and are NaN in
+    other rows.
+    penalty: rs.L1(t), rs.Box(low, high), ..., where the problem has none: the objective is sum_i lambda_i f_i + g.
     recorder: is given every round before the next begins; `resolvent.runs.Recorder` stores them on disk.
     explanation: where arguments were checked and explained already, what was said; neither is then done again.
 
@@ -74,36 +91,77 @@ def solve(
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so. What code of yours raises
     in a round comes through, with the Run so far as its attribute `run`.
     """
+    arguments: dict[str, Any] = {
+        "participation": participation,
+        "stop": stop,
+        "average": average,
+        "every": every,
+        "validation": validation,
+        "test": test,
+        "metrics": metrics,
+        "validate_every": validate_every,
+        "anderson": anderson,
+        "accelerate": accelerate,
+    }
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
     accelerating = _acceleration(anderson, accelerate)
+    problem, beside = with_penalty(problem, engine, penalty)
     known, scheme = _facts(problem, engine, scheme)
+    known = known if beside is None else WithPenalty(known, beside)
     _check_hooks(stop, callback)
     if explanation is None:
         check(known, scheme, taking_part, rounds, every, average, seed)
         explanation = explain(scheme, known, taking_part, accelerating)
         _warn(explanation)
+    measured = evaluations(known, validation, test, metrics, validate_every)
     operator = choice.local_operator(scheme, known)
-    where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
+    built = engines.build(engine, problem, operator, scheme.steady)
+    where = delayed(built if beside is None else Penalising(built, beside), taking_part)
+    check_engine(where, measured)
     with where:
         state = _begin(where, scheme, taking_part, accelerating, start)
         _verify(problem, scheme, state)
         loop = the_rounds(
-            where, scheme, state, participation=taking_part, accelerate=accelerating, seed=seed, average=average
+            where,
+            scheme,
+            state,
+            participation=taking_part,
+            accelerate=accelerating,
+            meet=meeting(known, operator),
+            seed=seed,
+            average=average,
         )
-        monitor = Monitor(where, scheme.name, every, average is not None, stop, recorder, state)
+        monitor = Monitor(
+            where, scheme.name, every, average is not None, stop, recorder, state, measured, validate_every
+        )
         try:
             status, reason = _drive(loop, monitor, scheme.name, rounds, callback, progress)
         except (Exception, SystemExit) as error:
             rows = monitor.history.so_far()
             _attach(error, Run(monitor.state, rows, "failed", repr(error), explanation, where, seed))
             raise
-        history = monitor.history.frame()
+        history, own = monitor.history.frame(), monitor.history.user_frame()
     if status == "diverged":
         warnings.warn(reason, DivergenceWarning, stacklevel=2)
     for remark in monitor.remarks:
         ended = f"{scheme.name} {status} after {monitor.state.round} rounds"
         warnings.warn(f"{ended}: {remark}", DoubtfulResult, stacklevel=2)
-    return Run(monitor.state, history, status, reason, explanation, where, seed)
+    arguments.update(engine=engine, problem=problem, scheme=scheme)
+    return Run(
+        monitor.state,
+        history,
+        status,
+        reason,
+        explanation,
+        where,
+        seed,
+        own,
+        monitor.kept,
+        describe(known),
+        settings(known, scheme, getattr(accelerating, "memory", 0), monitor.state.round, seed),
+        arguments,
+        remembered=monitor.remembered,
+    )
 
 
 def _drive(
@@ -111,7 +169,7 @@ def _drive(
     monitor: Monitor,
     name: str,
     rounds: int,
-    callback: Callable[[Round], None] | None,
+    callback: Callable[[Round], Any] | None,
     progress: bool | None,
 ) -> tuple[str, str]:
     """Run the rounds until the monitor says that the run has ended: its status and the reason."""
@@ -122,9 +180,10 @@ def _drive(
             happened = next(loop)
             now = time.perf_counter()
             ending = monitor.observe(happened, now - began, last=k == rounds - 1)
-            if callback is not None:
-                callback(monitor.marked(happened))
+            said = None if callback is None else callback(monitor.marked(happened))
             bar.advance(now, monitor.words)
+            if ending is None and said is STOP:
+                ending = monitor.stop(happened, "as the callback said")
             if ending is not None:
                 return ending
     except BlewUp as error:
@@ -176,6 +235,7 @@ def check(
     operator = choice.local_operator(scheme, problem)
     participation.check(problem.users)
     choice.check(operator, problem)
+    check_penalty(problem, scheme)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'

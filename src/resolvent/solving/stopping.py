@@ -1,11 +1,31 @@
-"""When a run ends, and why."""
+"""When a run ends, and why; and the best model by a metric, with what is remembered of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
 
-from resolvent.errors import refuse
+from torch import Tensor
+
+from resolvent.errors import refuse, whole
+from resolvent.iteration.engine import Memory
+from resolvent.iteration.packing import remembered
+
+HIGHER = ("accuracy", "auc", "score", "f1", "r2", "precision", "recall")
+LOWER = ("loss", "rmse", "mse", "mae", "error", "value", "gap", "residual", "consensus", "stationarity")
+"""Ends of names of metrics that are better when higher, and when lower."""
+
+
+class _Stop:
+    """What a callback returns to end the run after this round."""
+
+    def __repr__(self) -> str:
+        return "rs.STOP"
+
+
+STOP: Final = _Stop()
+"""What a callback returns to end the run after this round."""
 
 
 class Ending(NamedTuple):
@@ -17,18 +37,39 @@ class Ending(NamedTuple):
 
 @dataclass(frozen=True)
 class Stop:
-    """When to stop before `rounds`: as soon as one of these is met. `certificates` is met by both of them together."""
+    """When to stop before `rounds`: as soon as one of these is met. `certificates` is met by both of them together.
+
+    metric: a column of the history such as "validation_loss"; the run stops once `patience` evaluations in a row were
+    not better than the best one by more than `min_delta`, and `Run.best` has the best model. mode: "min" or "max", told
+    by the metric's name where it is a usual one.
+    """
 
     gap: float | None = None
     residual: float | None = None
     certificates: float | None = None
     seconds: float | None = None
+    metric: str | None = None
+    patience: int = 5
+    min_delta: float = 0.0
+    mode: Literal["min", "max"] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("gap", "residual", "certificates", "seconds"):
+        for name in ("gap", "residual", "certificates", "seconds", "min_delta"):
             limit = getattr(self, name)
             if limit is not None and not limit >= 0:
                 refuse(f"stop.{name}", limit, "a number >= 0 is needed")
+        whole(self.patience, "stop.patience")
+        if self.mode not in (None, "min", "max"):
+            refuse("stop.mode", repr(self.mode), '"min" or "max" is needed')
+        if self.metric is None and self.mode is not None:
+            refuse("stop.mode", repr(self.mode), "it says which of two metrics is better: give stop.metric as well")
+        if self.metric is not None and self.mode is None and not self.metric.endswith(HIGHER + LOWER):
+            refuse("stop.metric", repr(self.metric), 'whether more of it is better must be said: mode="min" or "max"')
+
+    @property
+    def limits(self) -> bool:
+        """Whether there is a limit that every round must be compared with."""
+        return any(limit is not None for limit in (self.gap, self.residual, self.certificates, self.seconds))
 
     def reason(self, row: dict[str, Any]) -> str | None:
         """Why this row of the history is the last, or None."""
@@ -41,3 +82,26 @@ class Stop:
         if self.seconds is not None and row["seconds"] >= self.seconds:
             return f"{row['seconds']:.3g} seconds >= {self.seconds:g}"
         return None
+
+    def better(self, value: float, best: float) -> bool:
+        """Whether a metric is better than the best so far by more than min_delta; NaN never is."""
+        if math.isnan(value) or math.isnan(best):
+            return not math.isnan(value)
+        assert self.metric is not None
+        up = self.mode == "max" or (self.mode is None and self.metric.endswith(HIGHER))
+        return value > best + self.min_delta if up else value < best - self.min_delta
+
+
+@remembered
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best model (d,) of a run by the metric of rs.Stop, its round, and the metric there."""
+
+    model: Tensor
+    round: int
+    value: float
+    memory: Memory = field(default_factory=dict, repr=False)
+    """What the model needs beside its parameters: a network's buffers."""
+
+    def __repr__(self) -> str:
+        return f"Best(round {self.round}, {self.value:.6g})"

@@ -97,6 +97,8 @@ def _averaged_words(setting: Setting) -> str:
         known = "" if bound is None else f" = {bound:.3g}"
         return f"forward-backward splitting converges for convex smooth f_i and {_name(setting)} < 2/L{known}"
     name = "Douglas-Rachford splitting, Spingarn's partial inverse" if setting.agrees else "T is averaged"
+    if setting.penalty is not None and setting.agrees:
+        name = "Douglas-Rachford splitting of f, and of g where users agree"
     return f"{name}: converges for convex f_i if a solution exists"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.participation import Bernoulli, FixedSize, Participation, Stragglers, Trace
+from resolvent.iteration.penalties import Penalty, penalty_of
 from resolvent.iteration.scheme import Scheme, cancels
 from resolvent.local.choice import law_of, local_operator
 from resolvent.local.law import Law, UserFacts
@@ -93,10 +94,15 @@ class Setting:
         assert self.problem is not None
         return self.problem.weights.cpu().numpy() > 0
 
+    @cached_property
+    def penalty(self) -> Penalty | None:
+        """g at the meeting point, if there is one."""
+        return penalty_of(self.problem)
+
     @property
     def alone(self) -> bool:
-        """Whether one user has all the weight, so that everybody's model is its own."""
-        return self.problem is not None and int(self.counting.sum()) == 1
+        """Whether one user has all the weight, and no penalty is beside it, so that everybody's model is its own."""
+        return self.problem is not None and self.penalty is None and int(self.counting.sum()) == 1
 
     @property
     def users(self) -> UserFacts:

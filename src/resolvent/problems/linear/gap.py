@@ -11,43 +11,41 @@ from torch import Tensor
 
 from resolvent.problems.linear.loss import Loss
 from resolvent.problems.problem import weighted
-from resolvent.problems.products import times_rows
-from resolvent.problems.rows import Rows
+from resolvent.problems.rows import Bucket, Rows
+from resolvent.problems.sparse_rows import SparseBucket
 
 NEAR_BY, FAR_OFF = 1e-6, 1e-3
 """Gaps relative to |f*|. Up to the first a gap is a divergence; beyond the second no divergence is computed."""
 
 
 class DoubleBucket(NamedTuple):
-    """The rows, mask, weights and losses of a bucket's users in float64."""
+    """The rows, weights and losses of a bucket's users in float64."""
 
-    A: Tensor
-    mask: Tensor | None
+    rows: Bucket | SparseBucket
     lam: Tensor
     loss: Loss
 
+    @property
+    def mask(self) -> Tensor | None:
+        return self.rows.mask
+
     def predictors(self, w: Tensor) -> Tensor:
-        return times_rows(self.A, w.expand(len(self.A), -1))
+        return self.rows.margins(torch.atleast_2d(w))
 
 
 def in_double(rows: Rows, weights: Tensor, loss: Callable[[Tensor], Loss]) -> list[DoubleBucket]:
     """Every bucket in float64: the data themselves, without a copy, where they are in float64."""
     lam = weights.double()
     return [
-        DoubleBucket(
-            bucket.A.double(),
-            None if bucket.mask is None else bucket.mask.double(),
-            lam if bucket.who is None else lam[bucket.who],
-            loss(bucket.b.double()),
-        )
+        DoubleBucket(bucket.double(), lam if bucket.who is None else lam[bucket.who], loss(bucket.b.double()))
         for bucket in rows.buckets
     ]
 
 
 @dataclass(frozen=True, eq=False)
 class Minimiser:
-    """A minimiser w* (d,) in float64, f*, half the weighted mean of reg, and the losses' divergences from w*, one
-    function per bucket."""
+    """A minimiser w* (d,) in float64, f*, half the weighted mean of reg (a number, or one per parameter), and the
+    losses' divergences from w*, one function per bucket."""
 
     w: Tensor
     value: float
@@ -80,9 +78,12 @@ class Minimiser:
             gaps.append(gap)
         return torch.stack(gaps)
 
+    def _ridge(self, w: Tensor) -> Tensor:
+        return self.half_reg * (w @ w) if self.half_reg.ndim == 0 else (self.half_reg * w) @ w
+
     def value_at(self, w: Tensor, buckets: Sequence[DoubleBucket]) -> Tensor:
         """f at one model w (d,)."""
-        total = self.half_reg * (w @ w)
+        total = self._ridge(w)
         for bucket in buckets:
             loss = bucket.loss.value(bucket.predictors(w))
             total = total + weighted(bucket.lam, (loss if bucket.mask is None else loss * bucket.mask).sum(1))
@@ -91,7 +92,7 @@ class Minimiser:
     def divergence_to(self, w: Tensor, buckets: Sequence[DoubleBucket]) -> Tensor:
         """The Bregman divergence of f from the minimiser to w (d,): f(w) - f* where the gradient there vanishes."""
         e = w - self.w
-        total = self.half_reg * (e @ e)
+        total = self._ridge(e)
         for bucket, divergence in zip(buckets, self.divergences, strict=True):
             total = total + weighted(bucket.lam, divergence(bucket.predictors(e)).sum(1))
         return total

@@ -14,11 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resolvent.errors import InputError
 from resolvent.problems.newton.objective import Floats, WeightedLoss
 
 
 class Loss(Protocol):
-    """phi of each row, for its target. Convex, with a slope that is continuous."""
+    """phi of each row, for its target. Convex, with a slope that is continuous.
+
+    Where phi'' jumps, `least_curvature(t, reach)`, which is optional, is a lower bound of phi'' within `reach` of t: it
+    lets minima be certified without a regulariser.
+    """
 
     @property
     def largest_slope(self) -> float:
@@ -35,6 +40,8 @@ class Loss(Protocol):
         """M with |phi'''| <= M phi'', so that phi'' changes at most by the factor e^(M |h|) over a distance h; None
         where there is none, as where phi'' jumps."""
         ...
+
+    # `least`, a lower bound on phi, is read where a loss has it: it helps to certify a minimum with a penalty.
 
     def check(self) -> None:
         """Refuse targets that this loss cannot have."""
@@ -92,8 +99,20 @@ class InNumpy:
     def slope_size(self, t: Floats) -> Floats:
         return np.asarray(self.weight * self.loss.slope_size(torch.tensor(t)).numpy(), np.float64)
 
+    def least_curvature(self, t: Floats, reach: Floats) -> Floats:
+        bound = getattr(self.loss, "least_curvature", None)
+        if bound is None:
+            return np.zeros_like(t)
+        return np.asarray(self.weight * bound(torch.tensor(t), torch.tensor(reach)).numpy(), np.float64)
+
     def shows_no_minimum(self, t: Floats) -> bool:
         return False
 
     def why_no_minimum(self, C: Floats) -> str | None:
         return None
+
+
+def check_labels(b: Tensor) -> None:
+    """Refuse labels other than -1 and +1."""
+    if not bool((b.abs() == 1).all()):
+        raise InputError("b holds other values than -1 and +1, but those are the two labels (0/1: use 2*b - 1)")

@@ -12,43 +12,66 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
+from resolvent.iteration.penalties import penalty_of
+from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite
+from resolvent.problems.linear.careful import careful_prox, rounding
 from resolvent.problems.linear.gap import Minimiser, in_double
 from resolvent.problems.linear.loss import Loss
-from resolvent.problems.newton.certified import minimise
-from resolvent.problems.newton.equation import length
+from resolvent.problems.linear.predictor import Predictor
+from resolvent.problems.linear.products import hessian_diagonal, hessian_times, preconditioner
 from resolvent.problems.newton.inverses import check_room
-from resolvent.problems.newton.minimum import Minimum, minimum
-from resolvent.problems.newton.objective import Floats, Objective, WeightedLoss
+from resolvent.problems.newton.lowest import lowest
+from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
+from resolvent.problems.newton.minimum import Minimum, minimum, stacked
+from resolvent.problems.newton.objective import Floats, WeightedLoss
 from resolvent.problems.newton.prox import newton_prox
-from resolvent.problems.newton.safeguard import WORST, SafeProx
-from resolvent.problems.problem import select
+from resolvent.problems.newton.safeguard import SafeProx
+from resolvent.problems.penalised import Least, Penalised, least
+from resolvent.problems.problem import select, short
 from resolvent.problems.products import rows_times, times_rows
-from resolvent.problems.rows import as_data
+from resolvent.problems.rows import Rows, as_data
+
+DENSE = 1 << 25
+"""Numbers in all users' sparse rows up to which the minimum may take a dense copy of them."""
 
 
 class LinearModel:
     """A loss over users of any sizes and weights. `loss` makes a Loss from targets.
 
-    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's.
+    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's. With `intercept` there is one more
+    parameter, the last, which `reg` leaves alone. `penalty` is stored for the meeting point.
     """
 
     offers = frozenset({"value", "grad", "prox", "hessian", "batches"})
     convex = True
     closed_form = False
+    kind = ""
+    """The name of the loss, for predictions; empty where there is none."""
 
-    def __init__(self, loss: Callable[[Tensor], Loss], A: Any, b: Any, reg: Any = None, weights: Any = None) -> None:
+    __repr__ = short
+
+    def __init__(
+        self,
+        loss: Callable[[Tensor], Loss],
+        A: Any,
+        b: Any,
+        reg: Any = None,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+    ) -> None:
         self.loss, self.rows = loss, as_data(A, b)
-        like = self.rows.buckets[0].A
-        finite(self.rows.gather([bucket.A.sum((1, 2)) for bucket in self.rows.buckets]), "A")
+        self.intercept, self.penalty = bool(intercept), penalty
+        if self.intercept:
+            self.rows = self.rows.with_ones()
+        like = self.rows.buckets[0].b
+        finite(self.rows.gather([bucket.total() for bucket in self.rows.buckets]), "A")
         for bucket in self.rows.buckets:
             loss(bucket.b if bucket.mask is None else bucket.b[bucket.mask > 0]).check()
         finite(self.rows.gather([bucket.b.sum(1) for bucket in self.rows.buckets]), "b")
-        self.weights = as_weights(weights, self.users, like)
-        self.reg = 1 / (self.users * self.sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
-        if self.reg.shape not in ((), (self.users,)) or not bool((torch.isfinite(self.reg) & (self.reg >= 0)).all()):
-            refuse("reg", reg, f"a number >= 0, or one for each of the {self.users} users, is needed")
-        self.reg = self.reg.expand(self.users)
+        self.weights = as_weights(weights, self.users, like, self.sizes)
+        self.reg = as_reg(reg, self.users, self.sizes, like)
 
     @property
     def users(self) -> int:
@@ -63,6 +86,33 @@ class LinearModel:
         """The number of rows of each user."""
         return self.rows.sizes
 
+    @property
+    def intercepts(self) -> Tensor:
+        """The indices of the parameters that are neither regularised nor penalised."""
+        return torch.arange(self.dim - self.intercept, self.dim, device=self.weights.device)
+
+    @cached_property
+    def _ridge(self) -> Tensor:
+        """reg of each parameter: (users, 1), or (users, d) with an intercept."""
+        if not self.intercept:
+            return self.reg.unsqueeze(1)
+        ridge = self.reg.unsqueeze(1).repeat(1, self.dim)
+        ridge[:, self.intercepts] = 0
+        return ridge
+
+    @property
+    def predictor(self) -> Predictor:
+        """What says how a model of this problem predicts."""
+        if not self.kind:
+            refuse("predictor", f"asked of {type(self).__name__}", "a loss that the package has is needed to predict")
+        return Predictor(self.kind, self.dim - self.intercept, self.intercept, self._classes(), self._numbers())
+
+    def _classes(self) -> tuple[Any, ...] | None:
+        return None
+
+    def _numbers(self) -> dict[str, float]:
+        return {}
+
     @cached_property
     def _losses(self) -> list[Loss]:
         """One per bucket. A padded row has a = 0 and b = 0."""
@@ -74,6 +124,8 @@ class LinearModel:
         for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
             values = loss.value(bucket.margins(W))
             parts.append((values if bucket.mask is None else values * bucket.mask).sum(1))
+        if self.intercept:
+            return self.rows.gather(parts) + 0.5 * (self._ridge * W * W).sum(1)
         return self.rows.gather(parts) + 0.5 * self.reg * (W * W).sum(1)
 
     def grad(self, W: Tensor) -> Tensor:
@@ -81,71 +133,110 @@ class LinearModel:
         parts = []
         for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
             parts.append(bucket.combine(loss.slope(bucket.margins(W))))
-        return torch.addcmul(self.rows.gather(parts), self.reg.unsqueeze(1), W)
+        return torch.addcmul(self.rows.gather(parts), self._ridge, W)
 
     def hessian(self, W: Tensor) -> Tensor:
         """One user at a time, so that a cached inverse has the same bits whichever users are asked together."""
         check_room(self)
         rows = [w.clone() for w in as_rows(W, self).expand(self.users, -1)]
         H = torch.stack([self._bend(i, w) for i, w in enumerate(rows)])
-        H.diagonal(dim1=1, dim2=2).add_(self.reg.unsqueeze(1))
+        H.diagonal(dim1=1, dim2=2).add_(self._ridge)
         return H
 
     def _bend(self, i: int, w: Tensor) -> Tensor:
         """A^T diag(phi'') A of one user."""
         A, b = self.rows.one(i)
-        A = A.clone()
+        if self.rows.sparse:
+            one: Any = self.rows.alone(i).buckets[0]
+            H: Tensor = one.gram(self.loss(b).curvature(one.margins(w.unsqueeze(0))[0]))
+            return H
+        A = self.rows.dense(i)
         return (A * self.loss(b).curvature(A @ w).unsqueeze(1)).T @ A
 
     def thin_inverse(self, i: int, at: Tensor, eta: Tensor) -> tuple[Tensor, Tensor]:
         """V and c with (I + eta H)^-1 = (I - V^T V) / c for a user with fewer rows than features."""
-        A, b = self.rows.one(i)
-        A = A.clone()
+        A, b = self.rows.dense(i), self.rows.one(i)[1]
         M = A * (eta * self.loss(b).curvature(A @ at.clone())).sqrt().unsqueeze(1)
         c = 1 + eta * self.reg[i]
+        if self.intercept:  # c is 1 there: the same matrix with that column scaled, before and after
+            M[:, -1] *= c.sqrt()
         S = M @ M.T
         S.diagonal().add_(c)
         L, info = torch.linalg.cholesky_ex(S)
-        return (torch.linalg.solve_triangular(L, M, upper=False) if int(info) == 0 else torch.zeros_like(M)), c
+        V = torch.linalg.solve_triangular(L, M, upper=False) if int(info) == 0 else torch.zeros_like(M)
+        if self.intercept:
+            V[:, -1] *= c.sqrt()
+        return V, c
 
     def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
         """n_i / |batch| times the gradient over the chosen rows (users, k), and the regulariser's: unbiased."""
         A, b = self.rows.pick(rows)
         scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
         slope = self.loss(b).slope(times_rows(A, W)) * mask * scale.unsqueeze(1)
-        return self.reg.unsqueeze(1) * W + rows_times(slope, A)
+        return self._ridge * W + rows_times(slope, A)
 
     def take(self, who: Tensor) -> Self:
-        part = object.__new__(type(self))
-        part.loss, part.rows = self.loss, self.rows.take(who)
-        part.weights, part.reg = select(self.weights, who), self.reg[who]
+        part = self._part(self.rows.take(who), select(self.weights, who), self.reg[who])
         if "_frobenius" in self.__dict__:  # it takes a pass over the data, as much as a gradient
             part.__dict__["_frobenius"] = self._frobenius[who]
         return part
+
+    def _part(self, rows: Rows, weights: Tensor, reg: Tensor) -> Self:
+        part = object.__new__(type(self))
+        part.loss, part.intercept, part.penalty = self.loss, self.intercept, self.penalty
+        part.rows, part.weights, part.reg = rows, weights, reg
+        return part
+
+    def double(self) -> Self:
+        """The same in float64."""
+        return self._part(self.rows.double(), self.weights.double(), self.reg.double())
+
+    # --- without matrices of d x d numbers ---------------------------------------------------------------------------
+
+    @property
+    def matrix_free(self) -> bool:
+        """Whether rows are sparse and a matrix of d x d numbers per user would be large."""
+        return self.rows.sparse and self.dim > WIDE
+
+    @cached_property
+    def groups(self) -> list[tuple[Tensor | None, Self]]:
+        """Users who are solved for together, by index (None: everyone), without a copy of their rows."""
+        one = self.weights.new_ones(1)
+        return [
+            (torch.tensor([i]), self._part(self.rows.alone(i), one, self.reg[i : i + 1])) for i in range(self.users)
+        ]
+
+    def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
+        """The product with the Hessians at W, as a function of rows (users, d)."""
+        return hessian_times(self, as_rows(W, self))
+
+    def hessian_diagonal(self, W: Tensor) -> Tensor:
+        """(users, d)."""
+        return hessian_diagonal(self, as_rows(W, self))
+
+    def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        """The inverse of the diagonal of the Hessian of f at w (1, d)."""
+        return preconditioner(self, w)
+
+    def excess(self, w: Tensor, size: float) -> float:
+        """A bound on f(w) - f* by strong convexity, where reg pulls at all parameters; else infinite."""
+        mu = float(self.weights @ self.convexity)
+        return size**2 / (2 * mu) if mu > 0 else math.inf
 
     # --- Newton's method ---------------------------------------------------------------------------------------------
 
     def prox(self, U: Tensor, eta: float) -> Tensor:
         """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
-        solved = newton_prox(self, as_rows(U, self).expand(self.users, -1), eta)
+        U = as_rows(U, self).expand(self.users, -1)
+        if self.matrix_free:
+            return grouped_prox(self, U, eta)
+        solved = newton_prox(self, U, eta)
         solved.demand(eta)
         return solved.x
 
     def careful_prox(self, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
-        """The prox of the first user, certified: with c = 1 + eta reg and z = x - u / c it minimises
-        eta sum_j phi(a_j . (u / c + z)) + c/2 |z|^2."""
-        A, b = (part.cpu().numpy().astype(np.float64) for part in self.rows.one(0))
-        c = 1 + eta * float(self.reg[0])
-        centre = u.cpu().numpy().astype(np.float64) / c
-        objective = Objective(A, A @ centre, self._weighted(b, np.full(len(A), float(eta))), c)
-        found = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
-        p = torch.from_numpy(centre + found.z).to(u)
-        size, reach = 1 + float(u.norm()), 1 + float(u.norm()) + float(p.norm())
-        error = found.error + 4 * torch.finfo(u.dtype).eps * reach
-        if error <= max(tol * size, max(WORST, 16 * torch.finfo(u.dtype).eps) * reach):
-            return SafeProx(p, error)
-        left = f"an error of {error:.1g}" if np.isfinite(error) else "nothing certain"
-        return SafeProx(p, error, f"since its margins a . w are too large for {u.dtype}: round-off leaves {left}")
+        """The prox of the first user, certified."""
+        return careful_prox(self, u, eta, x, tol)
 
     def _weighted(self, b: Floats, weight: Floats) -> WeightedLoss:
         return self.loss(torch.from_numpy(b)).weighted(weight)
@@ -153,24 +244,11 @@ class LinearModel:
     @cached_property
     def _frobenius(self) -> Tensor:
         """|A_i|^2, the sum of all squares."""
-        return self.rows.gather([bucket.A.square().sum((1, 2)) for bucket in self.rows.buckets])
+        return self.rows.gather([bucket.squares() for bucket in self.rows.buckets])
 
     def rounding(self, W: Tensor) -> Tensor:
         """A bound on the rounding error of grad at W, about: units in the last place of every predictor and slope."""
-        slope, curvature = self._losses[0].largest_slope, self._losses[0].largest_curvature
-        eps = 4 * torch.finfo(W.dtype).eps
-        if not (math.isfinite(slope) and math.isfinite(curvature)):
-            return eps * self._rounding_here(W)
-        bend, spread = self._frobenius * curvature + self.reg, self._frobenius.sqrt() * slope
-        return eps * (bend * length(W) + spread)
-
-    def _rounding_here(self, W: Tensor) -> Tensor:
-        """The same from the slopes and curvatures at W, relative to eps: sum_j |a_j| (|phi'| + phi'' |a_j| |w|)."""
-        parts = []
-        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
-            t, norms, size = bucket.margins(W), length(bucket.A, 2), length(bucket.of(W)).unsqueeze(1)
-            parts.append((norms * (loss.slope_size(t) + loss.curvature(t) * norms * size)).sum(1))
-        return self.rows.gather(parts) + self.reg * length(W)
+        return rounding(self, W)
 
     # --- constants and the minimum -----------------------------------------------------------------------------------
 
@@ -180,48 +258,97 @@ class LinearModel:
         curvature = self._losses[0].largest_curvature
         if not math.isfinite(curvature):
             return None
-        grams = [b.A.mT @ b.A if b.A.shape[1] >= self.dim else b.A @ b.A.mT for b in self.rows.buckets]
-        return self.rows.gather([torch.linalg.eigvalsh(g)[:, -1] for g in grams]) * curvature + self.reg
+        return self.rows.gather([bucket.largest() for bucket in self.rows.buckets]) * curvature + self.reg
 
     @property
     def convexity(self) -> Tensor:
-        return self.reg
+        return torch.zeros_like(self.reg) if self.intercept else self.reg
 
     @cached_property
     def minimum(self) -> Minimum:
-        """The minimiser of f in float64, whatever the data are in, certified; or why there is none."""
+        """The minimiser of f alone in float64, whatever the data are in, certified; or why there is none."""
+        if self._too_wide:
+            return lowest(self.double())
+        users, lam, ridge = self._all_rows()
+        return minimum(users, lam, self._weighted, ridge)
+
+    @property
+    def _too_wide(self) -> bool:
+        """Whether rows are sparse and too many for a dense copy of them."""
+        return self.rows.sparse and (self.matrix_free or int(self.sizes.sum()) * self.dim > DENSE)
+
+    def _all_rows(self) -> tuple[list[tuple[Floats, Floats]], list[float], float | Floats]:
+        """The rows and targets of users with a positive weight, their weights, and the mean of reg."""
         lam = self.weights.double()
         counted = [i for i in range(self.users) if float(lam[i]) > 0]
-        rows = [self.rows.one(i) for i in counted]
+        rows = [(self.rows.dense(i) if self.rows.sparse else self.rows.one(i)[0], self.rows.one(i)[1]) for i in counted]
         users = [(A.cpu().numpy(), b.cpu().numpy()) for A, b in rows]
-        return minimum(users, [float(lam[i]) for i in counted], self._weighted, float(lam @ self.reg.double()))
+        ridge = self._mean_ridge
+        return users, [float(lam[i]) for i in counted], float(ridge) if ridge.ndim == 0 else ridge.cpu().numpy()
+
+    @cached_property
+    def penalised(self) -> Penalised | None:
+        """f + g around its minimum; None without a penalty."""
+        g = penalty_of(self)
+        if g is None:
+            return None
+        if self._too_wide:
+            found = Least.unknown("the minimum with a penalty is not sought for so many sparse rows and features")
+        else:
+            users, lam, ridge = self._all_rows()
+            rows = stacked(users, lam, self._weighted)
+            bottom = getattr(self._losses[0], "least", -math.inf) * float(rows.weight.sum())
+            found = least(rows.objective(ridge), g, bottom)
+        buckets = in_double(self.rows, self.weights, self.loss)
+        w = np.zeros(self.dim) if found.w is None else found.w
+        around = Minimiser.at(torch.from_numpy(w).to(self.weights.device), 0.0, self._mean_ridge, buckets)
+        return Penalised(
+            g, found, lambda w: around.value_at(w, buckets), divergence=lambda w: around.divergence_to(w, buckets)
+        )
+
+    @property
+    def _mean_ridge(self) -> Tensor:
+        """The weighted mean of reg: a number, or one per parameter with an intercept."""
+        reg = self.weights.double() @ self.reg.double()
+        if not self.intercept:
+            return reg
+        ridge = reg.repeat(self.dim)
+        ridge[self.intercepts] = 0
+        return ridge
 
     @property
     def minimiser(self) -> Tensor | None:
         """Certified. None where there is none (separable data, no regulariser) or none was established; `minimum.why`
-        says which."""
+        says which. With a penalty, that of f + g."""
+        if self.penalised is not None:
+            return self.penalised.minimiser(self.weights)
         return None if self.minimum.w is None else torch.from_numpy(self.minimum.w).to(self.weights)
 
     @property
     def without_minimum(self) -> str | None:
-        """Why there is no minimiser, or why none is known; None where there is one. With a regulariser there is."""
-        return self.minimum.why if float(self.weights @ self.reg) == 0 else None
+        """Why there is no minimiser, or why none is known; None where there is one. With a regulariser of all
+        parameters there is."""
+        if self.penalised is not None:
+            return self.penalised.least.why
+        return self.minimum.why if self.intercept or float(self.weights @ self.reg) == 0 else None
 
     @property
     def fstar(self) -> float | None:
-        return self.minimum.value
+        return self.minimum.value if self.penalised is None else self.penalised.fstar
 
     @cached_property
     def _least(self) -> Minimiser | None:
         w, value = self.minimum.w, self.minimum.value
         if w is None or value is None:
             return None
-        reg = self.weights.double() @ self.reg.double()
-        buckets = in_double(self.rows, self.weights, self.loss)
+        reg, buckets = self._mean_ridge, in_double(self.rows, self.weights, self.loss)
         return Minimiser.at(torch.from_numpy(w).to(self.weights.device), value, reg, buckets)
 
     def gap(self, W: Tensor) -> Tensor | None:
-        """f(w) - f*, to many digits also where it is tiny."""
+        """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny."""
+        if self.penalised is not None:
+            gap = self.penalised.gap(W)
+            return None if gap is None else gap.to(self.weights)
         if self._least is None:
             return None
         return self._least.gaps(W, in_double(self.rows, self.weights, self.loss)).to(self.weights)

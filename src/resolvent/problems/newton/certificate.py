@@ -10,7 +10,11 @@ rho_j^2 = c_j . Q^-1 c_j and rho their largest, where M rho lambda < 1, a minimi
 Rows with next to no curvature, as those far out on the tails of their losses, may be left out of rho, as long as Q
 without them is nearly Q. The last sum includes all rows.
 
-Where there is no such M, as for losses whose curvature jumps, the ridge alone certifies: |z - z*| <= |g| / kappa.
+Where there is no such M, as for losses whose curvature jumps, the ridge certifies: |z - z*| <= |g| / kappa. So do the
+losses whose curvature does not fall close by: let Q' <= Q have for each row the least curvature within rho_j R of its
+predictor. If Q' >= theta Q and lambda <= theta R, F rises beyond R, so that a minimiser exists, and
+
+    |z - z*|_Q <= lambda / theta,        F(z) - F* <= lambda^2 / (2 theta).
 
 The rounding errors of g are estimated, a few units in the last place of every predictor and of every term. They enter
 lambda and |Q^-1 g| as Q^-1 acts on them.
@@ -27,6 +31,8 @@ from resolvent.problems.newton.objective import EPS, Floats, Objective
 
 SHARES = (0.0, 1e-12, 1e-6, 1e-3)
 """The least shares in the curvature that a row must have to count in rho. The best of these choices is used."""
+FEW = 1000
+"""More rows than these, beside the features, that may lose their curvature show that a point is far from a solution."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +62,13 @@ class Iterate:
 
     @staticmethod
     def at(objective: Objective, z: Floats, T: float = 1.0) -> Iterate | None:
-        """None where something is not finite."""
+        """None where something is not finite, or nothing bends in some direction."""
         t = objective.predictors(z)
         slope, curvature = objective.loss.derivatives(t / T)
         curvature = curvature / T
         factor = Factor(objective, curvature)
+        if not factor.R.diagonal().all():
+            return None
         half = factor.half(objective.gradient(z, slope))
         h = factor.back(half)
         decrement = float(np.linalg.norm(half))
@@ -91,7 +99,10 @@ class Rounding:
 def certificate(objective: Objective, here: Iterate) -> Certified:
     """The bounds of this module's docstring for an iterate with T = 1, rounding errors included."""
     rate = objective.loss.curvature_rate
-    return _by_ridge(objective, here) if rate is None else _by_curvature(objective, here, rate)
+    if rate is not None:
+        return _by_curvature(objective, here, rate)
+    by_ridge, nearby = _by_ridge(objective, here), _by_least_curvature(objective, here)
+    return nearby if nearby.error < by_ridge.error else by_ridge
 
 
 def _by_curvature(objective: Objective, here: Iterate, rate: float) -> Certified:
@@ -127,12 +138,43 @@ def _radius(rate: float, length: Floats, share: Floats, decrement: float, least:
 
 def _by_ridge(objective: Objective, here: Iterate) -> Certified:
     """F is strongly convex with modulus kappa, whatever its curvature does."""
-    if objective.ridge == 0:
+    kappa = objective.least_ridge
+    if kappa == 0:
         return Certified(here.z)
     rounding, rows = Rounding.at(objective, here), np.empty_like(here.slope)
     for part in objective.blocks():
         rows[part] = np.linalg.norm(objective.C[part], axis=1)
     blur = float(rounding.slopes @ rows) + float(np.linalg.norm(rounding.summed))
-    noise = blur / objective.ridge + 2 * EPS * float(np.linalg.norm(here.z))
+    noise = blur / kappa + 2 * EPS * float(np.linalg.norm(here.z))
     slope = float(np.linalg.norm(objective.gradient(here.z, here.slope))) + blur
-    return Certified(here.z, slope / objective.ridge + noise, slope**2 / (2 * objective.ridge), noise)
+    return Certified(here.z, slope / kappa + noise, slope**2 / (2 * kappa), noise)
+
+
+def _by_least_curvature(objective: Objective, here: Iterate) -> Certified:
+    """From the rows that retain their curvature nearby."""
+    z, rounding = here.z, Rounding.at(objective, here)
+    length, reach = np.empty_like(here.slope), np.empty_like(here.slope)
+    for part in objective.blocks():
+        length[part], reach[part] = here.factor.lengths(objective.C[part])
+    axes = here.factor.lengths(np.eye(len(z)))
+    decrement = here.decrement + float(rounding.slopes @ length) + float(rounding.summed @ axes[0])
+    noise = float(rounding.slopes @ reach) + float(rounding.summed @ axes[1]) + 2 * EPS * float(np.linalg.norm(z))
+    stretch = 1 / float(np.linalg.svd(here.factor.R, compute_uv=False)[-1])  # the most of |v| / |v|_Q
+    for share in (0.99, 0.5, 0.1):
+        radius = decrement / share
+        lost = here.curvature - objective.loss.least_curvature(here.t, length * radius)
+        if 1 - _weight(objective, here, lost, length) >= share:
+            return Certified(z, stretch * radius + noise, decrement * radius / 2, noise)
+    return Certified(z, noise=noise)
+
+
+def _weight(objective: Objective, here: Iterate, lost: Floats, length: Floats) -> float:
+    """The largest eigenvalue, beside Q, of the curvature that some rows may lose."""
+    if not np.isfinite(lost).all():
+        return np.inf
+    some = np.flatnonzero(lost > 0)
+    bound = float(lost[some] @ length[some] ** 2)
+    if bound <= 0.01 or len(some) > len(here.z) + FEW:
+        return bound
+    rows = here.factor.half((objective.C[some] * np.sqrt(lost[some])[:, None]).T)
+    return float(np.linalg.norm(rows, 2) ** 2) if np.isfinite(rows).all() else np.inf

@@ -18,6 +18,8 @@ PLAIN = 40
 """Steps without softening: a good start needs a handful."""
 STEPS = 400
 COOLING = 0.03
+RIDGES = (1e-2, 1e-4, 1e-6, 1e-8, 1e-10)
+"""Of the largest curvature that a coordinate can have."""
 FINAL = 16.0
 """Where curvatures jump, steps go on until the error is at most so many times what rounding contributes to it."""
 
@@ -30,18 +32,46 @@ def minimise(objective: Objective, start: Floats) -> Certified:
     n, d = objective.C.shape
     if n >= d:
         return _minimise(objective, start)
+    if np.ndim(objective.ridge) > 0:
+        return _in_span(objective, start)
     basis, R = np.linalg.qr(objective.C.T)
     found = _minimise(replace(objective, C=np.ascontiguousarray(R.T), rotated=True), basis.T @ start)
     return replace(found, z=basis @ found.z)
+
+
+def _in_span(objective: Objective, start: Floats) -> Certified:
+    """The same where some coordinates have another ridge than the rest: these are left as they are."""
+    ridge = np.asarray(objective.ridge)
+    same = ridge == ridge.max()
+    basis, R = np.linalg.qr(objective.C[:, same].T)
+    C = np.hstack([R.T, objective.C[:, ~same]])
+    kappa = np.concatenate([np.full(R.shape[0], ridge.max()), ridge[~same]])
+    begin = np.concatenate([basis.T @ start[same], start[~same]])
+    found = _minimise(replace(objective, C=C, ridge=kappa, rotated=True), begin)
+    z = np.empty_like(start)
+    z[same], z[~same] = basis @ found.z[: R.shape[0]], found.z[R.shape[0] :]
+    return replace(found, z=z)
 
 
 def _minimise(objective: Objective, start: Floats) -> Certified:
     """From the start, and from 0 with softened losses where that does not get there."""
     with np.errstate(all="ignore"):
         found = _descend(objective, start, soft=False)
-        if np.isfinite(found.error) or objective.ridge == 0:  # without a ridge there may be nothing to find
+        if np.isfinite(found.error):
+            return found
+        if objective.loss.curvature_rate is None and objective.least_ridge == 0:
+            return _by_ridges(objective, start)
+        if not np.any(objective.ridge):  # there may be nothing to find
             return found
         return _descend(objective, np.zeros_like(start), soft=True)
+
+
+def _by_ridges(objective: Objective, z: Floats) -> Certified:
+    """Where some points have no curvature at all: with ridges that fall to the objective's own."""
+    most = float(np.abs(objective.loss.largest_curvature @ np.square(objective.C)).max(initial=0)) or 1.0
+    for share in RIDGES:
+        z = _descend(replace(objective, ridge=objective.ridge + share * most), z, soft=False).z
+    return _descend(objective, z, soft=False)
 
 
 def _descend(objective: Objective, z: Floats, soft: bool) -> Certified:
@@ -50,7 +80,7 @@ def _descend(objective: Objective, z: Floats, soft: bool) -> Certified:
     least, closest, T = np.inf, None, _softness(objective, z) if soft else 1.0
     for _ in range(STEPS if soft else PLAIN):
         here = Iterate.at(objective, z, T)
-        if here is None or (objective.ridge == 0 and objective.loss.shows_no_minimum(here.t)):
+        if here is None or (not np.any(objective.ridge) and objective.loss.shows_no_minimum(here.t)):
             break
         near = float(np.abs(here.along).max(initial=0)) <= 0.5 * T
         if near and T == 1:
@@ -71,7 +101,11 @@ def _descend(objective: Objective, z: Floats, soft: bool) -> Certified:
 def _softness(objective: Objective, z: Floats) -> float:
     """As large as predictors are, here and after a step down."""
     t = objective.predictors(z)
-    reach = objective.C @ objective.gradient(z, objective.loss.slope(t)) / (objective.ridge or 1.0)
+    gradient = objective.gradient(z, objective.loss.slope(t))
+    if np.ndim(objective.ridge) == 0:
+        reach = objective.C @ gradient / (objective.ridge or 1.0)
+    else:
+        reach = objective.C @ (gradient / np.where(np.asarray(objective.ridge) > 0, objective.ridge, 1.0))
     return max(1.0, float(np.abs(t).max(initial=0)), float(np.abs(reach).max(initial=0)))
 
 
@@ -81,7 +115,7 @@ def _length(objective: Objective, here: Iterate, T: float) -> float:
     F is convex along the step, so this gains at least 0.9 of what the best length would.
     """
     z, h, t, along = here.z, here.h, here.t, here.along
-    linear, square = objective.ridge * (z @ h), objective.ridge * (h @ h)
+    linear, square = objective.pull(z, h), objective.pull(h, h)
 
     def past(share: float) -> bool:
         return bool(-(objective.loss.slope((t - share * along) / T) @ along) - linear + share * square > 0)

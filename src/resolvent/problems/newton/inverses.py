@@ -5,7 +5,7 @@ M = sqrt(eta phi'') A, c = 1 + eta reg and L L^T = c I + M M^T,
 
     B e = (e - V^T V e) / c,    V = L^-1 M,
 
-so that the cache is never larger than the data.
+so that the cache is never larger than the data. Where an intercept has no reg, its own entry of e is divided by 1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def empty_inverses(problem: Any, like: Tensor) -> Inverses:
     """No inverse yet, of the kind that suits the problem."""
     users, dim = problem.users, problem.dim
     if by_rows(problem):
-        return MixedInverses(like.new_full((users, dim + 1), torch.nan), [None] * users, like.new_ones(users))
+        free = getattr(problem, "intercepts", None)
+        return MixedInverses(like.new_full((users, dim + 1), torch.nan), [None] * users, like.new_ones(users), free)
     check_room(problem)
     return DenseInverses.empty(users, dim, like)
 
@@ -114,9 +115,10 @@ class MixedInverses:
     anchor: Tensor
     parts: list[Tensor | None]
     c: Tensor
+    free: Tensor | None = None
 
     def take(self, who: Tensor) -> MixedInverses:
-        return MixedInverses(self.anchor[who], [self.parts[i] for i in who.tolist()], self.c[who])
+        return MixedInverses(self.anchor[who], [self.parts[i] for i in who.tolist()], self.c[who], self.free)
 
     def put(self, who: Tensor, part: MixedInverses) -> None:
         for i, each in zip(who.tolist(), part.parts, strict=True):
@@ -142,4 +144,10 @@ class MixedInverses:
         if part is None:
             return torch.zeros_like(e)
         thinner = part.shape[0] < part.shape[1]
-        return (e - (part @ e) @ part) / self.c[i] if thinner else part @ e
+        if not thinner:
+            return part @ e
+        away = (part @ e) @ part
+        if self.free is not None and len(self.free):
+            e = e.clone()
+            e[self.free] *= self.c[i]
+        return (e - away) / self.c[i]

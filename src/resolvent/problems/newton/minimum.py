@@ -41,7 +41,7 @@ class StackedRows:
     weight: Floats
     loss: Callable[[Floats, Floats], WeightedLoss]
 
-    def objective(self, ridge: float, C: Floats | None = None, rotated: bool = False) -> Objective:
+    def objective(self, ridge: float | Floats, C: Floats | None = None, rotated: bool = False) -> Objective:
         """Of these rows, or of these losses over other rows."""
         loss = self.loss(self.target, self.weight)
         return Objective(self.C if C is None else C, np.zeros(len(self.C)), loss, ridge, rotated)
@@ -54,17 +54,24 @@ def minimum(
     users: Sequence[tuple[Any, Any]],
     weights: Sequence[float],
     loss: Callable[[Floats, Floats], WeightedLoss],
-    ridge: float,
+    ridge: float | Floats,
 ) -> Minimum:
     """Of sum_i weights_i sum_j phi(a_ij . w) + ridge/2 |w|^2, given each user's rows (n_i, d) and targets (n_i,), and
-    the loss phi as a function of targets and weights."""
+    the loss phi as a function of targets and weights. `ridge` is a number, or one per coordinate."""
     n, d = sum(len(A) for A, _ in users), users[0][0].shape[1]
     needed = 8 * (3 * n * d + 3 * min(n, d) ** 2)
     if needed > room():
         return Minimum.unknown(f"finding the minimum takes {gib(needed)}, and this machine has {gib(room())}")
+    rows = stacked(users, weights, loss)
+    return _without_ridge(rows) if not np.any(ridge) else _with_ridge(rows.objective(ridge))
+
+
+def stacked(
+    users: Sequence[tuple[Any, Any]], weights: Sequence[float], loss: Callable[[Floats, Floats], WeightedLoss]
+) -> StackedRows:
+    """All users' rows, one below the other, in float64."""
     C, target = (np.concatenate(parts).astype(np.float64, copy=False) for parts in zip(*users, strict=True))
-    rows = StackedRows(C, target, np.repeat(weights, [len(A) for A, _ in users]), loss)
-    return _without_ridge(rows) if ridge == 0 else _with_ridge(rows.objective(ridge))
+    return StackedRows(C, target, np.repeat(weights, [len(A) for A, _ in users]), loss)
 
 
 def _with_ridge(objective: Objective) -> Minimum:

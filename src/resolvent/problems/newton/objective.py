@@ -48,6 +48,10 @@ class WeightedLoss(Protocol):
         """What the rounding errors of the slopes are relative to."""
         ...
 
+    def least_curvature(self, t: Floats, reach: Floats) -> Floats:
+        """A lower bound of omega_j phi_j'' within `reach` of t."""
+        ...
+
     def shows_no_minimum(self, t: Floats) -> bool:
         """Whether the sum of the losses falls for ever in the direction of these predictors."""
         ...
@@ -59,7 +63,7 @@ class WeightedLoss(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """F: rows c_j (n, d), offsets o_j (n,), the weighted losses, and kappa.
+    """F: rows c_j (n, d), offsets o_j (n,), the weighted losses, and kappa, a number or one per coordinate.
 
     `rotated` rows are coordinates in another basis: each is known to a unit in the last place of its length only.
     """
@@ -67,15 +71,24 @@ class Objective:
     C: Floats
     offset: Floats
     loss: WeightedLoss
-    ridge: float
+    ridge: float | Floats
     rotated: bool = False
 
     def predictors(self, z: Floats) -> Floats:
         t: Floats = self.offset + self.C @ z
         return t
 
+    @property
+    def least_ridge(self) -> float:
+        """F is strongly convex with this modulus, whatever the losses do."""
+        return float(np.min(self.ridge))
+
+    def pull(self, x: Floats, y: Floats) -> float:
+        """x . K y, with K the ridge."""
+        return float(self.ridge * (x @ y) if np.ndim(self.ridge) == 0 else (self.ridge * x) @ y)
+
     def value(self, z: Floats) -> float:
-        return float(self.loss.total(self.predictors(z)) + self.ridge / 2 * (z @ z))
+        return float(self.loss.total(self.predictors(z)) + self.pull(z, z) / 2)
 
     def gradient(self, z: Floats, slope: Floats) -> Floats:
         """At z, where the losses have these slopes."""

@@ -132,7 +132,7 @@ def newton_prox(
     here, error, wrong = checked(equation, here, bound, tol)
     if not hasattr(problem, "careful_prox"):  # functions given by the caller
         wrong = not_convex(equation, here, start) | wrong
-    return Solved(WarmStart(_pushed(here.x, start.x), _pushed(here.g, start.g), debt), error, wrong)
+    return Solved(WarmStart(pushed(here.x, start.x), pushed(here.g, start.g), debt), error, wrong)
 
 
 def checked(equation: Equation, here: Point, bound: Tensor, tol: float) -> tuple[Point, Tensor, dict[int, str]]:
@@ -203,6 +203,6 @@ def _stacked(seen: Sequence[Point]) -> tuple[Tensor, Tensor]:
     return torch.stack([point.x for point in seen], 1), torch.stack([point.g for point in seen], 1)
 
 
-def _pushed(new: Tensor, rows: Tensor) -> Tensor:
+def pushed(new: Tensor, rows: Tensor) -> Tensor:
     """The newest first, and the oldest dropped."""
     return torch.cat([new.unsqueeze(1), rows[:, :-1]], 1)

@@ -7,6 +7,7 @@ very different scales, columns that do depend on each other), the user's rows ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from resolvent.errors import refuse
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.quadratic.affine import Spectrum
 from resolvent.problems.quadratic.jacobi import EASY, jacobi, noise
-from resolvent.problems.rows import Bucket, Rows
+from resolvent.problems.rows import Rows
 
 NUMBERS = 1 << 24
 """Entries of A in float64 at a time: single-precision rows are never all there twice."""
@@ -29,7 +30,7 @@ def decompose(rows: Rows) -> Spectrum:
     return Spectrum(V, s, y, floor)
 
 
-def _decompose(bucket: Bucket, r: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _decompose(bucket: Any, r: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     g, n, d = bucket.A.shape
     k = min(n, d)
     like = torch.empty((), dtype=torch.float64, device=bucket.A.device)

@@ -1,0 +1,105 @@
+"""Whose rows are whose, and which of them are held out: by a column of users, or dealt by a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resolvent.data import partition as partitions
+from resolvent.data.columns import NUMBER, Column, word
+from resolvent.errors import refuse
+
+RowNumbers = NDArray[np.int64]
+USERS = 10
+"""How many users a partition has where nobody says."""
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """The users who train, with their rows, and the users of held-out rows, with theirs."""
+
+    users: tuple[str, ...]
+    training: list[RowNumbers]
+    held_users: tuple[str, ...] = ()
+    held: list[RowNumbers] = ()  # type: ignore[assignment]
+
+
+def by_column(column: Column) -> dict[str, RowNumbers]:
+    """The rows of each user, by name: numbers in their order, text in that of the alphabet."""
+    if column.missing.any():
+        n, row = int(column.missing.sum()), int(column.missing.argmax()) + 1
+        came = f"{column.name!r} with {n} missing value{'s' if n > 1 else ''} (the first in row {row})"
+        refuse("user", came, "every row needs its user: fill it in, or leave those rows out")
+    words = column.texts
+    names = sorted(set(words), key=(lambda name: (float(name), name)) if column.kind == NUMBER else None)
+    code = {name: k for k, name in enumerate(names)}
+    which = np.array([code[w] for w in words])
+    if len(names) > len(words) // 2 and len(names) > 100:
+        refuse("user", f"{column.name!r} with {len(names)} users in {len(words)} rows", "users have several rows: "
+               "name the column that says whose row it is")  # fmt: skip
+    order = np.argsort(which, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(which))[:-1])
+    return dict(zip(names, parts, strict=True))
+
+
+def by_partition(spec: str | None, labels: NDArray[Any], users: int | None, seed: int) -> dict[str, RowNumbers]:
+    """Rows dealt to users 0, 1, ... by a partition."""
+    dealt = partitions.split(spec or "iid", labels, USERS if users is None else users, seed)
+    return {str(k): rows for k, rows in enumerate(dealt)}
+
+
+def divided(
+    owned: dict[str, RowNumbers],
+    test: float | None,
+    test_users: Collection[Any],
+    seed: int,
+    needed: Sequence[NDArray[Any]],
+) -> Division:
+    """Training rows and held-out rows: a share of every user's, or some users' whole.
+
+    needed: columns of categories and labels. Rows that hold what no training row holds go back to training, so that a
+    random split never hides a category. Every user retains at least one row.
+    """
+    if test is not None and test_users:
+        refuse("test_users", repr(list(test_users)), "test is given as well: one of the two is enough")
+    if test_users:
+        return _whole_users(owned, test_users)
+    if test is None:
+        return Division(tuple(owned), list(owned.values()))
+    if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
+        refuse("test", repr(test), "a share of the rows is needed, between 0 and 1, such as 0.2")
+    training, held = [], []
+    for rows in owned.values():
+        stays, goes = partitions.splits(rows, (1 - test, test), seed)
+        if not len(stays):
+            stays, goes = goes[:1], goes[1:]
+        training.append(stays)
+        held.append(goes)
+    for values in needed:
+        seen = set(values[np.concatenate(training)].tolist())
+        for k, rows in enumerate(held):
+            lost = np.array([value not in seen for value in values[rows].tolist()], dtype=bool)
+            training[k], held[k] = np.sort(np.concatenate([training[k], rows[lost]])), rows[~lost]
+    if not sum(map(len, held)):
+        refuse("test", test, f"no user's rows ({max(map(len, training))} at most) can spare any: give a larger share")
+    return Division(tuple(owned), training, tuple(owned), held)
+
+
+def _whole_users(owned: dict[str, RowNumbers], test_users: Collection[Any]) -> Division:
+    if isinstance(test_users, str):
+        refuse("test_users", repr(test_users), "a list of users is needed")
+    asked = [word(name) for name in test_users]
+    for name in asked:
+        if name not in owned:
+            near = get_close_matches(name, owned, n=1, cutoff=0.0)[0]
+            refuse("test_users", repr(name), f"there is no such user (nearest: {near!r})")
+    stay = tuple(name for name in owned if name not in asked)
+    if not stay:
+        refuse("test_users", "every user", "at least one user must train")
+    held = tuple(name for name in owned if name in asked)
+    return Division(stay, [owned[name] for name in stay], held, [owned[name] for name in held])

@@ -1,0 +1,50 @@
+"""Which problem a table becomes, by name: what it needs of the labels, and the class that is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from resolvent.data.target import COUNTS, MANY, NUMBERS, TWO, Target
+from resolvent.errors import refuse
+from resolvent.problems.huber import Huber
+from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.logistic import Logistic
+from resolvent.problems.poisson import Poisson
+from resolvent.problems.quantile import Quantile
+from resolvent.problems.softmax.model import Softmax
+from resolvent.problems.squared_hinge import SquaredHinge
+
+
+class Kind(NamedTuple):
+    """What the labels must be, and what is built of them."""
+
+    needs: str
+    build: Callable[..., Any]
+
+
+KINDS = {
+    "least-squares": Kind(NUMBERS, LeastSquares),
+    "logistic": Kind(TWO, Logistic),
+    "poisson": Kind(COUNTS, Poisson),
+    "huber": Kind(NUMBERS, Huber),
+    "squared-hinge": Kind(TWO, SquaredHinge),
+    "quantile": Kind(NUMBERS, Quantile),
+    "softmax": Kind(MANY, Softmax),
+}
+"""By name, as on the command line."""
+
+
+def suggested(target: Target) -> str:
+    """The problem for labels of this kind."""
+    if target.classes is None:
+        return "least-squares"
+    return "logistic" if target.two else "softmax"
+
+
+def kind(name: str, target: Target | None) -> tuple[str, Kind]:
+    """A problem's name and what it is; "auto" is what the labels suggest."""
+    plain = suggested(target) if name == "auto" and target is not None else str(name).replace("_", "-")
+    if plain not in KINDS:
+        refuse("kind", repr(name), f"one of auto, {', '.join(KINDS)} is needed")
+    return plain, KINDS[plain]

@@ -1,0 +1,38 @@
+"""A node's personal model, from what the node itself remembers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from resolvent.engines.flower.memory import latest
+from resolvent.engines.flower.users import load_node
+from resolvent.errors import InputError
+from resolvent.federation.project import Project
+from resolvent.iteration.engine import PERSONAL
+
+
+def personal(project: Project, node: str, to: Path, run: str | None = None) -> tuple[str, int]:
+    """Write the latest local answer of a node: the run and the round that it is from.
+
+    .safetensors: of a network its parameters by name, else one vector `model`; .npz: the vector.
+    """
+    if to.suffix not in (".safetensors", ".npz"):
+        raise InputError(f"--to is {to}, but a file that ends in .safetensors or .npz is needed")
+    memory = project.state / "nodes" / node / "memory"
+    found, t, tensors = latest(memory, run)
+    p = tensors[PERSONAL][0].cpu()
+    if to.suffix == ".npz":
+        import numpy as np
+
+        np.savez(to, model=p.numpy())
+        return found, t + 1
+    from safetensors.torch import save_file
+
+    problem: Any = load_node(project.path, {"name": node, "number": 0, "of": 1}, memory).problem
+    content = {"model": p.clone()}
+    if hasattr(problem, "module"):
+        made = problem.module(p, {name: tensor for name, tensor in tensors.items() if name != PERSONAL}, 0)
+        content = {name: tensor.detach().clone().contiguous() for name, tensor in made.state_dict().items()}
+    save_file(content, to)
+    return found, t + 1

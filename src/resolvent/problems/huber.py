@@ -1,0 +1,103 @@
+"""Huber's robust regression: f_i(w) = sum_j h(a_ij . w - b_ij) + reg_i/2 |w|^2, a sum over user i's rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.errors import refuse
+from resolvent.problems.linear.loss import InNumpy
+from resolvent.problems.linear.model import LinearModel
+from resolvent.problems.newton.objective import Floats
+
+
+class Huber(LinearModel):
+    """h(r) = r^2 / 2 up to |r| = delta, and delta (|r| - delta / 2) beyond: outliers pull with the force delta only.
+
+    `reg` is a number, or one per user.
+    """
+
+    lipschitz: Tensor
+    kind = "huber"
+
+    def __init__(
+        self,
+        A: Any,
+        b: Any,
+        delta: float = 1.35,
+        reg: Any = 0.0,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+    ) -> None:
+        if not (isinstance(delta, (int, float)) and math.isfinite(delta) and delta > 0):
+            refuse("delta", repr(delta), "a finite number > 0 is needed")
+        loss = partial(HuberLoss, delta=float(delta))
+        super().__init__(loss, A, b, reg, weights, intercept=intercept, penalty=penalty)
+
+    @property
+    def delta(self) -> float:
+        return float(self.loss.keywords["delta"])  # type: ignore[attr-defined]
+
+    def _numbers(self) -> dict[str, float]:
+        return {"delta": self.delta}
+
+
+@dataclass(frozen=True, eq=False)
+class HuberLoss:
+    """r^2 / 2 of the residual r = t - b up to |r| = delta, and linear beyond."""
+
+    b: Tensor
+    delta: float
+    largest_curvature = 1.0
+    curvature_rate = None
+
+    @property
+    def largest_slope(self) -> float:
+        return self.delta
+
+    def check(self) -> None:
+        """Any number is a target."""
+
+    def value(self, t: Tensor) -> Tensor:
+        r = t - self.b
+        near = r.clamp(-self.delta, self.delta)
+        return near * (r - near / 2)
+
+    def slope(self, t: Tensor) -> Tensor:
+        return (t - self.b).clamp(-self.delta, self.delta)
+
+    def slope_size(self, t: Tensor) -> Tensor:
+        return self.slope(t).abs()
+
+    def curvature(self, t: Tensor) -> Tensor:
+        return ((t - self.b).abs() <= self.delta).to(t)
+
+    def least_curvature(self, t: Tensor, reach: Tensor) -> Tensor:
+        return ((t - self.b).abs() + reach <= self.delta).to(t)
+
+    def divergence(self, t: Tensor) -> HuberDivergence:
+        return HuberDivergence(self, t)
+
+    def weighted(self, weight: Floats) -> InNumpy:
+        return InNumpy(self, weight)
+
+
+@dataclass(frozen=True, eq=False)
+class HuberDivergence:
+    """k (r - n + h - k / 2) as a function of h, with n the slope at t and n + k that at t + h."""
+
+    loss: HuberLoss
+    t: Tensor
+
+    def __call__(self, h: Tensor) -> Tensor:
+        n, there = self.loss.slope(self.t), self.t + h
+        both = self.loss.curvature(self.t) * self.loss.curvature(there) > 0
+        k = torch.where(both, h, self.loss.slope(there) - n)
+        return k * (self.t - self.loss.b - n + (h - k / 2))

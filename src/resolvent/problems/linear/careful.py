@@ -1,0 +1,57 @@
+"""The certified prox of one user of a linear model, and what round-off does to gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.problems.newton.certified import minimise
+from resolvent.problems.newton.equation import length
+from resolvent.problems.newton.objective import Objective
+from resolvent.problems.newton.safeguard import WORST, SafeProx
+
+
+def careful_prox(model: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
+    """The prox of the first user, certified: with c = 1 + eta reg and z = x - u / c it minimises
+    eta sum_j phi(a_j . (u / c + z)) + c/2 |z|^2."""
+    A, b = (part.cpu().numpy().astype(np.float64) for part in (model.rows.dense(0), model.rows.one(0)[1]))
+    c: Any = 1 + eta * float(model.reg[0])
+    if model.intercept:
+        c = np.append(np.full(model.dim - 1, c), 1.0)
+    centre = u.cpu().numpy().astype(np.float64) / c
+    objective = Objective(A, A @ centre, model._weighted(b, np.full(len(A), float(eta))), c)
+    found = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
+    if not np.isfinite(found.error) and math.isinf(model._losses[0].largest_curvature):  # exp never overflows at 0
+        found = minimise(objective, -centre)
+    p = torch.from_numpy(centre + found.z).to(u)
+    size, reach = 1 + float(u.norm()), 1 + float(u.norm()) + float(p.norm())
+    error = found.error + 4 * torch.finfo(u.dtype).eps * reach
+    if error <= max(tol * size, max(WORST, 16 * torch.finfo(u.dtype).eps) * reach):
+        return SafeProx(p, error)
+    left = f"an error of {error:.1g}" if np.isfinite(error) else "nothing certain"
+    return SafeProx(p, error, f"since its margins a . w are too large for {u.dtype}: round-off leaves {left}")
+
+
+def rounding(model: Any, W: Tensor) -> Tensor:
+    """A bound on the rounding error of grad at W, about: units in the last place of every predictor and slope."""
+    slope, curvature = model._losses[0].largest_slope, model._losses[0].largest_curvature
+    eps = 4 * torch.finfo(W.dtype).eps
+    if not (math.isfinite(slope) and math.isfinite(curvature)):
+        return eps * _rounding_here(model, W)
+    bend, spread = model._frobenius * curvature + model.reg, model._frobenius.sqrt() * slope
+    found: Tensor = eps * (bend * length(W) + spread)
+    return found
+
+
+def _rounding_here(model: Any, W: Tensor) -> Tensor:
+    """The same from the slopes and curvatures at W, relative to eps: sum_j |a_j| (|phi'| + phi'' |a_j| |w|)."""
+    parts = []
+    for bucket, loss in zip(model.rows.buckets, model._losses, strict=True):
+        t, norms, size = bucket.margins(W), bucket.norms(), length(bucket.of(W)).unsqueeze(1)
+        parts.append((norms * (loss.slope_size(t) + loss.curvature(t) * norms * size)).sum(1))
+    found: Tensor = model.rows.gather(parts) + model.reg * length(W)
+    return found

@@ -1,0 +1,1 @@
+"""Sums of tilted absolute values of residuals: exact proxes and minima."""

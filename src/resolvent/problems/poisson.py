@@ -1,0 +1,74 @@
+"""Poisson regression: f_i(w) = sum_j exp(a_ij . w) - b_ij a_ij . w + reg_i/2 |w|^2, a sum over user i's rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.errors import refuse
+from resolvent.problems.linear.loss import InNumpy
+from resolvent.problems.linear.model import LinearModel
+from resolvent.problems.newton.objective import Floats
+
+NEAR = 1e-3
+"""Up to this |h| the divergence is a series."""
+
+
+class Poisson(LinearModel):
+    """Counts b >= 0 with the mean exp(a . w): the likelihood up to a constant that depends on b alone.
+
+    `reg` is a number, or one per user. The curvature has no bound, so there is no Lipschitz constant: prox schemes need
+    none. Where exp overflows the value is infinite and no prox is accepted; scale the features then.
+    """
+
+    kind = "poisson"
+
+    def __init__(
+        self, A: Any, b: Any, reg: Any = 0.0, weights: Any = None, *, intercept: bool = False, penalty: Any = None
+    ) -> None:
+        super().__init__(PoissonLoss, A, b, reg, weights, intercept=intercept, penalty=penalty)
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonLoss:
+    """e^t - b t for counts b >= 0."""
+
+    b: Tensor
+    largest_slope = largest_curvature = float("inf")
+    curvature_rate = 1.0
+
+    def check(self) -> None:
+        if bool((self.b < 0).any()):
+            refuse("b", "partly negative", "counts, or other numbers >= 0, are needed")
+
+    def value(self, t: Tensor) -> Tensor:
+        return t.exp() - self.b * t
+
+    def slope(self, t: Tensor) -> Tensor:
+        return t.exp_().sub_(self.b)
+
+    def slope_size(self, t: Tensor) -> Tensor:
+        return t.exp() + self.b
+
+    def curvature(self, t: Tensor) -> Tensor:
+        return t.exp()
+
+    def divergence(self, t: Tensor) -> PoissonDivergence:
+        return PoissonDivergence(t.exp())
+
+    def weighted(self, weight: Floats) -> InNumpy:
+        return InNumpy(self, weight)
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonDivergence:
+    """e^t (e^h - 1 - h) as a function of h; a series where the terms would cancel."""
+
+    mean: Tensor
+
+    def __call__(self, h: Tensor) -> Tensor:
+        series = h * h * (1 / 2 + h * (1 / 6 + h * (1 / 24 + h / 120)))
+        return self.mean * torch.where(h.abs() < NEAR, series, torch.expm1(h) - h)

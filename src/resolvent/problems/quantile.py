@@ -1,0 +1,215 @@
+"""Quantile regression: f_i(w) = sum_j rho_q(b_ij - a_ij . w) + reg_i/2 |w|^2, a sum over user i's rows."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.errors import BadAnswer, refuse
+from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
+from resolvent.problems.linear.predictor import Predictor
+from resolvent.problems.newton.minimum import SURE
+from resolvent.problems.newton.objective import Floats
+from resolvent.problems.pinball.minimum import least_deviations
+from resolvent.problems.pinball.prox import Pinball, orthogonal, prox
+from resolvent.problems.problem import select, short
+from resolvent.problems.rows import as_data
+
+COARSE = 1e-6
+"""Relative to 1 + |u| + |x|: a prox that is not known to be more precise is refused."""
+
+
+class Quantile:
+    """rho_q(r) = q r for r >= 0 and (q - 1) r below: a . w is the q-quantile of b. q = 1/2 is half of |r|: medians.
+
+    `reg` is a number, or one per user. The prox is exact: a formula where a user's rows are orthogonal, as one row is,
+    else by the method of multipliers, certified. The minimum comes from a linear program without `reg`, and from a prox
+    with it; it is not known with `reg` and an intercept.
+    """
+
+    offers = frozenset({"value", "grad", "prox"})
+    convex = True
+    lipschitz = None
+
+    __repr__ = short
+
+    def __init__(
+        self,
+        A: Any,
+        b: Any,
+        q: float = 0.5,
+        reg: Any = 0.0,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+    ) -> None:
+        if not (isinstance(q, (int, float)) and 0 < q < 1):
+            refuse("q", repr(q), "a number between 0 and 1 is needed")
+        self.q, self.intercept, self.penalty = float(q), bool(intercept), penalty
+        self.rows = as_data(A, b)
+        like = self.rows.buckets[0].b
+        finite(self.rows.gather([bucket.total() for bucket in self.rows.buckets]), "A")
+        finite(self.rows.gather([bucket.b.sum(1) for bucket in self.rows.buckets]), "b")
+        if self.intercept:
+            self.rows = self.rows.with_ones()
+        self.weights = as_weights(weights, self.users, like, self.sizes)
+        self.reg = as_reg(reg, self.users, self.sizes, like)
+
+    @property
+    def users(self) -> int:
+        return self.rows.users
+
+    @property
+    def dim(self) -> int:
+        return self.rows.dim
+
+    @property
+    def sizes(self) -> Tensor:
+        """The number of rows of each user."""
+        return self.rows.sizes
+
+    @property
+    def intercepts(self) -> Tensor:
+        """The indices of the parameters that are neither regularised nor penalised."""
+        return torch.arange(self.dim - self.intercept, self.dim, device=self.weights.device)
+
+    @property
+    def predictor(self) -> Predictor:
+        """What says how a model of this problem predicts."""
+        return Predictor("quantile", self.dim - self.intercept, self.intercept, numbers={"q": self.q})
+
+    @cached_property
+    def closed_form(self) -> bool:
+        return all(orthogonal(self._one(i)[0]) for i in range(self.users))
+
+    @cached_property
+    def _ridge(self) -> Tensor:
+        ridge = self.reg.unsqueeze(1).repeat(1, self.dim)
+        ridge[:, self.intercepts] = 0
+        return ridge
+
+    def value(self, W: Tensor) -> Tensor:
+        W, parts = as_rows(W, self), []
+        for bucket in self.rows.buckets:
+            r = bucket.b - bucket.margins(W)  # 0 for padded rows
+            parts.append(torch.maximum(self.q * r, (self.q - 1) * r).sum(1))
+        return self.rows.gather(parts) + 0.5 * (self._ridge * W * W).sum(1)
+
+    def grad(self, W: Tensor) -> Tensor:
+        """A subgradient: the slope of a row at its kink is taken to be 0."""
+        W, parts = as_rows(W, self), []
+        for bucket in self.rows.buckets:
+            r = bucket.margins(W) - bucket.b
+            parts.append(bucket.combine((1 - self.q) * (r > 0).to(r) - self.q * (r < 0).to(r)))
+        return self.rows.gather(parts) + self._ridge * W
+
+    def _one(self, i: int) -> tuple[Floats, Floats]:
+        A, b = self.rows.dense(i), self.rows.one(i)[1]
+        return A.cpu().numpy().astype(np.float64), b.cpu().numpy().astype(np.float64)
+
+    def prox(self, U: Tensor, eta: float) -> Tensor:
+        """x minimises eta sum_j rho_q(b_j - a_j . x) + |sqrt(c) x - u / sqrt(c)|^2 / 2, with c = 1 + eta reg."""
+        U = as_rows(U, self).expand(self.users, -1)
+        return torch.stack([self._prox(i, u, eta) for i, u in enumerate(U)])
+
+    def _prox(self, i: int, u: Tensor, eta: float) -> Tensor:
+        if not bool(torch.isfinite(u).all()):
+            return torch.full_like(u, torch.nan)
+        A, b = self._one(i)
+        root = np.sqrt(1 + eta * self._ridge[i].cpu().numpy().astype(np.float64))
+        rows = Pinball(A / root, b, np.full(len(b), eta * (self.q - 1)), np.full(len(b), eta * self.q))
+        found = prox(rows, u.cpu().numpy().astype(np.float64) / root)
+        x = found.x / root
+        if not found.error <= COARSE * (1 + float(u.norm()) + float(np.linalg.norm(x))):
+            raise BadAnswer(
+                f"the prox of user {i} at eta = {eta:g} was not found: an error of {found.error:.1g} is left; "
+                "scale the features, or take a smaller eta"
+            )
+        return torch.from_numpy(x).to(u)
+
+    def take(self, who: Tensor) -> Quantile:
+        part = object.__new__(Quantile)
+        part.q, part.intercept, part.penalty = self.q, self.intercept, self.penalty
+        part.rows, part.weights, part.reg = self.rows.take(who), select(self.weights, who), self.reg[who]
+        return part
+
+    @property
+    def convexity(self) -> Tensor:
+        return torch.zeros_like(self.reg) if self.intercept else self.reg
+
+    @cached_property
+    def typical_eta(self) -> float:
+        """How far the origin is from a user's kinks, over the length of its gradients: where to start."""
+        far = []
+        for i in range(self.users):
+            size, b = self.rows.lengths(i).double(), self.rows.one(i)[1].double()
+            some = (size > 0) & (b != 0)
+            if float(self.weights[i]) > 0 and bool(some.any()):
+                far.append(float((b[some].abs() / size[some] ** 2).median()) / int(self.sizes[i]))
+        return float(np.median(far)) if far else 1.0
+
+    # --- the minimum -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _star(self) -> Tensor | None:
+        """The minimiser in float64, whatever the data are in. None with a penalty."""
+        if self.penalty is not None:
+            return None
+        lam = self.weights.double()
+        counted = [i for i in range(self.users) if float(lam[i]) > 0]
+        A, b = (np.concatenate(parts) for parts in zip(*(self._one(i) for i in counted), strict=True))
+        cost = np.repeat([float(lam[i]) for i in counted], [int(self.sizes[i]) for i in counted])
+        kappa = float(lam @ self.reg.double())
+        if kappa == 0:
+            w = least_deviations(A, b, -cost * self.q, cost * (1 - self.q))
+        elif self.intercept:
+            return None
+        else:
+            root = math.sqrt(kappa)
+            found = prox(Pinball(A / root, b, cost * (self.q - 1), cost * self.q), np.zeros(self.dim))
+            w = found.x / root
+            value = np.maximum(self.q * (b - A @ w), (self.q - 1) * (b - A @ w)) @ cost + kappa / 2 * (w @ w)
+            if not found.excess <= SURE * value:
+                return None
+        return None if w is None else torch.from_numpy(w).to(self.weights.device)
+
+    @property
+    def minimiser(self) -> Tensor | None:
+        return None if self._star is None else self._star.to(self.weights)
+
+    @property
+    def fstar(self) -> float | None:
+        return None if self._star is None else self._total(self._star)
+
+    def gap(self, W: Tensor) -> Tensor | None:
+        """f(w) - f*, row by row in float64 so that little cancels; never below 0."""
+        if self._star is None:
+            return None
+        gaps = [self._beyond(w, self._star) for w in points(W, self).double()]
+        return torch.stack(gaps).clamp(min=0).to(self.weights)
+
+    def _total(self, w: Tensor) -> float:
+        return float(self._beyond(w, torch.zeros_like(w)) + self._at_zero)
+
+    @cached_property
+    def _at_zero(self) -> Tensor:
+        r = [bucket.double().b for bucket in self.rows.buckets]
+        each = self.rows.gather([torch.maximum(self.q * x, (self.q - 1) * x).sum(1) for x in r])
+        return self.weights.double() @ each
+
+    def _beyond(self, w: Tensor, v: Tensor) -> Tensor:
+        """f(w) - f(v)."""
+        parts = []
+        for bucket in self.rows.buckets:
+            data = bucket.double()
+            here, there = (data.b - data.margins(x.unsqueeze(0)) for x in (w, v))
+            slope = [torch.maximum(self.q * r, (self.q - 1) * r) for r in (here, there)]
+            parts.append((slope[0] - slope[1]).sum(1))
+        ridge = self.weights.double() @ self._ridge.double()
+        return self.weights.double() @ self.rows.gather(parts) + 0.5 * (ridge * (w - v)) @ (w + v)

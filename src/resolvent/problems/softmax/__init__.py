@@ -1,0 +1,1 @@
+"""Multiclass regression: a score per class and row, whose loss is that of the softmax of the scores."""

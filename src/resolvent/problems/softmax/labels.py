@@ -1,0 +1,65 @@
+"""Labels of any kind as numbers of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from resolvent.errors import refuse
+
+Labels = NDArray[Any]
+
+
+def encoded(y: Any, classes: Sequence[Any] | None) -> tuple[list[NDArray[np.float64]], tuple[Any, ...]]:
+    """Each user's labels as numbers of classes, and the classes: those given, in this order, or all that users hold."""
+    users = [_labels(each, i) for i, each in enumerate(_per_user(y))]
+    if not users:
+        refuse("y", "an empty list", "the labels of at least one user are needed")
+    try:
+        held = np.unique(np.concatenate(users))
+    except TypeError:
+        refuse("y", "a mixture of types", "labels of one type, all numbers or all text, are needed")
+    if held.dtype.kind == "f" and not np.isfinite(held).all():
+        refuse("y", "partly NaN or infinite", "a label for every row is needed")
+    names = held if classes is None else _labels(classes, None)
+    if len(names) < 2 or len(np.unique(names)) < len(names):
+        refuse("classes", [_plain(name) for name in names], "two different labels at least, each once, are needed")
+    place = {_plain(name): k for k, name in enumerate(names)}
+    for label in held:
+        if _plain(label) not in place:
+            refuse("y", f"{_plain(label)!r} in some row", f"one of the classes {list(place)} is needed")
+    codes = [np.array([place[_plain(label)] for label in each], np.float64) for each in users]
+    return codes, tuple(place)
+
+
+def _per_user(y: Any) -> Sequence[Any]:
+    y = y.cpu().numpy() if isinstance(y, Tensor) else y
+    if isinstance(y, np.ndarray) and y.ndim != 2 and y.dtype != object:
+        refuse("y", f"of shape {y.shape}", "(users, rows), or a list with the labels of each user, is needed")
+    if not isinstance(y, (list, tuple, np.ndarray)):
+        refuse("y", repr(type(y).__name__), "a list with the labels of each user is needed")
+    return list(y)
+
+
+def _labels(given: Any, user: int | None) -> Labels:
+    name = "classes" if user is None else f"y[{user}]"
+    each: Labels = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
+    if each.dtype == object:  # text in frames
+        each = np.array(each.tolist())
+    if each.ndim != 1 or not len(each):
+        refuse(name, f"of shape {each.shape}", "a vector of labels is needed")
+    return each
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, np.generic) else label
+
+
+def one_hot(codes: Tensor, classes: int) -> Tensor:
+    """(users, classes, rows) of 0 and 1."""
+    return (codes.unsqueeze(1) == torch.arange(classes, device=codes.device).unsqueeze(1)).to(codes)

@@ -1,0 +1,298 @@
+"""f_i(w) = sum_j log sum_k exp(a_ij . w_k) - a_ij . w_(y_ij) + reg_i/2 |w|^2, a sum over user i's rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.errors import refuse
+from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
+from resolvent.problems.linear.predictor import Predictor
+from resolvent.problems.newton.equation import length
+from resolvent.problems.newton.inverses import check_room
+from resolvent.problems.newton.lowest import lowest
+from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
+from resolvent.problems.newton.minimum import Minimum
+from resolvent.problems.newton.prox import newton_prox
+from resolvent.problems.problem import select, short, weighted
+from resolvent.problems.rows import Bucket, Rows, as_data
+from resolvent.problems.softmax.gap import Minimiser
+from resolvent.problems.softmax.labels import encoded, one_hot
+from resolvent.problems.softmax.loss import bend, slopes, values
+from resolvent.problems.softmax.pooled import preconditioner, reach
+
+
+class Softmax:
+    """Multiclass logistic regression over users of any sizes and weights; labels of any kind.
+
+    `classes` are all labels, in the order of the scores; without it, those that some user holds, sorted. A model has d
+    coefficients per class, class by class, and then, with `intercept`, one intercept per class: for K classes
+    `model[: K * d].reshape(K, d)` has one row per class. `reg` is a number, or one per user, and leaves intercepts
+    alone; without it 1 / (users * rows_i), as for logistic regression.
+    """
+
+    offers = frozenset({"value", "grad", "prox", "hessian", "batches"})
+    convex = True
+    closed_form = False
+
+    __repr__ = short
+
+    def __init__(
+        self,
+        A: Any,
+        y: Any,
+        classes: Sequence[Any] | None = None,
+        reg: Any = None,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+    ) -> None:
+        codes, self.classes = encoded(y, classes)
+        self.rows = as_data(A, codes if isinstance(A, (list, tuple)) else _stacked(codes))
+        self.intercept, self.penalty = bool(intercept), penalty
+        like = self.rows.buckets[0].b
+        finite(self.rows.gather([bucket.total() for bucket in self.rows.buckets]), "A")
+        if self.intercept:
+            self.rows = self.rows.with_ones()
+        self.weights = as_weights(weights, self.users, like, self.sizes)
+        self.reg = as_reg(reg, self.users, self.sizes, like)
+
+    @property
+    def users(self) -> int:
+        return self.rows.users
+
+    @property
+    def dim(self) -> int:
+        return len(self.classes) * self.rows.dim
+
+    @property
+    def sizes(self) -> Tensor:
+        """The number of rows of each user."""
+        return self.rows.sizes
+
+    @property
+    def intercepts(self) -> Tensor:
+        """The indices of the parameters that are neither regularised nor penalised: the last, one per class."""
+        return torch.arange(self.dim - len(self.classes) * self.intercept, self.dim, device=self.weights.device)
+
+    @property
+    def predictor(self) -> Predictor:
+        """What says how a model of this problem predicts."""
+        return Predictor("softmax", self.rows.dim - self.intercept, self.intercept, self.classes)
+
+    # --- from vectors to matrices with one row per class, and back ---------------------------------------------------
+
+    def _matrices(self, W: Tensor) -> Tensor:
+        """(rows, classes, features), with the intercepts as coefficients of the last feature, which is 1."""
+        many = len(self.classes)
+        if not self.intercept:
+            return W.reshape(len(W), many, -1)
+        return torch.cat([W[:, :-many].reshape(len(W), many, -1), W[:, -many:].unsqueeze(2)], 2)
+
+    def _vectors(self, M: Tensor) -> Tensor:
+        return torch.cat([M[:, :, :-1].flatten(1), M[:, :, -1]], 1) if self.intercept else M.flatten(1)
+
+    @cached_property
+    def _ridge(self) -> Tensor:
+        """reg of each parameter: (users, 1), or (users, d) with intercepts."""
+        if not self.intercept:
+            return self.reg.unsqueeze(1)
+        ridge = self.reg.unsqueeze(1).repeat(1, self.dim)
+        ridge[:, self.intercepts] = 0
+        return ridge
+
+    @cached_property
+    def _truth(self) -> list[Tensor]:
+        """One-hot labels of each bucket, (users, classes, rows)."""
+        return [one_hot(bucket.b, len(self.classes)) for bucket in self.rows.buckets]
+
+    # --- values and derivatives --------------------------------------------------------------------------------------
+
+    def value(self, W: Tensor) -> Tensor:
+        W = as_rows(W, self)
+        M, parts = self._matrices(W), []
+        for bucket, truth in zip(self.rows.buckets, self._truth, strict=True):
+            each = values(bucket.scores(M), truth)
+            parts.append((each if bucket.mask is None else each * bucket.mask).sum(1))
+        return self.rows.gather(parts) + 0.5 * (self._ridge * W * W).sum(1)
+
+    def grad(self, W: Tensor) -> Tensor:
+        W = as_rows(W, self)
+        M, parts = self._matrices(W), []
+        for bucket, truth in zip(self.rows.buckets, self._truth, strict=True):
+            parts.append(bucket.combine_scores(slopes(bucket.scores(M), truth)))
+        return torch.addcmul(self._vectors(self.rows.gather(parts)), self._ridge, W)
+
+    def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
+        """The product with the Hessians at W, as a function of rows (users, d)."""
+        M = self._matrices(as_rows(W, self))
+        p = [torch.softmax(bucket.scores(M), 1) for bucket in self.rows.buckets]
+
+        def times(V: Tensor) -> Tensor:
+            H = self._matrices(V)
+            parts = [b.combine_scores(bend(q, b.scores(H))) for b, q in zip(self.rows.buckets, p, strict=True)]
+            return torch.addcmul(self._vectors(self.rows.gather(parts)), self._ridge, V)
+
+        return times
+
+    def hessian_diagonal(self, W: Tensor) -> Tensor:
+        M, parts = self._matrices(as_rows(W, self)), []
+        for bucket in self.rows.buckets:
+            p = torch.softmax(bucket.scores(M), 1)
+            parts.append(bucket.combine_squares(p * (1 - p)))
+        return self._vectors(self.rows.gather(parts)) + self._ridge
+
+    def hessian(self, W: Tensor) -> Tensor:
+        """One user at a time, so that a cached inverse has the same bits whichever users are asked together."""
+        check_room(self)
+        rows = as_rows(W, self).expand(self.users, -1)
+        return torch.stack([self._hessian(i, w.clone()) for i, w in enumerate(rows)])
+
+    def _hessian(self, i: int, w: Tensor) -> Tensor:
+        A, many = self.rows.dense(i), len(self.classes)
+        p = torch.softmax(self._matrices(w.unsqueeze(0))[0] @ A.T, 0)
+        H = A.new_empty((many, A.shape[1], many, A.shape[1]))
+        for k in range(many):
+            for j in range(k + 1):
+                H[k, :, j] = (A * (p[k] * (float(k == j) - p[j])).unsqueeze(1)).T @ A
+                H[j, :, k] = H[k, :, j].T
+        order = self._vectors(torch.arange(self.dim, device=w.device).reshape(1, many, -1))[0]
+        H = H.reshape(self.dim, self.dim)[order][:, order].contiguous()
+        H.diagonal().add_(self._ridge[i])
+        return H
+
+    def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
+        """n_i / |batch| times the gradient over the chosen rows (users, k), and the regulariser's: unbiased."""
+        A, codes = self.rows.pick(rows)
+        batch = Bucket(None, A, codes, None)
+        scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
+        slope = slopes(batch.scores(self._matrices(W)), one_hot(codes, len(self.classes)))
+        weighted = slope * (mask * scale.unsqueeze(1)).unsqueeze(1)
+        return self._ridge * W + self._vectors(batch.combine_scores(weighted))
+
+    def take(self, who: Tensor) -> Softmax:
+        return self._part(self.rows.take(who), select(self.weights, who), self.reg[who])
+
+    def _part(self, rows: Rows, weights: Tensor, reg: Tensor) -> Softmax:
+        part = object.__new__(Softmax)
+        part.classes, part.intercept, part.penalty = self.classes, self.intercept, self.penalty
+        part.rows, part.weights, part.reg = rows, weights, reg
+        return part
+
+    # --- the prox ----------------------------------------------------------------------------------------------------
+
+    @property
+    def matrix_free(self) -> bool:
+        """Whether a matrix of d x d numbers per user would be large."""
+        return self.dim > WIDE
+
+    @cached_property
+    def groups(self) -> list[tuple[Tensor | None, Softmax]]:
+        """Users who are solved for together, by index (None: everyone), without a copy of their rows."""
+        if self.users == 1 or not self.rows.large:
+            return [(None, self)]
+        one = self.weights.new_ones(1)
+        return [
+            (torch.tensor([i], device=one.device), self._part(self.rows.alone(i), one, self.reg[i : i + 1]))
+            for i in range(self.users)
+        ]
+
+    def prox(self, U: Tensor, eta: float) -> Tensor:
+        """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
+        U = as_rows(U, self).expand(self.users, -1)
+        if self.matrix_free:
+            return grouped_prox(self, U, eta)
+        solved = newton_prox(self, U, eta)
+        solved.demand(eta)
+        return solved.x
+
+    @cached_property
+    def _frobenius(self) -> Tensor:
+        """|A_i|^2, the sum of all squares."""
+        return self.rows.gather([bucket.squares() for bucket in self.rows.buckets])
+
+    def rounding(self, W: Tensor) -> Tensor:
+        """A bound on the rounding error of grad at W, about: units in the last place of every score and slope."""
+        bends, spread = 0.5 * self._frobenius + self.reg, 1.5 * self._frobenius.sqrt()
+        return 4 * torch.finfo(W.dtype).eps * (bends * length(W) + spread)
+
+    # --- constants and the minimum -----------------------------------------------------------------------------------
+
+    @cached_property
+    def lipschitz(self) -> Tensor:
+        """|A_i|^2 / 2 + reg_i, with |A_i| the largest singular value."""
+        return self.rows.gather([bucket.largest() for bucket in self.rows.buckets]) / 2 + self.reg
+
+    @property
+    def convexity(self) -> Tensor:
+        return torch.zeros_like(self.reg) if self.intercept else self.reg
+
+    def double(self) -> Softmax:
+        return self._part(self.rows.double(), self.weights.double(), self.reg.double())
+
+    def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        """The inverse of the blocks of each class, from some of the rows; beside them scores that all classes share,
+        which only reg pulls at."""
+        return preconditioner(self, w)
+
+    def excess(self, w: Tensor, size: float) -> float:
+        """By strong convexity; with intercepts, which reg leaves alone, by a ball in which a minimiser lies."""
+        mu = float(self.weights @ self.reg)
+        if mu == 0:
+            return math.inf
+        return size * reach(self, w, mu) if self.intercept else size**2 / (2 * mu)
+
+    @cached_property
+    def minimum(self) -> Minimum:
+        """The minimiser of f in float64, whatever the data are in, certified; or why it is not known."""
+        if self.penalty is not None:
+            return Minimum.unknown("the minimum of softmax regression is not sought with a penalty")
+        if float(self.weights @ self.reg) == 0:
+            return Minimum.unknown("no minimiser is looked for without reg: separable data have none")
+        return lowest(self.double())
+
+    @property
+    def minimiser(self) -> Tensor | None:
+        """Certified; None where none was established, and `minimum.why` says why."""
+        return None if self.minimum.w is None else torch.from_numpy(self.minimum.w).to(self.weights)
+
+    @property
+    def without_minimum(self) -> str | None:
+        """Why no minimiser is known; None where there is one. With a regulariser of all parameters there is."""
+        known = self.penalty is not None or (not self.intercept and float(self.weights @ self.reg) > 0)
+        return None if known else self.minimum.why
+
+    @property
+    def fstar(self) -> float | None:
+        return self.minimum.value
+
+    @cached_property
+    def _least(self) -> tuple[Softmax, Minimiser] | None:
+        w, value = self.minimum.w, self.minimum.value
+        if w is None or value is None:
+            return None
+        same = self.double()
+        ridge = (same.weights @ same._ridge).expand(self.dim)
+        at = torch.from_numpy(w).to(self.weights.device)
+        return same, Minimiser.at(at, value, ridge, same.rows, same.weights, same._matrices)
+
+    def gap(self, W: Tensor) -> Tensor | None:
+        """f(w) - f*, to many digits also where it is tiny."""
+        if self._least is None:
+            return None
+        same, least = self._least
+        gaps = [least.gap(w, lambda w: weighted(same.weights, same.value(w))) for w in points(W, self).double()]
+        return torch.stack(gaps).to(self.weights)
+
+
+def _stacked(codes: Sequence[Any]) -> Any:
+    if len({len(each) for each in codes}) > 1:
+        refuse("y", "of unequal lengths", "A is one array, so that as many labels per user are needed")
+    return np.stack(codes)

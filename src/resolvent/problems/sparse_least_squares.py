@@ -1,0 +1,58 @@
+"""Least squares over sparse rows: f_i(w) = 1/2 |A_i w - b_i|^2 as a linear model, without decompositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from resolvent.problems.linear.loss import InNumpy
+from resolvent.problems.linear.model import LinearModel
+from resolvent.problems.newton.objective import Floats
+
+
+class SparseLeastSquares(LinearModel):
+    """What `LeastSquares` makes of sparse rows."""
+
+    lipschitz: Tensor
+    kind = "least-squares"
+
+    def __init__(self, A: Any, b: Any, weights: Any = None, *, intercept: bool = False, penalty: Any = None) -> None:
+        super().__init__(SquareLoss, A, b, 0.0, weights, intercept=intercept, penalty=penalty)
+
+
+@dataclass(frozen=True, eq=False)
+class SquareLoss:
+    """(t - b)^2 / 2."""
+
+    b: Tensor
+    largest_slope = float("inf")
+    largest_curvature = 1.0
+    curvature_rate = 0.0
+
+    def check(self) -> None:
+        """Any number is a target."""
+
+    def value(self, t: Tensor) -> Tensor:
+        return (t - self.b).square() / 2
+
+    def slope(self, t: Tensor) -> Tensor:
+        return t - self.b
+
+    def slope_size(self, t: Tensor) -> Tensor:
+        return t.abs() + self.b.abs()
+
+    def curvature(self, t: Tensor) -> Tensor:
+        return t.new_ones(t.shape)
+
+    def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        return half_square
+
+    def weighted(self, weight: Floats) -> InNumpy:
+        return InNumpy(self, weight)
+
+
+def half_square(h: Tensor) -> Tensor:
+    return h * h / 2

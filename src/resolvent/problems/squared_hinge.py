@@ -1,0 +1,83 @@
+"""Support vectors: f_i(w) = sum_j max(0, 1 - b_ij a_ij . w)^2 + reg_i/2 |w|^2, a sum over user i's rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.problems.linear.loss import InNumpy, check_labels
+from resolvent.problems.linear.model import LinearModel
+from resolvent.problems.newton.objective import Floats
+
+
+class SquaredHinge(LinearModel):
+    """A linear support vector machine with the squared hinge loss, labels -1 and +1.
+
+    `reg` is a number, or one per user; without it 1 / (users * rows_i), as for logistic regression.
+    """
+
+    lipschitz: Tensor
+    kind = "squared-hinge"
+
+    def __init__(
+        self, A: Any, b: Any, reg: Any = None, weights: Any = None, *, intercept: bool = False, penalty: Any = None
+    ) -> None:
+        super().__init__(SquaredHingeLoss, A, b, reg, weights, intercept=intercept, penalty=penalty)
+
+    def _classes(self) -> tuple[int, int]:
+        return -1, 1
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredHingeLoss:
+    """max(0, 1 - b t)^2 for labels b = -1 and +1."""
+
+    b: Tensor
+    largest_slope = float("inf")
+    largest_curvature = 2.0
+    curvature_rate = None
+
+    def check(self) -> None:
+        check_labels(self.b)
+
+    def missing(self, t: Tensor) -> Tensor:
+        """By how much the margin is below 1."""
+        return (1 - self.b * t).clamp_min(0)
+
+    def value(self, t: Tensor) -> Tensor:
+        return self.missing(t).square()
+
+    def slope(self, t: Tensor) -> Tensor:
+        return -2 * self.b * self.missing(t)
+
+    def slope_size(self, t: Tensor) -> Tensor:
+        return self.slope(t).abs()
+
+    def curvature(self, t: Tensor) -> Tensor:
+        return 2 * (self.b * t < 1).to(t)
+
+    def least_curvature(self, t: Tensor, reach: Tensor) -> Tensor:
+        return 2 * (self.b * t + reach < 1).to(t)
+
+    def divergence(self, t: Tensor) -> SquaredHingeDivergence:
+        return SquaredHingeDivergence(self, t)
+
+    def weighted(self, weight: Floats) -> InNumpy:
+        return InNumpy(self, weight)
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredHingeDivergence:
+    """k^2 + 2 n max(0, b h - m) as a function of h, with m = 1 - b t, n = max(0, m) and n + k the same at t + h."""
+
+    loss: SquaredHingeLoss
+    t: Tensor
+
+    def __call__(self, h: Tensor) -> Tensor:
+        m, along = 1 - self.loss.b * self.t, self.loss.b * h
+        n = m.clamp_min(0)
+        k = torch.where((m > 0) & (along < m), -along, (m - along).clamp_min(0) - n)
+        return k * k + 2 * n * (along - m).clamp_min(0)

@@ -1,0 +1,147 @@
+"""Fitting a linear model by a federated algorithm until the optimality condition holds."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from resolvent.errors import ResolventWarning, refuse, whole
+from resolvent.iteration.penalties import ElasticNet, Penalty, penalty_of
+from resolvent.iteration.rounds import Round
+from resolvent.iteration.table import TABLE
+from resolvent.sklearn.users import Units, rows_by_user, units
+from resolvent.solving.solve import solve
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Coefficients (scores, d) and intercepts (scores,) in the units of X, and how they were found."""
+
+    coefficients: Floats
+    intercepts: Floats
+    rounds: int
+    optimality: float
+    users: list[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """sum over rows of a loss + l1 |w|_1 + l2/2 |w|^2, intercepts left alone.
+
+    build: makes the problem from users' rows. scores: per row. start: of the intercepts. size: of a typical residual.
+    """
+
+    build: Callable[..., Any]
+    l1: float
+    l2: float
+    scores: int = 1
+    start: float = 0.0
+    size: float = 1.0
+
+
+def fitted(estimator: Any, X: Any, b: Floats, users: Any, objective: Objective) -> Fitted:
+    """Solve the objective over users' rows by the estimator's algorithm, to its tolerance."""
+    rows, names = rows_by_user(users, X.shape[0])
+    scheme = _algorithm(estimator)
+    parts = [X[own] for own in rows]
+    measured = units(parts, estimator.fit_intercept)
+    A, many = [measured.apply(part) for part in parts], len(parts)
+    problem = objective.build(
+        A, [b[own] for own in rows], intercept=estimator.fit_intercept, penalty=_penalty(objective, measured, many)
+    )
+    problem.gap = lambda W: None  # it would be against a minimum over all users' rows, pooled
+    condition = Condition(problem, many / (len(b) * objective.size), _tolerance(estimator))
+    start = np.zeros(problem.dim)
+    start[X.shape[1] * objective.scores :] = objective.start
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResolventWarning)  # the tolerance, checked below, is what counts here
+        run = solve(
+            problem, scheme, rounds=whole(estimator.max_iter, "max_iter"), anderson=estimator.anderson,
+            start=start, stop=condition, every=estimator.max_iter, progress=False,
+        )  # fmt: skip
+    left = condition.at(run.state.w)
+    if not left <= condition.tol:
+        told = f"after {run.state.round} rounds the optimality condition is violated by {left:.2g}, more than tol"
+        told += f" = {condition.tol:g}" + ("; the run diverged" if run.status == "diverged" else "")
+        warnings.warn(f"{told}: raise max_iter or tol", ConvergenceWarning, stacklevel=3)
+    return _unpacked(run.model.numpy(), X.shape[1], objective.scores, measured, run.state.round, left, names)
+
+
+class Condition:
+    """|sum_i grad f_i(w) + subgradient of the penalty|, over rows and in units in which columns and residuals have
+    size one: what is left of the optimality condition at the model itself. One gradient of every user."""
+
+    def __init__(self, problem: Any, unit: float, tol: float) -> None:
+        self.problem, self.unit, self.tol = problem, unit, tol
+        self.penalty: Penalty | None = penalty_of(problem)
+
+    def at(self, w: Any) -> float:
+        gradient = self.problem.weights.double() @ self.problem.grad(w).double()
+        if self.penalty is None:
+            return float(torch.linalg.vector_norm(gradient)) * self.unit
+        return float(self.penalty.distance(w[0].double(), -gradient)) * self.unit
+
+    def __call__(self, happened: Round) -> bool:
+        return self.at(happened.model) <= self.tol
+
+
+def _penalty(objective: Objective, measured: Units, users: int) -> ElasticNet | None:
+    """The penalty in the units of the problem, whose f is the mean over users."""
+    if not objective.l1 and not objective.l2:
+        return None
+    scale = np.tile(measured.scale, objective.scores)
+    return ElasticNet(objective.l1 / scale / users, objective.l2 / scale**2 / users)
+
+
+def _algorithm(estimator: Any) -> Any:
+    name = str(estimator.algorithm).lower().replace("-", "_")
+    exact = [key for key, row in TABLE.items() if row.exact]
+    if name not in exact:
+        why = "solves another problem" if name in TABLE else "is unknown"
+        refuse("algorithm", repr(estimator.algorithm), f"it {why}: one of {', '.join(exact)} is needed")
+    return TABLE[name].scheme(estimator.eta)
+
+
+def _tolerance(estimator: Any) -> float:
+    tol = estimator.tol
+    if isinstance(tol, bool) or not isinstance(tol, int | float) or not 0 < tol < math.inf:
+        refuse("tol", repr(tol), "a number > 0 is needed")
+    return float(tol)
+
+
+def strength(value: Any, name: str, infinite: bool = False) -> float:
+    """A number >= 0, of any number type."""
+    plain = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not plain or not (0 <= value < math.inf or (infinite and value == math.inf)):
+        refuse(name, repr(value), "a finite number >= 0 is needed" if not infinite else "a number > 0 is needed")
+    return float(value)
+
+
+def mixture(estimator: Any) -> tuple[float, float]:
+    """The shares of |w|_1 and |w|^2/2 that the estimator's penalty asks for; both 0 without one."""
+    shares = {None: (0.0, 0.0), "l2": (0.0, 1.0), "l1": (1.0, 0.0)}
+    if estimator.penalty == "elasticnet":
+        ratio = strength(estimator.l1_ratio, "l1_ratio")
+        if ratio > 1:
+            refuse("l1_ratio", ratio, "a number from 0 to 1 is needed")
+        return ratio, 1 - ratio
+    if estimator.penalty not in shares:
+        refuse("penalty", repr(estimator.penalty), "'l1', 'l2', 'elasticnet' or None is needed")
+    return shares[estimator.penalty]
+
+
+def _unpacked(w: Floats, d: int, scores: int, measured: Units, rounds: int, left: float, names: list[Any]) -> Fitted:
+    w = np.asarray(w, np.float64)
+    intercepts = w[scores * d :] if len(w) > scores * d else np.zeros(scores)
+    coefficients, intercepts = measured.back(w[: scores * d].reshape(scores, d), intercepts)
+    return Fitted(coefficients, intercepts, rounds, left, names)

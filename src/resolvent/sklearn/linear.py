@@ -1,0 +1,77 @@
+"""Least squares, ridge regression, the lasso and the elastic net."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from resolvent.problems.least_squares import LeastSquares
+from resolvent.sklearn.fitting import Objective, fitted, mixture, strength
+
+Floats = NDArray[np.float64]
+
+
+class FederatedLinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Linear regression over users' rows. The penalty says which of scikit-learn's objectives it has, with n rows:
+
+        None          LinearRegression   |y - Xw|^2
+        "l2"          Ridge              |y - Xw|^2 + alpha |w|^2
+        "l1"          Lasso              |y - Xw|^2 / (2 n) + alpha |w|_1
+        "elasticnet"  ElasticNet         |y - Xw|^2 / (2 n) + alpha l1_ratio |w|_1 + alpha (1 - l1_ratio)/2 |w|^2
+
+    algorithm: "fedpi" or "fedsplit"; eta: its step, "auto" by default; anderson: the memory of its acceleration.
+    max_iter: rounds. tol: what may be left of the optimality condition at the coefficients, per row, in units of each
+    column's size and of the spread of y; a ConvergenceWarning says where it was not reached.
+    """
+
+    def __init__(
+        self,
+        penalty: str | None = None,
+        *,
+        alpha: float = 1.0,
+        l1_ratio: float = 0.5,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float = 1e-8,
+        algorithm: str = "fedpi",
+        eta: float | str = "auto",
+        anderson: int = 10,
+    ) -> None:
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.algorithm = algorithm
+        self.eta = eta
+        self.anderson = anderson
+
+    def fit(self, X: Any, y: Any, users: Any = None) -> FederatedLinearRegression:
+        """Fit the model. users: whose row each one is; without it all rows are one user's."""
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        y = np.asarray(y, np.float64)
+        l1, l2 = mixture(self)
+        times = strength(self.alpha, "alpha") * (1 if self.penalty == "l2" else len(y))
+        centre = float(y.mean()) if self.fit_intercept else 0.0
+        size = float(np.sqrt(np.mean((y - centre) ** 2))) or 1.0
+        found = fitted(self, X, y - centre, users, Objective(LeastSquares, l1 * times, l2 * times, size=size))
+        self.coef_, self.intercept_ = found.coefficients[0], float(found.intercepts[0]) + centre
+        self.n_iter_, self.optimality_, self.users_ = found.rounds, found.optimality, found.users
+        return self
+
+    def predict(self, X: Any) -> Floats:
+        """The expected y of each row."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return np.asarray(safe_sparse_dot(X, self.coef_, dense_output=True) + self.intercept_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

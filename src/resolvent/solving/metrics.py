@@ -1,0 +1,155 @@
+"""Metrics on held-out data: named ones and a user's own, over all rows together and for each user.
+
+A metric is a function of (truth, scores). Of a classifier truth has class indices 0, 1, ... and scores are
+probabilities: (rows,) of the second of two classes, else (rows, classes). Of a regression they are targets and
+predictions. What cannot be computed, the AUC of one class alone for example, is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resolvent.errors import refuse
+
+Metric = Callable[[Any, Any], float]
+Floats = NDArray[np.float64]
+
+
+class Judged(NamedTuple):
+    """What a model says of some rows. A metric of one's own sees `truth` and `scores`, a named one all of it."""
+
+    truth: NDArray[Any]
+    """Class indices 0, 1, ..., or targets."""
+    decision: Floats
+    """(rows,), or (rows, classes): what the classes are ordered by, before it becomes a probability."""
+    scores: Floats
+    """Probabilities where the model has them, else decisions; predictions of a regression."""
+    classes: int | None
+    """How many; None for a regression."""
+
+
+def accuracy(j: Judged) -> float:
+    """The share of rows whose class is right."""
+    if j.classes is None:
+        return math.nan
+    best = j.decision.argmax(1) if j.decision.ndim == 2 else j.decision > 0
+    return float(np.mean(best == j.truth)) if np.isfinite(j.decision).all() else math.nan
+
+
+def auc(j: Judged) -> float:
+    """The area under the ROC curve; of more than two classes, the mean over each of them against the rest."""
+    if j.classes is None or not np.isfinite(j.decision).all():
+        return math.nan
+    if j.decision.ndim == 1:
+        return _area(j.truth == 1, j.decision)
+    if j.classes == 2:
+        return _area(j.truth == 1, j.decision[:, 1] - j.decision[:, 0])
+    return float(np.mean([_area(j.truth == k, j.scores[:, k]) for k in range(j.classes)]))
+
+
+def _area(positive: NDArray[np.bool_], scores: Floats) -> float:
+    """The probability that a positive row scores above a negative one, ties counting half; NaN for one class alone."""
+    many = int(positive.sum())
+    others = len(positive) - many
+    if not many or not others:
+        return math.nan
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2  # of tied rows: the mean of the ranks that they share
+    return float((ranks[place][positive].sum() - many * (many + 1) / 2) / (many * others))
+
+
+def log_loss(j: Judged) -> float:
+    """The mean of -log of the right class's probability, from decisions: exact where probabilities round to 0 or 1."""
+    if j.classes is None:
+        return math.nan
+    t = j.decision
+    if t.ndim == 1:
+        return float(np.mean(np.logaddexp(0, np.where(j.truth == 1, -t, t))))
+    return float(np.mean(_log_sum_exp(t) - np.take_along_axis(t, j.truth[:, None], 1)[:, 0]))
+
+
+def rmse(j: Judged) -> float:
+    """The root of the mean squared error."""
+    if j.classes is not None:
+        return math.nan
+    return float(np.sqrt(np.mean(np.square(j.truth - j.scores))))
+
+
+def _log_sum_exp(t: Floats) -> Floats:
+    top = t.max(1)
+    found: Floats = top + np.log(np.exp(t - top[:, None]).sum(1))
+    return found
+
+
+NAMED: dict[str, Callable[[Judged], float]] = {"accuracy": accuracy, "auc": auc, "log_loss": log_loss, "rmse": rmse}
+OF_NUMBERS = frozenset({"rmse"})
+"""Those of regressions; the others are of classifiers."""
+
+
+def as_metrics(metrics: Any, usual: Iterable[str] = ()) -> dict[str, Callable[[Judged], float]]:
+    """Metrics by name from what the caller gave: a list of names, or a dictionary of functions of (truth, scores)."""
+    if metrics is None:
+        return {name: NAMED[name] for name in usual}
+    if isinstance(metrics, str):
+        metrics = [metrics]
+    if not isinstance(metrics, Mapping):
+        metrics = {name: name for name in metrics}
+    return {str(name): _metric(str(name), given) for name, given in metrics.items()}
+
+
+def _metric(name: str, given: Any) -> Callable[[Judged], float]:
+    if isinstance(given, str):
+        if given not in NAMED:
+            refuse(
+                "metrics",
+                repr(given),
+                f"{', '.join(NAMED)}, or a dictionary of functions of (truth, scores), is needed",
+            )
+        return NAMED[given]
+    if not callable(given):
+        refuse(f"metrics[{name!r}]", repr(given), "a function of (truth, scores) is needed")
+    if not name.replace("_", "").isalnum():
+        refuse("metrics", repr(name), "names of letters, digits and underscores are needed: they become columns")
+    return lambda judged: float(given(judged.truth, judged.scores))
+
+
+def judge(
+    name: str, users: list[Judged], metrics: Mapping[str, Callable[[Judged], float]]
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Each metric over the rows of all users together, and of each user's."""
+    some = [judged for judged in users if len(judged.truth)]
+    truth, decision, scores, classes = zip(*some, strict=True)
+    together = Judged(np.concatenate(truth), np.concatenate(decision), np.concatenate(scores), classes[0])
+    with np.errstate(all="ignore"):
+        pooled = {f"{name}_{key}": f(together) for key, f in metrics.items()}
+        if len(users) == 1:
+            return pooled, {column: [value] for column, value in pooled.items()}
+        own = {f"{name}_{key}": [_of_one(f, judged) for judged in users] for key, f in metrics.items()}
+    return pooled, own
+
+
+def _of_one(metric: Callable[[Judged], float], judged: Judged) -> float:
+    """A metric of one user's rows; NaN where it is not defined for them, as an AUC of one class alone."""
+    if not len(judged.truth):
+        return math.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return metric(judged)
+        except ValueError:  # so scikit-learn says that a metric is not defined
+            return math.nan
+
+
+def probabilities(t: Floats) -> Floats:
+    """Of the second of two classes, (rows,), from decisions (rows,) or (rows, 2); of each of more, (rows, classes)."""
+    if t.ndim == 2:
+        shares: Floats = np.exp(t - _log_sum_exp(t)[:, None])
+        return shares[:, 1] if t.shape[1] == 2 else shares
+    small = np.exp(-np.abs(t))
+    return np.where(t >= 0, 1 / (1 + small), small / (1 + small))

@@ -1,0 +1,159 @@
+"""`resolvent run FILE`: from a table with a column of users to named coefficients and metrics of test rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+from sklearn.preprocessing import StandardScaler
+
+from command_line import Said, model, resolvent, rows
+from resolvent import data
+from resolvent.runs import folders
+
+RUNS = Path("runs")
+COLUMNS = ["age", "pressure", "cholesterol", "smoker"]
+USUAL = ("--user-column", "hospital", "--target", "ill", "--rounds", 80, "--anderson", 5)
+
+
+@pytest.fixture(autouse=True)
+def table() -> pd.DataFrame:
+    frame = data.hospitals().assign(id=lambda f: np.arange(len(f)))
+    frame.to_csv("patients.csv", index=False)
+    frame.to_parquet("patients.parquet")
+    return frame
+
+
+def ran(*more: object, file: str = "patients.csv") -> Said:
+    said = resolvent("run", file, *USUAL, *more, "--format", "json")
+    assert said.code == 0, said.err
+    return said
+
+
+def test_it_is_the_regression_of_the_pooled_training_rows(table: pd.DataFrame) -> None:
+    """With the default reg, 1 / (users rows_i), in standardised units; its intercept is not regularised."""
+    said = ran("--drop", "id,ward", "--test", 0.25, "--seed", 3)
+    made = data.from_frame(table, "hospital", "ill", drop=["id", "ward"], test=0.25, seed=3)
+    trained, held = np.concatenate(made.division.training), np.concatenate(made.division.held)
+    x = table[COLUMNS].astype(float)
+    scaler = StandardScaler().fit(x.iloc[trained])
+    sizes = np.array([len(rows) for rows in made.division.training])
+    C = 1 / (1 / (len(sizes) * sizes)).sum()
+    pooled = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-12, max_iter=1000)
+    pooled.fit(scaler.transform(x.iloc[trained]), table.ill.iloc[trained])
+    found = said.json["coefficients"]
+    np.testing.assert_allclose([found[name] for name in COLUMNS], pooled.coef_[0] / scaler.scale_, rtol=1e-6)
+    shift = pooled.intercept_[0] - (pooled.coef_[0] / scaler.scale_) @ scaler.mean_
+    assert found["(intercept)"] == pytest.approx(shift, rel=1e-6)
+    p, truth = pooled.predict_proba(scaler.transform(x.iloc[held]))[:, 1], table.ill.iloc[held] == "yes"
+    assert said.json["test_accuracy"] == pytest.approx(accuracy_score(truth, p > 0.5), abs=1e-9)
+    assert said.json["test_auc"] == pytest.approx(roc_auc_score(truth, p), abs=1e-9)
+    assert said.json["test_log_loss"] == pytest.approx(log_loss(truth, p), rel=1e-6)
+    (run,) = folders(RUNS)
+    assert run.config["problem"]["name"] == "logistic"
+    assert run.about["problem"]["partition"]["names"] == list(made.users)
+
+
+def test_formats_and_files_of_settings_give_the_same_run() -> None:
+    asked = (
+        "--drop",
+        "id",
+        "--test-users",
+        "north,west",
+        "--impute",
+        "age=mean,ward=most_frequent",
+        "--positive",
+        "no",
+    )
+    ran(*asked)
+    (first,) = folders(RUNS)
+    ran(*asked, file="patients.parquet")
+    resolvent("run", first.path / "config.toml", "--quiet")
+    for run in folders(RUNS):
+        assert rows(run) == rows(first)
+        assert model(run) == model(first)
+
+
+def test_numbers_make_least_squares_and_are_judged_by_rmse() -> None:
+    said = ran("--target", "pressure", "--drop", "id,ill", "--test", 0.2)
+    assert said.json["test_rmse"] == pytest.approx(12, abs=1.5)  # the noise that was put in
+    assert "test_auc" not in said.json
+
+
+def test_a_person_sees_names_and_is_told_of_a_run_that_is_not_done() -> None:
+    said = resolvent("run", "patients.csv", *USUAL, "--drop", "id", "--no-standardise", "--anderson", 0, "--rounds", 5)
+    assert said.code == 0
+    assert "Coefficients" in said.out
+    assert "ward=surgery" in said.out
+    assert "above its minimum; give more --rounds" in said.err
+    done = resolvent("run", "patients.csv", *USUAL, "--drop", "id")
+    assert "above its minimum" not in done.err
+
+
+def test_an_interrupted_run_has_the_same_test_rows_when_it_is_resumed() -> None:
+    ran("--drop", "id", "--test", 0.2)
+    (whole,) = folders(RUNS)
+    fork = resolvent("run", "patients.csv", *USUAL, "--drop", "id", "--test", 0.2, "--rounds", 30, "--quiet")
+    assert fork.code == 0
+    half = folders(RUNS)[-1]
+    assert resolvent("fork", half.id, "--rounds", 80, "--quiet").code == 0
+    on = folders(RUNS)[-1].history()
+    assert on["test_auc"].iloc[-1] == whole.history()["test_auc"].iloc[-1]
+
+
+BAD: dict[str, tuple[tuple[object, ...], list[str]]] = {
+    "no such file": (("run", "patient.csv"), ["there is no file patient.csv"]),
+    "no such column of users": (
+        ("run", "patients.csv", "--user-column", "hospitl", "--target", "ill"),
+        ["patients.csv: user is 'hospitl'", "nearest: 'hospital'"],
+    ),
+    "no such target": (("run", "patients.csv", "--user-column", "hospital", "--target", "il"), ["target is 'il'"]),
+    "no such column to drop": (("run", "patients.csv", *USUAL, "--drop", "id,war"), ["drop is 'war'", "'ward'"]),
+    "users and a column": (("run", "patients.csv", *USUAL, "--users", 3), ["users is 3", "'hospital' says whose"]),
+    "partition and a column": (("run", "patients.csv", *USUAL, "--partition", "iid"), ["partition is 'iid'"]),
+    "test 2": (("run", "patients.csv", *USUAL, "--test", 2), ["test is 2.0", "between 0 and 1"]),
+    "test of text": (("run", "patients.csv", *USUAL, "--test", "some"), ["problem.test is 'some'", "a finite number"]),
+    "no such test user": (("run", "patients.csv", *USUAL, "--test-users", "nort"), ["'nort'", "nearest: 'north'"]),
+    "test twice": (("run", "patients.csv", *USUAL, "--test", 0.1, "--test-users", "north"), ["one of the two"]),
+    "unknown filling": (("run", "patients.csv", *USUAL, "--impute", "zero"), ["impute is 'zero'", "median"]),
+    "no such class": (("run", "patients.csv", *USUAL, "--positive", "maybe"), ["positive is 'maybe'", "no, yes"]),
+    "keys of patients": (
+        ("run", "names.csv", "--user-column", "hospital", "--target", "ill"),
+        ["names.csv: column is 'name' with 900 different texts in 900 rows", "drop it"],
+    ),
+    "holes": (
+        ("run", "holes.csv", *USUAL),
+        ["holes.csv: column is 'age' with 9 missing values (the first in row 1)", "impute it (mean"],
+    ),
+    "counts of text": (("run", "poisson", "--data", "patients.csv", *USUAL), ["'ill', a column of text"]),
+    "poisson without data": (("run", "poisson"), ["'poisson'", "--data"]),
+    "a column of users in a file without columns": (
+        ("run", "plain.libsvm", "--user-column", "hospital"),
+        ["plain.libsvm: user is 'hospital'", "no such column"],
+    ),
+    "reg of least squares": (
+        ("run", "patients.csv", *USUAL, "--target", "age", "--set", "problem.reg=1"),
+        ["problem.reg is 1.0", "least squares"],
+    ),
+    "a switch with a value": (("run", "patients.csv", *USUAL, "--intercept=yes"), ["--intercept"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(name: str, table: pd.DataFrame) -> None:
+    table.assign(name=[f"patient {k}" for k in range(900)]).to_csv("names.csv", index=False)
+    table.assign(age=table.age.where(table.id % 100 != 0)).to_csv("holes.csv", index=False)
+    Path("plain.libsvm").write_text("1 1:2 2:1\n-1 1:1 2:5\n" * 20)
+    command, words = BAD[name]
+    said = resolvent(*command)
+    assert said.code == 2, said
+    assert said.err.startswith("resolvent: ")
+    assert said.err.count("\n") == 1
+    assert not said.out
+    for word in words:
+        assert word in said.err, (word, said.err)
+    assert not RUNS.exists()
