@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,11 +56,11 @@ def _strict(value: Any) -> Any:
     return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def router(out: Path) -> APIRouter:
-    """The API over a folder of runs."""
+def router(out: Path, ending: Callable[[], bool]) -> APIRouter:
+    """The API over a folder of runs; `ending` says whether the server is about to end."""
     store, curves = Store(out), Curves()
     jobs, panels = Jobs(store), Panels(out)
-    stream = Stream(store, jobs)
+    stream = Stream(store, jobs, ending)
     api = APIRouter(prefix="/api", responses=REFUSED, default_response_class=Json)
     store.refresh()
     _runs(api, store, curves)
