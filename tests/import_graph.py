@@ -81,8 +81,12 @@ INSIDE: dict[str, list[set[str]]] = {
         {"method"},
     ],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
-    "engines": [{"facts", "delayed"}, {"in_process"}, {"debug"}],
-    "solving": [{"stopping", "history", "divergence", "progress", "run"}, {"monitor"}, {"solve"}],
+    "engines": [
+        {"facts", "delayed", "process_group", "interrupts", "figures"},
+        {"in_process", "joining"},
+        {"debug", "all_reduce"},
+    ],
+    "solving": [{"stopping", "history", "divergence", "progress", "run", "described"}, {"monitor"}, {"solve"}],
 }
 """The floors inside a package: the same rule holds between them. Packages without an entry must have no cycle."""
 

@@ -40,6 +40,7 @@ from resolvent.solving.stopping import Stop
 from resolvent.theory.explain import Explanation, explain
 
 if TYPE_CHECKING:
+    from resolvent.engines.all_reduce import AllReduce
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
 
@@ -49,6 +50,7 @@ __all__ = [
     "TABLE",
     "AbsoluteDeviations",
     "AffineSet",
+    "AllReduce",
     "Anderson",
     "Ball",
     "Bernoulli",
@@ -104,13 +106,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Constructors of rows added to TABLE; and network code when it is first asked for: convex problems need none."""
+    """Constructors of rows added to TABLE; and what few need, when it is first asked for: network code, ranks."""
     if name in TABLE:
         return TABLE[name].scheme
     if name == "Neural":
         from resolvent.networks.problem import Neural
 
         return Neural
+    if name == "AllReduce":
+        from resolvent.engines.all_reduce import AllReduce
+
+        return AllReduce
     if name == "models":
         from resolvent.networks import models
 

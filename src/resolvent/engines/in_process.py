@@ -59,23 +59,24 @@ class InProcess(AllHere):
         return inspect(self.problem, w, p, memory)
 
 
-def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The gradient (d,) and the Hessian (d, d) of f at w (1, d)."""
+def curvature(problem: Any, w: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+    """The gradient (d,) and the Hessian (d, d) of f at w (1, d); with `weights`, (users,), of that weighted sum."""
     if not (problem.convex and {"grad", "hessian"} <= problem.offers and problem.dim <= WIDE):
         return None
-    return problem.weights @ problem.grad(w), _mean_hessian(problem, w)
+    lam = problem.weights if weights is None else weights
+    return lam @ problem.grad(w), _mean_hessian(problem, w, lam)
 
 
-def _mean_hessian(problem: Any, w: Tensor) -> Tensor:
+def _mean_hessian(problem: Any, w: Tensor, lam: Tensor) -> Tensor:
     """Some users at a time, so that memory does not grow with their number."""
     if "spectrum" in problem.offers:
-        weighted: Tensor = problem.spectrum.weighted(problem.spectrum.s, problem.weights)
+        weighted: Tensor = problem.spectrum.weighted(problem.spectrum.s, lam)
         return weighted
     together = max(1, NUMBERS // problem.dim**2)
     total = w.new_zeros((problem.dim, problem.dim))
     for who in torch.arange(problem.users, device=w.device).split(together):
         part = problem if len(who) == problem.users else problem.take(who)
-        total += torch.tensordot(problem.weights[who], part.hessian(w), 1)
+        total += torch.tensordot(lam[who], part.hessian(w), 1)
     return total
 
 

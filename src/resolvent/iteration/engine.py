@@ -195,3 +195,51 @@ class Engine(Protocol):
     def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
         """More of one round's models, global (1, d) and local, where users have more to say; None where not."""
         ...
+
+
+class Peers(Protocol):
+    """The other processes that run the same loop at the same time, where an engine's attribute `peers` has them.
+
+    Each of them must take every decision alike: none may end the run, or go on, alone.
+    """
+
+    def same(self, describe: Callable[[], dict[str, Any]]) -> None:
+        """Refuse a run that another process describes differently."""
+        ...
+
+    def agree(self, own: Any) -> Any:
+        """What the first process says that says anything; None where all of them say None. Anything of JSON."""
+        ...
+
+    def largest(self, values: Tensor) -> Tensor:
+        """The largest of these values anywhere, a scalar."""
+        ...
+
+    def leave(self, error: BaseException) -> None:
+        """This process has failed and leaves; the others are told, unless they have failed in the same way."""
+        ...
+
+
+class NoPeers:
+    """This process alone runs the loop."""
+
+    def same(self, describe: Callable[[], dict[str, Any]]) -> None:
+        pass
+
+    def agree(self, own: Any) -> Any:
+        return own
+
+    def largest(self, values: Tensor) -> Tensor:
+        return values.max()
+
+    def leave(self, error: BaseException) -> None:
+        pass
+
+
+ALONE = NoPeers()
+
+
+def peers(engine: Engine) -> Peers:
+    """The other processes that run this engine's loop."""
+    others: Peers = getattr(engine, "peers", ALONE)
+    return others

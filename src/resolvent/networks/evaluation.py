@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -122,11 +122,19 @@ class Evaluation:
     evaluator: Evaluator
     shared: bool
 
-    def __call__(self, weights: Tensor, w: Tensor, personal: Tensor, common: Buffers, own: Buffers) -> dict[str, float]:
+    def take(self, who: Tensor) -> Evaluation:
+        """On the data of these users alone."""
+        if self.shared:
+            return self
+        return replace(self, evaluator=replace(self.evaluator, data=self.evaluator.data.take(who)))
+
+    def __call__(
+        self, weights: Tensor, w: Tensor, personal: Tensor | None, common: Buffers, own: Buffers
+    ) -> dict[str, float]:
         """Figures of the global model; of each user's own model on its own data, the mean and spread over users."""
         lam = weights.new_ones(1) if self.shared else weights
         found = self._figures("", lam, *self.evaluator.measure(w, common))
-        if not self.shared and len(personal) > 1:
+        if not self.shared and personal is not None:
             found |= self._figures("personal_", lam, *self.evaluator.measure(personal, own))
         return found
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from resolvent.errors import BlewUp
 from resolvent.iteration.checkpoint import moved, pack
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.engine import Engine, peers
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence, Score
@@ -77,7 +77,7 @@ class Monitor:
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
         self.history = History(engine, average)
         self._divergence = Divergence(engine, scheme, begun, best, score)
-        self._every, self._stop, self._recorder = every, stop, recorder
+        self._every, self._stop, self._recorder, self._agree = every, stop, recorder, peers(engine).agree
         self._seconds, self._last = remembered.seconds, begun
         self._earlier = 0 if recorder is not None else begun.round
         self._moved: Round | None = None
@@ -109,8 +109,7 @@ class Monitor:
             self._record(happened)
         elif number & (number - 1) == 0:  # seldom recorded: some states must be known, should the run diverge
             self._divergence.measure(happened)
-        how = self._diverges(happened, last)
-        ending = self._ends(happened, last) if how is None else None
+        how, ending = self._decided(happened, last)
         ended = how is not None or ending is not None
         if ended and not noted:
             self._record(happened)  # to be seen, whatever the cadence
@@ -164,6 +163,16 @@ class Monitor:
         if self._moved is None or not (often or (came and self._divergence.yardstick.open)):
             return None
         return self._divergence.check(self._moved, happened.participants)
+
+    def _decided(self, happened: Round, last: bool) -> tuple[str | None, Ending | None]:
+        """How this round shows that the run has diverged, or what ends the run with it: all who run the loop agree."""
+        how = self._diverges(happened, last)
+        ending = self._ends(happened, last) if how is None else None
+        agreed = self._agree(None if how is None and ending is None else (how, ending))
+        if agreed is None:
+            return None, None
+        how, ending = agreed
+        return how, None if ending is None else Ending(*ending)
 
     def _ends(self, happened: Round, last: bool) -> Ending | None:
         reason = None

@@ -6,6 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.checkpoint import moved
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.engine import Engine, peers
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.rounds import rounds as the_rounds
@@ -32,6 +33,7 @@ from resolvent.problems.custom import Custom
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
+from resolvent.solving.described import described
 from resolvent.solving.monitor import Monitor, Recorder
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
@@ -76,8 +78,12 @@ def solve(
     """
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
     accelerating = _acceleration(anderson, accelerate)
-    known, scheme = _facts(problem, engine, scheme)
     _check_hooks(stop, callback)
+    if _is_problem(problem):
+        engine, problem = engines.joined(
+            engine, problem, partial(choice.local_operator, scheme, problem), scheme.steady
+        )
+    known, scheme = _facts(problem, engine, scheme)
     if explanation is None:
         check(known, scheme, taking_part, rounds, every, average, seed)
         explanation = explain(scheme, known, taking_part, accelerating)
@@ -85,6 +91,9 @@ def solve(
     operator = choice.local_operator(scheme, known)
     where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
     with where:
+        given = {"scheme": scheme, "participation": taking_part, "acceleration": accelerating, "stop": stop}
+        plain = {"rounds": rounds, "seed": seed, "every": every, "average": average}
+        peers(where).same(partial(described, given, plain, start))
         state = _begin(where, scheme, taking_part, accelerating, start)
         _verify(problem, scheme, state)
         loop = the_rounds(
@@ -94,6 +103,7 @@ def solve(
         try:
             status, reason = _drive(loop, monitor, scheme.name, rounds, callback, progress)
         except (Exception, SystemExit) as error:
+            peers(where).leave(error)
             rows = monitor.history.so_far()
             _attach(error, Run(monitor.state, rows, "failed", repr(error), explanation, where, seed))
             raise
@@ -136,6 +146,10 @@ def _drive(
     return "finished", f"{rounds} rounds"  # not reached: the monitor ends the last round
 
 
+def _is_problem(problem: object) -> bool:
+    return hasattr(problem, "offers")
+
+
 def _facts(problem: Problem | None, engine: str | Engine, scheme: Scheme) -> tuple[Any, Scheme]:
     """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
     if engines.is_engine(engine):
@@ -145,7 +159,7 @@ def _facts(problem: Problem | None, engine: str | Engine, scheme: Scheme) -> tup
                 "problem", f"of type {type(problem).__name__}", "the engine has its own users: None is needed beside it"
             )
         return facts, scheme.computing(facts.operator)
-    if not hasattr(problem, "offers"):
+    if not _is_problem(problem):
         needed = "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
         refuse("problem", f"of type {type(problem).__name__}", needed)
     return problem, scheme
