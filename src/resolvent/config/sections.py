@@ -41,7 +41,9 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 WRITTEN = {name: old for old, name in engines.SPELLINGS.items()}
 """Engines that configurations spell as the first ones did: fingerprints depend on it. Either spelling is read."""
 ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
-SPELLINGS = {"run.engine": WRITTEN}
+ALL_REDUCE = WRITTEN["all_reduce"]
+"""The engine that several processes run together."""
+SPELLINGS = {"run.engine": WRITTEN | {old: WRITTEN[name] for old, name in engines.SPELLINGS.items()}}
 """Other spellings of values, by key."""
 
 ImageProblem = Literal["mnist", "fashion-mnist", "cifar10"]
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     AverageKind = str
 else:
     ScheduleName = Literal[tuple(SCHEDULES)]
-    EngineName = Literal[tuple(WRITTEN.get(name, name) for name in engines.ENGINES)]
+    EngineName = Literal[tuple(WRITTEN.get(name, name) for name in (*engines.ENGINES, *engines.JOINED))]
     AverageKind = Literal[averaging.KINDS]
 
 

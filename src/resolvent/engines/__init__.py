@@ -15,7 +15,7 @@ ENGINES = {
 }
 JOINED = {"all_reduce": "resolvent.engines.all_reduce:AllReduce"}
 """Engines of which this process is one part: all parts must meet before anything is known of the users."""
-SPELLINGS = {"inprocess": "in_process", "all-reduce": "all_reduce"}
+SPELLINGS = {"in-process": "in_process", "inprocess": "in_process", "all-reduce": "all_reduce"}
 
 
 def is_engine(given: Any) -> TypeGuard[Engine]:

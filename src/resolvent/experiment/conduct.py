@@ -16,7 +16,8 @@ import torch
 from resolvent import config as configs
 from resolvent import runs
 from resolvent.config import Config, sections
-from resolvent.errors import BadAnswer, InputError, ResolventWarning, RoundFailed, StorageError, refuse
+from resolvent.config.sections import ALL_REDUCE
+from resolvent.errors import BadAnswer, InputError, RankLost, ResolventWarning, RoundFailed, StorageError, refuse
 from resolvent.experiment.build import Experiment, build
 from resolvent.iteration import checkpoint
 from resolvent.iteration.state import State, adapt
@@ -25,6 +26,7 @@ from resolvent.runs import durable, lock, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder, damaged
+from resolvent.runs.ranks import RankRecorder
 from resolvent.runs.recorder import Recorder
 from resolvent.solving.solve import solve
 
@@ -54,17 +56,17 @@ def resume(folder: Folder, progress: bool | None = None, trusted: bool = False) 
     Code that a configuration names is called only if this user made the run, or has `trusted` it.
     """
     with ExitStack() as stack:
-        _lock(folder, stack)
+        lock_sound(folder, stack)
         if folder.end is not None:
-            return _ended(folder)
-        _consent(folder, trusted)
+            return ended(folder)
+        consent(folder, trusted)
         return _resumed(folder, build(configs.read(folder.config)), stack, progress)
 
 
 def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
     """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
     if isinstance(config.problem, sections.OwnSection) and config.problem.name == folder.code:
-        _consent(folder, trusted)
+        consent(folder, trusted)
     if wrong := folder.damage():
         raise damaged(folder, wrong)
     held, complaints = folder.newest()
@@ -89,18 +91,18 @@ def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = N
         with lock.claiming(out):
             left = find(experiment.fingerprint, out)
             if left is not None and left.end is not None:
-                return _ended(left)
+                return ended(left)
             try:
                 if left is None:
                     folder, recorder = _new(experiment, out, stack)
                 else:
-                    _lock(left, stack)
+                    lock_sound(left, stack)
             except lock.Held:
                 return None
         if left is None:
             return _drive(folder, experiment, recorder, progress)
         if left.end is not None:  # it was ended between the look and the lock
-            return _ended(left)
+            return ended(left)
         return _resumed(left, experiment, stack, progress)
 
 
@@ -135,6 +137,7 @@ def _new(
     experiment: Experiment, out: Path, stack: ExitStack, fork: tuple[Folder, Checkpoint] | None = None
 ) -> tuple[Folder, Recorder]:
     """A new folder, its lock held, ready for the first round; where that fails, no folder is left behind."""
+    _check_alone(experiment)
     sink = _sink(experiment.config)
     told = about(experiment)
     if fork is not None:
@@ -171,14 +174,14 @@ def _fitting(state: State, experiment: Experiment) -> State:
     return replace(begin_state(u, u, problem.users, scheme, participation, experiment.anderson, eta), round=state.round)
 
 
-def _lock(folder: Folder, stack: ExitStack) -> None:
+def lock_sound(folder: Folder, stack: ExitStack) -> None:
     """Hold a sound run's lock."""
     if wrong := folder.damage():
         raise damaged(folder, wrong)
     stack.enter_context(lock.held(folder.path))
 
 
-def _consent(folder: Folder, trusted: bool) -> None:
+def consent(folder: Folder, trusted: bool) -> None:
     """Refuse to call code that a folder from elsewhere names."""
     if folder.code and not trusted and not trust.sealed(folder.path):
         raise InputError(
@@ -187,7 +190,7 @@ def _consent(folder: Folder, trusted: bool) -> None:
         )
 
 
-def _ended(folder: Folder) -> Outcome:
+def ended(folder: Folder) -> Outcome:
     """A run that has ended, once it is seen to be what was written."""
     end = folder.end or {}
     if wrong := folder.verify():
@@ -198,6 +201,7 @@ def _ended(folder: Folder) -> Outcome:
 
 def _resumed(folder: Folder, experiment: Experiment, stack: ExitStack, progress: bool | None) -> Outcome:
     """Go on with a run whose lock is held."""
+    _check_alone(experiment)
     sink = _sink(experiment.config)
     with durable.storing(folder.path, "make it writable to go on"):
         recorder = stack.enter_context(closing(_recorder(folder, experiment.config, sink)))
@@ -209,6 +213,31 @@ def _resumed(folder: Folder, experiment: Experiment, stack: ExitStack, progress:
 
 def _recorder(folder: Folder, config: Config, sink: Any) -> Recorder:
     return Recorder(folder, config.run.rounds, config.store.checkpoint, sink and sink(folder.path / "tensorboard"))
+
+
+def sink(folder: Folder, config: Config) -> Any:
+    """Where rows go besides the run's folder, if anywhere."""
+    made = _sink(config)
+    return made and made(folder.path / "tensorboard")
+
+
+def create(experiment: Experiment, out: Path, stack: ExitStack, more: dict[str, Any]) -> Folder:
+    """A new folder of a run on several ranks, its lock held."""
+    _sink(experiment.config)
+    code = isinstance(experiment.config.problem, sections.OwnSection)
+    told = about(experiment) | more
+    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, None, code)
+    stack.enter_context(lock.held(folder.path))
+    return folder
+
+
+def _check_alone(experiment: Experiment) -> None:
+    """Refuse what several processes must run together."""
+    if experiment.config.run.engine == ALL_REDUCE:
+        raise InputError(
+            "run.engine is all-reduce, which several processes run together; start `resolvent run` or `resolvent "
+            "resume` with torchrun, as in `torchrun --nproc-per-node 2 -m resolvent run ... --engine all-reduce`"
+        )
 
 
 def _fingerprint(run: Folder) -> str | None:
@@ -224,14 +253,14 @@ def _fingerprint(run: Folder) -> str | None:
 def _drive(folder: Folder, experiment: Experiment, recorder: Recorder, progress: bool | None) -> Outcome:
     """Run what is left of an experiment. The lock is held."""
     torch.set_num_threads(experiment.config.run.threads or torch.get_num_threads())
-    with _failing(folder, recorder):
-        status, reason = _rounds(experiment, recorder, progress)
+    with failing(folder, recorder):
+        status, reason = rounds(experiment, recorder, progress)
     recorder.end(status, reason)
     return Outcome(folder, status, reason, tuple(recorder.complaints))
 
 
 @contextmanager
-def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
+def failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
     """What a round raises: noted, everything before it stored, and handed on with what can be done."""
     try:
         yield
@@ -242,7 +271,7 @@ def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
         what = str(error) if isinstance(error, BadAnswer | InputError) else f"{type(error).__name__}: {error}"
         with durable.storing(folder.path, f"and round {recorder.done + 1} failed with {what}"):
             folder.note("failed", reason=what, round=recorder.done)
-        if isinstance(error, InputError):
+        if isinstance(error, InputError | RankLost):
             raise
         raise RoundFailed(
             f"round {recorder.done + 1} of run {folder.id} failed ({what}); everything before it is stored: "
@@ -250,7 +279,10 @@ def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
         ) from error
 
 
-def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -> tuple[str, str]:
+def rounds(
+    experiment: Experiment, recorder: Recorder | RankRecorder, progress: bool | None, engine: Any = None
+) -> tuple[str, str]:
+    """Run the rounds that are left, as a recorder stores them: the status and the reason."""
     config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
     if recorder.ending is not None and (left <= 0 or recorder.ending.status != "finished"):
         return recorder.ending
@@ -264,7 +296,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             rounds=left,
             anderson=experiment.anderson,
             participation=experiment.participation,
-            engine=config.engine,
+            engine=config.engine if engine is None else engine,
             seed=config.seed,
             start=recorder.state,
             stop=experiment.stop,
