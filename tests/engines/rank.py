@@ -39,6 +39,8 @@ def main() -> None:
     for job in jobs:
         results[job] = outcome(job)
         (Path(folder) / f"{RANK}.json").write_text(json.dumps(results))
+        if "error" in results[job]:  # the ranks may no longer be at the same place
+            return
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, TypeGuard
 
 from resolvent.errors import refuse
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.engine import Engine, Joining
 
 ENGINES = {
     "in_process": "resolvent.engines.in_process:InProcess",
@@ -23,13 +23,15 @@ def is_engine(given: Any) -> TypeGuard[Engine]:
     return hasattr(given, "local_mean") and not isinstance(given, type)
 
 
-def joined(engine: Any, problem: Any, operator: Callable[[], Any], steady: bool) -> tuple[Any, Any]:
+def joined(
+    engine: str | Engine | Joining, problem: Any, operator: Callable[[], Any], steady: bool
+) -> tuple[str | Engine, Any]:
     """(engine, problem): a ready-made engine and the problem of the users here where others live elsewhere, else both
     as they are."""
-    name = SPELLINGS.get(engine, engine) if isinstance(engine, str) else None
-    maker = _named(JOINED[name])() if name in JOINED else engine
-    if is_engine(maker) or not hasattr(maker, "join") or isinstance(maker, str):
-        return engine, problem
+    name = SPELLINGS.get(engine, engine) if isinstance(engine, str) else ""
+    maker: Any = _named(JOINED[name])() if name in JOINED else engine
+    if is_engine(maker) or isinstance(maker, str) or not hasattr(maker, "join"):
+        return maker, problem
     ready = maker.join(problem, operator(), steady)
     return ready, ready.problem
 

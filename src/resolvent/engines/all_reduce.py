@@ -97,11 +97,12 @@ class RankEngine:
         self.group.moved = [0, 0]
         return self
 
-    def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open = False
         self._interrupts.close()
-        if error is not None:
-            self.leave(error)
+        raised = next((each for each in error if isinstance(each, BaseException)), None)
+        if raised is not None:
+            self.leave(raised)
         elif self._interrupts.noted and not self._interrupted:  # after the last round: for whoever comes next
             signal.raise_signal(signal.SIGINT)
 

@@ -197,6 +197,14 @@ class Engine(Protocol):
         ...
 
 
+class Joining(Protocol):
+    """Makes the engine of a process that is one of several: what is known of the users is known once all have met."""
+
+    def join(self, problem: Any, operator: Any, steady: bool) -> Engine:
+        """The engine, whose attribute `problem` is that of the users here."""
+        ...
+
+
 class Peers(Protocol):
     """The other processes that run the same loop at the same time, where an engine's attribute `peers` has them.
 

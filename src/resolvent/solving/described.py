@@ -14,8 +14,16 @@ from resolvent.iteration.state import State
 
 def described(given: dict[str, Any], plain: dict[str, Any], start: Any) -> dict[str, Any]:
     """What must not differ: arguments of `solve` without their addresses in memory, plain ones, and the start."""
-    words = {name: re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)) for name, value in given.items()}
+    words = {name: f"{_plain(str(value))} [{_digest(_plain(repr(value)).encode())}]" for name, value in given.items()}
     return words | plain | _start(start)
+
+
+def _plain(words: str) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", words)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
 def _start(start: Any) -> dict[str, Any]:
@@ -30,4 +38,4 @@ def _start(start: Any) -> dict[str, Any]:
 
 
 def _sum(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.detach().cpu().contiguous().double().numpy().tobytes()).hexdigest()[:16]
+    return _digest(tensor.detach().cpu().contiguous().double().numpy().tobytes())

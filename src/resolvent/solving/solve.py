@@ -20,7 +20,7 @@ from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.checkpoint import moved
-from resolvent.iteration.engine import Engine, peers
+from resolvent.iteration.engine import Engine, Joining, peers
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.rounds import rounds as the_rounds
@@ -48,7 +48,7 @@ def solve(
     rounds: int = 100,
     anderson: Accelerate | int | None = None,
     participation: Participation | float | None = None,
-    engine: str | Engine = "in_process",
+    engine: str | Engine | Joining = "in_process",
     seed: int = 0,
     start: ArrayLike | Tensor | State | None = None,
     stop: Stop | Callable[[Round], bool] | None = None,
@@ -79,17 +79,17 @@ def solve(
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
     accelerating = _acceleration(anderson, accelerate)
     _check_hooks(stop, callback)
+    local = partial(choice.local_operator, scheme, problem)
+    ready: Any = engine
     if _is_problem(problem):
-        engine, problem = engines.joined(
-            engine, problem, partial(choice.local_operator, scheme, problem), scheme.steady
-        )
-    known, scheme = _facts(problem, engine, scheme)
+        ready, problem = engines.joined(engine, problem, local, scheme.steady)
+    known, scheme = _facts(problem, ready, scheme)
     if explanation is None:
         check(known, scheme, taking_part, rounds, every, average, seed)
         explanation = explain(scheme, known, taking_part, accelerating)
         _warn(explanation)
     operator = choice.local_operator(scheme, known)
-    where = delayed(engines.build(engine, problem, operator, scheme.steady), taking_part)
+    where = delayed(engines.build(ready, problem, operator, scheme.steady), taking_part)
     with where:
         given = {"scheme": scheme, "participation": taking_part, "acceleration": accelerating, "stop": stop}
         plain = {"rounds": rounds, "seed": seed, "every": every, "average": average}
@@ -150,7 +150,7 @@ def _is_problem(problem: object) -> bool:
     return hasattr(problem, "offers")
 
 
-def _facts(problem: Problem | None, engine: str | Engine, scheme: Scheme) -> tuple[Any, Scheme]:
+def _facts(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[Any, Scheme]:
     """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
     if engines.is_engine(engine):
         facts = engine.facts
