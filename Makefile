@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow coverage hunt siege check bench graph clean
+.PHONY: help setup demo test slow coverage hunt siege check bench docs graph clean
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -57,6 +57,10 @@ check: $(STAMP) ## formatting, lint, types: of the package, the tests and the be
 
 bench: $(STAMP) ## speed, as ratios against plain loops within one run
 	$(PY) -m bench
+
+docs: $(STAMP) ## the documentation as a site in build/site, with an API reference; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "build/site/index.html: open it in a browser; for its search: $(PY) -m http.server -d build/site"
 
 graph: $(STAMP) ## the floors of the package, what each imports, and whether any import points upwards
 	@PYTHONPATH=tests $(PY) -m import_graph

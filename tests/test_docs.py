@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +26,9 @@ RETIRED = {
     "pulse": "monitor state",
 }
 """Words that had to be learned, and what replaced them."""
+
+SETS = {"AffineSet", "Ball", "Box", "HalfSquares", "Halfspace", "ObtuseCone", "Orthant"}
+"""Convex sets and toys: the reference shows them as members of their modules."""
 
 every_page = pytest.mark.parametrize("name", sorted(PAGES))
 
@@ -76,3 +82,23 @@ def test_no_page_uses_a_word_that_was_replaced(name: str) -> None:
 
 def test_no_public_docstring_uses_a_word_that_was_replaced() -> None:
     assert [(name, words) for name, text in docstrings() if (words := retired(text))] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    shown = re.findall(r"^::: resolvent\.(\S+)", read("docs/api.md"), flags=re.MULTILINE)
+    named = {entry.rpartition(".")[2] for entry in shown}
+    covered = {"TABLE", *rs.TABLE, "plus_minus", "models"}  # the table's module lists its constructors
+    warnings = {name for name in rs.__all__ if isinstance(x := getattr(rs, name), type) and issubclass(x, Exception)}
+    assert set(rs.__all__) - named - covered - warnings - SETS == set()
+
+
+def test_the_site_is_built(tmp_path: Path) -> None:
+    """Strictly: a link that leads nowhere fails; and nothing is loaded from elsewhere."""
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    reference = (tmp_path / "site" / "api.html").read_text(encoding="utf-8")
+    assert 'id="resolvent.solve"' in reference
+    loaded = r"""<(?:script|img|link rel="stylesheet")[^>]+(?:src|href)="(?:https?:)?//[^"]+"""
+    assert not [found for page in (tmp_path / "site").glob("*.html") for found in re.findall(loaded, page.read_text())]

@@ -633,3 +633,17 @@ def _code(path: Path) -> str:
     """A module's source without its texts."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return " ".join(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+
+
+def test_networks_are_advised_only_what_they_can_do() -> None:
+    def advice(problem: rs.Neural | rs.LeastSquares, lr: float) -> str:
+        scheme = rs.fedpi(eta=0.1, local=rs.GradientProx(steps=5, lr=lr))
+        return " ".join(finding.advice for finding in rs.explain(scheme, problem).findings)
+
+    x, y = torch.randn(8, 3), torch.tensor([0, 1] * 4)
+    network = rs.Neural(torch.nn.Linear(3, 2), [(x, y), (x, y)])
+    squares = rs.make_least_squares(users=2, dim=3, rows=5)
+    for lr in (0.01, 100.0):
+        assert "take more local steps" in advice(network, lr)
+        assert "Prox" not in advice(network, lr)
+        assert "rs.NewtonProx" in advice(squares, lr)

@@ -721,3 +721,39 @@ def test_there_is_a_completion_script(monkeypatch: pytest.MonkeyPatch) -> None:
     script = resolvent().out
     assert "complete -o default -F _resolvent_completion resolvent" in script
     assert "_RESOLVENT_COMPLETE=complete_bash" in script
+
+
+def test_compare_takes_options_of_one_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = ("--settings", "fedavg:eta=0.01,local-steps=3", "--settings", "fedpi:eta=0.2")
+    said = resolvent("compare", "least-squares", *SMALL, "--algorithms", "fedavg,fedpi", *own, "--rounds", "3",
+                     "--quiet", "--format", "json")  # fmt: skip
+    assert said.code == 0, said.err
+    assert [row["eta"] for row in said.json] == [0.01, 0.01, 0.2, 0.2]
+    settings = {run.config["scheme"]["algorithm"]: run.config["local"].get("steps") for run in folders(RUNS)}
+    assert settings == {"fedavg": 3, "fedpi": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("fedpi", "NAME:OPTION=VALUE is needed"),
+        ("fedrp:eta=1", "fedrp is not compared"),
+        ("fedpi:users=3", "OPTION=VALUE with one of eta"),
+        ("fedpi:eta", "OPTION=VALUE with one of eta"),
+        ("fedpie:eta=1", "there is no algorithm 'fedpie'"),
+    ],
+)
+def test_settings_that_cannot_be_meant(given: str, words: str) -> None:
+    said = resolvent("compare", "least-squares", "--algorithms", "fedpi", "--settings", given)
+    assert said.code == 2
+    assert words in said.err
+
+
+def test_a_sweep_names_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = resolvent("sweep", "least-squares", *SMALL, "--grid", "scheme.eta=1e-4,0.1", "--rounds", "20", "--quiet")
+    assert said.code == 0, said.err
+    assert "best: FedPi, eta = 0.1 (final gap" in said.err
+    first, second = (said.out.index(f"eta = {eta}") for eta in ("0.1", "0.0001"))
+    assert first < second

@@ -559,13 +559,13 @@ def test_a_bar_on_a_terminal(
     tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, _ = serve(put(tmp_path / "server", {"file": bytes(3 * fetch.CHUNK)}))
-    fetch._download(f"{url}file", tmp_path / "quiet", "MNIST: file")
+    fetch.download(f"{url}file", tmp_path / "quiet", "MNIST: file")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    fetch._download(f"{url}file", tmp_path / "quick", "MNIST: file")
+    fetch.download(f"{url}file", tmp_path / "quick", "MNIST: file")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(fetch, "PATIENCE", -1.0)
     monkeypatch.setenv("TERM", "xterm")
-    fetch._download(f"{url}file", tmp_path / "shown", "MNIST: file")
+    fetch.download(f"{url}file", tmp_path / "shown", "MNIST: file")
     assert "MNIST: file" in capsys.readouterr().err
     assert (tmp_path / "shown").stat().st_size == 3 * fetch.CHUNK
 

@@ -139,4 +139,4 @@ def test_a_download_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(fetch, "urlopen", lambda *_, **__: Endless())
     with pytest.raises(fetch.Unavailable, match=r"more than 0\.001 GiB"):
-        fetch._download("http://nowhere/file.gz", tmp_path / "file.gz", "file")
+        fetch.download("http://nowhere/file.gz", tmp_path / "file.gz", "file")

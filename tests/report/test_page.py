@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,7 +53,7 @@ def opened(browser: Any) -> Iterator[Open]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(path.resolve().as_uri())
-        page.wait_for_selector("#plot .main-svg")
+        page.wait_for_selector(".plot .main-svg")
         asked[:] = [url for url in asked if url not in (path.resolve().as_uri(), "data:,")]
         return page
 
@@ -99,13 +100,13 @@ def altered(run: Folder, out: Path, values: dict[str, list[float]] | None = None
 
 def lines(page: Any) -> Any:
     """The curves that are drawn, without the edges of bands."""
-    return page.locator("#plot .scatterlayer .trace path.js-line")
+    return page.locator(".plot .scatterlayer .trace path.js-line")
 
 
 def drawn(page: Any) -> list[dict[str, Any]]:
     """What Plotly draws: names, colours, dashes, visibility and points of the curves proper."""
     found: list[dict[str, Any]] = page.evaluate(
-        """() => document.getElementById("plot")._fullData.filter(t => t.showlegend).map(t => ({
+        """() => document.querySelector(".plot")._fullData.filter(t => t.showlegend).map(t => ({
              name: t.name, colour: t.line.color, dash: t.line.dash, visible: t.visible,
              x: Array.from(t.x), y: Array.from(t.y)}))"""
     )
@@ -114,13 +115,13 @@ def drawn(page: Any) -> list[dict[str, Any]]:
 
 def axis(page: Any, name: str) -> dict[str, str]:
     found: dict[str, str] = page.evaluate(
-        "name => (a => ({type: a.type, title: a.title.text}))(document.getElementById('plot')._fullLayout[name])", name
+        "name => (a => ({type: a.type, title: a.title.text}))(document.querySelector('.plot')._fullLayout[name])", name
     )
     return found
 
 
 def legend(page: Any, k: int) -> Any:
-    return page.locator("#plot .legend .traces").nth(k).locator(".legendtoggle")
+    return page.locator(".plot .legend .traces").nth(k).locator(".legendtoggle")
 
 
 def test_every_curve_is_drawn_in_its_colour_dashed_where_accelerated(
@@ -139,11 +140,33 @@ def test_every_curve_is_drawn_in_its_colour_dashed_where_accelerated(
         assert trace["x"] == history["round"].tolist()
         assert trace["y"] == history["gap"].tolist()
     styles = [lines(page).nth(k).get_attribute("style") for k in range(10)]
-    assert ["stroke-dasharray: 9px" in style for style in styles] == [False, True] * 5
+    assert ["stroke-dasharray: " in style for style in styles] == [False, True] * 5
+    widths = [float(re.search(r"stroke-width: ([0-9.]+)px", style or "")[1]) for style in styles]  # type: ignore[index]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == 10  # what lies under another curve shows on both of its sides
     assert (axis(page, "xaxis"), axis(page, "yaxis")) == (
         {"type": "linear", "title": "round"},
         {"type": "log", "title": "gap"},
     )
+
+
+def test_each_problem_has_a_section(opened: Open, tmp_path: Path) -> None:
+    runs = []
+    for name, users in (("least-squares", 4), ("logistic", 4), ("logistic", 5)):
+        problem = {"name": name, "users": users, "dim": 3, "rows": 12}
+        tree = {"problem": problem, "scheme": {"eta": 0.1}, "run": {"rounds": 5}}
+        runs.append(experiment.begin(experiment.build(configs.read(tree)), tmp_path / "runs", progress=False).run)
+    problems = report.by_problem(runs)
+    assert list(problems) == ["least-squares", "logistic, users = 4", "logistic, users = 5"]
+    page = opened(report.page(problems, tmp_path / "page.html", "Three problems"))
+    assert page.locator("section > h2:first-child").all_inner_texts() == list(problems)
+    assert page.locator(".plot .main-svg").count() >= 3
+    for k, run in enumerate(runs):
+        drawn_y = page.evaluate("k => [...document.querySelectorAll('.plot')[k].data[0].y]", k)
+        assert drawn_y == run.history()["gap"].tolist()
+    page.locator("select.y").nth(1).select_option("residual")
+    titles = page.evaluate("() => [...document.querySelectorAll('.plot')].map(p => p.layout.yaxis.title.text)")
+    assert titles == ["gap", "residual", "gap"]
 
 
 def test_a_click_on_the_legend_hides_a_curve(compared: list[Folder], opened: Open, tmp_path: Path) -> None:
@@ -159,34 +182,34 @@ def test_a_band_goes_with_its_curve(seeded: list[Folder], opened: Open, tmp_path
     curves = report.curves(seeded)
     page = opened(report.page(curves, tmp_path / "page.html", "Runs"))
     assert len(drawn(page)) == 2
-    assert page.locator("#plot .scatterlayer .fills path.js-fill").count() == 2
-    low, high, middle = page.evaluate("() => document.getElementById('plot').data.slice(0, 3).map(t => t.y)")
+    assert page.locator(".plot .scatterlayer .fills path.js-fill").count() == 2
+    low, high, middle = page.evaluate("() => document.querySelector('.plot').data.slice(0, 3).map(t => t.y)")
     gaps = [run.history()["gap"].tolist() for run in curves[0].runs]
     assert [low, middle, high] == [list(values) for values in zip(*map(sorted, zip(*gaps, strict=True)), strict=True)]
     legend(page, 0).click()
-    playwright.expect(page.locator("#plot .scatterlayer .fills path.js-fill").filter(visible=True)).to_have_count(1)
+    playwright.expect(page.locator(".plot .scatterlayer .fills path.js-fill").filter(visible=True)).to_have_count(1)
     assert "seeds" in page.locator("table thead").inner_text()
 
 
 def test_another_axis_and_another_figure_redraw(compared: list[Folder], opened: Open, tmp_path: Path) -> None:
     curves = report.curves(compared)
     page = opened(report.page(curves, tmp_path / "page.html", "Runs"))
-    page.select_option("#x", "bytes")
+    page.select_option(".x", "bytes")
     assert axis(page, "xaxis")["title"] == "bytes communicated"
     assert drawn(page)[0]["x"] == [2 * 4 * 5 * 8 * k for k in range(1, 16)]  # up and down, users, dim, bytes a number
-    page.select_option("#x", "seconds")
+    page.select_option(".x", "seconds")
     assert drawn(page)[5]["x"] == curves[5].first.history()["seconds"].tolist()
-    page.select_option("#y", "stationarity")
+    page.select_option(".y", "stationarity")
     assert axis(page, "yaxis")["title"] == "stationarity"
     known = [None if v != v else v for v in curves[5].first.history()["stationarity"]]
     assert drawn(page)[5]["y"] == known
-    page.check("#logx")
+    page.check(".logx")
     assert axis(page, "xaxis")["type"] == "log"
-    offered = page.locator("#y option").all_inner_texts()
+    offered = page.locator(".y option").all_inner_texts()
     assert offered[0] == "gap"
     assert {"value", "residual", "consensus", "stationarity", "eta"} <= set(offered)
     for name in offered:
-        page.select_option("#y", name)
+        page.select_option(".y", name)
         assert axis(page, "yaxis")["title"] == name
 
 
@@ -218,11 +241,11 @@ def test_text_is_shown_as_it_is(compared: list[Folder], opened: Open, tmp_path: 
     assert page.evaluate("() => window.taken") is None
     assert page.locator("h1").inner_text() == NASTY
     assert page.locator("table tbody td").first.inner_text() == NASTY
-    assert page.locator("#plot .legendtext").first.text_content() == NASTY
+    assert page.locator(".plot .legendtext").first.text_content() == NASTY
     assert page.locator("summary").inner_text() == NASTY
     assert page.locator(".bar span").first.get_attribute("title") == f"class {NASTY}: 3 rows"
     assert NASTY in page.locator(".key").inner_text()
-    assert page.locator("#plot .legend b, h1 b, td b").count() == 0
+    assert page.locator(".plot .legend b, h1 b, td b").count() == 0
 
 
 def test_a_run_without_rows(compared: list[Folder], opened: Open, tmp_path: Path) -> None:
@@ -275,7 +298,7 @@ def test_whatever_the_numbers_are(
     assert axis(page, "yaxis") == {"type": scale, "title": shown}
     assert drawn(page)[0]["y"] == points
     assert lines(page).count() == 1
-    assert ("gap" in page.locator("#y option").all_inner_texts()) == (shown == "gap")
+    assert ("gap" in page.locator(".y option").all_inner_texts()) == (shown == "gap")
     assert report.draw(curves, tmp_path / "picture.png").stat().st_size > 10_000
     strictly(page.locator("#data").text_content())
 

@@ -16,6 +16,7 @@ from resolvent import experiment, report
 from resolvent.errors import StorageError
 from resolvent.report import tables
 from resolvent.report.curves import colour_of, lighter, palette
+from resolvent.report.figures import symbols
 from resolvent.runs import Folder, folders
 
 SMALL = {"name": "least-squares", "users": 4, "dim": 5, "rows": 12}
@@ -59,20 +60,45 @@ def test_colours_are_fixed_and_acceleration_is_dashed(run: Run, figures: list[An
     runs = [run(name, memory) for name in names for memory in (0, 2)]
     curves = report.curves(runs)
     report.draw(curves, tmp_path / "all.png", "Seven algorithms")
-    assert [axis.get_xlabel() for axis in figures[0].axes] == ["round", "seconds", "bytes communicated"]
-    assert figures[0].axes[0].get_ylabel() == "f(w) - f*"
+    assert [axis.get_xlabel() for axis in figures[0].axes] == ["round", "seconds"]
+    assert figures[0].axes[0].get_ylabel() == r"$f(w) - f^\ast$"
     for axis in figures[0].axes:
         assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
         assert len(axis.lines) == 14
         for line, name, k in zip(axis.lines, sorted(names * 2, key=names.index), range(14), strict=True):
             assert line.get_color() == colour_of(name)
             assert line.get_linestyle() == ("--" if k % 2 else "-")
+        widths = [line.get_linewidth() for line in axis.lines]
+        assert widths == sorted(widths, reverse=True)  # what lies under another curve shows
+        assert len({line.get_marker() for line in axis.lines}) == 7  # one for each algorithm
         assert not axis.collections
     assert figures[0].get_suptitle() == "Seven algorithms"
     legend = [text.get_text() for text in figures[0].legends[0].get_texts()]
-    assert legend == [curve.label for curve in curves]
+    assert legend == [symbols(curve.label) for curve in curves]
     few = report.curves(runs[6:8])  # FedPi alone has the colour that it has among seven
     assert {curve.colour for curve in few} == {colour_of("fedpi")}
+
+
+def test_bytes_are_shown_where_rounds_cost_different_amounts(run: Run, figures: list[Any], tmp_path: Path) -> None:
+    few = run("fedpi", 0, participation={"size": 2})
+    report.draw(report.curves([run("fedpi", 0), few]), tmp_path / "few.png")
+    assert [axis.get_xlabel() for axis in figures[0].axes] == ["round", "seconds", "bytes communicated"]
+
+
+def test_labels_have_the_symbols_of_the_paper() -> None:
+    assert symbols("FedAvg, eta = 0.1, steps = 5, theta = 2") == "FedAvg, η = 0.1, k = 5, theta = 2"
+    assert symbols("R_H G, beta = 1") == r"$R_H\,$G, beta = 1"
+    assert symbols("a$b$, eta") == r"a\$b\$, eta"
+
+
+def test_the_best_comes_first() -> None:
+    def row(curve: str, final: float, status: str = "finished") -> dict[str, Any]:
+        return {"curve": curve, "final": final, "status": status, "measure": "gap"}
+
+    rows = report.ranked([row("a", 2.0), row("b", float("nan")), row("c", 1e-9, "diverged"), row("d", 0.5)])
+    assert [each["curve"] for each in rows] == ["d", "a", "c", "b"]
+    assert report.best(rows) == "d (final gap 0.5)"
+    assert report.best(rows[2:]) is None
 
 
 def test_colours_can_be_told_apart() -> None:

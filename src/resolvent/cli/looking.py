@@ -68,10 +68,22 @@ def report(
     path = to or out / "report.html"
     if path.suffix not in (".html", ".png", ".svg"):
         raise InputError(f"--to is {path}, but a file that ends in .html, .png or .svg is needed")
-    curves = reports.curves(chosen)
-    rows = reports.summary(curves)
-    output.rows(rows, form, title, reports.columns(rows), reports.NOTE)
-    made = reports.page(curves, path, title) if path.suffix == ".html" else reports.draw(curves, path, title)
+    problems = reports.by_problem(chosen)
+    if path.suffix != ".html" and len(problems) > 1:
+        raise InputError(
+            f"--to is {path}, but a picture shows one problem and these are {len(problems)}: {'; '.join(problems)}; "
+            "name runs of one of them, or a file that ends in .html"
+        )
+    if form is Format.table:
+        for name, curves in problems.items():
+            rows = reports.summary(curves)
+            output.rows(rows, form, title if len(problems) == 1 else name, reports.columns(rows), reports.NOTE)
+    else:
+        output.rows([row for curves in problems.values() for row in reports.summary(curves)], form)
+    if path.suffix == ".html":
+        made = reports.page(problems, path, title)
+    else:
+        made = reports.draw(next(iter(problems.values())), path, title)
     say(f"{made}: the report")
 
 

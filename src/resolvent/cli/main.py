@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import resolvent
-from resolvent.cli import looking, many, output, reproducing, running
+from resolvent.cli import getting, looking, many, output, reproducing, running
 from resolvent.cli.output import ReaderLeft
 from resolvent.errors import BadAnswer, InputError, RankLost, RoundFailed
 
@@ -29,7 +29,7 @@ app = typer.Typer(
         resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
 
     Exit codes: 0 done, 2 bad input, 3 diverged, 4 code of yours failed, 130 interrupted.""",
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -48,7 +48,7 @@ def _options(
     """Options of every command."""
 
 
-for commands in (running.COMMANDS, many.COMMANDS, reproducing.COMMANDS, looking.COMMANDS):
+for commands in (m.COMMANDS for m in (running, many, looking, getting, reproducing)):
     for command, words in commands.items():
         app.command(epilog=words)(command)
 

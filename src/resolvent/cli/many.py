@@ -16,7 +16,7 @@ import typer
 from resolvent import config as configs
 from resolvent import data, experiment, report
 from resolvent.cli import output
-from resolvent.cli.options import Options, configurable, problem_of, tree
+from resolvent.cli.options import ALGORITHM, FLAGS, Options, configurable, problem_of, tree
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import CODES, RUNS, Form, Out, ProblemName, Quiet
 from resolvent.config import Config
@@ -45,6 +45,12 @@ def compare(
     algorithms: Annotated[
         str | None, typer.Option(help="Names, separated by commas.", show_default=",".join(_compared()))
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:OPTION=VALUE,..", help="Options of one algorithm alone, as fedavg:eta=0.05; repeatable."
+        ),
+    ] = None,
     out: Out = RUNS,
     form: Form = Format.table,
     quiet: Quiet = False,
@@ -53,13 +59,17 @@ def compare(
     if options["algorithm"] is not None:
         refuse("--algorithm", options["algorithm"], "several are compared here: --algorithms says which")
     base, make = tree(problem_of(problem), options), _making()
-    base = configs.with_values(base, _equal_footing(base, make))
     asked = _compared() if algorithms is None else algorithms.split(",")
     names = list(dict.fromkeys(algorithm_of(name.strip()) for name in asked))
+    own = _own_settings(settings or (), names)
+    if any("scheme.eta" not in dict(own[name]) for name in names):
+        base = configs.with_values(base, _equal_footing(base, make))
     memories = [0, base.get("anderson", {}).get("memory") or MEMORY]
     configurations = [
         configs.read(
-            configs.with_values(base, [("scheme.algorithm", name), ("anderson.memory", memory), *_steps(base, name)])
+            configs.with_values(
+                base, [("scheme.algorithm", name), ("anderson.memory", memory), *_steps(base, name), *own[name]]
+            )
         )
         for name, memory in itertools.product(names, memories)
     ]
@@ -78,13 +88,13 @@ def sweep(
     form: Form = Format.table,
     quiet: Quiet = False,
 ) -> int:
-    """Run a grid of configurations, each with several seeds. Finished runs are not repeated."""
+    """Run a grid of configurations, each with several seeds, and rank them. Finished runs are not repeated."""
     base, axes, make = tree(problem_of(problem), options), _axes(grid), _making()
     first = configs.read(base).run.seed
     axes["run.seed"] = [first + k for k in range(whole(seeds, "seeds"))]
     title = f"{_called(problem, base)}: " + " x ".join(f"{key} ({len(values)})" for key, values in axes.items())
     configurations = _settled(list(_expand(base, axes)), make)
-    return _many(configurations, make, title, out / f"sweep-{_called(problem, base)}", form, quiet)
+    return _many(configurations, make, title, out / f"sweep-{_called(problem, base)}", form, quiet, ranked=True)
 
 
 # --- what they share -------------------------------------------------------------------------------------------------
@@ -101,13 +111,36 @@ def _called(problem: str, base: dict[str, Any]) -> str:
     return f"{name}-{data.stem(file)}" if isinstance(file, str) else name
 
 
+def _own_settings(given: Sequence[str], names: Sequence[str]) -> dict[str, list[tuple[str, Any]]]:
+    """The keys and values that each algorithm has for itself."""
+    own: dict[str, list[tuple[str, Any]]] = {name: [] for name in names}
+    keys = {flag.option.removeprefix("--"): flag for flag in FLAGS if flag.panel == ALGORITHM}
+    for text in given:
+        name, colon, pairs = text.partition(":")
+        if not colon or not pairs:
+            refuse("--settings", repr(text), "NAME:OPTION=VALUE is needed, fedavg:eta=0.05 say")
+        if algorithm_of(name.strip()) not in own:
+            refuse("--settings", repr(text), f"{name} is not compared: --algorithms has {','.join(names)}")
+        for pair in pairs.split(","):
+            option, equals, value = (part.strip() for part in pair.partition("="))
+            if not equals or option not in keys or option == "algorithm":
+                which = ", ".join(known for known in keys if known != "algorithm")
+                refuse("--settings", repr(text), f"OPTION=VALUE with one of {which} is needed")
+            flag = keys[option]
+            own[algorithm_of(name.strip())].append((flag.key, value if flag.text else configs.literal(value)))
+    return own
+
+
 def _equal_footing(base: dict[str, Any], make: Make) -> Iterator[tuple[str, Any]]:
     """One eta for all."""
     if "eta" not in base.get("scheme", {}):
         config = configs.read(base)
         made = make(config.problem, config.run.seed, config.run.threads)
         if made.eta is None:
-            raise InputError("scheme.eta is missing, and algorithms are compared at the same one; give --eta")
+            raise InputError(
+                "scheme.eta is missing, and algorithms are compared at the same one; give --eta, "
+                "or each its own with --settings NAME:eta=NUMBER"
+            )
         yield "scheme.eta", made.eta
 
 
@@ -159,8 +192,10 @@ def _settled(configurations: Sequence[Config], make: Make) -> dict[Config, str]:
     return dict(settled[config] for config in configurations)
 
 
-def _many(settled: dict[Config, str], make: Make, title: str, path: Path, form: Format, quiet: bool) -> int:
-    """Run all of them under the folder of `path`, then print, draw and write what came out."""
+def _many(
+    settled: dict[Config, str], make: Make, title: str, path: Path, form: Format, quiet: bool, ranked: bool = False
+) -> int:
+    """Run all of them under the folder of `path`, then print, draw and write what came out; ranked: the best first."""
     report.needed("matplotlib", "plotly")
     folders, worst = [], 0
     for outcome in _each(settled, make, path.parent, quiet):
@@ -170,8 +205,10 @@ def _many(settled: dict[Config, str], make: Make, title: str, path: Path, form: 
         folders.append(outcome.run)
         worst = max(worst, CODES.get(outcome.status, 0))
     curves = report.curves(folders)
-    rows = report.summary(curves)
+    rows = report.ranked(report.summary(curves)) if ranked else report.summary(curves)
     output.rows(rows, form, title, report.columns(rows), report.NOTE)
+    if ranked and form is Format.table and (best := report.best(rows)):
+        say(f"best: {best}")
     picture = report.draw(curves, path.with_name(f"{path.name}.png"), title)
     page = report.page(curves, path.with_name(f"{path.name}.html"), title)
     say(f"{picture}: the picture", f"{page}: the report")
@@ -215,7 +252,9 @@ COMMANDS: dict[Callable[..., Any], str] = {
 
         resolvent compare least-squares
 
-        resolvent compare logistic --data a9a.gz --users 20 --partition dirichlet:0.3 --rounds 100""",
+        resolvent compare logistic --data a9a.gz --users 20 --partition dirichlet:0.3 --rounds 100
+
+        resolvent compare my_task.py:task --settings fedavg:eta=0.05 --settings fedprox:eta=10,lr=0.1""",
     sweep: """Examples:
 
         resolvent sweep logistic --grid scheme.eta=1e-3,1e-2,1e-1 --grid anderson.memory=0,2,10 --seeds 4""",

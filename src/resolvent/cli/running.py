@@ -23,7 +23,7 @@ ProblemName = Annotated[
     str,
     typer.Argument(
         metavar="PROBLEM",
-        help="least-squares, logistic, a TOML file, or file.py:function.",
+        help=f"{', '.join(PROBLEMS)}, a TOML file, or file.py:function.",
         autocompletion=lambda incomplete: [name for name in PROBLEMS if name.startswith(incomplete)],
     ),
 ]
@@ -168,6 +168,10 @@ COMMANDS: dict[Callable[..., Any], str] = {
         resolvent run experiment.toml --set scheme.eta=1e-4
 
         resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
+
+        resolvent run mnist --preset quick --algorithm fedavg --batch 20 --local-steps 2 --lr 0.05
+
+        The last is FedAvg as it is usually run: --local-steps epochs of minibatches with the step --lr.
 
         """
     + ALGORITHMS,

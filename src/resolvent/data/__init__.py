@@ -2,6 +2,7 @@
 
 from resolvent.data.images import Images, cifar10, fashion_mnist, mnist, normalised
 from resolvent.data.partition import counts, split, splits
+from resolvent.data.samples import hospitals
 from resolvent.data.tables import Table, read, signs, stem
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "cifar10",
     "counts",
     "fashion_mnist",
+    "hospitals",
     "mnist",
     "normalised",
     "read",

@@ -65,11 +65,11 @@ def _mirror(url: str, which: Original, folder: Path, bench: Path) -> None:
         for name in layout.files:
             packed = f"{name}.gz"
             if not (folder / packed).exists():
-                _download(url + packed, bench / packed, f"{which.title}: {packed}")
+                download(url + packed, bench / packed, f"{which.title}: {packed}")
                 _store(packed, (bench / packed).read_bytes(), layout, folder, bench)
     else:
         archive = bench / PurePosixPath(urlsplit(url).path).name
-        _download(url, archive, f"{which.title}: {archive.name}")
+        download(url, archive, f"{which.title}: {archive.name}")
         _unpack(archive, members, layout, folder, bench)
 
 
@@ -124,7 +124,7 @@ def _store(name: str, raw: bytes, layout: FileLayout, folder: Path, bench: Path)
         raise Unavailable(f"{folder / name} cannot be written ({error.strerror})") from error
 
 
-def _download(url: str, path: Path, title: str) -> None:
+def download(url: str, path: Path, title: str) -> None:
     request = Request(url, headers={"User-Agent": "resolvent"})
     try:
         with urlopen(request, timeout=TIMEOUT) as response, path.open("wb") as file:

@@ -57,3 +57,10 @@ def best(problem: Problem) -> Operator:
     if "hessian" in problem.offers:
         return NewtonProx()
     return ExactProx() if "prox" in problem.offers else GradientProx()
+
+
+def exact_names(problem: Problem | None) -> list[str]:
+    """The operators by which users of this problem can compute their prox exactly; a network has none."""
+    offers = getattr(problem, "offers", None)
+    kinds = (ExactProx(), NewtonProx())
+    return [f"rs.{type(kind).__name__}" for kind in kinds if offers is None or kind.needs <= offers]

@@ -10,6 +10,7 @@ from resolvent.paper.conduct import Made
 from resolvent.paper.figure import Panel, PanelLine
 from resolvent.paper.results import Results
 from resolvent.report.curves import colour_of as algorithm_colour
+from resolvent.report.figures import DPI, symbols, width
 from resolvent.runs.durable import storing
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ LIFT, SLIGHT = 1e3, 2.0
 """How far above the start a line that runs away is still shown; of networks' losses."""
 
 
-def picture(made: Made, folder: Path, dpi: int = 110, note: str = "") -> Path | None:
+def picture(made: Made, folder: Path, dpi: int = DPI, note: str = "") -> Path | None:
     """The panel as a PNG file, with a note under its title; None where there is nothing to draw."""
     panel, results = made.panel, made.results
     if results is None or panel.table is not None:
@@ -38,7 +39,9 @@ def picture(made: Made, folder: Path, dpi: int = 110, note: str = "") -> Path | 
     axis.set_title(f"{panel.title}\n{note}" if note else panel.title, fontsize=10, loc="left")
     handles, labels = _legend(axis, panel)
     if handles:
-        figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside right upper")
+        figure.legend(
+            handles, [symbols(label) for label in labels], frameon=False, fontsize=8, loc="outside right upper"
+        )
     path = folder / f"{made.figure.name}-{panel.key}.png"
     try:
         with storing(path, "name another folder with --out"):
@@ -60,13 +63,14 @@ def curves(axis: Axes, panel: Panel, results: Results) -> None:
     from matplotlib.ticker import MaxNLocator
 
     tops = []
-    for line in results.shown():
+    lines = list(results.shown())
+    for place, line in enumerate(lines):
         values = results.series(line.label)
         tops.append(float(values.iloc[0]))
         shown = values[(values > 0) & (values < float("inf"))] if panel.logy else values
         if panel.bottom is not None:
             shown = shown.clip(lower=panel.bottom)
-        style: dict[str, Any] = {"color": colour_of(line), "ls": line.style, "lw": 1.0 if line.ours else 1.5}
+        style: dict[str, Any] = {"color": colour_of(line), "ls": line.style, "lw": width(place, len(lines))}
         axis.plot(shown.index, shown, label=line.label, **style)
         if panel.bands and len(results[line.label]) > 1:
             column = results.column(line.label)

@@ -22,6 +22,9 @@ AVERAGED = {"average_gap": "gap", "average_value": "value"}
 QUIET = {"run": ("seed", "threads"), "problem": ("seed", "sha256"), "store": None}
 """Settings that do not tell curves apart: sections, or some of their keys."""
 
+UNSAID = {("scheme", "algorithm"), ("anderson", "on"), ("problem", "name"), ("problem", "data")}
+"""Settings that titles tell already."""
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -78,6 +81,28 @@ def curves(runs: Iterable[Folder]) -> list[Curve]:
         Curve(tuple(group), label, colour, memories.index(_memory(group[0])))
         for group, label, colour in zip(ordered, named, _colours(first), strict=True)
     ]
+
+
+def by_problem(runs: Iterable[Folder]) -> dict[str, list[Curve]]:
+    """The curves of each problem, under its name and, where others share that, what sets it apart from them."""
+    groups: dict[str, list[Folder]] = defaultdict(list)
+    for run in runs:
+        groups[json.dumps(telling(run.config)["problem"], sort_keys=True)].append(run)
+    problems = [json.loads(key) for key in groups]
+    alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for problem in problems:
+        alike[_problem_name(problem)].append({"problem": problem})
+    headings = [
+        _label(name, {"problem": problem}, _different(alike[name]))
+        for problem, name in ((problem, _problem_name(problem)) for problem in problems)
+    ]
+    return {heading: curves(group) for heading, group in zip(headings, groups.values(), strict=True)}
+
+
+def _problem_name(problem: dict[str, Any]) -> str:
+    """What a problem is called in headings: logistic, or "logistic on hospitals.csv"."""
+    name = str(problem["name"]).rpartition("/")[2]
+    return f"{name} on {str(problem['data']).rpartition('/')[2]}" if problem.get("data") else name
 
 
 def labels(titles: Sequence[str], configs: Sequence[dict[str, Any]]) -> list[str]:
@@ -161,7 +186,7 @@ def _different(trees: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     shown = []
     for name, key in keys:
         values = {json.dumps(tree.get(name, {}).get(key)) for tree in trees}
-        if len(values) > 1 and (name, key) not in (("scheme", "algorithm"), ("anderson", "on")):
+        if len(values) > 1 and (name, key) not in UNSAID:
             shown.append((name, key))
     return shown
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,21 +17,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AXES = {"round": "round", "seconds": "seconds", "bytes": "bytes communicated"}
-NAMES = {"gap": "f(w) - f*", "value": "f(w)"}
+NAMES = {"gap": r"$f(w) - f^\ast$", "value": r"$f(w)$"}
 DASHES = ("-", "--", "-.", ":")
+MARKERS = "osD^vPX*<>"
+DPI = 150
+THICK, THIN = 3.0, 1.3
+"""Widths of the first and of the last curve, which lies on top: what it covers shows on both sides."""
+SYMBOLS = ((r"\beta(?= = )", "η"), (r"\bsteps(?= = )", "k"), (r"\bR_H (?=[GP]\b)", r"$R_H\\,$"))
+"""Names in labels and the symbols of the paper for them."""
 PARTED = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#6B4C9A", "#999999", "#333333")
 
 
 def draw(curves: Sequence[Curve], path: Path, title: str = "", y: str | None = None, xs: Sequence[str] = ()) -> Path:
     """One panel for each of `xs` (round, seconds, bytes); dashed where accelerated; seeds as bands. PNG or SVG."""
-    xs = list(xs) or list(AXES)
     shown = [curve for curve in curves if curve.frames]
+    xs = list(xs) or telling_axes(shown)
     y = y or (measure(shown[0].frames[0]) if shown else "value")
     figure, axes = _figure(len(xs))
     log = logarithmic(shown, y)
     for axis, x in zip(axes, xs, strict=True):
-        for curve in shown:
-            _curve(axis, curve, x, y, log)
+        for place, curve in enumerate(shown):
+            _curve(axis, curve, x, y, log, _style(curve, place, shown))
         axis.set(xlabel=AXES.get(x, x), yscale="log" if log else "linear", xscale="log" if shown else "linear")
         axis.grid(alpha=0.25)
         _ticks(axis)
@@ -42,19 +49,52 @@ def draw(curves: Sequence[Curve], path: Path, title: str = "", y: str | None = N
     return _save(figure, path)
 
 
+def telling_axes(curves: Sequence[Curve]) -> list[str]:
+    """The axes that show something of their own: bytes do where rounds of some curves cost more than others'."""
+    prices = {float(p) for curve in curves for frame in curve.frames for p in (frame["bytes"] / frame["round"]).round()}
+    return [x for x in AXES if x != "bytes" or len(prices) > 1]
+
+
+def symbols(label: str) -> str:
+    """A label with the paper's symbols: η for eta, k for local steps, and R_H as mathematics."""
+    label = plain(label)
+    for name, symbol in SYMBOLS:
+        label = re.sub(name, symbol, label)
+    return label
+
+
 def plain(text: str) -> str:
     """Text with its dollar signs escaped: Matplotlib would set what lies between two of them as mathematics."""
     return text.replace("$", r"\$")
 
 
-def _curve(axis: Axes, curve: Curve, x: str, y: str, log: bool) -> None:
+def _curve(axis: Axes, curve: Curve, x: str, y: str, log: bool, style: dict[str, Any]) -> None:
     xs, ys = curve.over(x, y)
     shown = ys["median"] > 0 if log else ys["median"].notna()
-    style: dict[str, Any] = {"color": curve.colour, "lw": 1.6, "ls": DASHES[curve.dash % len(DASHES)]}
-    axis.plot(xs[shown], ys["median"][shown], label=plain(curve.label), **style)
+    axis.plot(xs[shown], ys["median"][shown], label=symbols(curve.label), **style)
     if len(curve.frames) > 1:
         low = ys["least"].clip(lower=1e-300 if log else None)
         axis.fill_between(xs[shown], low[shown], ys["most"][shown], color=curve.colour, alpha=0.2, lw=0)
+
+
+def _style(curve: Curve, place: int, curves: Sequence[Curve]) -> dict[str, Any]:
+    """A marker for each colour, and widths and places of marks that keep curves apart which lie on each other."""
+    colours = list(dict.fromkeys(each.colour for each in curves))
+    last = max(len(curves) - 1, 1)
+    return {
+        "color": curve.colour,
+        "ls": DASHES[curve.dash % len(DASHES)],
+        "lw": width(place, len(curves)),
+        "marker": MARKERS[colours.index(curve.colour) % len(MARKERS)],
+        "ms": 4.5,
+        "mew": 0,
+        "markevery": (0.03 + 0.12 * place / last, 0.14),  # in diagonals of the picture: the first mark, and between two
+    }
+
+
+def width(place: int, many: int) -> float:
+    """Of the curve drawn at this place: what lies under later ones shows on both of their sides."""
+    return THICK - (THICK - THIN) * place / max(many - 1, 1)
 
 
 def _ticks(axis: Axes) -> None:
@@ -107,7 +147,7 @@ def _save(figure: Figure, path: Path) -> Path:
     try:
         with storing(path, "name another place for it"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=130)
+            figure.savefig(path, dpi=DPI)
     finally:
         plt.close(figure)
     return path

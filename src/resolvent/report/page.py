@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -19,27 +19,52 @@ from resolvent.runs.durable import storing
 XS = {"round": "round", "seconds": "seconds", "bytes": "bytes communicated"}
 NOT_Y = {"round", "seconds", "bytes", "bytes_up", "bytes_down", "participants"}
 DASHES = ("solid", "dash", "dashdot", "dot")
+SECTION = Template("""<section>
+$heading
+<div>
+  <label>show <select class="y"></select></label>
+  <label>against <select class="x"></select></label>
+  <label><input type="checkbox" class="logx"> logarithmic</label>
+</div>
+<div class="plot"></div>
+<div class="scroll">$table</div>
+<p>$note</p>
+$partition
+<h2>What each solves</h2>
+$explanations
+</section>
+""")
 
 
-def page(curves: Sequence[Curve], path: Path, title: str) -> Path:
-    """Write the page; it needs no network and no other file."""
+def page(sections: Sequence[Curve] | Mapping[str, Sequence[Curve]], path: Path, title: str) -> Path:
+    """Write the page, of some curves or of several sections under headings; it needs no network and no other file."""
     template = Template(resources.files("resolvent.report").joinpath("page.html").read_text(encoding="utf-8"))
-    first = curves[0].first
+    parts = sections if isinstance(sections, Mapping) else {"": sections}
+    curves = [curve for those in parts.values() for curve in those]
     filled = template.substitute(
         title=html.escape(title),
         plotly=_plotly(),
-        data=json.dumps(_data(curves)).replace("<", "\\u003c"),
-        table=_table(summary(curves)),
-        note=html.escape(NOTE),
-        partition="" if not first.about["problem"]["partition"] else _partition(first.about["problem"]["partition"]),
-        explanations=_explanations(curves),
+        data=json.dumps([_data(those) for those in parts.values()]).replace("<", "\\u003c"),
+        sections="".join(_section(name if len(parts) > 1 else "", those) for name, those in parts.items()),
         configs="".join(_fold(curve.label, (curve.first.path / "config.toml").read_text("utf-8")) for curve in curves),
-        environment=html.escape(json.dumps(first.about["environment"], indent=2)),
+        environment=html.escape(json.dumps(curves[0].first.about["environment"], indent=2)),
     )
     with storing(path, "name another place for it"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(filled, encoding="utf-8")
     return path
+
+
+def _section(heading: str, curves: Sequence[Curve]) -> str:
+    """Curves, table and words of one problem; without a heading where there is only one."""
+    partition = curves[0].first.about["problem"]["partition"]
+    return SECTION.substitute(
+        heading=f"<h2>{html.escape(heading)}</h2>" if heading else "",
+        table=_table(summary(curves)),
+        note=html.escape(NOTE),
+        partition=_partition(partition) if partition else "",
+        explanations=_explanations(curves),
+    )
 
 
 def _plotly() -> str:

@@ -30,6 +30,24 @@ def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     return [_row(curve, limits[apart_from_anderson(curve.first)]) for curve in curves]
 
 
+def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The best first: by the final measure, in the median over seeds; what diverged or measured nothing comes last."""
+
+    def place(row: dict[str, Any]) -> tuple[bool, float]:
+        failed = "diverged" in row["status"] or math.isnan(row["final"])
+        return failed, math.inf if math.isnan(row["final"]) else row["final"]
+
+    return sorted(rows, key=place)
+
+
+def best(rows: Sequence[dict[str, Any]]) -> str | None:
+    """The first of ranked rows in words; None where none has a result, or they measure different things."""
+    first = rows[0]
+    if len({row["measure"] for row in rows}) > 1 or "diverged" in first["status"] or math.isnan(first["final"]):
+        return None
+    return f"{first['curve']} (final {first['measure']} {first['final']:.3g})"
+
+
 def columns(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """What people see of a summary: keys and headings. The spread is left out where there is none."""
     measures = {row["measure"] for row in rows}

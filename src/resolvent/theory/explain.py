@@ -13,6 +13,7 @@ from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import as_scheme
+from resolvent.local.choice import exact_names
 from resolvent.local.law import NEITHER, ORIGINAL, REGULARISED, UNKNOWN, Target
 from resolvent.problems.problem import Problem
 from resolvent.theory.convergence import averaged, contracts, largest_step, promise
@@ -165,8 +166,11 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
     elif not aim.exactly:
         words = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
         words += f" ({_off(aim)})" if _off(aim) else ""
-        advice = "take more local steps, all rows per step, or rs.ExactProx or rs.NewtonProx"
-        yield Finding(SolvesAnotherProblem, words, advice)
+        yield Finding(
+            SolvesAnotherProblem,
+            words,
+            _listed("take more local steps", "all rows per step", *exact_names(setting.problem)),
+        )
 
 
 def _regularised(setting: Setting, aim: Target) -> str:
@@ -191,7 +195,15 @@ def _advice(setting: Setting, aim: Target) -> str | None:
     """What to do where local steps are to blame; None where they are not."""
     if math.isfinite(aim.error) and aim.error == 0:
         return "take batches of all rows, or a prox" if len(setting.steps) > 1 else None
-    return "take smaller local steps" if setting.forward else "take more local steps, another lr, or rs.NewtonProx"
+    return (
+        "take smaller local steps"
+        if setting.forward
+        else _listed("take more local steps", "another lr", *exact_names(setting.problem)[-1:])
+    )
+
+
+def _listed(*parts: str) -> str:
+    return " or ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 def _convergence(setting: Setting) -> Iterator[Finding]:
@@ -241,7 +253,7 @@ def _step_sizes(setting: Setting) -> Iterator[Finding]:
         top = 2 / (float(problem.lipschitz.max()) + 1 / eta)
         if lr > top:
             words = f"lr = {lr:g} is above 2/(L + 1/eta) = {top:.3g}, where the prox's steps may diverge"
-            yield Finding(MayNotConverge, words, f"take lr < {top:.3g}, or rs.NewtonProx")
+            yield Finding(MayNotConverge, words, _listed(f"take lr < {top:.3g}", *exact_names(setting.problem)[-1:]))
 
 
 def _acceleration(setting: Setting) -> Iterator[Finding]:

@@ -1,0 +1,72 @@
+"""The command that gets data to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from resolvent import config as configs
+from resolvent import data as sets
+from resolvent.cli import output
+from resolvent.cli.output import Format, say
+from resolvent.cli.running import Form
+from resolvent.data import samples
+from resolvent.errors import InputError
+
+IMAGES = {"mnist": sets.mnist, "fashion-mnist": sets.fashion_mnist, "cifar10": sets.cifar10}
+HOSPITALS = "hospitals"
+ABOUT = {
+    HOSPITALS: "900 patients of five hospitals, made up: a table to try things with",
+    **{name: which.about for name, which in samples.SAMPLES.items()},
+    "mnist": "70,000 handwritten digits of 28 x 28 pixels",
+    "fashion-mnist": "70,000 pieces of clothing of 28 x 28 pixels",
+    "cifar10": "60,000 photographs of ten kinds of things, 32 x 32 pixels in colour",
+}
+"""Every set that can be had."""
+
+
+def data(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Without it: a list of the sets.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where to write a table.")] = None,
+    form: Form = Format.table,
+) -> None:
+    """Get a data set: a made-up table of five hospitals, a LIBSVM set, or images (which go to the cache)."""
+    if name is None:
+        output.rows([{"set": known, "what": about} for known, about in ABOUT.items()], form)
+        return
+    known = configs.alike(name)
+    if known not in ABOUT:
+        raise InputError(f"there is no data set {name!r}{configs.nearest(known, ABOUT)}")
+    if known in IMAGES:
+        if to is not None:
+            raise InputError(f"--to is {to}, but {known} goes to the cache, where runs find it; leave --to out")
+        images = IMAGES[known]()
+        output.pairs({"set": known, "images": len(images.y_train) + len(images.y_test)}, form)
+        return
+    path = to or Path(f"{known}.csv" if known == HOSPITALS else f"{known}.gz")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if known == HOSPITALS:
+            path.write_text(samples.hospitals().to_csv(index=False), encoding="utf-8")
+        else:
+            samples.sample(known, path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror or error}); name another file with --to") from None
+    output.pairs({"set": known, "file": str(path)}, form)
+    if form is Format.table:
+        problem = "--user-column hospital --target ill" if known == HOSPITALS else "--users 20"
+        say(f"next: resolvent run logistic --data {path} {problem}")
+
+
+COMMANDS: dict[Callable[..., Any], str] = {
+    data: """Examples:
+
+        resolvent data
+
+        resolvent data hospitals --to patients.csv
+
+        resolvent data a9a""",
+}
