@@ -58,7 +58,7 @@ def launch(ranks: int, *jobs: str) -> list[dict[str, Any]]:
         started = [subprocess.Popen(command, env=os.environ | more | {"RANK": str(k)}) for k in range(ranks)]
         try:
             for process in started:
-                process.wait(150)
+                process.wait(400)
         finally:
             for process in started:
                 process.kill()

@@ -47,6 +47,11 @@ def join(timeout: float = TIMEOUT) -> Group:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
         atexit.register(_close)
+    elif "cpu" not in str(dist.get_backend_config()):
+        raise InputError(
+            f"the process group has the backend {dist.get_backend()} alone, but ranks also exchange numbers that are "
+            'on no GPU; open it with init_process_group("cpu:gloo,cuda:nccl")'
+        )
     return Group()
 
 
