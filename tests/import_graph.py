@@ -84,7 +84,8 @@ INSIDE: dict[str, list[set[str]]] = {
     "engines": [
         {"facts", "delayed", "process_group", "interrupts", "figures"},
         {"in_process", "joining"},
-        {"debug", "all_reduce"},
+        {"debug", "rank"},
+        {"all_reduce"},
     ],
     "solving": [{"stopping", "history", "divergence", "progress", "run", "described"}, {"monitor"}, {"solve"}],
 }

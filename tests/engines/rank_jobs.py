@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import resolvent as rs
 from engines.cases import CASES, SCHEMES, built
 from engines.contract import assert_same_trajectory, check, trajectory
-from resolvent.engines.all_reduce import RankEngine
 from resolvent.engines.process_group import join
+from resolvent.engines.rank import RankEngine
 from resolvent.errors import BlewUp
 from resolvent.iteration import checkpoint
 
