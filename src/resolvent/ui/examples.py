@@ -90,7 +90,7 @@ def _lasso(s: Sizes) -> Any:
     w = np.where(np.arange(s.dim) % 3 == 0, 1.0, 0.0) + s.heterogeneity * rng.standard_normal((s.users, 1, s.dim))
     A = rng.standard_normal((s.users, ROWS, s.dim))
     b = (A * w).sum(2) + 0.5 * rng.standard_normal((s.users, ROWS))
-    return rs.LeastSquares(A, b, penalty=rs.L1(s.penalty))  # type: ignore[call-arg]
+    return rs.LeastSquares(A, b, penalty=rs.L1(s.penalty))
 
 
 def _lasso_lines(s: Sizes) -> list[str]:
