@@ -61,8 +61,8 @@ def own_users(kind: str) -> None:
     whole = built("logistic")
     here = mine(whole.users)
     sizes = whole.sizes.double()
-    weights = {"given": whole.weights[here].tolist(), "rows": "rows", "equal": None}[kind]
-    lam = {"given": whole.weights, "rows": sizes / sizes.sum(), "equal": torch.full_like(sizes, 0.2)}[kind]
+    weights = {"given": whole.weights[here].tolist(), "users": "users", "equal": None}[kind]
+    lam = {"given": whole.weights, "users": (1 / sizes) / (1 / sizes).sum(), "equal": torch.full_like(sizes, 0.2)}[kind]
     A, b = zip(*(whole.rows.one(i) for i in range(whole.users)), strict=True)
     more: dict[str, Any] = {"anderson": 2, "participation": rs.FixedSize(2)}
     expected = trajectory(rs.Logistic(list(A), list(b), reg=0.1, weights=lam), rs.fedpi("auto"), **more)

@@ -71,7 +71,7 @@ def results(ranks: int) -> list[dict[str, Any]]:
     """Importing torch takes seconds: all jobs of one number of ranks share the processes."""
     jobs = [f"contract:{case}" for case in PARTS[ranks]]
     jobs += [f"network:{kind}" for kind in NETWORKS[ranks]]
-    jobs += [f"own_users:{kind}" for kind in ("given", "rows", "equal")[ranks - 2 :: 2]]
+    jobs += [f"own_users:{kind}" for kind in ("given", "users", "equal")[ranks - 2 :: 2]]
     if ranks == 2:
         jobs += [*TOGETHER, "user_code_fails", "answer_not_finite", *(f"refused:{what}" for what in REFUSED)]
     return launch(ranks, *jobs, "callback_fails_on_one_rank")
@@ -96,7 +96,7 @@ def test_networks_compute_what_one_process_does(ranks: int, kind: str) -> None:
     of(ranks, f"network:{kind}")
 
 
-@pytest.mark.parametrize(("ranks", "kind"), [(2, "given"), (2, "equal"), (3, "rows")])
+@pytest.mark.parametrize(("ranks", "kind"), [(2, "given"), (2, "equal"), (3, "users")])
 def test_every_rank_may_bring_its_own_users(ranks: int, kind: str) -> None:
     of(ranks, f"own_users:{kind}")
 
