@@ -34,6 +34,10 @@ LIGHT = {"torch", "numpy", PACKAGE}
 HEAVY_AT_TOP: dict[str, set[str]] = {
     "cli": {"typer"},
     "sklearn": {"sklearn"},
+    "networks.stacked.triton_channels": {"triton"},
+    "ui.api": {"fastapi"},
+    "ui.models": {"pydantic"},
+    "ui.server": {"fastapi"},
     "networks.stacked.triton_kernels": {"triton"},
     "networks.stacked.cpu_loops": {"numba"},
 }

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import resolvent as rs
-from resolvent.local.descent import batches
+from resolvent import randomness
+from resolvent.local.descent import batches, shuffled, shuffled_on
 from resolvent.randomness import BATCHES, PRESENCE, STEPS, uniforms, words
 
 DRAWS = 20_000
@@ -251,3 +254,24 @@ def test_a_users_shuffle_does_not_depend_on_the_others() -> None:
     alone = next(passes([8], 3, rounds=1, who=[1]))
     assert alone[0] == together[1]
     assert next(passes([8], 3, rounds=1, who=[2]))[0] != together[1]
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.integers(0, 2**62),
+    st.integers(0, 10**6),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+def test_shuffles_on_a_device_are_those_of_the_cpu(sizes: list[int], seed: int, t: int, several: bool) -> None:
+    """torch's signed integers give the same order as NumPy's unsigned ones."""
+    count = np.array(sizes)[:, None]
+    real = np.arange(count.max()) < count
+    seeds = np.arange(len(sizes))[:, None] + seed if several else seed
+    begun = randomness.folded(seeds, randomness.BATCHES, t, 3, np.arange(len(sizes))[:, None])
+    here, there = shuffled(begun, real), shuffled_on(torch.device("cpu"), begun, real)
+    assert torch.equal(here, there)
+    for i, n in enumerate(sizes):
+        own = int(np.ravel(seeds)[i % np.size(seeds)])
+        keys = randomness.words(own, randomness.BATCHES, t, 3, i, np.arange(n)).tolist()
+        assert here[i, :n].tolist() == sorted(range(n), key=keys.__getitem__)

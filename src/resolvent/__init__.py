@@ -34,10 +34,11 @@ from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.huber import Huber
 from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.linear_sets import AffineSet, Halfspace, ObtuseCone
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
 from resolvent.problems.quantile import Quantile
-from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
+from resolvent.problems.sets import Ball, Box, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.problems.simplex import Simplex
 from resolvent.problems.softmax.model import Softmax
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
     from resolvent.report.plotting import plot
+    from resolvent.solving.seeds import solve_seeds
 
 __version__ = "0.1.0"
 
@@ -122,6 +124,7 @@ __all__ = [
     "reflect_prox",
     "schedules",
     "solve",
+    "solve_seeds",
     "theory",
 ]
 
@@ -146,4 +149,8 @@ def __getattr__(name: str) -> Any:
         from resolvent.networks import models
 
         return models
+    if name == "solve_seeds":
+        from resolvent.solving.seeds import solve_seeds
+
+        return solve_seeds
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,14 @@ from urllib.parse import unquote, urlsplit
 NAME = "resolvent"
 
 
+def version() -> str:
+    """The version of this package; nothing from a checkout that is not installed."""
+    try:
+        return metadata.version(NAME)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def install(extra: str) -> str:
     """The command that adds what an extra of this package needs, as this package itself was installed.
 
@@ -33,4 +41,7 @@ FALLBACK = {
     "parquet": ("pyarrow",),
     "tensorboard": ("tensorboard",),
     "fast": ("numba",),
+    "onnx": ("onnx", "onnxscript"),
+    "flower": ("'flwr==1.41.*'", "cryptography"),
+    "ui": ("fastapi", "uvicorn", "matplotlib", "plotly", "pyarrow"),
 }

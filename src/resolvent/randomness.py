@@ -15,9 +15,13 @@ PRESENCE, BATCHES, STEPS, PARTITION, SPLITS, SPEEDS, DELAYS = 1, 2, 3, 4, 5, 6, 
 """Purposes: who takes part, how rows are shuffled, anything a local step draws, who holds which rows, and for what; how
 fast a user is, and how long one answer takes it."""
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+GOLDEN = 0x9E3779B97F4A7C15
+ROUNDS, LAST_SHIFT = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31
+"""The hash's constants: shifts and factors."""
+
+_GOLDEN, _S11 = np.uint64(GOLDEN), np.uint64(11)
+_M1, _M2 = (np.uint64(factor) for _, factor in ROUNDS)
+_S30, _S27, _S31 = (np.uint64(shift) for shift in (*(shift for shift, _ in ROUNDS), LAST_SHIFT))
 
 
 def _mix(x: Words) -> Words:
@@ -26,14 +30,26 @@ def _mix(x: Words) -> Words:
     return x ^ (x >> _S31)
 
 
-def words(*coordinates: int | NDArray[np.int64]) -> Words:
-    """64 random bits for each point of the broadcast coordinates."""
+def folded(*coordinates: int | NDArray[np.int64]) -> Words:
+    """The hash of coordinates that more may follow."""
     with np.errstate(over="ignore"):
         state = np.zeros(1, dtype=np.uint64)
         for c in coordinates:
             word = np.asarray(c, dtype=np.int64).astype(np.uint64)
             state = _mix((state ^ word) + _GOLDEN)
-        return _mix(state)
+        return state
+
+
+def finished(state: Words, last: NDArray[np.int64]) -> Words:
+    """The words of coordinates that were folded, and one more."""
+    with np.errstate(over="ignore"):
+        return _mix(_mix((state ^ last.astype(np.uint64)) + _GOLDEN))
+
+
+def words(*coordinates: int | NDArray[np.int64]) -> Words:
+    """64 random bits for each point of the broadcast coordinates."""
+    with np.errstate(over="ignore"):
+        return _mix(folded(*coordinates))
 
 
 def uniforms(*coordinates: int | NDArray[np.int64]) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -12,26 +12,27 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from engines.cases import CASES, PARTICIPATIONS, PROBLEMS, SCHEMES, built
 from engines.contract import (
-    CASES,
     ENGINES,
-    PARTICIPATIONS,
-    PROBLEMS,
     ROUNDS,
-    SCHEMES,
+    Trajectory,
     assert_same_trajectory,
+    check,
     opened,
     opened_for,
     trajectory,
 )
+from resolvent.engines.in_process import InProcess
 from resolvent.errors import BadAnswer
 from resolvent.iteration import checkpoint
-from resolvent.iteration.engine import Ask, Engine
+from resolvent.iteration.engine import Answers, Ask, Engine, Memory
+from resolvent.iteration.table import TABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
 every_engine = pytest.mark.parametrize("name", ENGINES)
-problems = {name: cache(build) for name, build in PROBLEMS.items()}
+problems: dict[str, Callable[[], Any]] = {name: partial(built, name) for name in PROBLEMS}
 problems["custom"] = cache(lambda: rs.Custom(5, 2, prox=lambda U, eta: U / (1 + eta), weights=[1, 2, 3, 1, 0.5]))
 
 SUBSETS = {"everyone": None, "some": [1, 4], "one": [2], "in_another_order": [4, 0, 3]}
@@ -283,7 +284,7 @@ def test_measure_says_nan_where_nothing_is_known(name: str) -> None:
 
 
 @cache
-def reference(problem: str, scheme: str, participation: str) -> tuple[list[Tensor], Any]:
+def reference(problem: str, scheme: str, participation: str) -> Trajectory:
     return trajectory(problems[problem](), SCHEMES[scheme], participation=PARTICIPATIONS[participation])
 
 
@@ -301,10 +302,7 @@ def test_every_scheme_takes_the_same_way(name: str, problem: str, scheme: str, p
 @every_engine
 @pytest.mark.parametrize("case", CASES)
 def test_every_option_takes_the_same_way(name: str, case: str) -> None:
-    problem, scheme, more = CASES[case]
-    with opened_for(name, problems[problem](), scheme) as engine:
-        found = trajectory(problems[problem](), scheme, engine=engine, **more)
-    assert_same_trajectory(found, trajectory(problems[problem](), scheme, **more))
+    check(ENGINES[name], case)
 
 
 @every_engine
@@ -313,13 +311,64 @@ def test_every_option_takes_the_same_way(name: str, case: str) -> None:
 def test_a_fresh_engine_goes_on_from_a_state(name: str, scheme: rs.Scheme, participation: Any) -> None:
     """Nothing that a round needs from the past may live in the engine alone: here it is Newton's memory."""
     users, more = problems["logistic"](), {"participation": participation}
-    points, table = trajectory(users, scheme, **more)
+    whole = trajectory(users, scheme, **more)
     with opened_for(name, users, scheme) as engine:
         half = rs.solve(users, scheme, rounds=6, seed=7, engine=engine, **more)
     state = checkpoint.unpack(*checkpoint.pack(half.state))
     with opened_for(name, users, scheme) as engine:
         rest = trajectory(users, scheme, rounds=ROUNDS - 6, start=state, engine=engine, **more)
-    assert_same_trajectory(rest, (points[6:], table[6:]))
+    assert_same_trajectory(rest, whole._replace(points=whole.points[6:], history=whole.history[6:]))
+
+
+# --- the contract itself ----------------------------------------------------------------------------------------------
+
+
+def test_the_cases_have_every_row_of_the_table() -> None:
+    assert {scheme.name for scheme in SCHEMES.values()} == {row.title for row in TABLE.values()}
+
+
+class Wrong(InProcess):
+    """An engine with one mistake, which the contract must see."""
+
+    def __init__(self, mistake: str, *given: Any) -> None:
+        super().__init__(*given)
+        self.mistake = mistake
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
+        if self.mistake == "last_round" and ask.t == ROUNDS - 1:
+            u = u + 1e-8
+        found = super().local(ask._replace(eta=0.1) if self.mistake == "eta" else ask, u, memory)
+        return found._replace(at=found.at + 1e-8) if self.mistake == "at" else found
+
+    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+        rows = z if who is None else z[who]
+        return rows.mean(0, keepdim=True) if self.mistake == "weights" else super().mean(z, who)
+
+    def gram(self, rows: Tensor) -> Tensor:
+        return super().gram(rows) * (1 + 1e-8 * (self.mistake == "gram"))
+
+    def measure(self, w: Tensor) -> dict[str, Tensor]:
+        found = super().measure(w)
+        return found | {"value": found["value"] + 1e-8} if self.mistake == "value" else found
+
+
+@pytest.mark.parametrize(
+    ("mistake", "case"),
+    [
+        ("weights", "fedpi-plain"),
+        ("weights", "fedprox-trace_hold"),
+        ("eta", "halving"),
+        ("at", "fedsplit-trace_hold"),
+        ("last_round", "fedsplit-stragglers"),
+        ("gram", "fedpi-plain"),
+        ("value", "fedrp-plain"),
+        ("last_round", "fedpi-anderson_on_u"),
+    ],
+)
+def test_an_engine_with_a_mistake_does_not_pass(mistake: str, case: str) -> None:
+    with pytest.raises(AssertionError, match=r"round|column"):
+        check(partial(Wrong, mistake), case)
+    check(partial(Wrong, "none"), case)
 
 
 # --- the debug engine ------------------------------------------------------------------------------------------------

@@ -15,11 +15,15 @@ from resolvent.cli import output
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import RUNS, Form, Out, RunName, run_names, sound
 from resolvent.errors import InputError, StorageError
+from resolvent.experiment import exporting, opening
+from resolvent.experiment.exporting import FORMS
 from resolvent.installed import install
 from resolvent.runs import Folder, checkpoints
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import model_of
 
+MODELS = tuple(form for form in FORMS if form != "json")
+"""Suffixes of files that hold a model; a .json file holds metrics."""
 RunNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[RUN]...", help="Runs; without any, all under --out.", autocompletion=run_names),
@@ -89,17 +93,21 @@ def report(
 
 def export(
     names: RunNames = None,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help=".csv, .tsv, .parquet, .json: metrics; .npz, "
-                                     ".safetensors: a run's model.")] = Path("metrics.csv"),
+    to: Annotated[Path, typer.Option("--to", metavar="FILE|FORM", help=".csv, .tsv, .parquet, .json: metrics; "
+                                     ".safetensors, .pt, .onnx, .npz: a run's model; or safetensors, pt, onnx, npz, "
+                                     "json alone: the model in a file named after its run.")] = Path("metrics.csv"),
     out: Out = RUNS,
     form: Form = Format.table,
 ) -> None:  # fmt: skip
-    """Write the metrics of runs, or a run's model, into one file."""
+    """Write the metrics of runs, or a run's model with all that it needs to predict, into one file."""
     chosen = _chosen(names, out)
+    model = to.suffix.removeprefix(".") in MODELS
+    if str(to) in FORMS:
+        _one(chosen, to)
+        to, model = Path(f"{chosen[0].id}.{to}"), True
     part = to.with_name(f".{to.name}.part{to.suffix}")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        model = to.suffix in (".npz", ".safetensors")
         content = _model(chosen, to) if model else _metrics(chosen, to)
         part.write_bytes(content)
         part.replace(to)
@@ -191,19 +199,18 @@ def _metrics(chosen: list[Folder], to: Path) -> bytes:
             return frame.to_parquet(index=False)
         except ImportError:
             raise InputError(f"Parquet needs pyarrow, which is not installed; {install('parquet')}") from None
-    raise InputError(f"--to is {to}, but .csv, .tsv, .json, .parquet, .npz or .safetensors is needed")
+    raise InputError(f"--to is {to}, but .csv, .tsv, .json, .parquet, .npz, .safetensors, .pt or .onnx is needed")
+
+
+def _one(chosen: list[Folder], to: Path) -> Folder:
+    if len(chosen) != 1:
+        raise InputError(f"--to {to} takes one run's model, but {len(chosen)} runs were named; name one")
+    return chosen[0]
 
 
 def _model(chosen: list[Folder], to: Path) -> bytes:
     """A run's model, as a file of this suffix; where the last checkpoint is damaged, that is said."""
-    import io
-
-    import numpy as np
-    from safetensors.torch import save
-
-    if len(chosen) != 1:
-        raise InputError(f"--to {to} takes one run's model, but {len(chosen)} runs were named; name one")
-    (run,) = chosen
+    run = _one(chosen, to)
     held, complaints = run.newest()
     if held is None:
         damaged = f": {complaints[0]}" if complaints else ""
@@ -216,12 +223,8 @@ def _model(chosen: list[Folder], to: Path) -> bytes:
         and end.get("checkpoint") not in (None, checkpoints.newest_name(run.checkpoints))
     ):
         say(f"checkpoint {end['checkpoint']} is missing: the model is that of round {held.round}")
-    model = model_of(held.state)
-    if to.suffix == ".safetensors":
-        return save({"model": model.clone()})
-    file = io.BytesIO()
-    np.savez(file, model=model.numpy())
-    return file.getvalue()
+    told = opening.description(run)
+    return exporting.encode(to.suffix.removeprefix("."), told, model_of(held.state), held.state.memory)
 
 
 def _packages() -> list[dict[str, Any]]:
@@ -277,7 +280,9 @@ COMMANDS: dict[Callable[..., Any], str] = {
 
         resolvent export --to metrics.parquet
 
-        resolvent export 1f2e --to model.safetensors""",
+        resolvent export 1f2e --to model.safetensors
+
+        resolvent export 1f2e --to onnx""",
     doctor: """Examples:
 
         resolvent doctor --format json""",

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import resolvent
-from resolvent.cli import getting, looking, many, output, reproducing, running
+from resolvent.cli import federate, getting, looking, many, output, reproducing, running, ui
 from resolvent.cli.output import ReaderLeft
 from resolvent.errors import BadAnswer, InputError, RoundFailed
 
@@ -48,9 +48,10 @@ def _options(
     """Options of every command."""
 
 
-for commands in (m.COMMANDS for m in (running, many, looking, getting, reproducing)):
+for commands in (m.COMMANDS for m in (running, many, looking, getting, reproducing, ui)):
     for command, words in commands.items():
         app.command(epilog=words)(command)
+app.add_typer(federate.app, name="federate")
 
 
 def main() -> None:

@@ -84,6 +84,7 @@ def sweep(
     options: Options,
     grid: Annotated[list[str], typer.Option(metavar="SECTION.KEY=A,B,..", help="Values of a key; repeatable.")],
     seeds: Annotated[int, typer.Option(help="How many seeds, counted from --seed.")] = 1,
+    together: Annotated[bool, typer.Option("--together", help="Run the seeds of a network as one batch.")] = False,
     out: Out = RUNS,
     form: Form = Format.table,
     quiet: Quiet = False,
@@ -94,6 +95,8 @@ def sweep(
     axes["run.seed"] = [first + k for k in range(whole(seeds, "seeds"))]
     title = f"{_called(problem, base)}: " + " x ".join(f"{key} ({len(values)})" for key, values in axes.items())
     configurations = _settled(list(_expand(base, axes)), make)
+    if together and not _seeds_together(configurations, out, quiet):
+        return CODES["interrupted"]
     return _many(configurations, make, title, out / f"sweep-{_called(problem, base)}", form, quiet, ranked=True)
 
 
@@ -215,6 +218,26 @@ def _many(
     return worst
 
 
+def _seeds_together(settled: dict[Config, str], out: Path, quiet: bool) -> bool:
+    """Run what is left of configurations that differ in their seed alone, one batch after the other."""
+    batches: dict[Any, list[Config]] = {}
+    for config in settled:
+        batches.setdefault(experiment.but_for_seed(config), []).append(config)
+    for batch in batches.values():
+        built = [experiment.build(config) for config in batch]
+        found = [experiment.find(each.fingerprint, out) for each in built]
+        left = [each for each, run in zip(built, found, strict=True) if run is None or run.end is None]
+        if len(left) < 2:
+            continue
+        if not quiet:
+            say(f"{left[0].name}: seeds {', '.join(str(each.config.run.seed) for each in left)} as one batch")
+        outcomes = experiment.run_together(left, out, False if quiet else None)
+        if any(outcome is not None and outcome.status == "interrupted" for outcome in outcomes):
+            say("interrupted: the same command goes on where it was left")
+            return False
+    return True
+
+
 def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Iterator[Outcome]:
     """Run what is not done yet and resume what was interrupted; runs of other processes come last, once they end."""
     labels = report.labels(list(settled.values()), [configs.plain(config) for config in settled])
@@ -257,5 +280,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
         resolvent compare my_task.py:task --settings fedavg:eta=0.05 --settings fedprox:eta=10,lr=0.1""",
     sweep: """Examples:
 
-        resolvent sweep logistic --grid scheme.eta=1e-3,1e-2,1e-1 --grid anderson.memory=0,2,10 --seeds 4""",
+        resolvent sweep logistic --grid scheme.eta=1e-3,1e-2,1e-1 --grid anderson.memory=0,2,10 --seeds 4
+
+        resolvent sweep mnist --grid scheme.eta=10,100 --seeds 4 --together""",
 }

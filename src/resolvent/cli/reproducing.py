@@ -38,6 +38,7 @@ def reproduce(
     only: Annotated[str, typer.Option(metavar="convex|networks", help="Leave the other panels out.")] = ALL,
     device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where networks are trained.")] = "cpu",
     seeds: Annotated[int | None, typer.Option(min=1, help="Run at most this many seeds.")] = None,
+    together: Annotated[bool, typer.Option("--together", help="Run the seeds of a network as one batch.")] = False,
     stored_only: Annotated[bool, typer.Option("--kept", help="Run nothing: draw and judge the stored runs.")] = False,
     verdicts: Annotated[Path | None, typer.Option("--verdicts", metavar="FILE.md",
                                                   help="Write the verdicts, with pictures beside them, too.")] = None,
@@ -60,7 +61,7 @@ def reproduce(
         refuse("--archive", archive, "it is for --scale paper: quick runs are made again soon enough")
     report.needed("matplotlib")
     chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]
-    store = RunIndex(out, scale, device, seeds)
+    store = RunIndex(out, scale, device, seeds, together)
     say(*(f"left out: {words}" for words in store.complaints))
     code = _make(chosen, store, stored_only, verdicts, form, quiet)
     if archive is not None and code == 0:

@@ -15,14 +15,14 @@ from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, confi
 from resolvent.cli.output import Format, say
 from resolvent.config.sections import PROBLEMS
 from resolvent.errors import InputError, refuse
-from resolvent.experiment.conduct import Outcome
+from resolvent.experiment.conduct import Outcome, check_made_here
 from resolvent.runs import Folder
 
 ProblemName = Annotated[
     str,
     typer.Argument(
         metavar="PROBLEM",
-        help=f"A file of data, {', '.join(PROBLEMS)}, a TOML file, or file.py:function.",
+        help=f"A file of data (CSV, Parquet, LIBSVM, npz), {', '.join(PROBLEMS)}, a TOML file, or file.py:function.",
         autocompletion=lambda incomplete: [name for name in PROBLEMS if name.startswith(incomplete)],
     ),
 ]
@@ -100,6 +100,7 @@ def fork(
     if options["preset"] is not None:
         refuse("--preset", options["preset"], "a fork has the settings of its run: change them with --set")
     source = runs.find(name, out)
+    check_made_here(source)
     base = {section: dict(keys) for section, keys in sound(source).config.items()}
     base["problem"].pop("sha256", None)  # the file as it is now
     config = configs.read(configs.with_values(base, assignments(options)))
@@ -139,11 +140,10 @@ def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, A
         about["coefficients"] = {str(name): value for name, value in coefficients.items()}
     say(*outcome.messages)
     output.pairs(about if form is not Format.table else {k: v for k, v in about.items() if v == v}, form)  # no NaN
-    if coefficients and (far := figures.get("gap", 0.0)) > FAR * abs(figures.get("value", 0.0)):
-        share = f"{far / abs(figures['value']):.2g} of its value"
-        say(
-            f"note: the objective is still {share} above its minimum; give more --rounds, --anderson 5 or --standardise"
-        )
+    far, value = figures.get("gap", 0.0), abs(figures.get("value", 0.0))
+    if coefficients and about["solves"] == "original" and far > FAR * value:
+        above = f"the objective is still {far / value:.2g} of its value above its minimum"
+        say(f"note: {above}; give more --rounds, --anderson 5 or --standardise")
     if coefficients and form is Format.table and not quiet:
         _show_coefficients(coefficients)
     if outcome.status == "interrupted" and not quiet:
@@ -184,8 +184,6 @@ COMMANDS: dict[Callable[..., Any], str] = {
         resolvent run experiment.toml --set scheme.eta=1e-4
 
         resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
-
-        resolvent run patients.csv --user-column hospital --target ill --drop id --test 0.2
 
         resolvent run mnist --preset quick --algorithm fedavg --batch 20 --local-steps 2 --lr 0.05
 

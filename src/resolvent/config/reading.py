@@ -25,6 +25,7 @@ from resolvent.config.sections import (
     PROBLEMS,
     SPELLINGS,
     Config,
+    FederationSection,
     LeastSquaresSection,
     OwnSection,
     TableSection,
@@ -178,6 +179,8 @@ def _problem(section: Mapping[str, Any]) -> type[Any]:
         return TableSection
     if alike(name) in FITTED and alike(name) not in PROBLEMS:
         refuse("problem.name", repr(name), "it is fitted to data of your own: name the file with --data")
+    if name == FederationSection.name:
+        return FederationSection
     if alike(name) not in PROBLEMS:
         raise InputError(f"there is no problem {name!r}{nearest(name, PROBLEMS)}")
     return PROBLEMS[alike(name)]

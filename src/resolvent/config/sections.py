@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from resolvent import engines
 from resolvent.data import dividing, fitted
+from resolvent.engines.flower.rule import Rule
 from resolvent.errors import refuse
 from resolvent.iteration import averaging, schedules
 from resolvent.iteration.anderson import Anderson
@@ -31,6 +32,7 @@ def _defaults(of: Callable[..., Any]) -> dict[str, Any]:
 
 SOLVE, ANDERSON, BERNOULLI = _defaults(solve), _defaults(Anderson), _defaults(Bernoulli)
 GRADIENT_STEPS, NEWTON_PROX = _defaults(GradientSteps), _defaults(NewtonProx)
+RULE = _defaults(Rule)
 MAKE_LEAST_SQUARES, MAKE_LOGISTIC = _defaults(make_least_squares), _defaults(make_logistic)
 SCHEDULES: dict[str, Callable[..., Any]] = {
     "constant": lambda eta, period: eta,
@@ -43,6 +45,8 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 """Schedules by name, made from eta and a period."""
 WRITTEN = {name: old for old, name in engines.SPELLINGS.items()}
 """Engines that configurations spell as the first ones did: fingerprints depend on it. Either spelling is read."""
+FLOWER = "flower"
+"""The engine of `resolvent federate`, which other commands cannot build."""
 ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
 SPELLINGS = {"run.engine": WRITTEN}
 """Other spellings of values, by key."""
@@ -60,7 +64,7 @@ if TYPE_CHECKING:
     WeightsName = str
 else:
     ScheduleName = Literal[tuple(SCHEDULES)]
-    EngineName = Literal[tuple(WRITTEN.get(name, name) for name in engines.ENGINES)]
+    EngineName = Literal[(*(WRITTEN.get(name, name) for name in engines.ENGINES), FLOWER)]
     AverageKind = Literal[averaging.KINDS]
     TableProblem = Literal[(AUTO, *fitted.KINDS)]
     WeightsName = Literal[WEIGHTS]
@@ -173,7 +177,30 @@ class OwnSection:
     """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
-ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection
+@dataclass(frozen=True)
+class FederationSection:
+    """Users on machines of their own, and when their rounds close: the section [federation] of `resolvent federate`."""
+
+    name: Literal["federation"] = "federation"
+    users: int = 3
+    weights: str = "pooled"
+    """"pooled": as if all rows lay in one place; "samples": by the nodes' numbers of rows; "equal"; or numbers by name,
+    "site-0=1, site-1=2"."""
+    close: float = RULE["close"]
+    """The share of those asked after whose answers a round closes."""
+    timeout: float = RULE["timeout"]
+    min_users: int = RULE["min_users"]
+    patience: float = RULE["patience"]
+    """Seconds to wait for `min_users` before the run stops, to be resumed."""
+    join: float = 600.0
+    """Seconds to wait for the users before the first round."""
+    max_norm: float | None = None
+    """The longest |p_i| that is believed; any finite one unless given."""
+    curvature: bool = False
+    """Whether an automatic eta may ask for users' gradients and Hessians."""
+
+
+ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection
 
 
 @dataclass(frozen=True)

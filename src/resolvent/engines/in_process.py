@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from resolvent.engines.facts import AllHere
 from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory
 from resolvent.iteration.penalties import penalty_of
 from resolvent.local.operators import Operator
+from resolvent.local.training import Trained
 from resolvent.problems.problem import Problem, objective, select
 
 WIDE = 1000
@@ -37,6 +39,16 @@ class InProcess(AllHere):
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
         p, spread, memory = self._bound.mean(ask, u, memory)
         return MeanAnswer(p, spread, memory, memory.get("error"))
+
+    def ask_elsewhere(self, answer: Callable[[Ask, Tensor, Memory], tuple[Tensor, Memory]]) -> None:
+        """Let something else compute what all users of a network answer."""
+        assert isinstance(self._bound, Trained)
+        self._bound.elsewhere = answer
+
+    def compute(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """What all users of a network answer, computed here."""
+        assert isinstance(self._bound, Trained)
+        return self._bound.compute(ask, u, memory)
 
     def every(self, flags: Tensor) -> bool:
         return bool(flags.all())

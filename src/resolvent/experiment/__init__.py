@@ -2,5 +2,16 @@
 
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.conduct import begin, begin_or_resume, find, fork, resume
+from resolvent.experiment.together import but_for_seed, run_together
 
-__all__ = ["Experiment", "begin", "begin_or_resume", "build", "find", "fork", "resume"]
+__all__ = [
+    "Experiment",
+    "begin",
+    "begin_or_resume",
+    "build",
+    "but_for_seed",
+    "find",
+    "fork",
+    "resume",
+    "run_together",
+]

@@ -15,6 +15,7 @@ from resolvent.config.sections import SCHEDULES, SchemeSection
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.tasks import Task, task, within
 from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.engine import Engine
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation, Stragglers
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.table import TABLE, named
@@ -37,6 +38,8 @@ class Experiment:
     anderson: Anderson
     participation: Participation
     stop: Stop | None
+    engine: Engine | None = None
+    """One that is there already, instead of the one that the configuration names."""
 
     @cached_property
     def explanation(self) -> Explanation:
@@ -70,7 +73,7 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         task=made,
         scheme=_scheme(resolved),
         anderson=anderson,
-        participation=_participation(resolved),
+        participation=participation_of(resolved),
         stop=stop,
     )
     check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed)
@@ -151,7 +154,8 @@ def _local(config: Config, forward: bool) -> Any:
         return GradientSteps(**descent) if forward else GradientProx(lr=at.lr, **descent)
 
 
-def _participation(config: Config) -> Participation:
+def participation_of(config: Config) -> Participation:
+    """Who takes part, as a configuration says."""
     p = config.participation
     kinds = [name for name in ("probability", "size", "stragglers") if getattr(p, name) is not None]
     if len(kinds) > 1:

@@ -55,25 +55,21 @@ def resume(folder: Folder, progress: bool | None = None, trusted: bool = False, 
 
     Code that a configuration names is called only if this user made the run, or has `trusted` it.
     """
-    if folder.about.get("made") == "python":
-        raise InputError(
-            f"run {folder.id} was saved from Python, where its problem is; go on with it there: "
-            "rs.open(folder).resume(problem, scheme, rounds=...)"
-        )
+    check_made_here(folder)
     with ExitStack() as stack:
         _lock(folder, stack)
         if rounds is not None:
             _extend(folder, rounds)
         if folder.end is not None:
             return _ended(folder)
-        _consent(folder, trusted)
+        consent(folder, trusted)
         return _resumed(folder, build(configs.read(folder.config)), stack, progress)
 
 
 def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
     """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
     if isinstance(config.problem, sections.OwnSection) and config.problem.name == folder.code:
-        _consent(folder, trusted)
+        consent(folder, trusted)
     if wrong := folder.damage():
         raise damaged(folder, wrong)
     held, complaints = folder.newest()
@@ -86,6 +82,15 @@ def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None
     start = Checkpoint(held.round, tensors, {"state": numbers, "metrics": 0})
     outcome = begin(experiment, out, progress, (folder, start))
     return replace(outcome, messages=(*complaints, *outcome.messages))
+
+
+def check_made_here(folder: Folder) -> None:
+    """Refuse to go on with a run whose problem only Python has."""
+    if folder.about.get("made") == "python":
+        raise InputError(
+            f"run {folder.id} was saved from Python, where its problem is; go on with it there: "
+            "rs.open(folder).resume(problem, scheme, rounds=...)"
+        )
 
 
 def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
@@ -214,7 +219,7 @@ def _lock(folder: Folder, stack: ExitStack) -> None:
     stack.enter_context(lock.held(folder.path))
 
 
-def _consent(folder: Folder, trusted: bool) -> None:
+def consent(folder: Folder, trusted: bool) -> None:
     """Refuse to call code that a folder from elsewhere names."""
     if folder.code and not trusted and not trust.sealed(folder.path):
         raise InputError(
@@ -305,7 +310,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             rounds=left,
             anderson=experiment.anderson,
             participation=experiment.participation,
-            engine=config.engine,
+            engine=experiment.engine or config.engine,
             seed=config.seed,
             start=recorder.state,
             stop=experiment.stop,

@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resolvent import config as configs
+from resolvent import engines
 from resolvent.errors import InputError, StorageError, refuse, whole
 from resolvent.experiment import conduct
+from resolvent.experiment.build import build
 from resolvent.iteration import checkpoint
+from resolvent.iteration.engine import Engine
+from resolvent.local import choice
 from resolvent.runs import Folder, damaged
 from resolvent.runs.recorder import monitored
 from resolvent.runs.saving import PERSONAL
@@ -29,7 +34,7 @@ def open_run(path: str | Path) -> Run:
     if (folder / "state.safetensors").is_file() and not (folder / "about.json").is_file():
         return _first_edition(folder)
     if not ((folder / "about.json").is_file() or (folder / "checkpoints").is_dir()):
-        refuse("path", str(folder), "the folder of a run is needed, as `resolvent run` or Run.save wrote it")
+        refuse("folder", str(folder), "the folder of a run is needed, as `resolvent run` or Run.save wrote it")
     found = Folder(folder)
     if wrong := found.damage():
         raise damaged(found, wrong)
@@ -49,12 +54,23 @@ def open_run(path: str | Path) -> Run:
         seed=_seed(found),
         user_metrics=_frame(about.get("user_metrics")),
         best=held.kept,
-        description=_description(found),
+        description=description(found),
         config=found.config,
         folder=folder,
         personal=held.tensors.get(PERSONAL),
         remembered=monitored(found, held.numbers)[0],
     )
+
+
+def users(path: Path) -> Engine | None:
+    """The users of a run of the command line, as its configuration makes them; None where it was saved from Python."""
+    folder = Folder(path)
+    if not (path / "about.json").is_file() or folder.about.get("made") == "python":
+        return None
+    conduct.consent(folder, trusted=False)
+    made = build(configs.read(folder.config))
+    operator = choice.local_operator(made.scheme, made.task.problem)
+    return engines.build(made.config.run.engine, made.task.problem, operator, made.scheme.steady)
 
 
 def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any]) -> Run:
@@ -117,7 +133,8 @@ def _seed(found: Folder) -> int:
     return seed if isinstance(seed, int) else 0
 
 
-def _description(found: Folder) -> Description:
+def description(found: Folder) -> Description:
+    """What a run's model needs to predict; nothing is known of runs of earlier versions."""
     told = found.about.get("model")
     if told is None:  # an earlier version's
         return Description()

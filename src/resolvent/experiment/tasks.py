@@ -81,9 +81,10 @@ def task(section: sections.ProblemSection, seed: int, threads: int | None = None
 
 def _penalised(made: Task, section: sections.ProblemSection) -> Task:
     """The task with the penalty that its section names; a column of ones as an intercept is not penalised."""
-    if section.penalty is None:
+    words = getattr(section, "penalty", None)
+    if words is None:
         return made
-    penalty, problem = parse_penalty(section.penalty), made.problem
+    penalty, problem = parse_penalty(words), made.problem
     if getattr(section, "intercept", False) and not len(getattr(problem, "intercepts", ())):
         penalty = penalty.free([problem.dim - 1])
     problem, beside = with_penalty(problem, None, penalty)
@@ -214,6 +215,13 @@ def _own(s: sections.OwnSection, seed: int) -> Task:
     return Task(problem, replace(s, name=f"{Path(path).absolute()}:{name}", sha256=sha256), threads=threads)
 
 
+def _federation(s: sections.FederationSection, seed: int) -> Task:
+    raise InputError(
+        "this run's users are on other machines: `resolvent federate run` begins such runs, and goes on with them "
+        "with --resume"
+    )
+
+
 LOADERS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Module]]] = {
     "mnist": (data.mnist, models.mnist_cnn),
     "fashion-mnist": (data.fashion_mnist, models.mnist_cnn),
@@ -225,6 +233,7 @@ TASKS: dict[type, Callable[[Any, int], Task]] = {
     sections.TableSection: _table,
     sections.ImagesSection: _images,
     sections.OwnSection: _own,
+    sections.FederationSection: _federation,
 }
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Memory = dict[str, Tensor]
@@ -28,6 +30,10 @@ Spread = Callable[[Tensor], Tensor]
 Equal functions may be called once, with all of their rows."""
 
 
+Seed = int | NDArray[np.int64]
+"""The seed of a run, or, where users of several runs are asked at once, one for each user."""
+
+
 class Ask(NamedTuple):
     """A question to users: the round, the step size, who is asked (None: everyone here) and the run's seed.
 
@@ -40,6 +46,13 @@ class Ask(NamedTuple):
     who: Tensor | None = None
     seed: int = 0
     names: Tensor | None = None
+    seeds: NDArray[np.int64] | None = None
+    """One for each user, where users of several runs are asked at once; None: they are of one run."""
+
+    @property
+    def seeding(self) -> Seed:
+        """What users' randomness depends on beside their numbers."""
+        return self.seed if self.seeds is None else self.seeds
 
     def among(self, users: int) -> Ask:
         """The same question to those asked alone, with the numbers they have among `users`."""

@@ -12,6 +12,7 @@ s = span alpha eta / beta; otherwise g would count 1/k.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -34,6 +35,10 @@ class Meet(Protocol):
 
     def __call__(self, mean: Tensor, step: float) -> Met: ...
 
+    def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
+        """What automatic eta looks at, from the gradient (d,) and Hessian (d, d) of f at a model w (1, d)."""
+        ...
+
 
 @dataclass(frozen=True)
 class TheMean:
@@ -42,6 +47,9 @@ class TheMean:
     def __call__(self, mean: Tensor, step: float) -> Met:
         return Met(mean)
 
+    def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, hessian
+
 
 @dataclass(frozen=True)
 class MeanThenProx:
@@ -49,6 +57,8 @@ class MeanThenProx:
 
     prox: Callable[[Tensor, float], Tensor]
     span: float = 1.0
+    held: Callable[[Tensor], Tensor] | None = None
+    """Which coordinates of a point lie at a kink or a bound of g, where that is known."""
 
     def __call__(self, mean: Tensor, step: float) -> Met:
         s = self.span * step
@@ -59,3 +69,15 @@ class MeanThenProx:
             )
         w = self.prox(mean, s)
         return Met(w, (mean - w) / s, s)
+
+    def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
+        """The step of the proximal gradient method in place of the gradient, over the coordinates that g lets move."""
+        largest = float(hessian.abs().sum(1).max())
+        if not (largest > 0 and math.isfinite(largest)):
+            return gradient, hessian
+        x = self.prox(w - gradient / largest, 1 / largest)
+        step = ((w - x) * largest)[0]
+        moving = None if self.held is None else ~self.held(x[0])
+        if moving is None or not bool(moving.any()):
+            return step, hessian
+        return step[moving], hessian[moving][:, moving]

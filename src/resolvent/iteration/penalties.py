@@ -6,7 +6,7 @@ their g is 0 inside and infinite outside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,6 +70,10 @@ class ElasticNet:
         l1 = self.l1.to(w)
         off = torch.where(w == 0, (rest.abs() - l1).clamp_min(0), (rest - l1 * w.sign()).abs())
         return length(off)
+
+    def held(self, w: Tensor) -> Tensor:
+        """Which coordinates lie at a kink."""
+        return (w == 0) & (self.l1.to(w) > 0)
 
     def free(self, indices: Any) -> Penalty:
         return free(self, indices)
@@ -137,6 +141,13 @@ class Free:
         alone = torch.linalg.vector_norm(v[..., ~others], dim=-1)
         return torch.hypot(self.penalty.distance(w[..., others], v[..., others]), alone)
 
+    def held(self, w: Tensor) -> Tensor:
+        inside, own = self._others(w), held(self.penalty)
+        out = torch.zeros_like(w, dtype=torch.bool)
+        if own is not None:
+            out[..., inside] = own(w[..., inside])
+        return out
+
     def free(self, indices: Any) -> Penalty:
         return free(self.penalty, (*self.indices, *_indices(indices)))
 
@@ -156,6 +167,12 @@ def free(penalty: Penalty, indices: Any) -> Penalty:
     """The penalty that leaves these coordinates alone; itself where there are none."""
     some = tuple(sorted(set(_indices(indices))))
     return Free(penalty, some) if some else penalty
+
+
+def held(penalty: Penalty) -> Callable[[Tensor], Tensor] | None:
+    """The function that says which coordinates of a point lie at a kink or a bound, where a penalty has one."""
+    found: Callable[[Tensor], Tensor] | None = getattr(penalty, "held", None)
+    return found
 
 
 def split(penalty: Penalty) -> tuple[Penalty, tuple[int, ...]]:

@@ -141,7 +141,7 @@ def rounds(
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
 
-        tuning, curvature = _tuned(engine, state)
+        tuning, curvature = _tuned(engine, state, meet)
         eta = tuning.eta if tuning is not None else constant or scheme.eta_at(t)
         if t > 0 and eta != state.eta:
             state = _changed(engine, scheme, meet, replace(state, past=accelerate.restart(state.past)), eta)
@@ -232,7 +232,7 @@ def _changed(engine: Engine, scheme: Scheme, meet: Meet, state: State, eta: floa
     return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
 
 
-def _tuned(engine: Engine, state: State) -> tuple[Tuning | None, int]:
+def _tuned(engine: Engine, state: State, meet: Meet) -> tuple[Tuning | None, int]:
     """The automatic eta of the round to come, and how many users were asked for their curvature.
 
     An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta changes.
@@ -242,9 +242,10 @@ def _tuned(engine: Engine, state: State) -> tuple[Tuning | None, int]:
         return tuning, 0
     if engine.facts.operator.certifies != "p":
         return tuning, 0
-    curved = engine.curvature(engine.mean(state.p))
+    at = engine.mean(state.p)
+    curved = engine.curvature(at)
     if curved is not None:
-        return balanced(tuning, state.round, *curved), engine.facts.users
+        return balanced(tuning, state.round, *meet.curvature(at, *curved)), engine.facts.users
     return travelled(tuning, state.round, state.u, state.p, engine.mean, engine.gram) if begun else tuning, 0
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
+from resolvent.iteration.engine import Seed
 
 Gradient = Callable[[Tensor], Tensor]
 LocalStep = tuple[Gradient, Tensor | None]
@@ -43,20 +45,24 @@ def optimise(x: Tensor, optimiser: Callable[[list[Tensor]], Any], steps: Iterato
     return torch.stack([row.detach() for row in rows])
 
 
-def gradients(part: Any, steps: int, batch: int | None, seed: int, t: int, names: Tensor | None) -> Iterator[LocalStep]:
+def gradients(
+    part: Any, steps: int, batch: int | None, seed: Seed, t: int, names: Tensor | None
+) -> Iterator[LocalStep]:
     """The gradient of each step: the full one, or one per batch of `steps` shuffled passes (Algorithm 2)."""
     numbers = np.arange(part.users) if names is None else names.cpu().numpy()
+    sizes = None if batch is None else part.sizes.cpu()  # once: an accelerator has to be waited for
     for k in range(steps):
-        if batch is None:
+        if batch is None or sizes is None:
             yield partial(part.grad, **_seeds(part, seed, t, k, 0, numbers)), None
             continue
-        for j, (rows, mask) in enumerate(batches(part.sizes, batch, seed, t, numbers, k)):
-            moves = mask.any(1, keepdim=True)  # a small user has fewer batches in a pass than a large one
+        for j, (rows, mask) in enumerate(batches(sizes, batch, seed, t, numbers, k, part.sizes.device)):
+            some = mask.any(1, keepdim=True)  # a small user has fewer batches in a pass than a large one
+            moves = None if bool(some.all()) else some.to(rows.device)
             seeds = _seeds(part, seed, t, k, j, numbers)
             yield partial(_batch_gradient, part, rows, mask, seeds), moves
 
 
-def _seeds(part: Any, seed: int, t: int, k: int, j: int, numbers: Any) -> dict[str, Any]:
+def _seeds(part: Any, seed: Seed, t: int, k: int, j: int, numbers: Any) -> dict[str, Any]:
     """What a training gradient takes besides the parameters: a seed per user, for dropout and other noise."""
     if "training" not in part.offers or part.stateless:
         return {}
@@ -64,24 +70,68 @@ def _seeds(part: Any, seed: int, t: int, k: int, j: int, numbers: Any) -> dict[s
 
 
 def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, seeds: dict[str, Any], x: Tensor) -> Tensor:
-    gradient: Tensor = part.batch_grad(x, rows, mask.to(x), **seeds)
+    """Networks take the mask where it is, on the CPU: they can look at it without waiting for an accelerator."""
+    gradient: Tensor = part.batch_grad(x, rows, mask if "training" in part.offers else mask.to(x), **seeds)
     return gradient
 
 
-def batches(sizes: Tensor, batch: int, seed: int, t: int, who: Any, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(
+    sizes: Tensor, batch: int, seed: Seed, t: int, who: Any, epoch: int, device: torch.device | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
     """A shuffled pass over every user's rows: (rows, mask), (users, batch) each; the last batch may be short.
 
-    A user's shuffle sorts one hash per row, so that it depends on (seed, round, user, epoch) alone.
+    A user's shuffle sorts one hash per row, so that it depends on (seed, round, user, epoch) alone. The rows are on
+    `device`, or where the sizes are, and the mask on the CPU.
     """
     count = sizes.cpu().numpy()[:, None]
     most = int(count.max())
-    keys = randomness.words(seed, randomness.BATCHES, t, epoch, np.asarray(who)[:, None], np.arange(most))
-    last = np.uint64(2**64 - 1)
-    order = np.argsort(np.where(np.arange(most) < count, keys >> np.uint64(1), last), axis=1, kind="stable")
+    real = np.arange(most) < count
+    column = seed if np.ndim(seed) == 0 else np.asarray(seed)[:, None]
+    begun = randomness.folded(column, randomness.BATCHES, t, epoch, np.asarray(who)[:, None])
+    where = sizes.device if device is None else device
+    rows = shuffled(begun, real) if where.type == "cpu" else shuffled_on(where, begun, real)
     for start in range(0, most, batch):
-        rows = torch.from_numpy(order[:, start : start + batch])
-        mask = torch.from_numpy(np.arange(start, start + rows.shape[1]) < count)
-        yield torch.where(mask, rows, 0).to(sizes.device), mask.to(sizes.device)
+        yield rows[:, start : start + batch], torch.from_numpy(real[:, start : start + batch])
+
+
+def shuffled(begun: randomness.Words, real: NDArray[np.bool_]) -> Tensor:
+    """Each user's rows in the order of their hashes, (users, most), 0 where there are no more."""
+    keys = randomness.finished(begun, np.arange(real.shape[1])) >> np.uint64(1)
+    order = np.argsort(np.where(real, keys, np.uint64(2**64 - 1)), axis=1)  # no two hashes of a user are equal
+    return torch.from_numpy(np.where(real, order, 0))
+
+
+def shuffled_on(device: torch.device, begun: randomness.Words, real: NDArray[np.bool_]) -> Tensor:
+    """The same, computed on a device: nothing is waited for, and only one number per user is sent there.
+
+    torch's integers are signed, but wrap around and shift as unsigned ones do if the sign is masked out.
+    """
+    most = real.shape[1]
+    state = torch.from_numpy(begun.view(np.int64)).to(device, non_blocking=True)
+    rows = torch.arange(most, device=device)
+    keys = _mixed(_mixed((state ^ rows) + _signed(randomness.GOLDEN)))
+    keys = _shifted(keys, 1)
+    if real.all():
+        return keys.argsort(1)
+    mine = torch.from_numpy(real.sum(1, keepdims=True)).to(device, non_blocking=True)
+    order = torch.where(rows < mine, keys, torch.iinfo(torch.int64).max).argsort(1)
+    return torch.where(rows < mine, order, 0)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """`randomness._mix` of signed integers."""
+    for shift, factor in randomness.ROUNDS:
+        x = (x ^ _shifted(x, shift)) * _signed(factor)
+    return x ^ _shifted(x, randomness.LAST_SHIFT)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """x >> bits with zeros coming in."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word
 
 
 def accelerated(step: Gradient, x: Tensor, steps: int, memory: int) -> Tensor:

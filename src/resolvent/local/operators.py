@@ -172,7 +172,7 @@ class GradientProx:
         lr = self.rate(part, ask.eta)
         if self.anderson:
             return accelerated(lambda x: x - lr * (part.grad(x) + (x - u) / ask.eta), u, self.steps, self.anderson)
-        steps = gradients(part, self.steps, self.batch, ask.seed, ask.t, ask.names)
+        steps = gradients(part, self.steps, self.batch, ask.seeding, ask.t, ask.names)
         if self.optimiser is not None:
             rate = {} if self.lr is None else {"lr": self.lr}
             return optimise(u, partial(self.optimiser, **rate), steps, pull=lambda x: (x - u) / ask.eta)
@@ -225,7 +225,9 @@ class GradientSteps:
         return _stepping(problem, self._descend, steady and self.batch is None)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
-        return descend(u, ask.eta, self.momentum, gradients(part, self.steps, self.batch, ask.seed, ask.t, ask.names))
+        return descend(
+            u, ask.eta, self.momentum, gradients(part, self.steps, self.batch, ask.seeding, ask.t, ask.names)
+        )
 
 
 def _batch(batch: int | None, users: UserFacts) -> int | None:

@@ -24,20 +24,27 @@ class Trained:
     repeats: bool = False
     """Whether every round computes the same function of u. Then, on CUDA, all of its steps are one launch."""
     captured: tuple[float, Callable[[Tensor], Tensor]] | None = None
+    elsewhere: Callable[[Ask, Tensor, Memory], tuple[Tensor, Memory]] | None = None
+    """Who computes what `compute` would, for all users: several runs may do it at once."""
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         who, u = ask.who, u.expand(self.problem.users if ask.who is None else len(ask.who), -1)
+        compute = self.compute if self.elsewhere is None or who is not None else self.elsewhere
+        p, now = compute(ask, u, memory)
+        _finite(p, ask)
+        return p, self._remembered(memory, who, now)
+
+    def compute(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The answers at rows u, one per user asked, whatever they are, and what these users remember now."""
+        who = ask.who
         if self.repeats and who is None and u.is_cuda and self.problem.stateless:
             if self.captured is None or self.captured[0] != ask.eta:
                 self.captured = ask.eta, self.problem.captured(lambda u: self.answer(self.problem, ask, u))
-            p, now = self.captured[1](u).clone(), {}
-        else:
-            part = (self.problem if who is None else self.problem.take(who)).remembering(rows_of(memory, who))
-            with part.working():
-                p = self.answer(part, ask.among(self.problem.users), u)
-            now = part.memory()
-        _finite(p, ask)
-        return p, self._remembered(memory, who, now)
+            return self.captured[1](u).clone(), {}
+        part = (self.problem if who is None else self.problem.take(who)).remembering(rows_of(memory, who))
+        with part.working():
+            p = self.answer(part, ask.among(self.problem.users), u)
+        return p, part.memory()
 
     def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         p, memory = self.rows(ask, u, memory)

@@ -15,6 +15,7 @@ from resolvent.networks.gradients import Gradients
 from resolvent.networks.inputs import as_user_data, is_pair
 from resolvent.networks.mean_losses import MeanLoss
 from resolvent.networks.plain import Buffers
+from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
 from resolvent.networks.userdata import Batch, UserData
 
@@ -95,11 +96,18 @@ class Evaluator:
         for outputs, batch in self._outputs(W, buffers or {}):
             if seen is not None:
                 seen.add(outputs, batch, self.mean)
-            loss.add(batch, losses(self.gradients.plain.loss, outputs, batch), self.mean)
+            loss.add(batch, self._losses(outputs, batch), self.mean)
             if accuracy and _are_classes(outputs, batch.y, self.mean):
                 right, count = _hits(outputs, batch, self.mean)
                 hits, asked = batch.added(hits, right), batch.added(asked, count)
         return loss.result(), hits / asked if accuracy and bool((asked > 0).all()) else None
+
+    def _losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Each user's loss, (users,): on CUDA of all users at once, where the loss has a stacked form."""
+        form = stacked_loss(self.mean) if outputs.is_cuda else None
+        if form is None or not form.takes(tuple(outputs.shape[2:]), batch.y):
+            return losses(self.gradients.plain.loss, outputs, batch)
+        return form.sums(outputs.movedim(1, -1), batch.y, form.weigh(batch.y, batch.mask, outputs), None)
 
     def _outputs(self, W: Tensor, buffers: Buffers) -> Iterator[tuple[Tensor, Batch]]:
         """The model's outputs for each batch; parts of a user's rows are joined for a loss that must see them all."""

@@ -155,10 +155,10 @@ class Streamed:
             )
 
     def pick(self, rows: Tensor, mask: Tensor, seeds: Tensor | None = None) -> Batch:
-        who, _ = present(mask)
+        who, _ = present(mask, self.placement.device)
         users = []
         for i in range(len(rows)) if who is None else who.tolist():
-            chosen = rows[i][mask[i]].tolist()
+            chosen = rows[i][mask[i].to(rows.device)].tolist()
             users.append(self.placement(self.readers[i].pick(chosen, 0 if seeds is None else int(seeds[i]))))
         return stack(who, users)
 

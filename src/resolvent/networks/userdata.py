@@ -67,13 +67,13 @@ class UserData(Protocol):
         ...
 
 
-def present(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Which users have rows (None: all), and their mask (None: all rows are real)."""
+def present(mask: Tensor, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """Which users have rows (None: all), and their mask (None: all rows are real), on a device."""
     if bool(mask.all()):
         return None, None
     here = mask.any(1)
     who = None if bool(here.all()) else here.nonzero().flatten()
-    return who, mask if who is None else mask[who]
+    return None if who is None else who.to(device), (mask if who is None else mask[who]).to(device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +99,10 @@ class Resident:
         return [rows[i] for i in range(len(self.sizes))]
 
     def pick(self, rows: Tensor, mask: Tensor, seeds: Tensor | None = None) -> Batch:
-        who, real = present(mask)
+        who, real = present(mask, rows.device)
         numbers = torch.arange(len(rows), device=rows.device) if who is None else who
         rows = rows if who is None else rows[who]
-        if self.stacks[0].who is None:
+        if len(self.stacks) == 1:  # of all users, in their order
             each = numbers.unsqueeze(1)
             return Batch(who, self.stacks[0].x[each, rows], self.stacks[0].y[each, rows], real)
         users = [self.users[i] for i in numbers.tolist()]

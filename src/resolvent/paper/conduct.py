@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 QUICK, PAPER = "quick", "paper"
+AT_ONCE = 4
+"""Problems that are held where seeds are run as one batch."""
 PAUSE = 0.5
 """Seconds between two looks at a run of another process."""
 Announce = Callable[[str], None]
@@ -54,6 +56,8 @@ class RunIndex:
     device: str = "cpu"
     most: int | None = None
     """How many seeds are run at most; None: as many as there are."""
+    together: bool = False
+    """Whether the seeds of a network's line are run as one batch."""
     found: dict[str, Folder] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
     """A sentence on each damaged run, none of which is used."""
@@ -64,7 +68,7 @@ class RunIndex:
             known = self.found.get(folder.about["fingerprint"])
             if known is None or known.status not in runs.ENDED:
                 self.found[folder.about["fingerprint"]] = folder
-        self._make = functools.lru_cache(maxsize=1)(task)
+        self._make = functools.lru_cache(maxsize=AT_ONCE if self.together else 1)(task)
 
     def plan(self, panel: Panel, line: PanelLine) -> Iterator[Config]:
         """The configurations of a line, one per seed."""
@@ -86,6 +90,24 @@ class RunIndex:
                 raise KeyboardInterrupt
             left = self.found[built.fingerprint] = Folder(outcome.run.path)
         return self.read(left)
+
+    def run_seeds(self, configurations: Iterable[Config]) -> None:
+        """Run what is left of configurations that differ in their seed alone as one batch."""
+        built = [
+            experiment.build(config, self._make(config.problem, config.run.seed, config.run.threads))
+            for config in configurations
+        ]
+        left = [each for each in built if self._status(each) not in runs.ENDED]
+        if len(left) > 1:
+            for each, outcome in zip(left, experiment.run_together(left, self.out, False), strict=True):
+                if outcome is not None and outcome.status == "interrupted":
+                    raise KeyboardInterrupt
+                if outcome is not None:
+                    self.found[each.fingerprint] = Folder(outcome.run.path)
+
+    def _status(self, built: experiment.Experiment) -> str | None:
+        known = self.found.get(built.fingerprint)
+        return None if known is None else known.status
 
     def stored(self, config: Config) -> pd.DataFrame | None:
         """The history of a configuration if its run has ended, on any device; nothing is built and nothing run."""
@@ -158,6 +180,9 @@ def _histories(
     missing = 0
     for line in panel.lines:
         frames[line.label] = []
+        if store.together and panel.networks and not only_stored:
+            step(f"{figure.name} {panel.key}: {line.label}, all seeds")
+            store.run_seeds(store.plan(panel, line))
         for config in store.plan(panel, line):
             step(f"{figure.name} {panel.key}: {line.label}")
             frame = store.stored(config) if only_stored else store.run(config)

@@ -31,6 +31,9 @@ class Simplex(Constraint):
         summed: Tensor = (x.sum(-1) - self.total).abs() <= tol * x.shape[-1] ** 0.5
         return summed & (x >= -tol).all(-1)
 
+    def held(self, x: Tensor) -> Tensor:
+        return x <= 0
+
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         """The nearest direction that sums to zero and does not fall where x is 0."""
         inside = x > 0

@@ -97,8 +97,10 @@ def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
     content = encode(held)
     path = folder / f"{held.round:08d}-{_checksum(content)}{SUFFIX}"
     durable.write(path, content)
-    old_ones = [old for old in _files(folder) if old != path] if alone else _files(folder)[RETAINED:]
-    for old in (*old_ones, *folder.glob(".*.part")):
+    files = _files(folder)
+    same = [old for old in files if old != path and int(old.stem.partition("-")[0]) == held.round]
+    old_ones = [old for old in files if old != path] if alone else [old for old in files if old not in same][RETAINED:]
+    for old in (*same, *old_ones, *folder.glob(".*.part")):
         old.unlink(missing_ok=True)
     if alone:  # a later round that came back after a power cut would be taken for the newest
         durable.sync(folder)

@@ -8,7 +8,7 @@ from resolvent import engines
 from resolvent.engines.penalty import WithPenalty
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.meeting import MeanThenProx, Meet, TheMean
-from resolvent.iteration.penalties import Penalty, penalised, penalty_of
+from resolvent.iteration.penalties import Penalty, held, penalised, penalty_of
 from resolvent.iteration.scheme import Scheme
 from resolvent.local.choice import span_of
 from resolvent.local.operators import Operator
@@ -41,4 +41,4 @@ def check_penalty(problem: Any, scheme: Scheme) -> None:
 def meeting(facts: Any, operator: Operator) -> Meet:
     """The mean, then the prox of the penalty where there is one."""
     g = penalty_of(facts)
-    return TheMean() if g is None else MeanThenProx(g.prox, span_of(operator, facts))
+    return TheMean() if g is None else MeanThenProx(g.prox, span_of(operator, facts), held(g))

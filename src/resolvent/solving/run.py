@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 ABOVE = {
     "save": "resolvent.runs.saving:save",
+    "export": "resolvent.experiment.exporting:export",
     "open": "resolvent.experiment.opening:open_run",
     "resume": "resolvent.experiment.opening:resume",
+    "users": "resolvent.experiment.opening:users",
     "loaded": "resolvent.networks.rebuilding:loaded",
     "plot": "resolvent.report.plotting:plot",
     "png": "resolvent.report.plotting:png",
@@ -95,13 +97,20 @@ class Run:
             return self._personal
         if not state.together or state.next is None or PERSONAL in state.memory:
             return state.memory.get(PERSONAL, state.p) if state.together else state.p
-        if self._engine is None:
+        users = self._users()
+        if users is None:
             raise InputError(
-                "personal models of a loaded run of one shared vector need the users: "
-                "take them from what run.resume(rounds=...) hands back"
+                "personal models of users who share one vector need the users, and this run was saved without them: "
+                "go on from its state with rs.solve(..., start=run.state)"
             )
         ask = Ask(state.round - 1, state.eta, None, self.seed)
-        return self._engine.local(ask, state.u, state.memory).p
+        return users.local(ask, state.u, state.memory).p
+
+    def _users(self) -> Engine | None:
+        """The users of the run: of one of the command line, its configuration makes them again."""
+        if self._engine is None and self.folder is not None:
+            self._engine = _above("users")(self.folder)
+        return self._engine
 
     # --- predictions -------------------------------------------------------------------------------------------------
 
@@ -138,6 +147,8 @@ class Run:
             made: nn.Module = problem.module(model, memory)
             return made
         self._needs_network()
+        if into is None and self.description.network.get("factory") is None and self._users() is not None:  # type: ignore[union-attr]
+            return self.module(best=best)
         return _above("loaded")(self.description, model, memory, into)  # type: ignore[no-any-return]
 
     def personal_module(self, user: int, into: nn.Module | None = None) -> nn.Module:
@@ -166,6 +177,13 @@ class Run:
     def load(folder: str | Path) -> Run:
         """What `save` or the command line wrote: the same as `rs.open`."""
         return _above("open")(folder)  # type: ignore[no-any-return]
+
+    def export(self, file: str | Path, into: nn.Module | None = None) -> Path:
+        """Write the model with what it needs to predict: .safetensors, .pt, .npz, .json or .onnx.
+
+        into: a module of the same architecture, which a network's .onnx of a run opened from disk may need.
+        """
+        return _above("export")(self, Path(file), into)  # type: ignore[no-any-return]
 
     def resume(self, problem: Any = None, scheme: Any = None, *, rounds: int, **more: Any) -> Run:
         """Go on until `rounds` rounds are done in all: equal, to the bit, to a run of so many from the start.

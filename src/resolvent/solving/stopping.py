@@ -18,6 +18,8 @@ LOWER = ("loss", "rmse", "mse", "mae", "error", "value", "gap", "residual", "con
 
 
 class _Stop:
+    """What a callback returns to end the run after this round."""
+
     def __repr__(self) -> str:
         return "rs.STOP"
 

@@ -250,3 +250,51 @@ def test_a_resumed_run_is_the_run_to_the_bit() -> None:
     half = rs.solve(neural(), scheme, rounds=3)
     rest = rs.solve(neural(), scheme, rounds=3, start=half.state)
     assert torch.equal(whole.model, rest.model)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_repeated_calls_read_what_they_are_given(masked: bool) -> None:
+    """From the third call on a gradient is one graph over buffers of its own: everything must be copied into them."""
+    fed = federation(mnist_cnn(), (1, 28, 28), users=3, n=70, dtype=torch.float32)
+    gradients, fresh = (propose(fed.model, fed.loss, "cuda", torch.float32) for _ in range(2))
+    for k in range(5):
+        generator = torch.Generator().manual_seed(k)
+        W = (fed.W[:1] if k == 3 else fed.W + 0.1 * torch.randn(fed.W.shape, generator=generator)).cuda()
+        x, y = torch.randn(fed.x.shape, generator=generator).cuda(), fed.y.roll(k, 1).cuda()
+        mask = (torch.rand(fed.y.shape, generator=generator) < 0.7).cuda() if masked else None
+        y[0, k] = -100  # ignored
+        found = gradients.value_and_grad(W, x, y, mask)
+        for u in range(3):
+            real = slice(None) if mask is None else mask[u]
+            w = (W if len(W) == 1 else W[u : u + 1]).clone()
+            alone = fresh.value_and_grad(w, x[u, real].unsqueeze(0), y[u, real].unsqueeze(0))
+            assert apart(found.grad[u].cpu(), alone.grad[0].cpu().double()) < 1e-5
+            assert torch.allclose(found.loss[u], alone.loss[0], rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+@pytest.mark.parametrize("batch", [None, 32])
+def test_several_seeds_at_once_are_the_runs_alone_to_rounding(batch: int | None) -> None:
+    scheme = rs.fedprox(eta=1.0, local=rs.GradientProx(steps=2, lr=0.05, batch=batch))
+    problems = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        data = [(torch.randn(70 + seed, 1, 28, 28), torch.randint(0, 10, (70 + seed,))) for _ in range(3)]
+        problems.append(rs.Neural(mnist_cnn(), data, device="cuda", test=data))
+    runs = rs.solve_seeds(problems, scheme, [4, 5, 6], rounds=4)
+    for run, problem, seed in zip(runs, problems, [4, 5, 6], strict=True):
+        alone = rs.solve(problem, scheme, rounds=4, seed=seed, progress=False)
+        moved = (alone.model - problem.start).norm()
+        assert float((run.model - alone.model).norm() / moved) < 1e-3
+        assert np.allclose(run.history["value"], alone.history["value"], rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+def test_losses_on_the_gpu_are_those_of_the_cpu() -> None:
+    """There all users' losses are computed at once; here, one by one."""
+    fed = federation(mnist_cnn(), (1, 28, 28), users=3, n=40, dtype=torch.float64)
+    users = [(fed.x[u, : 40 - 5 * u], fed.y[u, : 40 - 5 * u]) for u in range(3)]
+    here, there = (rs.Neural(fed.model, users, device=device, test=users) for device in ("cpu", "cuda"))
+    found = there.inspect(fed.W[:1].cuda(), fed.W.cuda(), {})
+    for name, value in here.inspect(fed.W[:1], fed.W, {}).items():
+        assert found[name] == pytest.approx(value, rel=1e-12, nan_ok=True)

@@ -23,7 +23,8 @@ class StackedLoss(Protocol):
     """`takes`: whether outputs with features of this shape and targets y (users, n, ...) have this form.
 
     `weigh` gives each image's weight, (users, n), 0 where masked. `sums` gives each user's loss over a block, and
-    writes its gradient into G. `loops` is the module `cpu_loops`, or None.
+    writes its gradient into G. `loops` is the module `cpu_loops`,
+    or `triton_kernels`, or None.
     """
 
     def takes(self, features: Shape, y: Tensor) -> bool: ...

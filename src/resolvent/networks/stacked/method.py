@@ -42,6 +42,7 @@ LARGEST = 1 << 27
 """The same where a loss must see all of a user's outputs at once: several blocks would go forward twice."""
 CACHED_PROGRAMS = 16
 """Programs that a workspace holds before it drops them all."""
+CACHED_PLANS = 256
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,10 @@ def plan_jobs(users: int, n: int, width: int, dim: int, numbers: int, whole: boo
     return [Job(first, last, part) for first, last in groups for part in parts]
 
 
+def _one_block(jobs: list[Job]) -> bool:
+    return len(jobs) == 1 and len(jobs[0].blocks) == 1
+
+
 @dataclass(eq=False)
 class Stacked:
     """A net over rows of parameters W (users, d). `fixed` are the parameters that are not trained.
@@ -88,12 +93,17 @@ class Stacked:
     compute: torch.dtype | None = None
     columns: bool = True
     _arranged: dict[Hashable, Arranged] = field(default_factory=dict)
+    _outputs: dict[Shape, Shape] = field(default_factory=dict)
+    _plans: dict[Hashable, list[Job]] = field(default_factory=dict)
     _workspaces: SimpleQueue[Workspace] = field(default_factory=SimpleQueue)
 
     def value_and_grad(self, W: Tensor, given: Examples, with_grad: bool = True) -> tuple[Tensor, Tensor | None]:
         """Each user's loss (users,), and gradient (users, d) if asked for."""
         loss_form = self._loss_form(given.x, given.y)
         jobs = self._plan(W, given.x, whole=loss_form is None)
+        if W.is_cuda and with_grad and loss_form is not None and given.seeds is None and _one_block(jobs):
+            with self._workspace(W) as workspace, torch.no_grad():
+                return self._program(workspace, given.x, with_grad).whole(W, given.x, given.y, given.mask)
         weight = None if loss_form is None else loss_form.weigh(given.y, given.mask, W)
 
         loss = W.new_zeros(len(given.x))
@@ -148,7 +158,10 @@ class Stacked:
         """The stacked form of the loss, if it takes outputs and targets of these shapes."""
         if self.loss_form is None:
             return None
-        return self.loss_form if self.loss_form.takes(self.net.shapes(tuple(x.shape[2:]))[-1], y) else None
+        features = tuple(x.shape[2:])
+        if features not in self._outputs:
+            self._outputs[features] = self.net.shapes(features)[-1]
+        return self.loss_form if self.loss_form.takes(self._outputs[features], y) else None
 
     def _width(self, features: Shape, net: Net) -> int:
         """How many numbers one image has in the largest value."""
@@ -161,6 +174,14 @@ class Stacked:
         return width
 
     def _plan(self, like: Tensor, x: Tensor, whole: bool = False) -> list[Job]:
+        key = (tuple(x.shape), like.device, like.dtype, whole)
+        if key not in self._plans:
+            if len(self._plans) >= CACHED_PLANS:
+                self._plans.clear()
+            self._plans[key] = self._new_plan(like, x, whole)
+        return self._plans[key]
+
+    def _new_plan(self, like: Tensor, x: Tensor, whole: bool) -> list[Job]:
         features = tuple(x.shape[2:])
         numbers = BLOCK_NUMBERS * COLUMNS if self.columns else BLOCK_NUMBERS
         if like.is_cuda:

@@ -155,7 +155,13 @@ class LocalResponseNorm:
 
     def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
-        y, power = ctx.empty("y", *x.shape[1:]), ctx.empty("power", *x.shape[1:])
+        y = ctx.empty("y", *x.shape[1:])
+        if ctx.kernels is not None and self.beta == 0.75 and x.is_contiguous():
+            s = ctx.empty("s", *x.shape[1:])
+            ctx.record(ctx.kernels.normalise, x, y, s, self.size, self.alpha, self.k)
+            ctx.saved = x, s, None
+            return y
+        power = ctx.empty("power", *x.shape[1:])
         ctx.record(torch.mul, x, x, out=y)
         s = self._write_window_sums(ctx, "s", y, self.size // 2)
         ctx.record(s.mul_, self.alpha / self.size)
@@ -172,6 +178,10 @@ class LocalResponseNorm:
 
     def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
         x, s, power = ctx.saved
+        if power is None:
+            dx = ctx.empty("dx", *x.shape[1:])
+            ctx.record(ctx.kernels.unnormalise, ctx.contiguous(G), x, s, dx, self.size, self.alpha)
+            return (dx,)
         ctx.record(G.mul_, power)
         q = power  # which is no longer needed
         ctx.record(torch.mul, G, x, out=q)

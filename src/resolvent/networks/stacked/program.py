@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import chain
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,15 @@ from resolvent.networks.stacked.losses import StackedLoss
 from resolvent.networks.stacked.net import Net
 from resolvent.networks.stacked.pointwise import Dropout
 from resolvent.networks.stacked.workspace import Tape, Workspace
+
+
+class WholeTape(NamedTuple):
+    """A tape from W (users, d) to grad (users, d), which stay where they are; `mask` (users, n) where there is one."""
+
+    tape: Tape
+    W: Tensor
+    grad: Tensor
+    mask: Tensor | None
 
 
 class Program:
@@ -71,6 +81,7 @@ class Program:
         self.y: Tensor | None = None
         self.loss_form = loss_form
         self._backward_tapes: dict[bool, tuple[Tape, Tape]] = {}
+        self._whole_tapes: dict[bool, WholeTape] = {}
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -149,15 +160,37 @@ class Program:
                 else:
                     grads[i] = part
 
+    def _write_whole(self, masked: bool, y: Tensor) -> WholeTape:
+        """Everything between W and the gradients as one tape, where a block has all images of its users."""
+        assert self.loss_form is not None
+        like, tape = self.workspace.like, Tape(self.workspace)
+        whole = WholeTape(
+            tape,
+            W=like.new_empty(self.users, self.layout.dim),
+            grad=like.new_empty(self.users, self.layout.dim),
+            mask=like.new_empty(self.weight.shape, dtype=torch.bool) if masked else None,
+        )
+        together = self.backward(add=False)[1]
+        if self.y is None:
+            self.y = y.new_empty(y.shape, device=like.device)
+        tape.record(self._copy_parameters, whole.W)
+        tape.record(self._weigh, whole.mask)
+        tape.calls += [*self.prologue.calls, *together.calls, *self.epilogue.calls]
+        tape.record(self._copy_gradient, whole.grad)
+        return whole
+
     # --- running -----------------------------------------------------------------------------------------------------
 
     def load_parameters(self, rows: Tensor) -> None:
         """Copy in the users' parameters, (users, d), or (1, d) for all of them."""
+        self._copy_parameters(rows)
+        self.prologue.replay()
+
+    def _copy_parameters(self, rows: Tensor) -> None:
         split = self.layout.split(rows)
         for name, weight in self.weights.items():
             value = split[name] if name in split else self.fixed[name].to(rows).unsqueeze(0)
             weight.copy_(value.reshape(len(value), *weight.shape[1:]))
-        self.prologue.replay()
 
     def _load_block(self, x: Tensor, noise: dict[int, Tensor]) -> None:
         x = x.flatten(2)
@@ -185,20 +218,46 @@ class Program:
         """Forward, each user's mean loss (users,), and backward, for a block of images."""
         self._load_block(x, noise)
         if self.y is None:
-            self.y = torch.empty_like(y, device=self.x.device)
+            self.y = y.new_empty(y.shape, device=self.x.device)
         self.y.copy_(y)
         self.weight.copy_(weight)
         self.backward(add)[1].replay()
         return self.loss
 
+    def whole(self, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Losses (users,) and gradients (users, d) of a block that has all of its users' images: one launch on CUDA."""
+        masked = mask is not None
+        if masked not in self._whole_tapes:
+            self._whole_tapes[masked] = self._write_whole(masked, y)
+        whole = self._whole_tapes[masked]
+        whole.W.copy_(W)
+        self._load_block(x, {})
+        assert self.y is not None
+        self.y.copy_(y)
+        if whole.mask is not None and mask is not None:
+            whole.mask.copy_(mask)
+        whole.tape.replay()
+        return self.loss.clone(), whole.grad.clone()
+
+    def _weigh(self, mask: Tensor | None) -> None:
+        assert self.loss_form is not None
+        assert self.y is not None
+        self.weight.copy_(self.loss_form.weigh(self.y, mask, self.workspace.like))
+
     def _loss_and_output_grad(self) -> None:
         assert self.loss_form is not None
         assert self.y is not None
-        self.loss.copy_(self.loss_form.sums(self.out, self.y, self.weight, self.G, self.workspace.loops))
+        compiled = self.workspace.loops
+        if self.workspace.kernels is not None and self.out.is_contiguous():
+            compiled = self.workspace.kernels
+        self.loss.copy_(self.loss_form.sums(self.out, self.y, self.weight, self.G, compiled))
 
     def copy_gradient(self, out: Tensor) -> None:
         """Write the sum of all blocks' gradients into rows `out` (users, d)."""
         self.epilogue.replay()
+        self._copy_gradient(out)
+
+    def _copy_gradient(self, out: Tensor) -> None:
         for name, part in self.layout.split(out).items():
             if name in self.written:
                 part.copy_(self.weight_grads[name].view_as(part))

@@ -20,7 +20,7 @@ from resolvent.problems.room import gib, room
 
 SURE = 1e-10
 """F(w) - F* relative to |F(w)| beyond which w is no minimiser."""
-NOTHING = 1e-20
+NOTHING = 1e-15
 """The same relative to F(0): where F* is zero, round-off is all that is left of it."""
 WIDE = 2000
 """The most coordinates for which the minimum is sought: it takes some fifty factorisations of d^3/3 operations."""

@@ -1,0 +1,159 @@
+"""A round over Flower, ours beside Flower's own FedAvg with the same payload, on the same server and nodes.
+
+    python -m bench.federation
+
+Flower's FedAvg is its strategy as it is, without evaluation, with a ClientApp that returns what it was sent: nothing
+can be cheaper. Ours is FedAvg and FedPi on f_i(w) = |w - c_i|^2 / 2, whose local step costs next to nothing. What is
+left is the cost of a round itself.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resolvent.federation import control, running, template
+from resolvent.federation.project import Project
+from resolvent.federation.up import Federation
+
+ROUNDS = 8
+SIZES = {"d = 10": 10, "d = 800,000 (6.4 MB)": 800_000}
+NODES = ("site-0", "site-1", "site-2")
+
+USER = """\
+import numpy as np
+import resolvent as rs
+
+
+def problem(node_config):
+    return rs.Quadratics([1.0], np.full((1, {dim}), float(node_config["number"])))
+"""
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "plain-fedavg"
+version = "1.0.0"
+description = "Flower's FedAvg."
+license = { text = "Apache-2.0" }
+dependencies = []
+
+[tool.flwr.app]
+publisher = "bench"
+
+[tool.flwr.app.components]
+serverapp = "plain_fedavg.server:app"
+clientapp = "plain_fedavg.client:app"
+
+[tool.flwr.app.config]
+rounds = 1
+dim = 1
+times = ""
+"""
+
+SERVER = """\
+import json
+import time
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+app = ServerApp()
+
+
+class Timed(FedAvg):
+    began = []
+
+    def configure_train(self, *given):
+        self.began.append(time.time())
+        return super().configure_train(*given)
+
+
+@app.main()
+def main(grid, context):
+    told = context.run_config
+    strategy = Timed(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
+    first = ArrayRecord([np.zeros(int(told["dim"]))])
+    strategy.start(grid=grid, initial_arrays=first, num_rounds=int(told["rounds"]))
+    with open(told["times"], "w") as file:
+        json.dump([*strategy.began, time.time()], file)
+"""
+
+CLIENT = """\
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    (arrays,) = message.content.array_records.values()
+    sent = ArrayRecord([array + 1 for array in arrays.to_numpy_ndarrays()])
+    return Message(RecordDict({"arrays": sent, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+"""
+
+
+def plain_fedavg(project: Project, federation: Federation, dim: int, rounds: int) -> list[float]:
+    """Seconds per round of Flower's own FedAvg."""
+    app = project.state / "plain"
+    (app / "plain_fedavg").mkdir(parents=True, exist_ok=True)
+    files = {"pyproject.toml": PYPROJECT, "plain_fedavg/__init__.py": "", "plain_fedavg/server.py": SERVER,
+             "plain_fedavg/client.py": CLIENT}  # fmt: skip
+    for name, text in files.items():
+        (app / name).write_text(text)
+    times = project.state / f"times-{time.time_ns()}.list"
+    told: dict[str, Any] = {"rounds": rounds, "dim": dim, "times": str(times)}
+    number = control.begin(project, federation.server, told, app)
+    while not times.is_file() or not times.read_text():
+        status = control.status(project, federation.server, number)
+        if status.startswith("finished") and not times.is_file():
+            raise SystemExit(f"Flower's FedAvg ended: {status}")
+        time.sleep(0.5)
+    return [float(x) for x in np.diff(json.loads(times.read_text()))]
+
+
+def ours(project: Project, algorithm: str, rounds: int) -> list[float]:
+    """Seconds per round of ours, storing included: between one row on disk and the next."""
+    path = project.path / "federation.toml"
+    path.write_text(
+        f'[federation]\nusers = 3\nweights = "equal"\n[scheme]\nalgorithm = "{algorithm}"\neta = 0.5\n'
+        f"[run]\nrounds = {rounds}\n"
+    )
+    done = running.begin(project, project.runs).wait()
+    return [float(x) for x in done.history()["seconds"].diff().dropna()]
+
+
+def main() -> None:
+    print("| payload | Flower's FedAvg | FedAvg, ours | FedPi, ours | ours / Flower's |\n|---|---|---|---|---|")
+    for words, dim in SIZES.items():
+        folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        try:
+            project = template.write(folder / "project")
+            (project.path / "user.py").write_text(USER.format(dim=dim))
+            with Federation(project, NODES) as federation:
+                found: dict[str, list[float]] = {"plain": [], "fedavg": [], "fedpi": []}
+                for _ in range(2):  # in turns: other work on the machine hits all alike
+                    found["plain"] += plain_fedavg(project, federation, dim, ROUNDS)[1:]
+                    for algorithm in ("fedavg", "fedpi"):
+                        found[algorithm] += ours(project, algorithm, ROUNDS)
+            median = {name: float(np.median(seconds)) for name, seconds in found.items()}
+            times = " | ".join(f"{median[name]:.2f} s" for name in found)
+            print(f"| {words} | {times} | {median['fedpi'] / median['plain']:.2f} |", flush=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

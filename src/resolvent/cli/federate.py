@@ -1,0 +1,288 @@
+"""Commands of a real federation: a project, its keys, its processes and its runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from resolvent import config as configs
+from resolvent.cli import output
+from resolvent.cli.output import Format, say
+from resolvent.cli.running import RUNS, Form, Out, Quiet
+from resolvent.engines.flower.grid import needed
+from resolvent.errors import InputError, whole
+from resolvent.federation import control, demo, doctor, export, keys, processes, running, simulation, template, up
+from resolvent.federation.nodes import NodeProcesses
+from resolvent.federation.project import Project, opened
+from resolvent.runs import Folder
+
+app = typer.Typer(
+    help="Real federations over Flower: users on machines of their own, with TLS and keys.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+Where = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's folder.")]
+HERE = Path(".")
+Detach = Annotated[bool, typer.Option("--detach", help="Go on in the background; `federate stop` ends it.")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Reaches user.py in node_config; repeatable.")
+]
+KILLED = 4
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or one without a federation.toml.")],
+    host: Annotated[
+        str, typer.Option("--host", help="A name or address at which nodes reach the server.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="The server's port.")] = 9443,
+    users: Annotated[int, typer.Option("--users", help="How many nodes a run waits for.")] = 3,
+    no_keys: Annotated[bool, typer.Option("--no-keys", help="No certificates: on a node's machine.")] = False,
+) -> None:
+    """Make a project: user.py, federation.toml, certificates, and a README with the commands."""
+    whole(users, "--users")
+    project = template.write(folder, host, port, users)
+    if not no_keys:
+        keys.make_server(project, [host])
+    say(f"{folder}: a federation; read README.md there, and put your data into user.py")
+
+
+@app.command(name="keys")
+def make_keys(
+    server: Annotated[bool, typer.Option("--server", help="The server's certificate, anew.")] = False,
+    node: Annotated[list[str] | None, typer.Option("--node", metavar="NAME", help="A node's keys; repeatable.")] = None,
+    where: Where = HERE,
+) -> None:
+    """Make certificates and keys."""
+    project = opened(where)
+    if not server and not node:
+        raise InputError("nothing was asked for; give --server, or --node NAME")
+    if server:
+        keys.make_server(project, [project.server().host])
+        say(f"{project.keys / keys.CA}: nodes need a copy of this file, and of no other")
+    for name in node or ():
+        say(f"{keys.make_node(project, name)}.pub: the server needs a copy; the key itself stays here")
+
+
+@app.command(name="up")
+def bring_up(
+    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.")] = 3,
+    detach: Detach = False,
+    where: Where = HERE,
+) -> None:
+    """Run the whole federation on this machine, with TLS and keys, for trying out; Ctrl-C ends it."""
+    needed()
+    whole(nodes, "--nodes")
+    project = opened(where)
+    _alone(project, up.ROLE)
+    if detach:
+        _detached(project, "up", "up", "--nodes", str(nodes))
+        return
+    with up.Federation(project, [f"site-{k}" for k in range(nodes)]) as federation:
+        note = processes.note(project.state, "up")
+        say(f"the server listens at 127.0.0.1:{federation.server.port}; {nodes} nodes are up; Ctrl-C ends all of it")
+        try:
+            federation.watch()
+        finally:
+            note.unlink(missing_ok=True)
+
+
+@app.command()
+def server(detach: Detach = False, where: Where = HERE) -> None:
+    """Run the server of the federation, on the server's machine; Ctrl-C ends it."""
+    needed()
+    project = opened(where)
+    _alone(project, up.ROLE)
+    if detach:
+        _detached(project, up.ROLE, "server")
+        return
+    serving = up.ServerProcesses(project, project.server()).open()
+    try:
+        say(f"the server listens at {control.address(serving.server)}; Ctrl-C ends it")
+        while (wrong := serving.check()) is None:
+            time.sleep(1.0)
+        raise InputError(f"the server ended: {wrong}")
+    finally:
+        serving.close()
+
+
+@app.command()
+def node(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The node's name, that of its key.")],
+    setting: Setting = None,
+    detach: Detach = False,
+    where: Where = HERE,
+) -> None:
+    """Run a node, on the machine that has the data; Ctrl-C ends it."""
+    needed()
+    project, role = opened(where), f"node-{name}"
+    keys.check_name(name)
+    _alone(project, role)
+    if detach:
+        _detached(project, role, "node", name, *(part for one in setting or () for part in ("--set", one)))
+        return
+    config = dict(configs.parse(one) for one in setting or ())
+    running_node = NodeProcesses(project, name, project.server(), config).open()
+    note: Path | None = None
+    try:
+        running_node.await_problem()
+        note = processes.note(project.state, role)
+        say(f"node {name} is up; its logs are in {running_node.state}; Ctrl-C ends it")
+        while (wrong := running_node.check()) is None:
+            time.sleep(1.0)
+        raise InputError(f"node {name} ended: {wrong}")
+    finally:
+        running_node.close()
+        if note is not None:
+            note.unlink(missing_ok=True)
+
+
+@app.command()
+def run(
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run: the latest, or the one named.")] = False,
+    name: Annotated[str, typer.Argument(metavar="[RUN]", help="With --resume: which run.")] = "latest",
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder of runs.")] = None,
+    simulated: Annotated[bool, typer.Option("--simulation", help="In Flower's simulation engine (needs Ray).")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end of the run.")] = False,
+    form: Form = Format.table,
+    quiet: Quiet = False,
+    where: Where = HERE,
+) -> int:
+    """Begin a run of the federation, or go on with one, on the server's machine."""
+    needed()
+    project = opened(where)
+    to = project.runs if out is None else out
+    if simulated:
+        section: Any = project.config().problem
+        return _tell(simulation.simulate(project, section.users, to), form)
+    following = running.begin(project, to, name if resume else "")
+    if detach:
+        say("the run was begun; `resolvent federate status` shows how it stands")
+        return 0
+    try:
+        return _tell(following.wait(None if quiet else demo.Progress(say)), form)
+    except KeyboardInterrupt:
+        following.stop()
+        say("the run was stopped; go on with: resolvent federate run --resume")
+        raise
+    except running.Killed as error:
+        say(str(error))
+        return KILLED
+
+
+@app.command()
+def status(form: Form = Format.table, where: Where = HERE) -> None:
+    """Show what runs on this machine, which nodes are online, and how the latest run stands."""
+    project = opened(where)
+    rows = [
+        {
+            "what": role,
+            "stands": "running" if told["running"] else "ended without a word",
+            "about": f"pid {told['pid']}",
+        }
+        for role, told in processes.noted(project.state).items()
+    ]
+    try:
+        here = running.server_here(project)
+        names = keys.public_keys(project)
+        found = {names[key]: stands for key, stands in control.nodes(project, here).items() if key in names}
+        rows += [{"what": f"node {name}", "stands": stands, "about": ""} for name, stands in sorted(found.items())]
+    except InputError as error:
+        rows.append({"what": "server", "stands": "none here", "about": str(error)})
+    try:
+        latest = running.latest(project.runs)
+        row = latest.row()
+        refused = sum(event["kind"] == "refused" for event in latest.events)
+        about = f"round {int(row.get('round', 0))} of {latest.config['run']['rounds']}, {refused} answers refused"
+        rows.append({"what": latest.id, "stands": latest.status, "about": about})
+    except InputError:
+        pass
+    output.rows(rows, form)
+
+
+@app.command()
+def stop(where: Where = HERE) -> None:
+    """Stop whatever of this federation runs on this machine. A run can be resumed."""
+    project = opened(where)
+    order = sorted(processes.noted(project.state).items(), key=lambda item: item[0] == up.ROLE)
+    stopped = [role for role, told in order if processes.stop_noted(project.state, role, told)]
+    say(f"stopped: {', '.join(stopped)}" if stopped else "nothing of this federation runs here")
+
+
+@app.command(name="doctor")
+def look(
+    node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Build this node's problem, too.")] = None,
+    form: Form = Format.table,
+    where: Where = HERE,
+) -> int:
+    """Check ports, certificates, clocks, versions and keys, and say what is wrong."""
+    rows = doctor.examine(where, node)
+    output.rows(rows, form)
+    bad = [row for row in rows if not row["fine"]]
+    say(*(f"{row['what']}: {row['found']}" for row in bad))
+    return 1 if bad else 0
+
+
+@app.command(name="demo")
+def show(
+    rounds: Annotated[int, typer.Option("--rounds", help="How many rounds.")] = 5,
+    out: Out = RUNS,
+    form: Form = Format.table,
+) -> None:
+    """A federation of three nodes on this machine, from keys to a model, in one command; nothing is left behind."""
+    needed()
+    whole(rounds, "--rounds")
+    done, gap = demo.demo(rounds, out, say)
+    output.pairs({"run": done.id, "status": done.status, "gap": gap, "folder": str(done.path)}, form)
+
+
+@app.command(name="export")
+def export_(
+    node: Annotated[str, typer.Option("--node", metavar="NAME", help="Which node of this machine.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help=".safetensors or .npz.")] = Path("model.safetensors"),
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of which run; the latest.")] = None,
+    where: Where = HERE,
+) -> None:
+    """Write a node's personal model into a file, on the node's machine: it is nowhere else."""
+    found, number = export.personal(opened(where), node, to, run)
+    say(f"{to}: the personal model of {node} after round {number} of {found}")
+
+
+# --- what they are made of -------------------------------------------------------------------------------------------
+
+
+def _alone(project: Project, role: str) -> None:
+    told = processes.noted(project.state).get(role)
+    if told is not None and told["running"]:
+        raise InputError(f"{role} of this federation runs here already (pid {told['pid']}); `federate stop` ends it")
+
+
+def _detached(project: Project, role: str, *command: str) -> None:
+    """The same command in the background, once it is ready."""
+    log = project.state / f"{role}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", "resolvent", "federate", *command, "--project", str(project.path)]
+    with log.open("ab") as file:
+        begun = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    while not processes.noted(project.state).get(role, {}).get("running"):
+        if begun.poll() is not None:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise InputError(f"{role} ended at once: {' '.join(last).removeprefix('resolvent: ')}")
+        time.sleep(0.2)
+    say(f"{role} runs in the background (pid {begun.pid}); `resolvent federate stop` ends it")
+
+
+def _tell(done: Folder, form: Format) -> int:
+    row = {name: value for name, value in done.row().items() if value == value}
+    about = {"run": done.id, "status": done.status, "reason": (done.end or {}).get("reason")}
+    output.pairs(about | row | {"folder": str(done.path)}, form)
+    return {"diverged": 3}.get(done.status, 0)

@@ -1,0 +1,58 @@
+"""The command that opens the live page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from resolvent.cli.output import say
+from resolvent.cli.running import RUNS
+from resolvent.errors import InputError
+from resolvent.installed import install
+
+NEEDED = ("fastapi", "uvicorn", "plotly", "matplotlib")
+PORT = 8400
+
+
+def ui(
+    runs: Annotated[Path, typer.Option("--runs", "--out", metavar="DIR", help="The folder of runs.")] = RUNS,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = PORT,
+    host: Annotated[str, typer.Option(help="The address to listen on; any but this machine's own needs a token.")]
+    = "127.0.0.1",
+    token: Annotated[str | None, typer.Option(envvar="RESOLVENT_UI_TOKEN",
+                                              help="What a browser must show; drawn where other machines can reach "
+                                              "the page and none is given.")] = None,
+) -> None:  # fmt: skip
+    """Open the live page: runs as they grow, the explorer of alpha, beta, gamma and eta, the reproduced paper."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise InputError(f"the page needs {', '.join(missing)}, which {_is(missing)} not installed; {install('ui')}")
+    if runs.exists() and not runs.is_dir():
+        raise InputError(f"--runs is {runs}, which is a file; name the folder of runs")
+    from resolvent.ui import server
+
+    guard = server.guard_for(host, token)
+    with server.listening(host, port) as listener:
+        say(f"{server.address(host, listener, guard)}: the page of {runs}/; Ctrl-C ends it, and runs go on")
+        server.serve(runs, listener, guard)
+
+
+def _is(missing: list[str]) -> str:
+    return "is" if len(missing) == 1 else "are"
+
+
+COMMANDS: dict[Callable[..., Any], str] = {
+    ui: """Examples:
+
+        resolvent ui
+
+        resolvent ui --runs out --port 9000
+
+        resolvent ui --host 0.0.0.0
+
+    The last one can be reached from other machines; it prints an address with the token that they need.""",
+}

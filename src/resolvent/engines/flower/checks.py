@@ -1,0 +1,122 @@
+"""Every answer is checked before it touches the state. Whoever sent it may be broken, or hostile."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.engines.flower.messages import Answer, Question
+from resolvent.engines.flower.packets import Malformed, Packet
+from resolvent.errors import refuse
+
+FIELDS = {"verb", "run", "t", "user", "error", "values", "metrics", "forgot", "facts"}
+
+
+class Refused(Exception):
+    """An answer is not taken; the words say why."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What answers must keep to. `norm`: the longest |p_i| that is believed; None: any finite one."""
+
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.norm is not None and not self.norm > 0:
+            refuse("norm", self.norm, "a number > 0 is needed, or None for no limit")
+
+
+def examine(packet: Packet, question: Question, metrics: tuple[str, ...], limits: Limits) -> Answer:
+    """The answer to this question, or Refused. `metrics` are those that the node said it would report."""
+    header = packet.header
+    if header.keys() != FIELDS:
+        raise Refused("its fields are not those of an answer")
+    for name in ("verb", "run", "t", "user"):
+        came, asked = header[name], getattr(question, name)
+        if type(came) is not type(asked) or came != asked:
+            raise Refused(f"it answers {name} {str(came)[:40]!r}, but {asked!r} was asked")
+    if type(header["forgot"]) is not bool or not isinstance(header["facts"], dict):
+        raise Refused("its fields are not those of an answer")
+    if header["facts"] and question.verb != "describe":
+        raise Refused("it tells facts that were not asked for")
+    found: dict[str, Any] = {name: header[name] for name in ("verb", "run", "t", "user", "forgot", "facts")}
+    found["error"] = _error(header["error"], question)
+    found["values"], found["metrics"] = _figures(header["values"], header["metrics"], question, metrics)
+    found |= _tensors(packet.arrays, question, limits)
+    return Answer(**found)
+
+
+def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict[str, Tensor]:
+    """Finite numbers of the shape and type that the question needs, and no other arrays."""
+    shapes = _shapes(question)
+    none_needed = question.verb == "curvature" and not arrays  # whoever does not know its Hessian says nothing
+    if arrays.keys() != shapes.keys() and not none_needed:
+        raise Refused(f"it has the arrays {sorted(arrays)[:5]}, but {sorted(shapes)} are needed")
+    found: dict[str, Tensor] = {}
+    for name, array in arrays.items():
+        assert question.u is not None
+        kind = str(question.u.dtype).removeprefix("torch.")
+        if array.dtype != kind:
+            raise Refused(f"{name} is of type {array.dtype}, but {kind} is needed")
+        if array.shape != shapes[name]:
+            raise Refused(f"{name} is of shape {array.shape}, but {shapes[name]} is needed")
+        if not np.isfinite(array).all():
+            raise Refused(f"{name} is partly NaN or infinite")
+        if limits.norm is not None and name == "p" and not (norm := _norm(array)) <= limits.norm:
+            raise Refused(f"p has the norm {norm:.3g}, above the limit {limits.norm:g}")
+        found[name] = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
+    return found
+
+
+def _norm(array: Any) -> float:
+    """Without an overflow on the way."""
+    largest = float(np.abs(array).max(initial=0.0))
+    return largest * float(np.linalg.norm(array.astype(np.float64).ravel() / largest)) if largest > 0 else 0.0
+
+
+def _shapes(question: Question) -> dict[str, tuple[int, ...]]:
+    if question.u is None:
+        return {}
+    if question.verb == "curvature":
+        d = question.u.shape[1]
+        return {"grad": (1, d), "hessian": (1, d, d)}
+    return {"p": tuple(question.u.shape)}
+
+
+def _error(bound: Any, question: Question) -> float | None:
+    if bound is None:
+        return None
+    if question.verb != "local" or type(bound) is not float or not (math.isfinite(bound) and bound >= 0):
+        raise Refused("its bound on the error is no number >= 0")
+    return bound
+
+
+def _figures(
+    values: Any, metrics: Any, question: Question, named: tuple[str, ...]
+) -> tuple[list[float] | None, dict[str, list[float]]]:
+    """One value per model asked about, infinity where f_i is; metrics by the names that were announced."""
+    models = 0 if question.models is None else len(question.models)
+    if not isinstance(metrics, dict) or metrics.keys() - set(named):
+        raise Refused("it has metrics that were not announced")
+    for name, row in (("values", values), *metrics.items()):
+        if row is None and name == "values":
+            continue
+        if not isinstance(row, list) or len(row) != models or not all(type(x) is float for x in row):
+            raise Refused(f"{str(name)[:40]} are not {models} numbers")
+    return values, metrics
+
+
+def unpacked(records: Any) -> Packet:
+    """The packet in a reply's records, or Refused."""
+    from resolvent.engines.flower.packets import from_records
+
+    try:
+        return from_records(records)
+    except Malformed as error:
+        raise Refused(str(error)) from None

@@ -1,0 +1,242 @@
+"""The engine over Flower: every user on a machine of its own, the loop on the server.
+
+Each user is sent its own u_i and answers local(u_i). Rounds close by a `Rule`. Whoever has not answered by then holds
+its pair (u_i, p_i), and a late answer is taken in the round in which it comes, with the point that it belongs to.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from resolvent.engines.flower.asking import Asking, Note, Taken, unnoted
+from resolvent.engines.flower.checks import Limits
+from resolvent.engines.flower.evaluation import Evaluation
+from resolvent.engines.flower.facts import FederationFacts
+from resolvent.engines.flower.grid import Post
+from resolvent.engines.flower.messages import NOTHING_YET, Question, describe_operator
+from resolvent.engines.flower.rule import Rule
+from resolvent.engines.in_process import WIDE
+from resolvent.errors import BadAnswer
+from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Present, Traffic
+from resolvent.problems.problem import select
+
+AFTER, ERROR = "flower.after", "flower.error"
+"""Entries of the memory: the round of each user's last answer that was taken, and the bound on its error."""
+ATTEMPTS = 3
+"""How often a user whose answers are refused is asked in one round."""
+
+
+class FlowerEngine:
+    """The server's side. It has no problem: users' functions are known on their machines alone.
+
+    run: the name under which nodes file what they remember; a run that goes on has the same.
+    ride: whether models are evaluated on the next question (`Evaluation`), or at once, by a message of its own.
+    curvature: whether users are asked for gradients and Hessians, which an automatic eta can do without.
+    """
+
+    def __init__(
+        self,
+        post: Post,
+        facts: FederationFacts,
+        operator: Any,
+        run: str,
+        *,
+        steady: bool = True,
+        rule: Rule = Rule(),  # noqa: B008 (frozen)
+        limits: Limits = Limits(),  # noqa: B008 (frozen)
+        ride: bool = False,
+        curvature: bool = False,
+        note: Note = unnoted,
+    ) -> None:
+        self.facts = replace(facts, operator=operator)
+        self.rule, self._run, self._curved, self._note = rule, run, curvature, note
+        self._asking = Asking(post, facts.names, limits, facts.metrics, note)
+        self.evaluation = Evaluation(self.facts, ride)
+        self._question = Question("local", run, operator=describe_operator(operator), steady=steady)
+        self._lam, self._root = facts.weights.unsqueeze(0), facts.weights.sqrt().unsqueeze(1)
+        self._late: set[int] = set()
+        self._after = torch.full((facts.users,), NOTHING_YET)
+
+    @property
+    def traffic(self) -> Traffic:
+        return self._asking.traffic
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """How many answers were refused, by user."""
+        return dict(self._asking.refused)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._asking.forget()
+
+    # --- users' answers ----------------------------------------------------------------------------------------------
+
+    def present(self, who: Tensor | None) -> Present:
+        return Present(who, self.facts.users if who is None else len(who))
+
+    def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
+        asked = list(range(self.facts.users)) if ask.who is None else ask.who.tolist()
+        rows = dict(zip(asked, u.expand(len(asked), -1).split(1), strict=True))
+        self._after = memory.get(AFTER, torch.full((self.facts.users,), NOTHING_YET))
+        taken = self._round(ask, rows)
+        memory = self._remembered(memory, taken)
+        error = memory.get(ERROR)
+        if [t.user for t in _in_order(taken, asked)] == asked and all(t.question.t == ask.t for t in taken.values()):
+            p = torch.cat([_answer(taken[user]) for user in asked])
+            return Answers(ask.who, u.expand(len(asked), -1), p, memory, error)
+        came = sorted(taken)
+        if not came:
+            return Answers(torch.tensor(came, dtype=torch.int64), u[:0], u[:0], memory, error)
+        at = torch.cat([self._now(taken[user], ask.eta) for user in came])
+        return Answers(torch.tensor(came), at, torch.cat([_answer(taken[user]) for user in came]), memory, error)
+
+    def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
+        """Answers to earlier questions do not belong to this u, and are not taken."""
+        asked = list(range(self.facts.users)) if ask.who is None else ask.who.tolist()
+        self._after = memory.get(AFTER, torch.full((self.facts.users,), NOTHING_YET))
+        taken = {i: t for i, t in self._round(ask, dict.fromkeys(asked, u)).items() if t.question.t == ask.t}
+        memory = self._remembered(memory, taken)
+        came = [user for user in asked if user in taken]
+        if not came:
+            return MeanAnswer(u, lambda u: u.new_zeros(1), memory, memory.get(ERROR), torch.tensor(came), 0)
+        p, who = torch.cat([_answer(taken[user]) for user in came]), torch.tensor(came)
+        lam = self.facts.weights if ask.who is None and came == asked else select(self.facts.weights, who)
+        mean = (lam @ p).unsqueeze(0)
+        spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
+        everybody = came == asked
+        return MeanAnswer(mean, lambda u: spread, memory, memory.get(ERROR), None if everybody else who, len(came))
+
+    def _round(self, ask: Ask, rows: dict[int, Tensor]) -> dict[int, Taken]:
+        """Ask those who are not at work, and collect answers until the rule closes the round."""
+        taken: dict[int, Taken] = {}
+        asked: set[int] = set()
+        before = {i: self._asking.refused[self.facts.names[i]] for i in rows}
+        models, began = self.evaluation.riding(), time.monotonic()
+        while True:
+            online = self._asking.online()
+            spent = {i for i in rows if self._asking.refused[self.facts.names[i]] - before[i] >= ATTEMPTS}
+            idle = [i for i in rows if i not in self._asking.busy and i not in taken and i not in spent]
+            if not asked or len(taken) < self._needed(rows, online):
+                asked |= self._asking.ask({i: self._ask(i, ask, rows[i], models) for i in idle}, online)
+            for answer in self._asking.collect():
+                self.evaluation.take(answer)
+                if answer.question.verb == "local":
+                    taken[answer.user] = answer
+            open_, seconds = self._asking.busy, time.monotonic() - began
+            prompt = asked - self._late
+            needed = self._needed(rows, online)
+            if self.rule.closed(len(prompt), len(prompt - open_), len(taken), needed, len(open_), seconds):
+                break
+            if seconds >= self.rule.patience or (not open_ and spent == rows.keys()):
+                raise BadAnswer(self._too_few(ask, len(taken), needed, seconds))
+            time.sleep(self.rule.poll)
+        self._late = (self._late - {i for i in taken if taken[i].question.t == ask.t}) | (asked & open_)
+        return taken
+
+    def _needed(self, rows: dict[int, Tensor], online: dict[int, int]) -> int:
+        """How many must answer: of users that were drawn, only those who are there."""
+        least = min(self.rule.min_users, len(rows))
+        return least if len(rows) == self.facts.users else min(least, len(rows.keys() & online.keys()))
+
+    def _too_few(self, ask: Ask, taken: int, needed: int, seconds: float) -> str:
+        refused = ", ".join(f"{name} ({n} refused)" for name, n in self._asking.refused.items())
+        return (
+            f"in round {ask.t + 1} only {taken} of the {needed} users that are needed answered within {seconds:.0f} s"
+            f"{'; ' if refused else ''}{refused}; see the nodes' logs"
+        )
+
+    def _ask(self, user: int, ask: Ask, row: Tensor, models: Tensor | None) -> Question:
+        after = int(self._after[user])
+        return replace(
+            self._question, t=ask.t, user=user, eta=ask.eta, seed=ask.seed, after=after, u=row, models=models
+        )
+
+    def _remembered(self, memory: Memory, taken: dict[int, Taken]) -> Memory:
+        """Which answer of every user was taken last, and the bounds on their errors."""
+        after, users = self._after.clone(), self.facts.users
+        error = memory.get(ERROR, torch.full((users,), torch.nan, dtype=self.facts.dtype)).clone()
+        for user, (_, question, answer) in taken.items():
+            after[user] = question.t
+            error[user] = torch.nan if answer.error is None else answer.error
+            if answer.forgot:
+                self._note("forgot", user=self.facts.names[user], round=question.t + 1)
+        self._after = after
+        known = {ERROR: error} if ERROR in memory or not bool(error.isnan().all()) else {}
+        return {AFTER: after} | known
+
+    def _now(self, taken: Taken, eta: float) -> Tensor:
+        """The point that an answer belongs to at today's eta: p is as well the prox of p + eta'/eta (u - p) at eta'."""
+        u, asked = taken.question.u, taken.question.eta
+        assert u is not None
+        if asked == eta or self.facts.operator.certifies != "p":
+            return u
+        p = _answer(taken)
+        return p + (eta / asked) * (u - p)
+
+    # --- sums over users ---------------------------------------------------------------------------------------------
+
+    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+        if z.shape[0] == 1:
+            return z
+        return self._lam @ z if who is None else select(self._lam[0], who).unsqueeze(0) @ z[who]
+
+    def gram(self, rows: Tensor) -> Tensor:
+        flat = (rows * self._root if rows.shape[1] > 1 else rows).flatten(1)
+        return flat @ flat.T
+
+    def every(self, flags: Tensor) -> bool:
+        return bool(flags.all())
+
+    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        facts = self.facts
+        if not (self._curved and facts.convex and {"grad", "hessian"} <= facts.offers and facts.dim <= WIDE):
+            return None
+        found = self._everybody(replace(self._question, verb="curvature", u=w))
+        if found is None or any(a.grad is None or a.hessian is None for a in found):
+            return None
+        grads, hessians = (torch.cat([getattr(a, name) for a in found]) for name in ("grad", "hessian"))
+        return facts.weights @ grads, torch.tensordot(facts.weights, hessians, 1)
+
+    def measure(self, w: Tensor) -> dict[str, Tensor]:
+        """Known values; where models ride on the next question, those that are not known yet are asked for then."""
+        if not self.evaluation.rides:
+            self._evaluate(w)
+        return self.evaluation.known(w)
+
+    def settle(self) -> None:
+        """Ask for the values of models that wait for a next question, which will not come."""
+        waiting = self.evaluation.riding()
+        if waiting is not None:
+            self._evaluate(waiting)
+
+    def _evaluate(self, w: Tensor) -> None:
+        self.evaluation.want(w, ride=False)
+        question = replace(self._question, verb="measure", models=w)
+        for user, answer in enumerate(self._everybody(question) or ()):
+            self.evaluation.take(Taken(user, question, answer))
+
+    def _everybody(self, question: Question) -> list[Any] | None:
+        users = range(self.facts.users)
+        questions = {i: replace(question, user=i, after=int(self._after[i])) for i in users}
+        found = self._asking.all_of(questions, self.rule.timeout, self.rule.poll)
+        return None if found is None else [found[i] for i in users]
+
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> None:
+        return None
+
+
+def _answer(taken: Taken) -> Tensor:
+    assert taken.answer.p is not None
+    return taken.answer.p
+
+
+def _in_order(taken: dict[int, Taken], asked: list[int]) -> list[Taken]:
+    return [taken[user] for user in asked if user in taken] if len(taken) == len(asked) else []

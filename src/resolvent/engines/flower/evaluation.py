@@ -1,0 +1,79 @@
+"""Values and metrics of models, as users report them. A model may ride on the next question: no message of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.engines.flower.asking import Taken
+from resolvent.problems.problem import weighted
+
+LONGEST_WAIT = 4
+"""Models that ride on one question, at most: the newest."""
+RETAINED = 64
+"""Models whose figures are retained."""
+
+
+class Evaluation:
+    """What users said of models. A figure is known once every user has reported it."""
+
+    def __init__(self, facts: Any, rides: bool) -> None:
+        self._facts, self.rides = facts, rides
+        self._wanted: dict[str, Tensor] = {}
+        self._found: dict[str, dict[int, dict[str, float]]] = {}
+
+    def want(self, models: Tensor, ride: bool = True) -> None:
+        """Figures of these models will be asked for: on the next question, if they are to `ride`."""
+        for row in models.split(1):
+            key = _key(row)
+            if key not in self._found:
+                self._found[key] = {}
+                if ride:
+                    self._wanted[key] = row
+        for old in list(self._wanted)[: -max(LONGEST_WAIT, len(models))]:
+            del self._wanted[old]
+        for old in list(self._found)[: -max(RETAINED, 2 * len(models))]:
+            del self._found[old]
+
+    def riding(self) -> Tensor | None:
+        """The models that go with the next question; they go once."""
+        models = list(self._wanted.values())
+        self._wanted.clear()
+        return torch.cat(models) if models else None
+
+    def take(self, taken: Taken) -> None:
+        """What an answer says of the models that went with its question."""
+        models, answer = taken.question.models, taken.answer
+        if models is None:
+            return
+        for k, row in enumerate(models.split(1)):
+            figures = {name: numbers[k] for name, numbers in answer.metrics.items()}
+            if answer.values is not None:
+                figures["value"] = answer.values[k]
+            if (found := self._found.get(_key(row))) is not None:
+                found[taken.user] = figures
+
+    def known(self, models: Tensor) -> dict[str, Tensor]:
+        """f, f - f* (never known here) and metrics of models (k, d), (k,) each: weighted means over all users."""
+        if self.rides:
+            self.want(models)
+        names = ("value", *self._facts.metrics)
+        figures = {name: [self._mean(_key(row), name) for row in models.split(1)] for name in names}
+        found = {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in figures.items()}
+        unknown = torch.full((len(models),), torch.nan, dtype=torch.float64)
+        return {"value": found.pop("value"), "gap": unknown} | found
+
+    def _mean(self, key: str, name: str) -> float:
+        said = self._found.get(key, {})
+        if len(said) < self._facts.users or any(name not in figures for figures in said.values()):
+            return math.nan
+        numbers = torch.tensor([said[user][name] for user in range(self._facts.users)], dtype=torch.float64)
+        return float(weighted(self._facts.weights.double(), numbers))
+
+
+def _key(row: Tensor) -> str:
+    return hashlib.sha256(row.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -1,0 +1,171 @@
+"""Who the users are: what nodes say of themselves, put together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.engines.flower.asking import Asking, Note, unnoted
+from resolvent.engines.flower.checks import Limits
+from resolvent.engines.flower.grid import Post
+from resolvent.engines.flower.messages import TYPES, Answer, Description, Question
+from resolvent.engines.flower.packets import Malformed
+from resolvent.errors import InputError, refuse
+
+POLL = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class FederationFacts:
+    """What the server knows of the users, and the operator that they apply."""
+
+    names: tuple[str, ...]
+    dim: int
+    dtype: torch.dtype
+    weights: Tensor
+    offers: frozenset[str]
+    convex: bool
+    closed_form: bool
+    lipschitz: Tensor | None
+    convexity: Tensor | None
+    sizes: Tensor | None
+    typical_eta: float
+    start: Tensor | None
+    metrics: tuple[str, ...]
+    problem: str
+    operator: Any = None
+    device = torch.device("cpu")
+    minimiser = None
+    fstar = None
+
+    @property
+    def users(self) -> int:
+        return len(self.names)
+
+    @property
+    def here(self) -> int:
+        return len(self.names)
+
+
+def gather(
+    post: Post,
+    run: str,
+    users: int,
+    weights: str | Mapping[str, float] | Tensor = "pooled",
+    patience: float = 600.0,
+    note: Note = unnoted,
+    names: tuple[str, ...] | None = None,
+) -> FederationFacts:
+    """Wait for the users, ask each what it is, and put that together. `names`: the users of a run that goes on.
+
+    weights: "pooled", as if all rows lay in one place (equal where f_i are sums over rows, sample counts where they
+    are means), "samples", "equal", or numbers.
+    """
+    names = _wait(post, users, patience, names)
+    asking = Asking(post, names, Limits(), (), note)
+    found = _ask(asking, {i: Question("describe", run, user=i) for i in range(len(names))}, patience)
+    try:
+        told = [Description.of(found[i].facts) for i in range(len(names))]
+    except Malformed as error:
+        raise InputError(f"a node described itself in a way that this version does not understand: {error}") from None
+    first = told[0]
+    for name, other in zip(names, told, strict=True):
+        for what in ("problem", "dim", "dtype", "metrics"):
+            mine, theirs = getattr(first, what), getattr(other, what)
+            if mine != theirs:
+                refuse(what, f"{theirs} on node {name}", f"{mine} on node {names[0]}: all users need the same")
+    start = None
+    if first.starts:
+        zero = torch.zeros((1, first.dim), dtype=TYPES[first.dtype])
+        begun = _ask(asking, {0: Question("start", run, u=zero)}, patience)[0].p
+        assert begun is not None
+        start = begun[0]
+    kind = TYPES[first.dtype]
+    eta = [d.typical_eta for d in told if d.typical_eta is not None]
+    return FederationFacts(
+        names=names,
+        dim=first.dim,
+        dtype=kind,
+        weights=_weights(
+            _pooled(told) if isinstance(weights, str) and weights == "pooled" else weights,
+            names,
+            [d.samples for d in told],
+            kind,
+        ),
+        offers=frozenset.intersection(*(frozenset(d.offers) for d in told)),
+        convex=all(d.convex for d in told),
+        closed_form=all(d.closed_form for d in told),
+        lipschitz=_all_known([d.lipschitz for d in told], kind),
+        convexity=_all_known([d.convexity for d in told], kind),
+        sizes=None if any(d.rows is None for d in told) else torch.tensor([d.rows for d in told]),
+        typical_eta=float(torch.tensor(eta).median()) if eta else 1.0,
+        start=start,
+        metrics=first.metrics,
+        problem=first.problem,
+    )
+
+
+def _wait(post: Post, users: int, patience: float, names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of the users, once enough of them are online."""
+    until = time.monotonic() + patience
+    while True:
+        there = post.online()
+        wanted = sorted(there) if names is None else [name for name in names if name in there]
+        if len(wanted) >= users:
+            return tuple(wanted) if names is None else names
+        if time.monotonic() >= until:
+            online = f"{', '.join(sorted(there)) or 'nobody'} came"
+            raise InputError(f"{users} users are needed, but within {patience:g} s {online}; start the other nodes")
+        time.sleep(POLL)
+
+
+def _ask(asking: Asking, questions: dict[int, Question], patience: float) -> dict[int, Answer]:
+    reasons: list[str] = []
+    heard = asking.note
+
+    def note(kind: str, **about: Any) -> None:
+        reasons.extend([f"{about['user']}: {about['reason']}"] if kind == "refused" else [])
+        heard(kind, **about)
+
+    asking.note = note
+    found = asking.all_of(questions, patience, POLL)
+    asking.note = heard
+    if found is None:
+        why = "; ".join(reasons) or f"not everybody answered within {patience:g} s"
+        raise InputError(f"the nodes could not be asked what they are: {why}")
+    return found
+
+
+def _pooled(told: list[Description]) -> str:
+    return "samples" if all(d.means and d.samples for d in told) else "equal"
+
+
+def _weights(given: Any, names: tuple[str, ...], samples: list[int], kind: torch.dtype) -> Tensor:
+    """lambda, from sample counts, by name, or as given."""
+    if isinstance(given, Tensor):
+        numbers = given.double()
+    elif isinstance(given, str) and given == "samples":
+        unknown = [name for name, n in zip(names, samples, strict=True) if n == 0]
+        if unknown:
+            refuse("weights", '"samples"', f'{unknown[0]} has a problem without rows: "equal" or numbers are needed')
+        numbers = torch.tensor(samples, dtype=torch.float64)
+    elif isinstance(given, str) and given == "equal":
+        numbers = torch.ones(len(names), dtype=torch.float64)
+    elif isinstance(given, Mapping) and given.keys() >= set(names):
+        numbers = torch.tensor([float(given[name]) for name in names], dtype=torch.float64)
+    else:
+        refuse(
+            "weights", repr(given), f'"pooled", "samples", "equal" or a number for each of {", ".join(names)} is needed'
+        )
+    if not (bool((numbers >= 0).all()) and 0 < float(numbers.sum()) < float("inf")):
+        refuse("weights", numbers.tolist(), "numbers >= 0 are needed, not all of them zero")
+    return (numbers / numbers.sum()).to(kind)
+
+
+def _all_known(numbers: list[float | None], kind: torch.dtype) -> Tensor | None:
+    return None if any(x is None for x in numbers) else torch.tensor(numbers, dtype=kind)

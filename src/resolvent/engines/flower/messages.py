@@ -1,0 +1,169 @@
+"""Questions to nodes and their answers, as packets and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.engines.flower.packets import Malformed, Packet
+from resolvent.errors import refuse
+from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
+
+VERBS = ("describe", "start", "local", "measure", "curvature")
+OPERATORS = {kind.__name__: kind for kind in (ExactProx, NewtonProx, GradientProx, GradientSteps)}
+TYPES = {"float64": torch.float64, "float32": torch.float32}
+NOTHING_YET = -1
+"""The round of a user's last answer, where there is none."""
+
+
+# --- operators: descriptions of a few numbers ------------------------------------------------------------------------
+
+
+def describe_operator(operator: Any) -> dict[str, Any]:
+    """An operator as plain values; code does not cross."""
+    if type(operator) not in OPERATORS.values():
+        refuse("local", repr(operator), f"one of {', '.join(OPERATORS)} is needed where users are on other machines")
+    told = dataclasses.asdict(operator)
+    if told.get("optimiser") is not None:
+        refuse("local.optimiser", told["optimiser"], "it is code, which is not sent to other machines: leave it out")
+    return {"kind": type(operator).__name__} | told
+
+
+def operator_of(told: Any) -> Any:
+    """The operator that was described."""
+    if not isinstance(told, dict) or told.get("kind") not in OPERATORS:
+        raise Malformed("there is no such operator")
+    return OPERATORS[told["kind"]](**{name: value for name, value in told.items() if name != "kind"})
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a node is asked. `after`: the round of its last answer that was taken, whose memory it goes on from.
+
+    models: rows of models to evaluate, beside whatever else is asked.
+    """
+
+    verb: str
+    run: str
+    t: int = 0
+    user: int = 0
+    eta: float = 1.0
+    seed: int = 0
+    after: int = NOTHING_YET
+    operator: dict[str, Any] = field(default_factory=dict)
+    steady: bool = True
+    u: Tensor | None = None
+    models: Tensor | None = None
+
+    def packet(self) -> Packet:
+        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("u", "models")}
+        return Packet(told, _arrays(u=self.u, models=self.models))
+
+    @classmethod
+    def of(cls, packet: Packet) -> Question:
+        """The question in a packet; a node asks for no more than that it can be read."""
+        try:
+            told: dict[str, Any] = {name: _tensor(array) for name, array in packet.arrays.items()}
+            made = cls(**packet.header, **told)
+        except TypeError as error:
+            raise Malformed(f"this is no question ({error}); is the server of another version?") from None
+        if made.verb not in VERBS:
+            raise Malformed(f"there is no question {made.verb!r}; is the server of another version?")
+        return made
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node answers. The first four say which question; `error` bounds |p - prox|, where the operator knows it.
+
+    values: f_i at the models that came with the question. metrics: figures by name, one per model.
+    forgot: the node did not find what it was to go on from, and began anew.
+    """
+
+    verb: str
+    run: str
+    t: int
+    user: int
+    error: float | None = None
+    values: list[float] | None = None
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    forgot: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    p: Tensor | None = None
+    grad: Tensor | None = None
+    hessian: Tensor | None = None
+
+    ARRAYS = ("p", "grad", "hessian")
+
+    def packet(self) -> Packet:
+        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in self.ARRAYS}
+        return Packet(told, _arrays(**{name: getattr(self, name) for name in self.ARRAYS}))
+
+
+def _arrays(**tensors: Tensor | None) -> dict[str, Any]:
+    return {name: t.detach().cpu().numpy() for name, t in tensors.items() if t is not None}
+
+
+def _tensor(array: Any) -> Tensor:
+    return torch.from_numpy(np.array(array))
+
+
+# --- what a node says of itself --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the server knows of a user: sizes and constants, no data."""
+
+    problem: str
+    dim: int
+    dtype: str
+    samples: int
+    offers: tuple[str, ...]
+    convex: bool
+    closed_form: bool
+    lipschitz: float | None = None
+    convexity: float | None = None
+    typical_eta: float | None = None
+    rows: int | None = None
+    means: bool = False
+    """Whether f_i is a mean over the user's rows, as for networks; else it is a sum over them."""
+    starts: bool = False
+    """Whether the problem says where to begin, as networks do."""
+    metrics: tuple[str, ...] = ()
+    version: str = ""
+
+    def told(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of(cls, told: Any) -> Description:
+        """From what a node said; every field is checked."""
+        kinds: dict[str, Any] = {
+            "problem": str, "dim": int, "dtype": str, "samples": int, "offers": list, "convex": bool,
+            "closed_form": bool, "lipschitz": (float, type(None)), "convexity": (float, type(None)),
+            "typical_eta": (float, type(None)), "rows": (int, type(None)), "means": bool, "starts": bool,
+            "metrics": list, "version": str,
+        }  # fmt: skip
+        if not isinstance(told, dict) or told.keys() != kinds.keys():
+            raise Malformed("this is no description of a user")
+        for name, kind in kinds.items():
+            value = told[name]
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                raise Malformed(f"{name} is no {getattr(kind, '__name__', 'number')}")
+            if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+                raise Malformed(f"{name} is {value}")
+            if isinstance(value, list) and not all(isinstance(word, str) for word in value):
+                raise Malformed(f"{name} is no list of words")
+        if told["dtype"] not in TYPES or told["dim"] < 1 or told["samples"] < 0:
+            raise Malformed("dim, dtype or samples is not what it must be")
+        return cls(**{**told, "offers": tuple(told["offers"]), "metrics": tuple(told["metrics"])})

@@ -1,0 +1,150 @@
+"""A user's side: it answers questions with its own data, which never leave. Flower is not needed here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.engines.flower.memory import Memories
+from resolvent.engines.flower.messages import NOTHING_YET, Answer, Description, Question, operator_of
+from resolvent.engines.flower.packets import Packet
+from resolvent.engines.in_process import WIDE
+from resolvent.errors import InputError
+from resolvent.installed import version
+from resolvent.iteration.engine import PERSONAL, Ask, Memory
+from resolvent.local.choice import check
+
+Metrics = Callable[[Tensor], dict[str, float]]
+"""More figures of a model (d,), from data of the user's own."""
+
+
+class Node:
+    """One user: its problem, what it remembers, and more metrics where it has any."""
+
+    def __init__(self, problem: Any, folder: Path | None = None, metrics: Metrics | None = None) -> None:
+        if not hasattr(problem, "offers") or problem.users != 1:
+            users = getattr(problem, "users", "no")
+            raise InputError(f"a node is one user, but its problem has {users} users: give it this node's data alone")
+        self.problem, self._metrics = problem, metrics
+        self._memories = Memories(folder)
+        self._bound: dict[str, Any] = {}
+
+    def handle(self, packet: Packet) -> Packet:
+        """The answer to a question. What the user's own code raises comes through."""
+        question = Question.of(packet)
+        return getattr(self, f"_{question.verb}")(question).packet()  # type: ignore[no-any-return]
+
+    # --- the questions -----------------------------------------------------------------------------------------------
+
+    def _describe(self, question: Question) -> Answer:
+        problem = self.problem
+        sizes = getattr(problem, "sizes", None)
+        rows = None if sizes is None else int(sizes[0])
+        start = self._start_of()
+        figures = self._figures(torch.zeros(problem.dim) if start is None else start, {})
+        typical = getattr(problem, "typical_eta", None)
+        told = Description(
+            problem=type(problem).__name__,
+            dim=int(problem.dim),
+            dtype=str(problem.weights.dtype).removeprefix("torch."),
+            samples=rows or 0,
+            offers=tuple(sorted(problem.offers - {"spectrum", "inspect"})),
+            convex=bool(problem.convex),
+            closed_form=bool(problem.closed_form),
+            lipschitz=_constant(problem.lipschitz),
+            convexity=_constant(problem.convexity),
+            typical_eta=None if typical is None else float(typical),
+            rows=rows,
+            means="training" in problem.offers,
+            starts=start is not None,
+            metrics=tuple(name for name in figures if name not in ("value", "gap")),
+            version=version(),
+        )
+        return self._answer(question, facts=told.told())
+
+    def _start(self, question: Question) -> Answer:
+        start = self._start_of()
+        assert start is not None
+        return self._answer(question, p=start.reshape(1, -1))
+
+    def _local(self, question: Question) -> Answer:
+        assert question.u is not None
+        memory, forgot = self._remembered(question)
+        evaluated = self._evaluated(question, memory)
+        names = torch.tensor([question.user])
+        own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
+        ask = Ask(question.t, question.eta, None, question.seed, names)
+        p, now = self._operator(question).rows(ask, question.u.to(self.problem.weights.device), own)
+        self._memories.store(question.run, question.t, now | {PERSONAL: p})
+        bound = now.get("error")
+        return self._answer(question, p=p, error=None if bound is None else float(bound[0]), forgot=forgot, **evaluated)
+
+    def _measure(self, question: Question) -> Answer:
+        memory, forgot = self._remembered(question)
+        return self._answer(question, forgot=forgot, **self._evaluated(question, memory))
+
+    def _curvature(self, question: Question) -> Answer:
+        problem, w = self.problem, question.u
+        if not (problem.convex and {"grad", "hessian"} <= problem.offers and problem.dim <= WIDE):
+            return self._answer(question)
+        return self._answer(question, grad=problem.grad(w), hessian=problem.hessian(w))
+
+    # --- what they are made of ---------------------------------------------------------------------------------------
+
+    def _answer(self, question: Question, **more: Any) -> Answer:
+        return Answer(question.verb, question.run, question.t, question.user, **more)
+
+    def _remembered(self, question: Question) -> tuple[Memory, bool]:
+        """What the user remembered after the answer that the server knows, and whether that was forgotten."""
+        if question.after == NOTHING_YET:
+            return {}, False
+        self._memories.touch(question.run, question.after)
+        found = self._memories.load(question.run, question.after)
+        return ({}, True) if found is None else (found, False)
+
+    def _operator(self, question: Question) -> Any:
+        """The operator joined to the problem, once: what it caches lasts from round to round."""
+        key = repr((question.operator, question.steady))
+        if key not in self._bound:
+            operator = operator_of(question.operator)
+            check(operator, self.problem)
+            self._bound = {key: operator.bind(self.problem, question.steady)}
+        return self._bound[key]
+
+    def _evaluated(self, question: Question, memory: Memory) -> dict[str, Any]:
+        """f_i, and more, at the models that came with the question."""
+        if question.models is None:
+            return {}
+        found = [self._figures(row, memory) for row in question.models.to(self.problem.weights.device)]
+        names = [name for name in found[0] if name not in ("value", "gap")]
+        values = [figures["value"] for figures in found] if "value" in found[0] else None
+        return {"values": values, "metrics": {name: [figures[name] for figures in found] for name in names}}
+
+    def _figures(self, w: Tensor, memory: Memory) -> dict[str, float]:
+        w = w.to(self.problem.weights).reshape(1, -1)
+        figures: dict[str, float] = {}
+        if "inspect" in self.problem.offers:
+            own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
+            found = self.problem.inspect(w, memory.get(PERSONAL, w), own)
+            figures |= {name: value for name, value in found.items() if "spread" not in name}  # of one user: none
+        elif "value" in self.problem.offers:
+            figures["value"] = float(self.problem.value(w)[0])
+        if self._metrics is not None:
+            figures |= {str(name): float(value) for name, value in self._metrics(w[0]).items()}
+        return figures
+
+    def _start_of(self) -> Tensor | None:
+        start: Tensor | None = getattr(self.problem, "start", None)
+        return start
+
+
+def _constant(numbers: Tensor | None) -> float | None:
+    """A user's constant; None where it is not known or infinite."""
+    if numbers is None or not math.isfinite(float(numbers[0])):
+        return None
+    return float(numbers[0])

@@ -1,0 +1,138 @@
+"""What crosses the network: a header of plain values and named arrays. Nothing is ever unpickled.
+
+This file imports neither torch nor the rest of the package: the process that Flower starts for every message loads it
+by its path, and must start quickly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+KINDS = {"float64": "<f8", "float32": "<f4"}
+"""Types of numbers that cross, and how their bytes lie: little-endian, row by row."""
+RAW = "resolvent.raw"
+"""How Flower's arrays say that their bytes are just the numbers."""
+HEADER, ARRAYS = "header", "arrays"
+LONGEST = 1 << 22
+"""Characters of a header, at most."""
+MOST_DIMENSIONS = 4
+
+
+class Malformed(ValueError):
+    """What came is no packet; the message says why."""
+
+
+class Packet(NamedTuple):
+    """A header of plain values, and arrays by name."""
+
+    header: dict[str, Any]
+    arrays: dict[str, NDArray[Any]] = {}  # noqa: RUF012 (never written to)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its content."""
+        return len(json.dumps(self.header)) + sum(array.nbytes for array in self.arrays.values())
+
+
+def array_of(kind: object, shape: object, data: object) -> NDArray[Any]:
+    """An array from a type, a shape and bytes that somebody else wrote."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise Malformed(f"an array has the type {str(kind)[:40]!r}, and {' or '.join(KINDS)} is needed")
+    if not isinstance(shape, (tuple, list)) or len(shape) > MOST_DIMENSIONS:
+        raise Malformed("an array has no proper shape")
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise Malformed("an array has no proper shape")
+    if not isinstance(data, (bytes, memoryview)):
+        raise Malformed("an array has no bytes")
+    dtype = np.dtype(KINDS[kind])
+    if len(data) != math.prod(shape) * dtype.itemsize:
+        raise Malformed(f"an array of shape {tuple(shape)} has {len(data)} bytes")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def header_of(text: object) -> dict[str, Any]:
+    """A header from text that somebody else wrote."""
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise Malformed("there is no proper header")
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Malformed("the header is not JSON") from None
+    if not isinstance(header, dict):
+        raise Malformed("the header is no object")
+    return header
+
+
+def _raw(array: NDArray[Any]) -> tuple[str, list[int], bytes]:
+    kind = array.dtype.name
+    return kind, list(array.shape), np.ascontiguousarray(array, KINDS[kind]).tobytes()
+
+
+# --- as bytes: between the process that Flower starts and the one that has the data ----------------------------------
+
+
+def to_bytes(packet: Packet) -> bytes:
+    """8 bytes with the length of the JSON that follows, then the arrays, one after the other."""
+    parts = {name: _raw(array) for name, array in packet.arrays.items()}
+    told = {HEADER: packet.header, ARRAYS: [[name, kind, shape] for name, (kind, shape, _) in parts.items()]}
+    head = json.dumps(told).encode()
+    return b"".join([len(head).to_bytes(8, "little"), head, *(data for _, _, data in parts.values())])
+
+
+def from_bytes(content: bytes) -> Packet:
+    """The packet that these bytes are."""
+    length = int.from_bytes(content[:8], "little")
+    head, rest = content[8 : 8 + length], memoryview(content)[8 + length :]
+    if len(content) < 8 or len(head) != length:
+        raise Malformed("the bytes end early")
+    try:
+        told = header_of(head.decode())
+        header, listed = told[HEADER], [(name, kind, shape) for name, kind, shape in told[ARRAYS]]
+        arrays = {}
+        for name, kind, shape in listed:
+            end = math.prod(shape) * np.dtype(KINDS[kind]).itemsize
+            arrays[str(name)], rest = array_of(kind, shape, rest[:end]), rest[end:]
+    except (UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise Malformed(f"the bytes are no packet ({error})") from None
+    if not isinstance(header, dict) or len(rest):
+        raise Malformed("the bytes are no packet")
+    return Packet(header, arrays)
+
+
+# --- as records: what Flower carries ---------------------------------------------------------------------------------
+
+
+def to_records(packet: Packet) -> Any:
+    """A RecordDict of one ConfigRecord with the header and, where there are arrays, one ArrayRecord."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    records = RecordDict({HEADER: ConfigRecord({"json": json.dumps(packet.header)})})
+    if packet.arrays:
+        raw = {name: _raw(array) for name, array in packet.arrays.items()}
+        records[ARRAYS] = ArrayRecord(
+            {n: Array(kind, tuple(shape), RAW, data) for n, (kind, shape, data) in raw.items()}
+        )
+    return records
+
+
+def from_records(records: Any) -> Packet:
+    """The packet in these records; anything else in them is refused."""
+    from flwr.app import ArrayRecord, ConfigRecord
+
+    if not set(records) <= {HEADER, ARRAYS}:
+        raise Malformed("there are records that were not asked for")
+    header, arrays = records.get(HEADER), records.get(ARRAYS, {})
+    if not isinstance(header, ConfigRecord) or set(header) != {"json"}:
+        raise Malformed("there is no proper header")
+    if ARRAYS in records and not isinstance(arrays, ArrayRecord):
+        raise Malformed("the arrays are no arrays")
+    for array in arrays.values():
+        if array.stype != RAW:
+            raise Malformed(f"an array is packed as {array.stype[:40]!r}, and {RAW!r} is needed")
+    found = {name: array_of(a.dtype, a.shape, a.data) for name, a in arrays.items()}
+    return Packet(header_of(header["json"]), found)

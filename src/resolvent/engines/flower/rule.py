@@ -1,0 +1,45 @@
+"""When a round closes: by a share of answers, a time, and a least number of users; never by waiting for the slowest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from resolvent.errors import refuse, whole
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A round closes once `min_users` have answered, and the share `close` of those asked, or `timeout` is over.
+
+    A user who missed the end of a round is not waited for any more, until it answers in time again; its late answers
+    are taken when they come. patience: seconds to wait for `min_users`, after which the run stops, to be resumed.
+    poll: seconds between two looks for answers.
+    """
+
+    close: float = 1.0
+    timeout: float = 120.0
+    min_users: int = 1
+    patience: float = 3600.0
+    poll: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.close, int | float) and 0 < self.close <= 1):
+            refuse("close", repr(self.close), "a share in (0, 1] is needed")
+        for name in ("timeout", "patience", "poll"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and value > 0):
+                refuse(name, repr(value), "a number of seconds > 0 is needed")
+        whole(self.min_users, "min_users")
+
+    def closed(self, expected: int, done: int, taken: int, needed: int, outstanding: int, seconds: float) -> bool:
+        """Whether a round is over.
+
+        expected: users who were asked and are waited for. done: those of them who have replied, whether or not their
+        answers were taken. taken: answers taken, late ones too. needed: how many must be. outstanding: questions open.
+        """
+        if taken < needed:
+            return False
+        if expected == 0:  # only users who are known to be late were asked
+            return taken > 0 or outstanding == 0 or seconds >= self.timeout
+        return done >= math.ceil(self.close * expected) or seconds >= self.timeout

@@ -1,0 +1,80 @@
+"""The app that Flower carries to nodes: a few lines, written anew for every run. No data and no `user.py` are in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = "resolvent_federation"
+
+PYPROJECT = f"""\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "resolvent-federation"
+version = "1.0.0"
+description = "The rounds of a federation of resolvent."
+license = {{ text = "Apache-2.0" }}
+dependencies = []
+
+[tool.flwr.app]
+publisher = "resolvent"
+
+[tool.flwr.app.components]
+serverapp = "{PACKAGE}.server:app"
+clientapp = "{PACKAGE}.client:app"
+
+[tool.flwr.app.config]
+project = ""
+out = ""
+resume = ""
+ticket = ""
+simulation = false
+"""
+
+SERVER = '''\
+"""Runs the rounds, on the server's machine."""
+
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    from resolvent.federation.server_app import main
+
+    main(grid, dict(context.run_config))
+'''
+
+CLIENT = '''\
+"""Hands every message to the process that has this node's data. The package is found, not imported: that is slow."""
+
+import importlib.util
+from pathlib import Path
+
+_package = importlib.util.find_spec("resolvent")
+_file = Path(_package.submodule_search_locations[0]) / "engines" / "flower" / "forward.py"
+_spec = importlib.util.spec_from_file_location("resolvent_forward", _file)
+_forward = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_forward)
+
+app = _forward.app()
+'''
+
+
+def write(folder: Path) -> Path:
+    """The app in a folder."""
+    inner = folder / PACKAGE
+    inner.mkdir(parents=True, exist_ok=True)
+    files = {
+        folder / "pyproject.toml": PYPROJECT,
+        folder / "README.md": "The rounds of a federation of resolvent.\n",
+        inner / "__init__.py": "",
+        inner / "server.py": SERVER,
+        inner / "client.py": CLIENT,
+    }
+    for path, text in files.items():
+        path.write_text(text)
+    return folder

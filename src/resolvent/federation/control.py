@@ -1,0 +1,132 @@
+"""What the server's machine asks of its superlink: which nodes there are, to know another one, to begin or stop a run.
+
+Flower's own command line does the same, one process per question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from resolvent.errors import InputError
+from resolvent.federation import bundle, keys
+from resolvent.federation.project import Project, Server
+
+HERE = ("0.0.0.0", "::", "127.0.0.1")
+
+
+def address(server: Server) -> str:
+    """Where the server's own machine reaches it."""
+    listen = server.bind or server.host
+    return f"{'127.0.0.1' if listen in HERE else listen}:{server.port}"
+
+
+@contextmanager
+def _client(project: Project, server: Server) -> Iterator[Any]:
+    import httpx
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    client = ControlHttpClient.from_server_address(
+        server_address=address(server),
+        insecure=False,
+        root_certificates=(project.keys / keys.CA).read_bytes(),
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+    )
+    try:
+        yield client
+    except httpx.HTTPStatusError as error:
+        raise InputError(f"the server refused: {error.response.text[:300] or error}") from None
+    except httpx.HTTPError as error:
+        raise InputError(f"the server at {address(server)} cannot be reached ({error}); is it running?") from None
+    except Exception as error:
+        if type(error).__module__.startswith("flwr"):
+            raise InputError(f"the server refused: {error}") from None
+        raise
+    finally:
+        client.close()
+
+
+def nodes(project: Project, server: Server) -> dict[bytes, str]:
+    """How the nodes that the server knows stand (online, offline, registered, ...), by public key."""
+    from flwr.proto.control_pb2 import ListNodesRequest
+
+    with _client(project, server) as client:
+        found = client.ListNodes(ListNodesRequest())
+    return {bytes(node.public_key): str(node.status) for node in found.nodes_info}
+
+
+def register(project: Project, server: Server) -> list[str]:
+    """Make the nodes' public keys known to the server, those that it does not know yet: their names."""
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+
+    known = nodes(project, server)
+    new = {key: name for key, name in keys.public_keys(project).items() if key not in known}
+    with _client(project, server) as client:
+        for key, name in new.items():
+            client.RegisterNode(request=RegisterNodeRequest(public_key=key, name=name))
+    return list(new.values())
+
+
+def begin(project: Project, server: Server, told: dict[str, str], app: Path | None = None) -> int:
+    """Begin a run on the server: its number there. `app`: another one than the federation's own."""
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.common.serde import fab_to_proto, user_config_to_proto
+    from flwr.proto.control_pb2 import StartRunRequest
+    from flwr.supercore.fab import Fab
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own
+        content = build_fab_from_disk(bundle.write(project.state / "app") if app is None else app)
+    made = Fab(hashlib.sha256(content).hexdigest(), content, {})
+    given: Any = dict(told)
+    request = StartRunRequest(fab=fab_to_proto(made), override_config=user_config_to_proto(given), federation="")
+    with _client(project, server) as client:
+        answer = client.StartRun(request)
+    if not answer.HasField("run_id"):
+        raise InputError("the server did not begin the run; see .federation/superlink.log")
+    return int(answer.run_id)
+
+
+def status(project: Project, server: Server, number: int) -> str:
+    """How a run stands: pending, starting, running, finished:completed, finished:failed, ..."""
+    from flwr.proto.control_pb2 import ListRunsRequest
+
+    with _client(project, server) as client:
+        runs = client.ListRuns(ListRunsRequest(run_id=number)).run_dict
+    if number not in runs:
+        return "unknown"
+    found = runs[number].status
+    return f"{found.status}:{found.sub_status}".rstrip(":")
+
+
+def stop(project: Project, server: Server, number: int) -> None:
+    """End a run."""
+    from flwr.proto.control_pb2 import StopRunRequest
+
+    with _client(project, server) as client:
+        client.StopRun(request=StopRunRequest(run_id=number))
+
+
+def reachable(ca: Path, server: Server, seconds: float = 3.0) -> str | None:
+    """Why a node could not speak to the server over TLS, or None where it could."""
+    import socket
+    import ssl
+
+    context = ssl.create_default_context(cafile=str(ca))
+    try:
+        with (
+            socket.create_connection((server.host, server.port), timeout=seconds) as line,
+            context.wrap_socket(line, server_hostname=server.host),
+        ):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not one that {ca.name} vouches for ({error.verify_message})"
+    except OSError as error:
+        return f"{error.strerror or error}"

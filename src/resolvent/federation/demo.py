@@ -1,0 +1,92 @@
+"""A whole federation in one command: three nodes, TLS, keys, logistic regression with FedPi, and no process left."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import resolvent as rs
+from resolvent.federation import running, template
+from resolvent.federation.up import Federation
+from resolvent.runs import Folder
+
+NODES = ("site-0", "site-1", "site-2")
+ROWS, FEATURES, REG = (60, 80, 100), 4, 0.1
+
+USER = """\
+from resolvent.federation.demo import user
+
+
+def problem(node_config):
+    return user(node_config["number"])
+"""
+
+
+def rows(number: int) -> tuple[Any, Any]:
+    """A node's rows: its features lie elsewhere than the others'."""
+    rng = np.random.default_rng(number)
+    X = rng.standard_normal((ROWS[number], FEATURES)) + 0.5 * number
+    return X, np.where(X @ np.array([1.0, -1.0, 0.5, 0.2]) + rng.standard_normal(ROWS[number]) > 0, 1.0, -1.0)
+
+
+def user(number: int) -> Any:
+    """A node's problem."""
+    X, y = rows(number)
+    return rs.Logistic([X], [y], reg=REG)
+
+
+def pooled() -> Any:
+    """What the federation solves, as nobody in it could write it down: all nodes' data together."""
+    X, y = zip(*(rows(number) for number in range(len(NODES))), strict=True)
+    return rs.Logistic(list(X), list(y), reg=REG)
+
+
+def gap_of(model: torch.Tensor) -> float:
+    """f(w) - f* on the pooled data."""
+    return float(pooled().gap(model.reshape(1, -1))[0])
+
+
+def demo(rounds: int, out: Path, say: Callable[[str], None]) -> tuple[Folder, float]:
+    """Run it: the folder of the run under `out`, and the gap of its model."""
+    folder = Path(tempfile.mkdtemp(prefix="federation-"))
+    try:
+        project = template.write(folder / "project", users=len(NODES))
+        (project.path / "user.py").write_text(USER)
+        settings = project.path / "federation.toml"
+        text = settings.read_text().replace("rounds = 30", f"rounds = {rounds}").replace("eta = 1.0", "eta = 0.25")
+        settings.write_text(text)
+        say(f"three nodes, a server, TLS and keys in {project.path}")
+        with Federation(project, NODES) as federation:
+            say(f"the server listens at 127.0.0.1:{federation.server.port}; {len(NODES)} nodes are up")
+            run = running.begin(project, out)
+            seen = Progress(say)
+            try:
+                done = run.wait(seen, federation.check)
+            except BaseException:
+                run.stop()
+                raise
+            seen(done)
+        model = done.model()
+        assert model is not None
+        return done, gap_of(model)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Progress:
+    """Says how far a run has come."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._round = say, 0
+
+    def __call__(self, run: Folder) -> None:
+        history = run.history()
+        for _, row in history[history["round"] > self._round].iterrows():
+            self._round = int(row["round"])
+            self._say(f"round {self._round}: {int(row['participants'])} answers, f {row['value']:.9g}")

@@ -1,0 +1,106 @@
+"""Flower's programs, as a federation runs them: TLS, keys, a database that survives, and no dependency installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from resolvent.errors import InputError
+from resolvent.federation import keys
+from resolvent.federation.control import HERE, address
+from resolvent.federation.processes import Process, free_port, listening, program, start, stop
+from resolvent.federation.project import Project, Server
+
+POLL = "0.05"
+"""Seconds between two looks of Flower's superexec for a task; its default is 1."""
+PATIENCE = 60.0
+
+
+def environment(project: Project, role: str) -> dict[str, str]:
+    """For Flower's programs: a home of their own, no telemetry, short polls."""
+    home = project.state / "flwr" / role
+    home.mkdir(parents=True, exist_ok=True)
+    beside = str(Path(sys.executable).parent)
+    return os.environ | {
+        "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", POLL),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+# --- the server ------------------------------------------------------------------------------------------------------
+
+
+def superlink(project: Project, server: Server) -> Process:
+    """The process that nodes talk to. Its database survives it."""
+    listen = server.bind or server.host
+    reach = "127.0.0.1" if listen in HERE else listen
+    if listening(reach, server.port):
+        raise InputError(f"port {server.port} of {listen} is taken; stop what listens there, or set server.port")
+    for name in (keys.CA, keys.CERTIFICATE, keys.SERVER_KEY, keys.SECRET):
+        if not (project.keys / name).is_file():
+            raise InputError(f"{project.keys / name} is missing; `resolvent federate keys --server` makes it")
+    command = [
+        program("flower-superlink"),
+        *("--ssl-ca-certfile", str(project.keys / keys.CA)),
+        *("--ssl-certfile", str(project.keys / keys.CERTIFICATE)),
+        *("--ssl-keyfile", str(project.keys / keys.SERVER_KEY)),
+        *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(project.keys / keys.SECRET)),
+        *("--database", str(project.state / "superlink.db")),
+        *("--host", listen, "--port", str(server.port)),
+    ]
+    made = start("superlink", command, project.state / "superlink.log", environment(project, "server"))
+    await_(made, lambda: listening(reach, server.port), f"listen at {reach}:{server.port}")
+    return made
+
+
+def superexec(project: Project, server: Server) -> Process:
+    """The process that starts the server's side of runs; runs survive the superlink because it is not a part of it."""
+    command = [
+        program("flower-superexec"),
+        *("--runtime-api-address", address(server)),
+        *("--root-certificates", str(project.keys / keys.CA)),
+        *("--superexec-auth-secret-file", str(project.keys / keys.SECRET)),
+    ]
+    return start("superexec", command, project.state / "superexec.log", environment(project, "server"))
+
+
+# --- a node ----------------------------------------------------------------------------------------------------------
+
+
+def supernode(project: Project, name: str, server: Server, config: Mapping[str, Any], state: Path) -> Process:
+    """The process that takes a node's part in the network."""
+    told = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+    command = [
+        program("flower-supernode"),
+        *("--root-certificates", str(project.keys / keys.CA)),
+        *("--auth-supernode-private-key", str(project.nodes / name)),
+        *("--superlink", f"{server.host}:{server.port}"),
+        *("--host", "127.0.0.1", "--port", str(free_port())),
+        *("--node-config", told),
+    ]
+    return start(name, command, state / "supernode.log", environment(project, f"node-{name}"))
+
+
+# --- what they are made of -------------------------------------------------------------------------------------------
+
+
+def await_(process: Process, ready: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    """Wait until a process is ready; one that ends instead is an error with the end of its log."""
+    until = time.monotonic() + seconds
+    while not ready():
+        if not process.running:
+            raise InputError(f"{process.name} ended before it could {what}: {process.words()}; see {process.log}")
+        if time.monotonic() > until:
+            stop(process)
+            raise InputError(f"{process.name} did not {what} within {seconds:g} s: {process.words()}")
+        time.sleep(0.1)

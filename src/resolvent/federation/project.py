@@ -1,0 +1,88 @@
+"""A federation's folder: where things lie in it, and what it is configured to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resolvent import config as configs
+from resolvent.config import Config
+from resolvent.errors import InputError, refuse
+
+FILE = "federation.toml"
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where nodes find the server: a name or address that its certificate has, and a port."""
+
+    host: str = "127.0.0.1"
+    port: int = 9443
+    bind: str | None = None
+    """The address to listen at; None: the host itself."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A federation's folder. Paths are absolute."""
+
+    path: Path
+
+    @property
+    def keys(self) -> Path:
+        return self.path / "keys"
+
+    @property
+    def nodes(self) -> Path:
+        """Where the keys of nodes are; the server needs their public ones only."""
+        return self.keys / "nodes"
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    @property
+    def state(self) -> Path:
+        """What processes leave: logs, Flower's files, process numbers."""
+        return self.path / ".federation"
+
+    def names(self) -> list[str]:
+        """The names of the nodes whose public keys are here."""
+        return sorted(path.stem for path in self.nodes.glob("*.pub"))
+
+    def tree(self) -> dict[str, Any]:
+        return configs.load(self.path / FILE)
+
+    def server(self) -> Server:
+        """Where the server is, as configured."""
+        given = self.tree().get("server", {})
+        known = {f.name: f for f in dataclasses.fields(Server)}
+        for key, value in given.items():
+            if key not in known:
+                raise InputError(f"there is no key server.{key}{configs.nearest(key, known)}")
+            kind = int if key == "port" else str
+            if not isinstance(value, kind) or isinstance(value, bool):
+                refuse(f"server.{key}", repr(value), "a number is needed" if kind is int else "text is needed")
+        found = Server(**given)
+        if not 0 < found.port < 65536:
+            refuse("server.port", found.port, "a port from 1 to 65535 is needed")
+        return found
+
+    def config(self, settings: list[tuple[str, Any]] | None = None) -> Config:
+        """What a run does, as configured; [federation] is what other runs call their problem."""
+        tree = {name: section for name, section in self.tree().items() if name != "server"}
+        tree = configs.with_values(tree, settings or [])
+        problem = tree.pop("federation", {})
+        if "problem" in tree or not isinstance(problem, dict):
+            refuse(FILE, "a file with a section [problem]", "a federation's users bring their own: see user.py")
+        return configs.read(tree | {"problem": {"name": "federation"} | problem})
+
+
+def opened(folder: Path) -> Project:
+    """The project in this folder."""
+    path = folder.resolve()
+    if not (path / FILE).is_file():
+        raise InputError(f"{folder} has no {FILE}; `resolvent federate init {folder}` makes a project there")
+    return Project(path)

@@ -1,0 +1,81 @@
+"""Rows that wait for the values of their models, which ride on the next question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resolvent.engines.flower.engine import FlowerEngine
+from resolvent.iteration.rounds import Round
+from resolvent.iteration.state import State
+from resolvent.runs.recorder import Recorder
+from resolvent.solving.monitor import MonitorState
+from resolvent.solving.stopping import Best, Ending
+
+Stored = tuple[Round, dict[str, Any] | None, MonitorState, State | None, Best | None]
+
+
+class OneBehind:
+    """Gives every round to a recorder one round later, when the values of its model are known.
+
+    So a run that is killed goes on from one round earlier: nodes find what they remembered then.
+    """
+
+    def __init__(self, recorder: Recorder, engine: FlowerEngine) -> None:
+        self._recorder, self._engine = recorder, engine
+        self._held: Stored | None = None
+
+    @property
+    def remembered(self) -> MonitorState:
+        return self._recorder.remembered
+
+    @property
+    def best(self) -> State | None:
+        return self._recorder.best
+
+    @property
+    def kept(self) -> Best | None:
+        return self._recorder.kept
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._recorder.columns
+
+    def __call__(
+        self,
+        happened: Round,
+        row: dict[str, Any] | None,
+        remembered: MonitorState,
+        ending: Ending | None,
+        best: State | None,
+        kept: Best | None,
+    ) -> None:
+        self._pass_on(None)
+        self._held = (happened, row, remembered, best, kept)
+        if ending is not None:
+            self._engine.settle()
+            self._pass_on(ending)
+
+    def give_up(
+        self,
+        row: dict[str, Any] | None,
+        best: State,
+        remembered: MonitorState,
+        ending: Ending,
+        kept: Best | None,
+    ) -> None:
+        self._pass_on(None)
+        self._recorder.give_up(row, best, remembered, ending, kept)
+
+    def _pass_on(self, ending: Ending | None) -> None:
+        if self._held is None:
+            return
+        (happened, row, remembered, best, kept), self._held = self._held, None
+        self._recorder(happened, row and self._complete(happened.state, row), remembered, ending, best, kept)
+
+    def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:
+        """The row with what users have said of its models by now."""
+        known = {name: float(values[0]) for name, values in self._engine.evaluation.known(state.w).items()}
+        if state.average is not None:
+            averaged = self._engine.evaluation.known(state.average.model)
+            known |= {f"average_{name}": float(values[0]) for name, values in averaged.items()}
+        return row | {name: value for name, value in known.items() if name in row}

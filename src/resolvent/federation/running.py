@@ -1,0 +1,119 @@
+"""A run of a federation, from the server's machine: submitted, followed, stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from resolvent import runs
+from resolvent.errors import InputError
+from resolvent.federation import control, processes
+from resolvent.federation.project import Project, Server
+from resolvent.federation.up import ROLE
+from resolvent.runs import Folder
+
+LOOK = 0.3
+ASK_FLOWER = 3.0
+"""Seconds between two questions to Flower whether the run is alive."""
+OVER = "finished"
+
+
+def server_here(project: Project) -> Server:
+    """The server that runs on this machine, for this project."""
+    told = processes.noted(project.state).get(ROLE)
+    if told is None or not told["running"]:
+        raise InputError("no server of this federation runs here; `resolvent federate server`, or `up`, starts one")
+    return Server(told["host"], told["port"], told["bind"])
+
+
+def begin(project: Project, out: Path, resume: str = "") -> Following:
+    """Submit a run to the server on this machine, or go on with one."""
+    server = server_here(project)
+    if resume:
+        folder = latest(out) if resume == "latest" else runs.find(resume, out)
+        if folder.config.get("problem", {}).get("name") != "federation":
+            raise InputError(
+                f"run {folder.id} is not one of a federation: `resolvent resume {folder.id}` goes on with it"
+            )
+        if folder.status == "running":
+            raise InputError(f"run {folder.id} is running; `resolvent federate status` shows it")
+        resume = folder.id
+    else:
+        project.config()  # refused before anything is submitted
+    control.register(project, server)
+    tickets = project.state / "tickets"
+    tickets.mkdir(parents=True, exist_ok=True)
+    ticket = tickets / f"{time.time_ns()}"
+    told = {"project": str(project.path), "out": str(out.resolve()), "resume": resume, "ticket": str(ticket)}
+    return Following(project, server, control.begin(project, server, told), ticket)
+
+
+def latest(out: Path) -> Folder:
+    there = [run for run in runs.folders(out) if run.config.get("problem", {}).get("name") == "federation"]
+    if not there:
+        raise InputError(f"there are no runs of a federation in {out}/; begin one without --resume")
+    return there[-1]
+
+
+class Following:
+    """A run that was submitted. Flower's number of it is `number`."""
+
+    def __init__(self, project: Project, server: Server, number: int, ticket: Path) -> None:
+        self.project, self.server, self.number, self._ticket = project, server, number, ticket
+
+    def told(self) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads(self._ticket.read_text())
+            return found
+        return {}
+
+    def wait(self, seen: Callable[[Folder], None] | None = None, check: Callable[[], None] | None = None) -> Folder:
+        """Wait until the run has ended; `seen` is called now and then, once its folder is there."""
+        asked = time.monotonic()
+        while True:
+            told = self.told()
+            if "failed" in told:
+                raise InputError(f"the run failed: {told['failed']}")
+            if told.get("status"):
+                return Folder(Path(told["run"]))
+            if "run" in told and seen is not None:
+                seen(Folder(Path(told["run"])))
+            if check is not None:
+                check()
+            if time.monotonic() - asked > ASK_FLOWER:
+                asked = time.monotonic()
+                self._alive()
+            time.sleep(LOOK)
+
+    def _alive(self) -> None:
+        """Refuse to wait for a run whose process was killed. Its lock tells at once; Flower takes a minute or so."""
+        told = self.told()
+        if told.get("status") or "failed" in told:
+            return
+        if "run" in told:
+            run = Folder(Path(told["run"]))
+            if run.status == "killed":
+                again = f"`resolvent federate run --resume {run.id}` goes on"
+                raise Killed(f"the server's side of run {run.id} was killed; {again}")
+            return
+        with suppress(InputError):  # the server may be starting again
+            status = self.status()
+            if status.startswith(OVER) and not self.told():
+                raise Killed(f"the server's side of the run ended ({status}); see .federation/superexec.log")
+
+    def status(self) -> str:
+        """What Flower says of it."""
+        return control.status(self.project, self.server, self.number)
+
+    def stop(self) -> None:
+        """End the run; it can be resumed."""
+        with suppress(InputError):
+            control.stop(self.project, self.server, self.number)
+
+
+class Killed(RuntimeError):
+    """The server's side of a run has ended without a word."""

@@ -1,0 +1,190 @@
+"""The server's side of a run: the loop, over the Grid that Flower hands in, into the run store."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from resolvent import config as configs
+from resolvent import runs
+from resolvent.config import Config
+from resolvent.config.sections import FLOWER
+from resolvent.engines.flower.checks import Limits
+from resolvent.engines.flower.engine import FlowerEngine
+from resolvent.engines.flower.facts import FederationFacts, gather
+from resolvent.engines.flower.grid import Post
+from resolvent.engines.flower.rule import Rule
+from resolvent.errors import InputError, ResolventWarning, refuse
+from resolvent.experiment.build import Experiment, build
+from resolvent.experiment.conduct import about
+from resolvent.experiment.tasks import Task
+from resolvent.federation import keys
+from resolvent.federation.project import Project, opened
+from resolvent.federation.recording import OneBehind
+from resolvent.iteration.participation import Everyone
+from resolvent.iteration.state import State
+from resolvent.local.choice import local_operator
+from resolvent.runs import Folder, lock
+from resolvent.runs.recorder import Recorder
+from resolvent.solving.solve import solve
+from resolvent.theory import closed_forms
+
+SMALL = 0.1
+"""The eta of FedPi and FedSplit on networks, unless one is given."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Everybody is asked in every round; whoever has not answered when it closes holds its pair (u_i, p_i)."""
+
+    absent = "hold"
+    full = False
+
+    def present(self, seed: int, t: int, users: int) -> Tensor | None:
+        return None
+
+    def check(self, users: int) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return "everyone is asked, and whoever has not answered when a round closes holds"
+
+
+def main(grid: Any, told: Mapping[str, Any]) -> None:
+    """What Flower calls. How it went is written into a file, for whoever began the run."""
+    ticket = Path(str(told["ticket"])) if told.get("ticket") else None
+    try:
+        folder = conduct(grid, opened(Path(str(told["project"]))), Path(str(told["out"])), str(told["resume"]), ticket)
+    except Exception as error:
+        _write(ticket, {"failed": str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"})
+        raise
+    end = folder.end or {}
+    _write(ticket, {"run": str(folder.path), "status": folder.end and end["kind"], "reason": end.get("reason")})
+
+
+def conduct(
+    grid: Any, project: Project, out: Path, resume: str = "", ticket: Path | None = None, simulated: bool = False
+) -> Folder:
+    """Run, or go on with, a federation's run. Simulated nodes have no keys: all of them are users."""
+    post = Post(grid, None if simulated else keys.public_keys(project))
+    with ExitStack() as stack:
+        if resume:
+            folder = runs.find(resume, out)
+            config = configs.read(folder.config)
+            names = tuple(folder.about["problem"]["names"])
+        else:
+            config, names = project.config(), None
+        section: Any = config.problem
+        facts = gather(post, "joining", section.users, weights_of(section.weights), section.join, names=names)
+        experiment = prepared(config, facts)
+        if not resume:
+            told = about(experiment)
+            told["problem"] |= {"names": list(facts.names), "weights": facts.weights.tolist(), "kind": facts.problem}
+            folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told)
+        elif folder.end is not None:
+            return folder
+        stack.enter_context(lock.held(folder.path))
+        recorder = stack.enter_context(closing(Recorder(folder, config.run.rounds, config.store.checkpoint)))
+        if resume:
+            folder.note("resumed")
+        for words in recorder.complaints:
+            folder.note("damage", words=words)
+        _write(ticket, {"run": str(folder.path)})
+        _rounds(folder, experiment, facts, post, recorder)
+    return folder
+
+
+def weights_of(text: str) -> str | dict[str, float]:
+    """ "pooled", "samples", "equal", or numbers by name: "site-0=1, site-1=2"."""
+    if "=" not in text:
+        return text
+    try:
+        pairs = [part.partition("=") for part in text.split(",")]
+        return {name.strip(): float(number) for name, _, number in pairs}
+    except ValueError:
+        refuse("federation.weights", repr(text), '"pooled", "samples", "equal" or "site-0=1, site-1=2" is needed')
+
+
+def prepared(config: Config, facts: FederationFacts) -> Experiment:
+    """What the configuration describes, for these users."""
+    section: Any = config.problem
+    known: Any = facts  # all that is asked of a problem before its first round
+    L = closed_forms.curvatures(known)[1] if facts.convex else 0.0
+    eta = 1 / L if 0 < L < float("inf") else None
+    made = Task(known, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
+    experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), made)
+    if isinstance(experiment.participation, Everyone):
+        experiment = replace(experiment, participation=Asked())
+    return experiment
+
+
+def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder: Folder) -> FlowerEngine:
+    """The engine of a run, whose events go into its folder."""
+    section: Any = experiment.config.problem
+    known: Any = facts
+    return FlowerEngine(
+        post,
+        facts,
+        local_operator(experiment.scheme, known),
+        folder.about["id"],
+        steady=experiment.scheme.steady,
+        rule=Rule(section.close, section.timeout, section.min_users, section.patience),
+        limits=Limits(section.max_norm),
+        ride=True,
+        curvature=section.curvature,
+        note=folder.note,
+    )
+
+
+def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post: Post, recorder: Recorder) -> None:
+    config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
+    if left <= 0:
+        recorder.end("finished", f"{config.rounds} rounds")
+        return
+    engine = engine_of(experiment, facts, post, folder)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResolventWarning)  # the explanation says the same, and is stored
+            run = solve(
+                None,
+                experiment.scheme,
+                rounds=left,
+                anderson=experiment.anderson,
+                participation=experiment.participation,
+                engine=engine,
+                seed=config.seed,
+                start=recorder.state,
+                stop=experiment.stop,
+                average=config.average,
+                every=config.every,
+                progress=False,
+                recorder=OneBehind(recorder, engine),
+                explanation=experiment.explanation,
+            )
+    except BaseException as error:
+        recorder.flush()
+        folder.note("failed", reason=str(error) or type(error).__name__, round=recorder.done)
+        raise
+    recorder.end(run.status, run.reason + unheard(facts, run.state))
+
+
+def unheard(facts: FederationFacts, state: State) -> str:
+    """What must be said of a run in which not everybody has ever answered."""
+    if state.complete or state.seen is None:
+        return ""
+    names = [name for name, seen in zip(facts.names, state.seen.tolist(), strict=True) if not seen]
+    return f"; {', '.join(names)} never answered, so the model is that of the others alone"
+
+
+def _write(ticket: Path | None, told: dict[str, Any]) -> None:
+    if ticket is not None:
+        part = ticket.with_suffix(".part")
+        part.write_text(json.dumps(told))
+        part.replace(ticket)

@@ -1,0 +1,138 @@
+"""What `resolvent federate init` writes: a small project, to be read and changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from resolvent.errors import InputError, StorageError
+from resolvent.federation.project import FILE, Project
+
+FEDERATION = """\
+# A federation: what is run, when rounds close, and where the server is. Nodes need the section [server] only.
+
+[server]
+host = "{host}"        # a name or address at which nodes reach the server; its certificate has it
+port = {port}
+# bind = "0.0.0.0"     # listen at every address of the server's machine, not at `host` alone
+
+[federation]
+users = {users}             # the run begins once so many nodes are there
+weights = "pooled"     # as if all rows lay in one place; or "samples", "equal", "site-0=1, site-1=2"
+close = 1.0            # a round closes after this share of the answers,
+timeout = 120.0        # or after so many seconds,
+min_users = 1          # but not before so many users have answered
+# max_norm = 1e6       # refuse answers that are longer
+# curvature = true     # let eta = "auto" ask for gradients and Hessians too
+
+[scheme]
+algorithm = "fedpi"    # fedavg, fedprox, fedsplit, fedpi, fedrp, reflect_gradient, reflect_prox
+eta = 1.0
+
+[run]
+rounds = 30
+"""
+
+USER = '''\
+"""One user of the federation: its data and its model. This file, and the data, stay on the node's machine."""
+
+import numpy as np
+import resolvent as rs
+
+
+def problem(node_config):
+    """The problem of this node alone. node_config has its `name`, and what was given with --set."""
+    X, y = load(node_config)
+    return rs.Logistic([X], [y], reg=0.1)
+
+
+def load(node_config):
+    """This node's own rows: features (rows, d), and labels +1 or -1. Read your own file here, for example
+
+    table = np.loadtxt("/data/hospital.csv", delimiter=",", skiprows=1)
+    return table[:, :-1], np.where(table[:, -1] > 0, 1.0, -1.0)
+    """
+    seed = sum(node_config["name"].encode())
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((80, 5)) + 0.3 * rng.standard_normal(5)
+    y = np.where(X @ np.arange(1.0, 6.0) + rng.standard_normal(80) > 0, 1.0, -1.0)
+    return X, y
+
+
+# A network instead: every node makes the same module, with the same seed.
+#
+# def problem(node_config):
+#     import torch
+#
+#     torch.manual_seed(0)
+#     model = rs.models.mnist_cnn()
+#     x, y = ...                                   # images (n, 1, 28, 28) in float32 and labels (n,) of this node
+#     return rs.Neural(model, [(x[:800], y[:800])], test=[(x[800:], y[800:])])
+
+
+# Figures from data that were held out, averaged over nodes by weight; only these numbers are sent.
+#
+# def metrics(model, node_config):
+#     X, y = load_test(node_config)
+#     return {"test_accuracy": float(((X @ model.numpy() > 0) == (y > 0)).mean())}
+'''
+
+README = """\
+# A federation
+
+`user.py` says what one user's problem is. It is read on the nodes, from their own disks, and is never sent.
+`federation.toml` says what is run. `keys/` has certificates and keys: never copy a file whose name is not named here.
+
+## Trying it out, on one machine
+
+    resolvent federate up --nodes {users}          # in one terminal; Ctrl-C ends it
+    resolvent federate run                   # in another
+    resolvent ls; resolvent show RUN; resolvent report
+
+## The server's machine
+
+    resolvent federate keys --server         # a certificate authority and the server's certificate, once
+    resolvent federate server                # until Ctrl-C
+    resolvent federate run                   # in another terminal; --resume goes on after a crash
+
+Nodes' public keys go into `keys/nodes/NAME.pub`, before `federate run`.
+
+## A node's machine
+
+    pip install 'resolvent[flower]'
+    resolvent federate init . --no-keys      # then put your data into user.py
+    # copy from the server's machine: federation.toml and keys/ca.crt
+    resolvent federate keys --node site-0    # makes keys/nodes/site-0, which stays here, and site-0.pub for the server
+    resolvent federate doctor
+    resolvent federate node site-0           # until Ctrl-C
+    resolvent federate export --node site-0 --to mine.safetensors   # this node's personal model
+"""
+
+IGNORED = """\
+.federation/
+runs/
+keys/ca.key
+keys/server.key
+keys/superexec.secret
+keys/nodes/*
+!keys/nodes/*.pub
+"""
+
+
+def write(folder: Path, host: str = "127.0.0.1", port: int = 9443, users: int = 3) -> Project:
+    """A new project; files that are there already are not touched."""
+    if (folder / FILE).exists():
+        raise InputError(f"{folder} has a {FILE} already; name another folder, or change that one")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {
+            FILE: FEDERATION.format(host=host, port=port, users=users),
+            "user.py": USER,
+            "README.md": README.format(users=users),
+            ".gitignore": IGNORED,
+        }
+        for name, text in files.items():
+            if not (folder / name).exists():
+                (folder / name).write_text(text)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written ({error.strerror}); name another folder") from None
+    return Project(folder.resolve())

@@ -1,0 +1,68 @@
+"""The process that has a node's data: it builds the problem once, and answers questions through a socket.
+
+    python -m resolvent.federation.worker FOLDER SOCKET CONFIG
+
+Flower starts a process for every message, which hands it on to this one. It ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from resolvent.engines.flower import forward
+from resolvent.engines.flower.node import Node
+from resolvent.engines.flower.packets import Packet, from_bytes, to_bytes
+from resolvent.engines.flower.users import load_node
+
+
+def serve(node: Node, path: Path) -> None:
+    """Answer questions, one after the other, for ever."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        old = os.umask(0o177)  # for this user alone
+        try:
+            door.bind(str(path))
+        finally:
+            os.umask(old)
+        door.listen()
+        while True:
+            line, _ = door.accept()
+            with line, contextlib.suppress(OSError):  # whoever asked may be gone
+                forward.put(line, answer(node, forward.get(line)))
+
+
+def answer(node: Node, content: bytes) -> bytes:
+    """The answer to a question; what the user's code raises is told in a line, and its trace stays in the log."""
+    try:
+        return to_bytes(node.handle(from_bytes(content)))
+    except Exception as error:
+        traceback.print_exc()
+        return to_bytes(Packet({forward.FAILED: f"{type(error).__name__}: {error}"[:500]}))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
+def main() -> None:
+    folder, path, told = sys.argv[1:4]
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    config = json.loads(told)
+    memory = config.pop("memory", None)
+    node = load_node(Path(folder), config, None if memory is None else Path(memory))
+    print("ready", flush=True)
+    serve(node, Path(path))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""One configuration with several seeds: the runs of networks share their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from resolvent.engines.joint import Joint
+from resolvent.errors import refuse
+from resolvent.iteration.engine import Engine
+from resolvent.iteration.scheme import Scheme
+from resolvent.iteration.table import as_scheme
+from resolvent.local import choice
+from resolvent.solving.run import Run
+from resolvent.solving.solve import solve
+
+Result = TypeVar("Result")
+
+
+def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **options: Any) -> list[Run]:
+    """`solve` with each of several seeds, one Run per seed; `options` are those of `solve`.
+
+    problems: one that all seeds share, or a list with one per seed, where data or start depend on the seed.
+
+    Networks of one architecture take their local steps together, as if the users of all runs were users of one: where a
+    GPU has room, four seeds cost little more than one. On a CPU every run has the bits of `solve` alone; on CUDA sums
+    may be taken in another order. Other problems, and networks that are not alike, are solved one after the other.
+    """
+    seeds = list(seeds)
+    if not seeds:
+        refuse("seeds", "empty", "a list of whole numbers is needed, range(4) say")
+    each = list(problems) if isinstance(problems, list | tuple) else [problems] * len(seeds)
+    if len(each) != len(seeds):
+        refuse(
+            "problems", f"a list of {len(each)}", f"one for each of the {len(seeds)} seeds is needed, or one for all"
+        )
+    if "engine" in options or "recorder" in options:
+        refuse("engine", "given", "runs of several seeds have their own: leave engine and recorder out")
+    scheme = as_scheme(scheme, options.pop("eta", None))
+    options.setdefault("progress", False)
+
+    def work(problem: Any, seed: int, engine: Engine | str) -> Run:
+        return solve(problem, scheme, engine=engine, seed=seed, **options)
+
+    return side_by_side(each, [scheme] * len(each), [partial(work, *pair) for pair in zip(each, seeds, strict=True)])
+
+
+def side_by_side(
+    problems: Sequence[Any], schemes: Sequence[Scheme], work: Sequence[Callable[[Engine | str], Result]]
+) -> list[Result]:
+    """What each piece of work gives with its engine; the first error that one of them raises is raised at the end."""
+    if len(work) > 1 and all(hasattr(problem, "offers") and "training" in problem.offers for problem in problems):
+        joint = Joint(problems, choice.local_operator(schemes[0], problems[0]), schemes[0].steady)
+        if joint.joins:
+            pieces = [partial(each, engine) for each, engine in zip(work, joint.engines, strict=True)]
+            found = joint.run(pieces)
+            for result in found:
+                if isinstance(result, BaseException):
+                    raise result
+            return found  # type: ignore[return-value]
+    return [each("in_process") for each in work]

@@ -1,0 +1,107 @@
+"""The rows of runs' metrics as columns, read as they grow: only what was appended since the last look is parsed."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resolvent.errors import InputError
+from resolvent.runs import durable
+
+RETAINED = 200
+"""Runs whose columns stay in memory."""
+MOST = 4000
+"""Rows that are sent at once; of longer runs every k-th row is."""
+AVERAGED = {"gap": "average_gap", "value": "average_value"}
+Columns = dict[str, list[float | None]]
+
+
+@dataclass
+class Parsed:
+    """The whole rows of a file so far."""
+
+    names: list[str] = field(default_factory=list)
+    table: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    length: int = 0
+    """Bytes that were parsed."""
+    file: tuple[int, int] = (0, 0)
+
+
+class Curves:
+    """Metrics by path."""
+
+    def __init__(self) -> None:
+        self._parsed: OrderedDict[Path, Parsed] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def since(self, path: Path, after: int) -> dict[str, Any]:
+        """The rows from number `after` on, as columns; all of them where the file is shorter than that by now."""
+        with self._lock:
+            known = self._parsed.pop(path, Parsed())
+            self._parsed[path] = known = _read(path, known)
+            while len(self._parsed) > RETAINED:
+                self._parsed.popitem(last=False)
+            names, table = known.names, known.table
+        begin = after if after <= len(table) else 0
+        return {"start": begin, "rows": len(table), "columns": _columns(names, table, begin)}
+
+
+def _read(path: Path, known: Parsed) -> Parsed:
+    try:
+        handle = os.open(path, os.O_RDONLY | durable.NOFOLLOW)
+    except FileNotFoundError:
+        return Parsed()
+    except OSError as error:
+        raise InputError(f"{path.name} cannot be read ({error.strerror}); it may be a link, or not yours") from None
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(file.fileno())
+        if known.file != (found.st_dev, found.st_ino) or found.st_size < known.length:
+            known = Parsed(file=(found.st_dev, found.st_ino))
+        file.seek(known.length)
+        content = file.read()
+    content = content[: content.rfind(b"\n") + 1]
+    if not content:
+        return known
+    names, body = known.names, content
+    if not known.length:
+        head, _, body = content.partition(b"\n")
+        names = head.decode("utf-8", "replace").split(",")
+    try:
+        fresh = np.array(body.replace(b"\n", b",").split(b",")[:-1], dtype=np.float64).reshape(-1, len(names))
+    except ValueError:
+        raise InputError(f"{path.name} cannot be read; bring it back from a copy, or run it again") from None
+    table = fresh if not known.length else np.concatenate([known.table, fresh])
+    return Parsed(names, table, known.length + len(content), known.file)
+
+
+def _columns(names: list[str], table: NDArray[np.float64], begin: int) -> Columns:
+    """Columns of plain numbers, with the bytes communicated so far. Where a run averages, its averages are shown."""
+    if not len(table):
+        return {}
+    step = max(1, math.ceil((len(table) - begin) / MOST))
+    rows = np.arange(begin, len(table), step)
+    if len(rows) and rows[-1] != len(table) - 1:
+        rows = np.append(rows, len(table) - 1)
+    by_name = {name: table[:, k] for k, name in enumerate(names)}
+    made = {name: by_name[AVERAGED.get(name, name)] if AVERAGED.get(name) in by_name else by_name[name]
+            for name in names if name not in AVERAGED.values()}  # fmt: skip
+    if {"round", "bytes_up", "bytes_down"} <= by_name.keys():
+        rounds = np.diff(by_name["round"], prepend=0.0)  # rounds without a row are assumed to be alike
+        made["bytes"] = np.cumsum((by_name["bytes_up"] + by_name["bytes_down"]) * rounds)
+    return {name: plain(values[rows]) for name, values in made.items()}
+
+
+def plain(values: NDArray[np.float64]) -> list[float | None]:
+    """Numbers as JSON has them: those that are not finite become None."""
+    numbers: list[float | None] = values.tolist()
+    if np.isfinite(values).all():
+        return numbers
+    return [value if value is not None and math.isfinite(value) else None for value in numbers]

@@ -1,0 +1,74 @@
+// The form of a new run, made from the typed configuration.
+
+import { $, api, h } from "./shared.js";
+
+let form = null, problem = null;
+
+/** Ask for a configuration and start it; the job is handed to `then`. */
+export async function openForm(then) {
+  form ??= await api("form");
+  problem ??= form.problems[0].name;
+  fill();
+  $("refused").textContent = "";
+  $("start").showModal();
+  $("form").onsubmit = async (event) => {
+    event.preventDefault();
+    try {
+      const job = await api("runs", { body: { config: values() } });
+      $("start").close();
+      then(job);
+    } catch (error) { $("refused").textContent = error.message; }
+  };
+}
+
+$("cancel")?.addEventListener("click", () => $("start").close());
+
+function fill() {
+  const made = form.problems.find((each) => each.name === problem);
+  const name = { key: "name", choices: form.problems.map((each) => each.name), types: [], optional: false, default: problem, words: "What users minimise.", first: true };
+  $("fields").replaceChildren(section("problem", [name, ...made.fields]), ...form.sections.map((each) => section(each.name, each.fields)));
+  $("fields").querySelector("[name='problem.name']").addEventListener("change", (event) => { problem = event.target.value; fill(); $("fields").querySelector("[name='problem.name']").focus(); });
+}
+
+function section(name, fields) {
+  const first = fields.filter((field) => field.first), more = fields.filter((field) => !field.first);
+  return h("fieldset", {}, h("legend", {}, name),
+    first.length ? h("div", { className: "grid" }, first.map((field) => ask(name, field))) : null,
+    more.length ? h("details", {}, h("summary", {}, first.length ? "More" : "Settings"), h("div", { className: "grid" }, more.map((field) => ask(name, field)))) : null);
+}
+
+function ask(section, field) {
+  const name = `${section}.${field.key}`, words = h("small", {}, field.words);
+  const label = h("span", {}, field.key.replaceAll("_", " "));
+  const given = field.default === null ? "" : String(field.default);
+  if (field.types.includes("bool")) {
+    return h("label", { className: "ask inline" }, h("input", { type: "checkbox", name, checked: field.default || null, "data-default": given }), h("span", {}, label, " ", words));
+  }
+  if (field.choices.length && !field.types.length) {
+    const none = field.optional ? [h("option", { value: "" }, "–")] : [];
+    const select = h("select", { name, "data-default": name === "problem.name" ? "" : given }, none, field.choices.map((word) => h("option", { value: word }, word)));
+    select.value = given;
+    return h("label", { className: "ask" }, label, select, words);
+  }
+  const placeholder = field.optional ? (field.choices.length ? `a number or ${field.choices.join(", ")}` : "not set") : "";
+  return h("label", { className: "ask" }, label, h("input", {
+    type: "text", name, value: given, placeholder, inputMode: field.types.includes("str") ? "text" : "decimal", autocomplete: "off", spellcheck: false,
+    "data-default": given, "data-types": field.types.join(" "), "data-choices": field.choices.join(" "),
+  }), words);
+}
+
+/** What differs from the defaults, as sections of plain values. */
+function values() {
+  const tree = {};
+  for (const field of $("fields").querySelectorAll("[name]")) {
+    const [section, key] = field.name.split(".");
+    const text = field.type === "checkbox" ? String(field.checked) : field.value.trim();
+    const given = field.dataset.default || (field.type === "checkbox" ? "false" : "");
+    if (text === given || text === "") continue;
+    let value = text;
+    if (field.type === "checkbox") value = field.checked;
+    else if (/\b(int|float)\b/.test(field.dataset.types ?? "") && !(field.dataset.choices ?? "").split(" ").includes(text) && Number.isFinite(Number(text))) value = Number(text);
+    (tree[section] ??= {})[key] = value;
+  }
+  return tree;
+}

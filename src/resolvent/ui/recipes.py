@@ -1,0 +1,73 @@
+"""What the sliders say, as Python to run elsewhere and as a command."""
+
+from __future__ import annotations
+
+import shlex
+
+from resolvent.ui.examples import EXAMPLES
+from resolvent.ui.explorer import PERIOD, Setup
+
+FILE = "explorer.py"
+SCHEDULES = {
+    "harmonic": "rs.schedules.harmonic({eta})",
+    "inverse-sqrt": "rs.schedules.inverse_sqrt({eta})",
+    "inverse-log": "rs.schedules.inverse_log({eta})",
+    "inverse-ln": "rs.schedules.inverse_log({eta}, natural=True)",
+    "halving": "rs.schedules.halving({eta}, " + str(PERIOD) + ")",
+}
+
+
+def python(setup: Setup) -> str:
+    """A file that computes the same numbers."""
+    body = "\n".join(f"    {line}" for line in EXAMPLES[setup.problem].lines(setup.sizes))
+    numpy = "import numpy as np\n" if "np." in body else ""
+    arguments = [f"rounds={setup.rounds}"]
+    arguments += [f"anderson={setup.anderson}"] if setup.anderson else []
+    if setup.delays > 1:
+        arguments.append(f"participation=rs.Stragglers({setup.delays!r})")
+    elif setup.participation < 1:
+        arguments.append(f"participation=rs.Bernoulli({setup.participation!r}, absent={setup.absent!r})")
+    arguments += [f"seed={setup.sizes.seed}"] if setup.sizes.seed else []
+    return (
+        f'{numpy}import resolvent as rs\n\n\ndef problem():\n{body}\n\n\nif __name__ == "__main__":\n'
+        f"    scheme = {_scheme(setup)}\n"
+        f"    run = rs.solve(problem(), scheme, {', '.join(arguments)})\n"
+        "    print(run.explanation)\n    print(run.history)\n"
+    )
+
+
+def _scheme(setup: Setup) -> str:
+    eta = SCHEDULES.get(setup.schedule, "{eta}").format(eta=repr(setup.eta))
+    steps = f", steps={setup.steps}" if setup.forward and setup.steps > 1 else ""
+    if setup.row is not None:
+        return f"rs.{setup.row}(eta={eta}{steps})"
+    forward = ", forward=True" if setup.forward else ""
+    return f"rs.Scheme({setup.alpha!r}, {setup.beta!r}, {setup.gamma!r}, eta={eta}{forward}{steps})"
+
+
+def command(setup: Setup) -> tuple[str | None, str]:
+    """The command that runs it, and what is to be known of it; None where no command does."""
+    if setup.forward and setup.row is None:
+        return None, "Gradient steps with these α, β and γ are no row of the table. Copy them as Python."
+    example = EXAMPLES[setup.problem]
+    own = example.command is None
+    words = ["resolvent", "run", *([f"{FILE}:problem"] if example.command is None else example.command(setup.sizes))]
+    words += ["--seed", str(setup.sizes.seed)] if own and setup.sizes.seed else []
+    if setup.row is not None:
+        words += ["--algorithm", setup.row]
+    else:
+        mixing = {"alpha": setup.alpha, "beta": setup.beta, "gamma": setup.gamma}
+        words += ["--algorithm", "custom"]
+        words += [part for key, value in mixing.items() for part in ("--set", f"scheme.{key}={value!r}")]
+    words += ["--eta", repr(setup.eta)]
+    words += ["--schedule", setup.schedule] if setup.schedule != "constant" else []
+    words += ["--set", f"scheme.period={PERIOD}"] if setup.schedule == "halving" else []
+    words += ["--local-steps", str(setup.steps)] if setup.forward else []
+    words += ["--anderson", str(setup.anderson)] if setup.anderson else []
+    if setup.delays > 1:
+        words += ["--stragglers", repr(setup.delays)]
+    elif setup.participation < 1:
+        words += ["--participation", repr(setup.participation), "--absent", setup.absent]
+    words += ["--rounds", str(setup.rounds)]
+    note = f"The problem is a function: save the copied Python as {FILE} first." if own else ""
+    return shlex.join(words), note

@@ -1,0 +1,243 @@
+"""An index of the runs under a folder: read once, then only what has changed.
+
+A process that writes a run makes holder.json there first. So a run without that file can have changed only if the
+folder itself was modified, which one stat tells; the few others are looked at each time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resolvent.errors import InputError
+from resolvent.iteration.table import TABLE
+from resolvent.runs import ENDED, Folder, lock
+
+FILES = ("config.toml", "about.json", "metrics.csv", "events.jsonl", "holder.json")
+LONGEST_LINE = 1 << 16
+"""Bytes of a row of metrics, at most."""
+Row = dict[str, Any]
+
+
+class Unknown(InputError):
+    """There is no such run."""
+
+
+@dataclass
+class Entry:
+    """A run as it was when it was last looked at."""
+
+    folder: Folder
+    seen: tuple[Any, ...]
+    watched: bool
+    """Whether a process writes it, or did so when it was killed."""
+    row: Row
+
+
+class Store:
+    """The runs under a folder, by id."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out.absolute()
+        self._entries: dict[str, Entry] = {}
+        self._lock = threading.Lock()
+
+    def refresh(self) -> tuple[list[Row], list[str]]:
+        """Look again: the rows that are new or have changed, and the ids that are gone."""
+        with self._lock:
+            changed: list[Row] = []
+            there = dict(self._folders())
+            for name, modified in there.items():
+                row = self._look(name, modified)
+                if row is not None:
+                    changed.append(row)
+            gone = [name for name in self._entries if name not in there]
+            for name in gone:
+                del self._entries[name]
+            return changed, gone
+
+    def rows(self) -> list[Row]:
+        """Every run, newest first."""
+        with self._lock:
+            rows = [entry.row for entry in self._entries.values()]
+        return sorted(rows, key=lambda row: (row["created"], row["id"]), reverse=True)
+
+    def row(self, name: str) -> Row:
+        """One run, as it is now."""
+        self.folder(name)
+        with self._lock, suppress(OSError):
+            self._look(name, (self.out / name).stat().st_mtime_ns)
+        return self._entries[name].row
+
+    def folder(self, name: str) -> Folder:
+        """A run by its exact id; nothing else is ever opened."""
+        entry = self._entries.get(name)
+        if entry is None:
+            with self._lock, suppress(OSError):
+                there = dict(self._folders()) if name and Path(name).name == name else {}
+                if name in there:
+                    self._look(name, there[name])
+            entry = self._entries.get(name)
+        if entry is None:
+            raise Unknown(f"there is no run {name[:100]!r} here; it may have been deleted, or be in another folder")
+        return Folder(entry.folder.path)
+
+    # --- what it consists of -----------------------------------------------------------------------------------------
+
+    def _folders(self) -> Iterator[tuple[str, int]]:
+        """Names and times of modification. Links are left out: what they lead to may lie outside."""
+        with suppress(OSError), os.scandir(self.out) as found:
+            for item in found:
+                with suppress(OSError):
+                    if not item.name.startswith(".") and item.is_dir(follow_symlinks=False):
+                        yield item.name, item.stat(follow_symlinks=False).st_mtime_ns
+
+    def _look(self, name: str, modified: int) -> Row | None:
+        """The row of a run if it has changed since."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.seen[0] == modified and not entry.watched:
+            return None
+        path = self.out / name
+        watched = (path / "holder.json").exists()
+        running = watched and lock.is_held(path)
+        seen = (modified, running, _stamp(path / "metrics.csv"), _stamp(path / "events.jsonl"))
+        if entry is not None and entry.seen == seen:
+            return None
+        if entry is None and not ((path / "about.json").is_file() or (path / "checkpoints").is_dir()):
+            return None
+        folder = entry.folder if entry is not None and entry.row["status"] != "damaged" else Folder(path)
+        row = summary(folder, running)
+        old = None if entry is None else entry.row
+        self._entries[name] = Entry(folder, seen, watched, row)
+        return None if row == old else row
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def summary(run: Folder, running: bool) -> Row:
+    """What the table of runs shows of one; a run that cannot be read is shown as damaged, with the reason."""
+    try:
+        links = [name for name in FILES if (run.path / name).is_symlink()]
+        if links:
+            raise InputError(f"{links[0]} is a symbolic link")
+        return _summary(run, running)
+    except (InputError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        return _row(run) | {"status": "damaged", "reason": str(error)[:300]}
+
+
+def _row(run: Folder) -> Row:
+    texts = dict.fromkeys(("title", "algorithm", "problem", "settings", "status", "reason", "created"), "")
+    numbers = dict.fromkeys(("rounds", "round", "seed", "users", "dim"), 0)
+    return {"id": run.id, **texts, **numbers, "value": None, "gap": None, "accuracy": None, "seconds": None,
+            "colour": "#666666"}  # fmt: skip
+
+
+def _summary(run: Folder, running: bool) -> Row:
+    config, about = settings_of(run), run.about
+    events = [event for event in run.events if event["kind"] in (*ENDED, "interrupted", "failed", "resumed")]
+    status = "running" if running else events[-1]["kind"] if events else "killed"
+    status = "killed" if status == "resumed" else status
+    last = last_row(run.path / "metrics.csv", events[-1].get("round") if status == "diverged" else None)
+    algorithm = str(config["scheme"]["algorithm"])
+    return _row(run) | {
+        "title": str(about["title"]),
+        "algorithm": algorithm,
+        "problem": str(config["problem"]["name"]).rpartition("/")[2],
+        "settings": in_words(config),
+        "status": status,
+        "reason": str(events[-1].get("reason", "")) if events else "",
+        "created": str(about["created"]),
+        "round": int(last.get("round") or 0),
+        "rounds": int(config["run"]["rounds"]),
+        "seed": int(config["run"]["seed"]),
+        "users": int(about["problem"]["users"]),
+        "dim": int(about["problem"]["dim"]),
+        "value": last.get("average_value", last.get("value")),
+        "gap": last.get("average_gap", last.get("gap")),
+        "accuracy": last.get("test_accuracy"),
+        "seconds": last.get("seconds"),
+        "colour": TABLE[algorithm].colour if algorithm in TABLE else "#666666",
+    }
+
+
+def in_words(config: dict[str, Any]) -> str:
+    """The settings that people look for, in one line."""
+    scheme, part, local = config["scheme"], config.get("participation", {}), config.get("local", {})
+    told = [f"η {_short(scheme['eta'])}"] if "eta" in scheme else []
+    told += [str(scheme["schedule"])] if scheme.get("schedule", "constant") != "constant" else []
+    told += [
+        f"{name} {_short(scheme[key])}"
+        for key, name in (("alpha", "α"), ("beta", "β"), ("gamma", "γ"))
+        if key in scheme
+    ]
+    told += [f"Anderson {config['anderson']['memory']}"] if config["anderson"]["memory"] else []
+    told += [f"k {local['steps']}"] if "steps" in local else []
+    told += [f"batch {local['batch']}"] if "batch" in local else []
+    told += [f"p {_short(part['probability'])}"] if "probability" in part else []
+    told += [f"{part['size']} users per round"] if "size" in part else []
+    told += [f"stragglers {_short(part['stragglers'])}×"] if "stragglers" in part else []
+    told += [f"seed {config['run']['seed']}"] if config["run"]["seed"] else []
+    return " · ".join(told)
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings_of(run: Folder) -> dict[str, Any]:
+    """A run's configuration. What this library wrote is read line by line, ten times faster than by tomllib."""
+    if "config" not in vars(run):
+        text = (run.path / "config.toml").read_text(encoding="utf-8")
+        try:
+            tree: dict[str, Any] = {}
+            section = tree
+            for line in filter(None, text.splitlines()):
+                if line.startswith("["):
+                    section = tree[line[1:-1]] = {}
+                else:
+                    key, equals, value = line.partition(" = ")
+                    if not equals or not key.isidentifier():
+                        raise ValueError(key)
+                    section[key] = json.loads(value)
+        except ValueError:
+            tree = tomllib.loads(text)
+        vars(run)["config"] = tree  # where its cached property looks first
+    return run.config
+
+
+def last_row(path: Path, number: int | None = None) -> dict[str, float | None]:
+    """The last whole row of the metrics, or the one of a given round; numbers that are not finite are None."""
+    try:
+        with path.open("rb") as file:
+            names = file.readline(LONGEST_LINE).decode().strip().split(",")
+            if number is not None:
+                file.seek(0)
+                lines = file.read().split(b"\n")[1:-1]
+                lines = [line for line in lines if line.split(b",", 1)[0] == str(number).encode()]
+            else:
+                begin = file.tell()
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(begin, size - LONGEST_LINE))
+                lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return {}
+    if not lines or not lines[-1]:
+        return {}
+    values = [float(text) for text in lines[-1].split(b",")]
+    if len(values) != len(names):
+        raise InputError("metrics.csv cannot be read")
+    return {name: value if math.isfinite(value) else None for name, value in zip(names, values, strict=True)}

@@ -1,0 +1,71 @@
+"""Server-sent events: which runs have changed, told to every open page within a fraction of a second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from resolvent.ui.jobs import Jobs
+from resolvent.ui.store import Store
+
+PAUSE, SHARE = 0.1, 10.0
+"""Seconds between two looks at the folder, and how many times longer than a look takes they are at least."""
+BEAT = 0.5
+"""Seconds after which an idle stream shows that it is alive, and looks whether the server is ending."""
+ROOM = 256
+"""Messages that may wait for a page; one that falls further behind is told to read everything again."""
+
+
+def message(event: str, data: Any) -> bytes:
+    """One server-sent event."""
+    return f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+class Stream:
+    """Looks for changes while somebody listens, and tells everyone who does."""
+
+    def __init__(self, store: Store, jobs: Jobs, ending: Callable[[], bool]) -> None:
+        self._store, self._jobs, self._ending = store, jobs, ending
+        self._listeners: set[asyncio.Queue[bytes]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def listen(self, gone: Callable[[], Any]) -> AsyncIterator[bytes]:
+        """The events for one page, until it is gone."""
+        queue: asyncio.Queue[bytes] = asyncio.Queue(ROOM)
+        self._listeners.add(queue)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._watch())
+        try:
+            yield b"retry: 1000\n\n" + message("hello", {})
+            while not (self._ending() or await gone()):
+                try:
+                    yield await asyncio.wait_for(queue.get(), BEAT)
+                except TimeoutError:
+                    yield b": still here\n\n"
+        finally:
+            self._listeners.discard(queue)
+
+    async def _watch(self) -> None:
+        jobs: list[dict[str, Any]] = self._jobs.rows()
+        while self._listeners:
+            began = time.perf_counter()
+            changed, lost = await asyncio.to_thread(self._store.refresh)
+            if changed or lost:
+                self._tell(message("runs", {"changed": changed, "gone": lost}))
+            now = await asyncio.to_thread(self._jobs.rows)
+            if now != jobs:
+                jobs = now
+                self._tell(message("jobs", jobs))
+            await asyncio.sleep(max(PAUSE, SHARE * (time.perf_counter() - began)))
+
+    def _tell(self, told: bytes) -> None:
+        for queue in self._listeners:
+            if queue.full():
+                while not queue.empty():
+                    queue.get_nowait()
+                queue.put_nowait(message("again", {}))
+            else:
+                queue.put_nowait(told)

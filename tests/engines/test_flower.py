@@ -1,0 +1,336 @@
+"""The engine over Flower keeps the contract: a Grid in this process carries real messages to the real code of nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import resolvent as rs
+from engines.cases import CASES, SCHEMES, built
+from engines.contract import check
+from engines.fake_grid import KEYS, PROMPT, FakeGrid, engine_over
+from engines.test_pipes import by_hand, late, problem
+from resolvent.engines.flower import engine as engines
+from resolvent.engines.flower.engine import FlowerEngine
+from resolvent.engines.flower.facts import gather
+from resolvent.engines.flower.grid import Post
+from resolvent.engines.flower.node import Node
+from resolvent.engines.flower.rule import Rule
+from resolvent.errors import BadAnswer, InputError
+from resolvent.iteration import checkpoint
+
+pytest.importorskip("flwr")
+pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+
+ETA = 0.3
+WAYS = ("plain", "anderson_on_u", "anderson_on_mean", "trace_hold", "trace_paper", "stragglers", "logistic")
+OFTEN = {f"{row}-{WAYS[(i + j) % len(WAYS)]}" for i, row in enumerate(SCHEMES) for j in (0, 3)}
+"""Every row of the table twice, every way at least twice; the others are tried where there is time."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in OFTEN or "-" not in name else pytest.mark.slow) for name in CASES],
+)
+def test_users_behind_a_grid_take_the_same_way(name: str) -> None:
+    check(engine_over, name, unknown=("gap", "average_gap"))
+
+
+def test_every_row_and_every_way_is_tried_often() -> None:
+    assert CASES.keys() >= OFTEN
+    assert {name.partition("-")[0] for name in OFTEN} == set(SCHEMES)
+    assert {name.partition("-")[2] for name in OFTEN} == set(WAYS)
+
+
+# --- late, gone, and back --------------------------------------------------------------------------------------------
+
+
+def nodes_of(whole: Any, folder: Path | None = None) -> list[Node]:
+    """Every user on a node of its own, with a folder of its own where one is given."""
+    parts = [whole.take(torch.tensor([i])) for i in range(whole.users)]
+    return [Node(part, None if folder is None else folder / str(i)) for i, part in enumerate(parts)]
+
+
+ALL = rs.Trace([[1, 1, 1]])
+
+
+def test_late_answers_are_taken_when_they_come_with_the_point_they_belong_to() -> None:
+    models: list[Tensor] = []
+    grid = FakeGrid(nodes_of(problem()), late)
+    engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=Rule(timeout=1e-9, poll=1e-5))
+    run = rs.solve(
+        None,
+        rs.fedpi(ETA),
+        rounds=120,
+        engine=engine,
+        participation=ALL,
+        callback=lambda r: models.append(r.model[0]),
+    )
+    torch.testing.assert_close(torch.stack(models), torch.stack(by_hand(120)), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(run.model, problem().minimiser, rtol=1e-8, atol=1e-8)
+    assert set(run.history.participants) == {1, 2, 3}
+
+
+def test_a_late_answer_to_an_earlier_eta_moves_its_point() -> None:
+    """p is the prox of another point at today's eta: the pair stays a pair, so FedPi is exact all the same."""
+    grid = FakeGrid(nodes_of(problem()), lambda t, user: 2 * (user == 2))
+    engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=Rule(timeout=1e-9, poll=1e-5))
+    scheme = rs.fedpi(lambda t: 0.3 if t % 10 < 5 else 0.6)
+    pairs: list[tuple[Tensor, Tensor, float]] = []
+    rs.solve(
+        None,
+        scheme,
+        rounds=60,
+        engine=engine,
+        participation=ALL,
+        callback=lambda r: pairs.append((r.state.u, r.state.p, r.eta)),
+    )
+    for u, p, eta in pairs[3:]:
+        torch.testing.assert_close(problem().prox(u, eta), p, rtol=1e-9, atol=1e-11)
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_slow_user_is_waited_for_once_and_fedpi_is_still_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times slower than the others: its first answer costs one timeout, and no later one costs any."""
+    clock = Clock()
+    monkeypatch.setattr(engines, "time", clock)
+    grid = FakeGrid(nodes_of(problem()), lambda t, user: 9 * (user == 2))
+    engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=Rule(timeout=60.0, poll=1.0))
+    run = rs.solve(None, rs.fedpi(ETA), rounds=900, engine=engine, participation=ALL)
+    assert clock.now == 60.0
+    assert float(problem().gap(run.model.unsqueeze(0))) < 1e-8
+    assert set(run.history.participants) == {2, 3}
+
+
+def test_a_round_closes_after_a_share_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(engines, "time", clock)
+    grid = FakeGrid(nodes_of(problem()), lambda t, user: 3 * (user == 2))
+    engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=Rule(close=0.6, timeout=60.0, poll=1.0))
+    rs.solve(None, rs.fedpi(ETA), rounds=20, engine=engine, participation=ALL)
+    assert clock.now == 0.0
+
+
+def test_rules() -> None:
+    rule = Rule(close=0.5, timeout=10.0, min_users=2)
+    #                  expected, done, taken, needed, outstanding, seconds
+    assert not rule.closed(4, 1, 1, 2, 3, 99.0)  # too few, however long it takes
+    assert rule.closed(4, 2, 2, 2, 2, 0.0)
+    assert not rule.closed(4, 1, 2, 2, 3, 9.9)
+    assert rule.closed(4, 1, 2, 2, 3, 10.0)
+    assert not rule.closed(4, 2, 1, 2, 2, 10.0)  # one of two replies was refused
+    assert not rule.closed(0, 0, 0, 0, 2, 9.0)  # only users known to be late were asked
+    assert rule.closed(0, 0, 1, 1, 1, 0.0)
+    for wrong in ({"close": 0.0}, {"close": 1.5}, {"timeout": 0.0}, {"min_users": 0}, {"patience": -1.0}):
+        with pytest.raises(InputError):
+            Rule(**wrong)
+
+
+def test_a_node_that_is_gone_holds_and_comes_back_as_the_same_user() -> None:
+    grid, events = FakeGrid(nodes_of(problem())), []
+    engine = engine_over(
+        problem(), rs.ExactProx(), grid=grid, rule=PROMPT, note=lambda kind, **about: events.append((kind, about))
+    )
+    states = []
+
+    def pull_the_plug(happened: rs.Round) -> None:
+        states.append(happened.state)
+        if happened.number in (5, 30):
+            grid.offline ^= {1}
+
+    run = rs.solve(None, rs.fedpi(ETA), rounds=200, engine=engine, participation=ALL, callback=pull_the_plug)
+    assert run.history.participants.tolist() == [3] * 5 + [2] * 25 + [3] * 170
+    assert torch.equal(states[29].u[1], states[4].u[1])
+    assert torch.equal(states[29].p[1], states[4].p[1])
+    assert not torch.equal(states[29].u[0], states[4].u[0])
+    assert events == [("gone", {"user": "site-01"}), ("back", {"user": "site-01"})]
+    assert float(problem().gap(run.model.unsqueeze(0))) < 1e-8
+
+
+def test_a_node_that_was_started_again_is_asked_anew() -> None:
+    """Whatever question it was at is lost, and Flower does not say so."""
+    grid, events = FakeGrid(nodes_of(problem())), []
+    rule = Rule(timeout=0.01, poll=1e-4)
+    engine = engine_over(
+        problem(), rs.ExactProx(), grid=grid, rule=rule, note=lambda kind, **about: events.append((kind, about["user"]))
+    )
+
+    def crash(happened: rs.Round) -> None:
+        if happened.number == 4:
+            grid.lost = {1}
+        if happened.number == 8:
+            grid.lost, grid.starts[1] = set(), 1
+
+    run = rs.solve(None, rs.fedpi(ETA), rounds=12, engine=engine, participation=ALL, callback=crash)
+    assert run.history.participants.tolist() == [3] * 4 + [2] * 4 + [3] * 4
+    assert events == [("restarted", "site-01")]
+
+
+def test_nobody_with_another_key_is_asked() -> None:
+    """Whoever registers with the server without being named here is no user."""
+    grid = FakeGrid([*nodes_of(problem()), None])
+    grid.keys[3] = b"a stranger's"
+    facts = gather(Post(grid, KEYS), "run", 3)
+    assert facts.names == ("site-00", "site-01", "site-02")
+
+
+def test_too_few_users_stop_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "time", Clock())
+    grid = FakeGrid(nodes_of(problem()))
+    engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=Rule(min_users=2, patience=30.0, poll=1.0))
+    grid.offline = {0, 1}
+    with pytest.raises(BadAnswer, match=r"in round 1 only 1 of the 2 users that are needed answered within 30 s"):
+        rs.solve(None, rs.fedpi(ETA), rounds=3, engine=engine, participation=ALL)
+    grid.offline = {0, 1, 2}
+    with pytest.raises(InputError, match=r"3 users are needed, but within 0.1 s nobody came"):
+        gather(Post(grid, KEYS), "run", 3, patience=0.1)
+
+
+# --- what nodes remember ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("back", [0, 1, 2], ids=["same_round", "one_round_back", "two_rounds_back"])
+def test_server_and_nodes_start_again_and_nothing_changes(tmp_path: Path, back: int) -> None:
+    """Newton's memory is on the nodes' disks. The server may know an earlier answer than a node's last one."""
+    whole, scheme = built("logistic"), rs.fedpi(rs.schedules.halving(0.4, period=5))
+    unbroken = rs.solve(whole, scheme, rounds=12, seed=7)
+    states = []
+    begun = engine_over(whole, rs.NewtonProx(), steady=False, grid=FakeGrid(nodes_of(whole, tmp_path)))
+    rs.solve(None, scheme, rounds=7, seed=7, engine=begun, callback=lambda r: states.append(r.state))
+    state = checkpoint.unpack(*checkpoint.pack(states[-1 - back]))
+    events: list[str] = []
+    again = engine_over(
+        whole,
+        rs.NewtonProx(),
+        steady=False,
+        grid=FakeGrid(nodes_of(whole, tmp_path)),
+        note=lambda kind, **about: events.append(kind),
+    )
+    rest = rs.solve(None, scheme, rounds=12 - state.round, seed=7, engine=again, start=state)
+    torch.testing.assert_close(rest.state.u, unbroken.state.u, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(rest.state.error, unbroken.state.error, rtol=1e-3, atol=1e-14)
+    assert not events
+
+
+def test_a_node_that_lost_its_disk_begins_anew_and_says_so(tmp_path: Path) -> None:
+    whole = built("logistic")
+    begun = engine_over(whole, rs.NewtonProx(), grid=FakeGrid(nodes_of(whole, tmp_path)))
+    half = rs.solve(None, rs.fedpi(0.1), rounds=3, engine=begun)
+    events: list[tuple[str, Any]] = []
+    other = engine_over(
+        whole,
+        rs.NewtonProx(),
+        grid=FakeGrid(nodes_of(whole, tmp_path / "new")),
+        note=lambda kind, **about: events.append((kind, about["user"])),
+    )
+    rest = rs.solve(None, rs.fedpi(0.1), rounds=3, engine=other, start=half.state)
+    assert events == [("forgot", f"site-{i:02d}") for i in range(5)]
+    expected = rs.solve(whole, rs.fedpi(0.1), rounds=6)
+    torch.testing.assert_close(rest.model, expected.model, rtol=1e-9, atol=1e-9)
+
+
+def test_only_a_few_memories_are_retained(tmp_path: Path) -> None:
+    whole = built("logistic")
+    engine = engine_over(whole, rs.NewtonProx(), grid=FakeGrid(nodes_of(whole, tmp_path)))
+    rs.solve(None, rs.fedpi(0.1), rounds=9, engine=engine)
+    left = sorted(path.stem for path in (tmp_path / "0" / "a-run").glob("*.safetensors"))
+    assert left == ["00000005", "00000006", "00000007", "00000008"]
+
+
+# --- facts, weights, metrics -----------------------------------------------------------------------------------------
+
+
+def test_weights_are_sample_counts_or_given() -> None:
+    whole = built("logistic")  # 8, 9, 20, 12 and 8 rows
+    post = Post(FakeGrid(nodes_of(whole)), KEYS)
+    rows = torch.tensor([8, 9, 20, 12, 8], dtype=torch.float64)
+    torch.testing.assert_close(gather(post, "r", 5, "samples").weights, rows / rows.sum())
+    torch.testing.assert_close(gather(post, "r", 5, "equal").weights, torch.full((5,), 0.2, dtype=torch.float64))
+    given = {f"site-{i:02d}": float(i) for i in range(5)}
+    torch.testing.assert_close(gather(post, "r", 5, given).weights, torch.arange(5, dtype=torch.float64) / 10)
+    for wrong in ("rows", {"site-00": 1.0}, dict.fromkeys(given, -1.0)):
+        with pytest.raises(InputError, match="weights"):
+            gather(post, "r", 5, wrong)
+
+
+def test_nodes_that_do_not_fit_together_are_named() -> None:
+    parts = nodes_of(problem())
+    parts[2] = Node(rs.LeastSquares(np.eye(3)[None], np.ones((1, 3))))
+    with pytest.raises(InputError, match=r"dim is 3 on node site-02, but 2 on node site-00"):
+        gather(Post(FakeGrid(parts), KEYS), "run", 3)
+    with pytest.raises(InputError, match="a node is one user, but its problem has 3 users"):
+        Node(problem())
+
+
+def test_metrics_come_from_nodes_as_numbers() -> None:
+    whole = problem()
+
+    def metrics(i: int) -> Any:
+        return lambda w: {"test_error": float(w.sum()) + i}
+
+    parts = [Node(whole.take(torch.tensor([i])), metrics=metrics(i)) for i in range(3)]
+    engine = engine_over(whole, rs.ExactProx(), grid=FakeGrid(parts))
+    run = rs.solve(None, rs.fedpi(ETA), rounds=4, engine=engine)
+    mean = float(whole.weights @ torch.arange(3, dtype=torch.float64))
+    assert run.history["test_error"].iloc[-1] == pytest.approx(float(run.model.sum()) + mean)
+
+
+def test_code_does_not_cross() -> None:
+    whole = problem()
+    with pytest.raises(InputError, match=r"local.optimiser is .* is code"):
+        engine_over(whole, rs.GradientProx(3, optimiser=torch.optim.Adam))
+    with pytest.raises(InputError, match="one of ExactProx"):
+        engine_over(whole, object())
+
+
+@pytest.mark.parametrize("scheme", [rs.fedpi(0.5, local=rs.GradientProx(3, 0.05, batch=4)), rs.fedavg(0.05, steps=3)])
+def test_networks_take_the_same_way(scheme: rs.Scheme, tmp_path: Path) -> None:
+    """Batch norm's buffers and personal models stay with the nodes."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    data = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (12, 8, 16)]
+    whole = rs.Neural(model, data)
+    expected = rs.solve(whole, scheme, rounds=3, seed=2)
+    engine = engine_over(whole, scheme.local or rs.GradientSteps(3), grid=FakeGrid(nodes_of(whole, tmp_path)))
+    found = rs.solve(None, scheme, rounds=3, seed=2, engine=engine)
+    torch.testing.assert_close(found.model, expected.model, rtol=1e-4, atol=1e-5)
+    assert not any("running" in name for name in found.state.memory)
+    from resolvent.engines.flower.memory import latest
+
+    run, t, tensors = latest(tmp_path / "1")
+    assert (run, t) == ("a-run", 2)
+    assert any("running_mean" in name for name in tensors)
+    torch.testing.assert_close(tensors["personal"][0], expected.personal[1], rtol=1e-4, atol=1e-5)
+
+
+def test_logistic_regression_equals_scikit_learn_on_the_pooled_rows() -> None:
+    """To six digits: f_i is a sum over the rows of user i, so equal weights add up to the sum over all rows."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    rng = np.random.default_rng(5)
+    sizes, d, reg = (40, 70, 25), 6, 0.05
+    X = [rng.standard_normal((n, d)) + 0.5 * k for k, n in enumerate(sizes)]
+    y = [np.where(x @ np.arange(d) + 2 * rng.standard_normal(len(x)) > 1, 1.0, -1.0) for x in X]
+    parts = [Node(rs.Logistic([a], [b], reg=reg)) for a, b in zip(X, y, strict=True)]
+    post = Post(FakeGrid(parts), KEYS)
+    engine = FlowerEngine(post, gather(post, "run", 3), rs.NewtonProx(), "run", rule=PROMPT)
+    run = rs.solve(None, rs.fedpi(0.3), rounds=200, engine=engine)
+    sklearn = linear_model.LogisticRegression(C=1 / (3 * reg), fit_intercept=False, tol=1e-12, max_iter=10_000)
+    fitted = sklearn.fit(np.concatenate(X), np.concatenate(y))
+    np.testing.assert_allclose(run.model, fitted.coef_[0], rtol=1e-6)

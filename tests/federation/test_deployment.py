@@ -1,0 +1,320 @@
+"""Real Flower on this machine: processes, sockets, TLS and keys. Short in CI; faults by SIGKILL where there is time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import resolvent as rs
+from resolvent.errors import InputError
+from resolvent.federation import control, demo, deployment, keys, processes, running, template
+from resolvent.federation.nodes import NodeProcesses
+from resolvent.federation.project import Project, Server
+from resolvent.federation.up import Federation
+from resolvent.runs import Folder
+
+pytest.importorskip("flwr")
+
+SLOW_USER = """\
+import time
+
+import torch
+
+from resolvent.federation.demo import user
+
+
+def problem(node_config):
+    made = user(node_config["number"])
+    prox = made.hessian
+    seconds = node_config.get("seconds", 0)
+
+    def slow(W):
+        time.sleep(seconds)
+        return prox(W)
+
+    made.hessian = slow
+    return made
+"""
+
+
+def flower_processes() -> list[str]:
+    """Whatever of Flower, or of this package's nodes, runs under this test."""
+    mine = str(os.getpid())
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            env = (path / "environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if f"RESOLVENT_TEST={mine}" in env and ("flower-" in words or "flwr-" in words or "federation.worker" in words):
+            found.append(words)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RESOLVENT_TEST", str(os.getpid()))
+    yield
+    until = time.monotonic() + 20
+    while (left := flower_processes()) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not left
+
+
+def made(tmp_path: Path, rounds: int, user: str = demo.USER, eta: float = 0.25) -> Project:
+    project = template.write(tmp_path / "project")
+    (project.path / "user.py").write_text(user)
+    path = project.path / "federation.toml"
+    text = path.read_text().replace("rounds = 30", f"rounds = {rounds}").replace("eta = 1.0", f"eta = {eta}")
+    path.write_text(text)
+    return project
+
+
+def in_process(rounds: int, eta: float = 0.25) -> rs.Run:
+    return rs.solve(demo.pooled(), rs.fedpi(eta), rounds=rounds, progress=False)
+
+
+class Watching:
+    """Does something once a run has come to a certain round."""
+
+    def __init__(self, at: int, act: Callable[[], None]) -> None:
+        self.at, self.act, self.done = at, act, False
+
+    def __call__(self, run: Folder) -> None:
+        if not self.done and int(run.row().get("round", 0)) >= self.at:
+            self.done = True
+            self.act()
+
+
+def kill(*given: processes.Process | None) -> None:
+    """As a machine that loses its power: every process of the group, at once."""
+    for process in given:
+        assert process is not None
+        os.killpg(process.popen.pid, signal.SIGKILL)
+        process.popen.wait()
+
+
+# --- what CI tries ---------------------------------------------------------------------------------------------------
+
+
+def test_a_real_federation_computes_what_one_process_does(tmp_path: Path) -> None:
+    """Three nodes, TLS, keys, three rounds; strangers are refused; nothing is left behind."""
+    rounds = 3
+    done, gap = demo.demo(rounds, tmp_path, lambda words: None)
+    expected = in_process(rounds)
+    model = done.model()
+    assert model is not None
+    torch.testing.assert_close(model, expected.model, rtol=1e-9, atol=1e-10)
+    assert gap == pytest.approx(float(expected.history.gap.iloc[-1]), rel=1e-6)
+    np.testing.assert_allclose(done.history()["value"], expected.history["value"], rtol=1e-10)
+    assert done.status == "finished"
+    assert (done.history()["participants"] == 3).all()
+
+
+# --- who is let in ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def server_of(project: Project) -> Iterator[Federation]:
+    with Federation(project, []) as federation:
+        yield federation
+
+
+def log_of(node: processes.Process, words: tuple[str, ...], seconds: float = 60.0) -> str:
+    """What a supernode says until it ends, or says one of these words."""
+    until = time.monotonic() + seconds
+    while node.running and time.monotonic() < until and not any(word in node.log.read_text() for word in words):
+        time.sleep(0.2)
+    processes.stop(node)
+    text = node.log.read_text()
+    print(text[-1500:])
+    return text
+
+
+@pytest.mark.slow
+def test_strangers_are_refused(tmp_path: Path) -> None:
+    """An unknown key, no key, plaintext, another authority: none of them is ever online."""
+    project = made(tmp_path, 2)
+    stranger = template.write(tmp_path / "stranger")
+    keys.make_server(stranger, ["127.0.0.1"])
+    keys.make_node(project, "site-0")
+    with server_of(project) as federation:
+        server, online = federation.server, list[str]()
+        refused = ("SuperNode ID", "refused", "disconnected", "CERTIFICATE_VERIFY_FAILED", "Exit Code")
+
+        def tried(log: str) -> None:
+            online.extend(status for status in control.nodes(project, server).values() if status == "online")
+            assert "SuperNode ID" not in log
+            assert any(word in log for word in refused), log
+
+        def node_of(given: Project, name: str) -> processes.Process:
+            return deployment.supernode(given, name, server, {"name": name}, given.state / "tried" / name)
+
+        # an unknown key, with the right authority
+        (stranger.keys / keys.CA).write_bytes((project.keys / keys.CA).read_bytes())
+        keys.make_node(stranger, "mallory")
+        tried(log_of(node_of(stranger, "mallory"), refused))
+        # no key at all, and plaintext
+        beside = ["--superlink", f"127.0.0.1:{server.port}", "--port", str(processes.free_port())]
+        for more in (["--root-certificates", str(project.keys / keys.CA)], ["--insecure"]):
+            log = tmp_path / f"bare{len(more)}.log"
+            command = [processes.program("flower-supernode"), *beside, *more]
+            bare = processes.start("bare", command, log, deployment.environment(stranger, "bare"))
+            tried(log_of(bare, refused))
+        # a known key, but a server whose certificate another authority has signed
+        other = template.write(tmp_path / "other")
+        keys.make_server(other, ["127.0.0.1"])
+        other.nodes.mkdir(parents=True)
+        for name in ("site-0", "site-0.pub"):
+            (other.nodes / name).write_bytes((project.nodes / name).read_bytes())
+        words = log_of(node_of(other, "site-0"), refused)
+        tried(words)
+        assert "certificate" in words.lower(), words
+        assert online == []
+        # and the same key with the right authority is let in
+        assert "SuperNode ID" in log_of(node_of(project, "site-0"), ("SuperNode ID",))
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_node_is_killed_in_a_round_and_comes_back(tmp_path: Path) -> None:
+    """Its user holds meanwhile, and FedPi ends at the solution of all three."""
+    project = made(tmp_path, 45, eta=0.15)
+    text = (project.path / "federation.toml").read_text().replace("timeout = 120.0", "timeout = 25.0")
+    (project.path / "federation.toml").write_text(text)
+    with Federation(project, demo.NODES) as federation:
+        run = running.begin(project, project.runs)
+        node = federation.nodes["site-1"]
+        done = run.wait(Watching(3, lambda: kill(node.supernode, node.worker)), federation.check)
+    came = done.history()["participants"].tolist()
+    assert 2 in came
+    assert came[-1] == 3
+    assert demo.gap_of(done.model()) < 1e-8  # type: ignore[arg-type]
+    kinds = [event["kind"] for event in done.events if event.get("user") == "site-1"]
+    assert {"back", "restarted"} & set(kinds), done.events
+    assert came[:3] == [3, 3, 3]
+
+
+@pytest.mark.slow
+def test_the_server_s_side_is_killed_and_resumed(tmp_path: Path) -> None:
+    rounds = 8
+    project = made(tmp_path, rounds)
+    with Federation(project, demo.NODES) as federation:
+        run = running.begin(project, project.runs)
+        with pytest.raises(running.Killed, match="--resume"):
+            run.wait(Watching(3, lambda: kill_serverapp()))
+        left = running.latest(project.runs)
+        assert left.status == "killed"
+        done = running.begin(project, project.runs, "latest").wait()
+        federation.check()
+    assert done.path == left.path
+    assert [event["kind"] for event in done.events] == ["started", "resumed", "finished"]
+    expected = in_process(rounds)
+    torch.testing.assert_close(done.model(), expected.model, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(done.history()["value"], expected.history["value"], rtol=1e-10)
+
+
+def kill_serverapp() -> None:
+    mine = f"RESOLVENT_TEST={os.getpid()}".encode()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"flwr-serverapp" in (path / "cmdline").read_bytes() and mine in (path / "environ").read_bytes():
+                os.kill(int(path.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+@pytest.mark.slow
+def test_the_superlink_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+    rounds = 8
+    project = made(tmp_path, rounds)
+    with Federation(project, demo.NODES) as federation:
+        run = running.begin(project, project.runs)
+
+        def act() -> None:
+            kill(federation.processes.superlink)
+
+        done = run.wait(Watching(3, act), federation.check)
+    expected = in_process(rounds)
+    torch.testing.assert_close(done.model(), expected.model, rtol=1e-9, atol=1e-10)
+    assert done.status == "finished"
+
+
+@pytest.mark.slow
+def test_all_nodes_are_started_again(tmp_path: Path) -> None:
+    """With min_users = 3 the round in which they go waits for them, and the trajectory is the unbroken one."""
+    rounds = 6
+    project = made(tmp_path, rounds)
+    text = (project.path / "federation.toml").read_text().replace("min_users = 1", "min_users = 3")
+    (project.path / "federation.toml").write_text(text)
+    with Federation(project, demo.NODES) as federation:
+        run = running.begin(project, project.runs)
+        every = [process for node in federation.nodes.values() for process in node.processes]
+        done = run.wait(Watching(3, lambda: kill(*every)), federation.check)
+    assert done.status == "finished"
+    torch.testing.assert_close(done.model(), in_process(rounds).model, rtol=1e-9, atol=1e-10)
+    assert (done.history()["participants"] == 3).all()
+
+
+@pytest.mark.slow
+def test_a_node_ten_times_slower_does_not_slow_the_rounds_down(tmp_path: Path) -> None:
+    """It is waited for once. FedPi is exact all the same."""
+    project = made(tmp_path, 25, SLOW_USER)
+    text = (project.path / "federation.toml").read_text().replace("timeout = 120.0", "timeout = 20.0")
+    (project.path / "federation.toml").write_text(text)
+    with Federation(project, demo.NODES, {"site-2": {"seconds": 60}}) as federation:
+        done = running.begin(project, project.runs).wait(None, federation.check)
+    taken = done.history()["seconds"].diff().dropna()
+    assert float(taken.median()) < 20.0
+    assert (done.history()["participants"] == 2).sum() > 10
+    assert (done.history()["participants"] == 3).sum() >= 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    """As a person would: `federate up` and Ctrl-C, before and after it is ready."""
+    import sys
+
+    project = made(tmp_path, 3)
+    for ready in (False, True):
+        up = subprocess.Popen(
+            [sys.executable, "-m", "resolvent", "federate", "up", "--project", str(project.path)],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert up.stderr is not None
+        if ready:
+            assert "nodes are up" in up.stderr.readline()
+        else:
+            time.sleep(6)
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 130
+        up.stderr.close()
+        assert not flower_processes()
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+    import socket
+
+    project = made(tmp_path, 3)
+    keys.make_server(project, ["127.0.0.1"])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 is taken"):
+            deployment.superlink(project, Server("127.0.0.1", port))
+    with pytest.raises(InputError, match="site-9 is missing; `resolvent federate keys --node site-9` makes it"):
+        NodeProcesses(project, "site-9", project.server(), {})

@@ -1,0 +1,123 @@
+"""Processes are ended with all that they have started, whatever happens to whoever started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import resolvent as rs
+from resolvent.engines.flower import forward
+from resolvent.engines.flower.messages import Question, describe_operator
+from resolvent.engines.flower.node import Node
+from resolvent.engines.flower.packets import from_bytes, to_bytes
+from resolvent.errors import InputError
+from resolvent.federation import processes, worker
+
+CHILD = (
+    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], {more}); "
+)
+STUBBORN = (
+    CHILD.format(more="stdout=2")
+    + "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+)
+
+
+def eventually(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def started(tmp_path: Path, code: str) -> processes.Process:
+    made = processes.start("one", [sys.executable, "-c", code], tmp_path / "log", dict(os.environ))
+    eventually(lambda: "up" in made.log.read_text())
+    return made
+
+
+def test_a_process_and_its_children_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that do not want to."""
+    monkeypatch.setattr(processes, "GRACE", 0.3)
+    made = started(tmp_path, STUBBORN)
+    assert processes.group_alive(made.popen.pid)
+    processes.stop(made, None)
+    assert not processes.group_alive(made.popen.pid)
+    processes.stop(made)  # again: nothing happens
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
+def test_processes_of_a_killed_parent_end_as_well(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = (
+        "import os, sys, time; from pathlib import Path; from resolvent.federation import processes; "
+        f"p = processes.start('x', [sys.executable, '-c', 'import time; time.sleep(60)'], Path({str(log)!r}), "
+        "dict(os.environ)); print(p.popen.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    eventually(lambda: not processes.group_alive(child))
+
+
+def test_roles_are_found_and_stopped(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, time; from pathlib import Path; from resolvent.federation import processes; "
+        f"processes.note(Path({str(tmp_path)!r}), 'server', port=7); print('up', flush=True); time.sleep(60)"
+    )
+    made = started(tmp_path, code)
+    told = processes.noted(tmp_path)
+    assert told["server"]["running"]
+    assert (told["server"]["pid"], told["server"]["port"]) == (made.popen.pid, 7)
+    threading.Thread(target=made.popen.wait).start()  # whoever started it looks after it
+    assert processes.stop_noted(tmp_path, "server", told["server"])
+    assert made.popen.wait() == -signal.SIGTERM
+    assert processes.noted(tmp_path) == {}
+    assert not processes.stop_noted(tmp_path, "server", told["server"])
+
+
+def test_a_number_that_another_process_has_by_now_is_not_touched(tmp_path: Path) -> None:
+    processes.note(tmp_path, "server")
+    other = processes.noted(tmp_path)["server"] | {"began": "1"}
+    assert not processes.stop_noted(tmp_path, "server", other)  # it would have stopped this very process
+
+
+def test_ports() -> None:
+    port = processes.free_port()
+    assert not processes.listening("127.0.0.1", port)
+    with socket.create_server(("127.0.0.1", port)):
+        assert processes.listening("127.0.0.1", port)
+
+
+def test_what_is_not_installed_is_named() -> None:
+    with pytest.raises(InputError, match=r"needs Flower's no-such-program, which is not installed; pip install"):
+        processes.program("no-such-program")
+
+
+def test_questions_reach_the_process_that_has_the_data(tmp_path: Path) -> None:
+    """And what its code raises comes back as a line."""
+    node: Any = Node(rs.LeastSquares(np.eye(2)[None], np.ones((1, 2))))
+    path = tmp_path / "s"
+    threading.Thread(target=worker.serve, args=(node, path), daemon=True).start()
+    eventually(path.exists)
+    assert path.stat().st_mode & 0o077 == 0
+    question = Question("describe", "run", operator=describe_operator(rs.ExactProx())).packet()
+    told = from_bytes(forward.through(str(path), to_bytes(question)))
+    assert told.header["facts"]["dim"] == 2
+    wrong = from_bytes(forward.through(str(path), b"nonsense"))
+    assert "Malformed" in wrong.header[forward.FAILED]
+    with pytest.raises(FileNotFoundError):
+        forward.through(str(tmp_path / "gone"), b"")

@@ -1,0 +1,275 @@
+"""The server's side of a run, into the run store; projects, keys and what is refused. No network is needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import resolvent as rs
+from engines.fake_grid import FakeGrid
+from resolvent import runs
+from resolvent.engines.flower.node import Node
+from resolvent.errors import BadAnswer, InputError
+from resolvent.federation import control, doctor, export, keys, server_app, simulation, template
+from resolvent.federation.project import Project, Server, opened
+
+pytest.importorskip("flwr")
+
+NAMES = ("site-0", "site-1", "site-2")
+SIZES = (12, 20, 16)
+
+
+def rows(number: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(number)
+    X = rng.standard_normal((SIZES[number], 3)) + 0.3 * number
+    return X, np.where(X @ [1.0, -1.0, 0.5] + rng.standard_normal(len(X)) > 0, 1.0, -1.0)
+
+
+def user(number: int) -> rs.Logistic:
+    X, y = rows(number)
+    return rs.Logistic([X], [y], reg=0.1)
+
+
+def pooled() -> rs.Logistic:
+    X, y = zip(*(rows(k) for k in range(3)), strict=True)
+    return rs.Logistic(list(X), list(y), reg=0.1)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = template.write(tmp_path / "project")
+    settings(made, "eta = 1.0\n\n[run]\nrounds = 30", "eta = 0.3\n\n[run]\nrounds = 8")
+    for name in NAMES:
+        keys.make_node(made, name)
+    return made
+
+
+def settings(project: Project, old: str, new: str) -> None:
+    path = project.path / "federation.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def grid_of(
+    project: Project, metrics: bool = False, memory: Path | None = None, kind: type[FakeGrid] = FakeGrid
+) -> Any:
+    known = {name: key for key, name in keys.public_keys(project).items()}
+    figures = (lambda w: {"positive": float((w > 0).double().mean())}) if metrics else None
+    nodes = [Node(user(k), None if memory is None else memory / str(k), figures) for k in range(3)]
+    return kind(nodes, keys=[known[name] for name in NAMES])
+
+
+def test_a_run_lands_in_the_run_store_with_values_that_rode_on_later_questions(project: Project) -> None:
+    grid = grid_of(project, metrics=True)
+    run = server_app.conduct(grid, project, project.runs)
+    expected = rs.solve(pooled(), rs.fedpi(0.3), rounds=8)
+    assert (run.status, run.end and run.end["reason"]) == ("finished", "8 rounds")
+    history = run.history()
+    np.testing.assert_allclose(history["value"], expected.history["value"], rtol=1e-9)
+    np.testing.assert_allclose(history["residual"], expected.history["residual"], rtol=1e-7, atol=1e-12)
+    assert history["positive"].between(0, 1).all()
+    assert (history["bytes_up"] > 0).all()
+    torch.testing.assert_close(run.model(), expected.model, rtol=1e-9, atol=1e-10)
+    assert run.about["problem"]["names"] == list(NAMES)
+    assert "original problem" in run.about["explanation"]["words"]
+    assert run.config["run"]["engine"] == "flower"
+    assert not run.damage()
+    # three descriptions, eight rounds, and one message each for the value of the last model
+    assert grid.pushed == 3 * (1 + 8 + 1)
+
+
+class Dies(FakeGrid):
+    """The server's process is killed when the questions of a certain round are to be sent."""
+
+    at = 5
+
+    def push_messages(self, messages: Any) -> list[str]:
+        messages = list(messages)
+        about = messages[0].metadata
+        if about.message_type == "train" and int(about.group_id) == self.at:
+            raise Power("cut")
+        return super().push_messages(messages)
+
+
+class Power(BaseException):
+    """Not an Exception: nothing is tidied up, as little as by SIGKILL."""
+
+
+@pytest.mark.parametrize("at", [1, 2, 5, 8])
+def test_a_killed_server_goes_on_as_if_it_had_never_stopped(project: Project, tmp_path: Path, at: int) -> None:
+    unbroken = server_app.conduct(grid_of(project, memory=tmp_path / "a"), project, tmp_path / "whole")
+    grid = grid_of(project, memory=tmp_path / "b", kind=Dies)
+    grid.at = at
+    with pytest.raises(Power):
+        server_app.conduct(grid, project, project.runs)
+    (left,) = runs.folders(project.runs)
+    assert left.end is None
+    done = server_app.conduct(grid_of(project, memory=tmp_path / "b"), project, project.runs, resume=left.id)
+    assert done.path == left.path
+    a, b = unbroken.state(), done.state()
+    assert a is not None
+    assert b is not None
+    assert torch.equal(a.u, b.u)
+    assert torch.equal(a.p, b.p)
+    same = [name for name in unbroken.history() if name not in ("seconds", "bytes_up", "bytes_down")]
+    np.testing.assert_array_equal(unbroken.history()[same], done.history()[same])
+    # one that has ended is left alone
+    assert server_app.conduct(grid_of(project), project, project.runs, resume=left.id).path == left.path
+
+
+def test_what_went_wrong_is_in_the_run_s_events(project: Project) -> None:
+    grid = grid_of(project)
+
+    def forge(who: int, reply: Any) -> list[Any]:
+        from flwr.app import RecordDict
+
+        if who == 1 and reply.metadata.message_type == "train":
+            reply.content = RecordDict()
+        return [reply]
+
+    grid.forge = forge
+    run = server_app.conduct(grid, project, project.runs)
+    refused = [event for event in run.events if event["kind"] == "refused"]
+    assert {event["user"] for event in refused} == {"site-1"}
+    assert [event["round"] for event in refused] == list(range(1, 9))
+    assert set(run.history()["participants"]) == {2}
+    assert run.history()["value"][:-1].isna().all()  # nobody but site-1 knows its f; the last one was asked for
+    assert run.end is not None
+    assert run.end["reason"] == "8 rounds; site-1 never answered, so the model is that of the others alone"
+
+
+def test_a_run_that_fails_says_why_and_whoever_began_it_is_told(project: Project, tmp_path: Path) -> None:
+    settings(project, "timeout = 120.0", "timeout = 120.0\npatience = 0.2")
+    grid = grid_of(project)
+    grid.late = lambda t, who: 1000
+    ticket = tmp_path / "ticket"
+    told = {"project": str(project.path), "out": str(project.runs), "resume": "", "ticket": str(ticket)}
+    with pytest.raises(BadAnswer, match="in round 1 only 0 of the 1 users"):
+        server_app.main(grid, told)
+    assert "in round 1 only 0 of the 1 users" in json.loads(ticket.read_text())["failed"]
+    (left,) = runs.folders(project.runs)
+    assert left.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("close = 1.0 ", "close = 1.5 ", r"close is 1.5, but a share in \(0, 1\] is needed"),
+        ('weights = "pooled"', 'weights = "site-0=1"', "weights is .* a number for each of site-0, site-1, site-2"),
+        ('weights = "pooled"', 'weights = "site-0=x"', "federation.weights is"),
+        ('"fedpi"', '"fedpie"', "there is no algorithm 'fedpie'; did you mean fedpi"),
+        ("min_users = 1", "min_user = 1", "there is no key problem.min_user; did you mean min_users"),
+        ("port = 9443", "port = 99999", "server.port is 99999"),
+        ("[scheme]", "[schema]", r"there is no section \[schema\]"),
+    ],
+)
+def test_bad_settings_are_refused_with_a_sentence(project: Project, old: str, new: str, words: str) -> None:
+    settings(project, old, new)
+    with pytest.raises(InputError, match=words):
+        _ = project.server(), server_app.conduct(grid_of(project), project, project.runs)
+
+
+def test_such_a_run_is_resumed_by_federate_alone(project: Project) -> None:
+    from resolvent import experiment
+
+    run = server_app.conduct(grid_of(project), project, project.runs)
+    with pytest.raises(InputError, match="`resolvent federate run` begins such runs"):
+        experiment.build(experiment.build.__globals__["configs"].read(run.config))
+
+
+# --- projects, keys, doctor ------------------------------------------------------------------------------------------
+
+
+def test_a_project_is_made_once(tmp_path: Path) -> None:
+    made = template.write(tmp_path / "new", host="server.example", port=1234, users=7)
+    assert opened(tmp_path / "new").server() == Server("server.example", 1234)
+    assert made.config().problem.users == 7
+    with pytest.raises(InputError, match=r"has a federation.toml already"):
+        template.write(tmp_path / "new")
+    with pytest.raises(InputError, match="`resolvent federate init"):
+        opened(tmp_path)
+
+
+def test_secrets_are_this_user_s_alone_and_certificates_are_for_their_server(project: Project) -> None:
+    keys.make_server(project, ["server.example", "10.0.0.7"])
+    secret = [project.keys / name for name in (keys.CA_KEY, keys.SERVER_KEY, keys.SECRET)]
+    for path in (*secret, *(project.nodes / name for name in NAMES)):
+        assert path.stat().st_mode & 0o077 == 0, path
+    _, _, names = keys.valid_until(project.keys / keys.CERTIFICATE)
+    assert {"server.example", "10.0.0.7", "localhost", "127.0.0.1"} == set(names)
+    before = (project.keys / keys.CA).read_bytes()
+    keys.make_server(project, ["other.example"])
+    assert (project.keys / keys.CA).read_bytes() == before  # nodes' copies stay good
+    key = (project.nodes / "site-0").read_bytes()
+    keys.make_node(project, "site-0")
+    assert (project.nodes / "site-0").read_bytes() == key
+    for wrong in ("", "../up", "a b", "x" * 61, "é"):
+        with pytest.raises(InputError, match="the node's name is"):
+            keys.make_node(project, wrong)
+
+
+def test_the_doctor_says_what_is_wrong(project: Project) -> None:
+    def found() -> dict[str, Any]:
+        return {row["what"]: row for row in doctor.examine(project.path, "site-0")}
+
+    assert not found()["keys/ca.crt"]["fine"]
+    keys.make_server(project, ["127.0.0.1"])
+    settings(project, "port = 9443", f"port = {_free()}")
+    assert all(row["fine"] for row in found().values()), found()
+    assert found()["user.py"]["found"] == "Logistic, d = 5, 80 samples, float64"
+    settings(project, '"127.0.0.1"', '"server.example"')
+    assert "but server.host is server.example" in found()["keys/server.crt"]["found"]
+    (project.nodes / "site-0").chmod(0o644)
+    assert "site-0 can be read by others" in found()["private keys"]["found"]
+    (project.path / "user.py").write_text("def problem(node_config):\n    return 1 / 0\n")
+    assert found()["user.py"]["found"] == "ZeroDivisionError: division by zero"
+    (project.path / "federation.toml").write_text("[federation")
+    assert "is not TOML" in found()["federation.toml"]["found"]
+
+
+def _free() -> int:
+    from resolvent.federation.processes import free_port
+
+    return free_port()
+
+
+def test_the_doctor_sees_what_else_listens_and_a_certificate_that_is_not_ours(project: Project, tmp_path: Path) -> None:
+    import socket
+
+    keys.make_server(project, ["127.0.0.1"])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        wrong = control.reachable(project.keys / keys.CA, Server("127.0.0.1", taken.getsockname()[1]), 0.3)
+    assert wrong is not None
+
+
+def test_personal_models_are_written_on_the_node(project: Project, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    memory = project.state / "nodes"
+    nodes = [Node(user(k), memory / name / "memory") for k, name in enumerate(NAMES)]
+    known = {name: key for key, name in keys.public_keys(project).items()}
+    run = server_app.conduct(FakeGrid(nodes, keys=[known[n] for n in NAMES]), project, project.runs)
+    state = run.state()
+    assert state is not None
+    assert export.personal(project, "site-1", tmp_path / "m.safetensors") == (run.id, 8)
+    torch.testing.assert_close(load_file(tmp_path / "m.safetensors")["model"], state.p[1])
+    export.personal(project, "site-2", tmp_path / "m.npz", run.id)
+    np.testing.assert_array_equal(np.load(tmp_path / "m.npz")["model"], state.p[2])
+    with pytest.raises(InputError, match="has no answers of this node for run other"):
+        export.personal(project, "site-2", tmp_path / "m.npz", "other")
+    with pytest.raises(InputError, match=r"ends in .safetensors or .npz"):
+        export.personal(project, "site-2", tmp_path / "m.txt")
+
+
+def test_without_ray_the_simulation_says_what_to_install(project: Project) -> None:
+    try:
+        import ray  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError:
+        with pytest.raises(InputError, match=r"needs Ray, which is not installed; pip install 'flwr\[simulation\]"):
+            simulation.simulate(project, 3, project.runs)

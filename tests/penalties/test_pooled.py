@@ -1,0 +1,125 @@
+"""Runs with a penalty against scikit-learn, SciPy and hand-written solvers on the pooled data, to six digits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import resolvent as rs
+from resolvent.iteration.penalties import penalty_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+KINDS = ("dense", "ill-scaled", "rank-deficient", "wide")
+
+
+def rows(seed: int, kind: str, labels: bool = False) -> tuple[list[Any], list[Any]]:
+    """Users' rows and targets; of their own sizes."""
+    rng = np.random.default_rng(seed)
+    users, d = int(rng.integers(2, 5)), int(rng.integers(5, 12))
+    columns = np.geomspace(1, 300, d) if kind == "ill-scaled" else np.ones(d)
+    w, A, b = rng.standard_normal(d) * (rng.random(d) < 0.5) / columns, [], []
+    for _ in range(users):
+        n = int(rng.integers(2, 4) if kind == "wide" else rng.integers(8, 20))
+        X = rng.standard_normal((n, d)) * columns
+        if kind == "rank-deficient":
+            X[:, 1], X[:, -1] = X[:, 0], X[:, 2] - 2 * X[:, 3]
+        y = X @ w + 0.5 * rng.standard_normal(n)
+        A.append(X)
+        b.append(np.where(y > 0, 1.0, -1.0) if labels else y)
+    if labels:
+        b[0][0] = -b[0][1]  # both classes
+    return A, b
+
+
+def solved(problem: Any, **more: Any) -> rs.Run:
+    run = rs.solve(problem, "fedpi", rounds=3000, anderson=10, stop=rs.Stop(gap=1e-15 * problem.fstar), **more)
+    assert run.status == "stopped", run
+    return run
+
+
+def same(model: torch.Tensor, expected: Any, rank_deficient: bool = False) -> None:
+    """Six digits and the same zeros. Scikit-learn stops a little above the minimum; zeros are exact in both."""
+    if not rank_deficient:
+        np.testing.assert_allclose(model.numpy(), expected, rtol=1e-6, atol=1e-7 * np.abs(expected).max())
+        np.testing.assert_array_equal(model.numpy() == 0, np.asarray(expected) == 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ratio", [1.0, 0.4])
+def test_lasso_and_elastic_net(seed: int, kind: str, ratio: float) -> None:
+    from sklearn.linear_model import ElasticNet
+
+    A, b = rows(seed, kind)
+    X, y, m = np.vstack(A), np.concatenate(b), len(A)
+    alpha = 0.1 * np.abs(X.T @ y).max() / len(y)
+    theirs = ElasticNet(alpha=alpha, l1_ratio=ratio, fit_intercept=seed == 1, tol=1e-14, max_iter=10**6).fit(X, y)
+    l1, l2 = alpha * ratio * len(y) / m, alpha * (1 - ratio) * len(y) / m
+    penalty = rs.L1(l1) if ratio == 1 else rs.ElasticNet(l1, l2)
+    problem = rs.LeastSquares(A, b, intercept=seed == 1, penalty=penalty)
+    run = solved(problem)
+    expected = np.append(theirs.coef_, theirs.intercept_) if seed == 1 else theirs.coef_
+    same(run.model, expected, kind == "rank-deficient" and ratio == 1)
+    same(problem.minimiser, expected, kind == "rank-deficient" and ratio == 1)
+    value = float(problem.gap(torch.tensor(expected)[None])[0])
+    assert -1e-14 * problem.fstar <= value <= 1e-9 * problem.fstar  # theirs is as good as its tolerance
+
+
+@pytest.mark.parametrize("kind", ["dense", "rank-deficient", "wide"])
+@pytest.mark.parametrize("seed", range(2))
+def test_sparse_logistic_regression(seed: int, kind: str) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    A, b = rows(seed + 10, kind, labels=True)
+    X, y, m = np.vstack(A), np.concatenate(b), len(A)
+    strength = 0.15 * np.abs(X.T @ y).max() / 2
+    options: dict[str, Any] = {"C": 1 / strength, "l1_ratio": 1.0, "solver": "saga", "tol": 1e-13, "max_iter": 10**6}
+    theirs = LogisticRegression(**options, fit_intercept=seed == 1).fit(X, y)
+    problem: Any = rs.Logistic(A, b, reg=0.0, intercept=seed == 1, penalty=rs.L1(strength / m))
+    run = solved(problem)
+    expected = np.append(theirs.coef_[0], theirs.intercept_) if seed == 1 else theirs.coef_[0]
+    same(run.model, expected, kind == "rank-deficient")
+    assert abs(float(problem.gap(torch.tensor(expected)[None])[0])) <= 1e-10 * problem.fstar
+
+
+@pytest.mark.parametrize("kind", ["dense", "ill-scaled"])
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_against_scipy(seed: int, kind: str) -> None:
+    from scipy.optimize import lsq_linear, nnls
+
+    A, b = rows(seed + 20, kind)
+    X, y = np.vstack(A), np.concatenate(b)
+    free = np.linalg.lstsq(X, y, rcond=None)[0]
+    low, high = -0.3 * np.abs(free), np.where(np.arange(len(free)) % 3 == 0, np.inf, 0.6 * np.abs(free))
+    for penalty, expected in (
+        (rs.Box(low, high), lsq_linear(X, y, (low, high), tol=1e-15, method="bvls").x),
+        (rs.Orthant(), nnls(X, y)[0]),
+    ):
+        problem = rs.LeastSquares(A, b, penalty=penalty)
+        same(problem.minimiser, expected)
+        run = rs.solve(problem, "fedpi", rounds=3000, anderson=10, stop=rs.Stop(gap=1e-14 * problem.fstar))
+        np.testing.assert_allclose(run.model.numpy(), expected, rtol=1e-6, atol=1e-7 * np.abs(expected).max())
+        assert float(penalty.value(run.model)) == 0
+
+
+@pytest.mark.parametrize(
+    "penalty", [rs.Simplex(), rs.Simplex(0.2), rs.Ball(0.0, 0.3), rs.Ball(0.2, 0.1), rs.Orthant()], ids=str
+)
+@pytest.mark.parametrize(("logistic", "intercept"), [(False, False), (False, True), (True, True)])
+def test_sets_against_a_projected_gradient_method(penalty: Any, logistic: bool, intercept: bool) -> None:
+    A, b = rows(30, "dense", labels=logistic)
+    make: Any = rs.Logistic if logistic else rs.LeastSquares
+    problem = make(A, b, penalty=penalty, intercept=intercept)
+    g, lam = penalty_of(problem), problem.weights
+    assert g is not None
+    L, w = float(lam @ problem.lipschitz), torch.zeros(problem.dim, dtype=torch.float64)
+    w = y = g.prox(w, 1.0)
+    for k in range(1200):  # Nesterov's method, restarted
+        new = g.prox(y - lam @ problem.grad(y[None]) / L, 1 / L)
+        ahead = float((y - new) @ (new - w)) <= 0
+        y, w = new + (k % 50) / (k % 50 + 3) * (new - w) * ahead, new
+    np.testing.assert_allclose(problem.minimiser.numpy(), w.numpy(), rtol=1e-6, atol=1e-9)
+    run = solved(problem)
+    np.testing.assert_allclose(run.model.numpy(), w.numpy(), rtol=1e-6, atol=1e-7)
+    assert float(g.value(run.model)) == 0

@@ -1,0 +1,155 @@
+"""The index of runs: what it says is what is on disk, and only what has changed is read again."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resolvent import config as configs
+from resolvent.experiment.build import participation_of
+from resolvent.runs import Folder, folders, lock
+from resolvent.ui import store as stores
+from resolvent.ui.curves import Curves
+from resolvent.ui.presence import CAME, LATE, presence, states
+from resolvent.ui.store import Store, Unknown, last_row, settings_of
+
+from .conftest import make
+
+
+@pytest.fixture
+def copied(stored: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stored, tmp_path / "runs"))
+
+
+def test_only_what_has_changed_is_read_again(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, read = Store(copied), []
+    whole = stores.summary
+    monkeypatch.setattr(stores, "summary", lambda run, running: (read.append(run.id), whole(run, running))[1])
+    changed, _ = store.refresh()
+    assert len(changed) == len(read) == len(folders(copied))
+    assert (store.refresh(), len(read)) == (([], []), len(changed))
+    fresh = make(copied, rounds=3)
+    assert [row["id"] for row in store.refresh()[0]] == [fresh.id] == read[-1:]
+    shutil.rmtree(fresh.path)
+    assert store.refresh() == ([], [fresh.id])
+    with pytest.raises(Unknown):
+        store.folder(fresh.id)
+
+
+def test_a_run_that_is_being_written(copied: Path) -> None:
+    store, run = Store(copied), folders(copied)[0]
+    store.refresh()
+    rows = run.metrics.read_text()
+    with lock.held(run.path):
+        assert [(row["id"], row["status"]) for row in store.refresh()[0]] == [(run.id, "running")]
+        last = rows.splitlines()[-1].split(",")
+        with run.metrics.open("a") as file:
+            file.write(",".join(["16", *last[1:]]) + "\n")
+        assert [row["round"] for row in store.refresh()[0]] == [16]
+        with run.metrics.open("a") as file:
+            file.write("17,torn")
+        assert store.refresh()[0] == []
+    assert [row["status"] for row in store.refresh()[0]] == ["finished"]
+
+
+def test_a_killed_run_is_seen_without_its_folder_changing(copied: Path) -> None:
+    store, run = Store(copied), make(copied, rounds=2)
+    (run.path / "events.jsonl").write_bytes((run.path / "events.jsonl").read_bytes().splitlines(True)[0])
+    (run.path / "holder.json").write_text(json.dumps({"pid": 1, "machine": "elsewhere", "since": ""}))
+    store.refresh()
+    assert store.row(run.id)["status"] == Folder(run.path).status == "killed"
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("about.json", b"{"), ("about.json", b"[]"), ("config.toml", b"\xff"), ("config.toml", b"[scheme]\n"),
+     ("metrics.csv", b"round,gap\n1\n"), ("metrics.csv", b"round,gap\n1,<b>\n"), ("about.json", None)],
+)  # fmt: skip
+def test_damaged_runs_are_listed_as_such(copied: Path, file: str, content: bytes | None) -> None:
+    run = folders(copied)[0]
+    (run.path / file).unlink()
+    if content is not None:
+        (run.path / file).write_bytes(content)
+    store = Store(copied)
+    store.refresh()
+    rows = {row["id"]: row["status"] for row in store.rows()}
+    assert rows.pop(run.id) == "damaged"
+    assert set(rows.values()) == {"finished"}
+
+
+def test_what_is_no_run_is_not_listed(copied: Path, tmp_path: Path) -> None:
+    (copied / "notes").mkdir()
+    (copied / ".lock").write_text("")
+    (copied / "a file").write_text("")
+    store = Store(copied)
+    store.refresh()
+    assert len(store.rows()) == len(folders(copied))
+    assert Store(tmp_path / "nothing").refresh() == ([], [])
+    for name in ("notes", "..", "", ".", "a file", "../runs"):
+        with pytest.raises(Unknown):
+            store.folder(name)
+
+
+def test_configurations_are_read_as_toml_reads_them(stored: Path, tmp_path: Path) -> None:
+    for run in folders(stored):
+        assert settings_of(Folder(run.path)) == tomllib.loads((run.path / "config.toml").read_text())
+    odd = '[problem]\nname = "a \\"b\\" = [c]\\u007f"\n\n[x] # a comment\ny = 1_000\nz = 2026-01-01\n'
+    (tmp_path / "config.toml").write_text(odd)
+    assert settings_of(Folder(tmp_path)) == tomllib.loads(odd)
+
+
+def test_curves_grow_by_what_was_appended(tmp_path: Path) -> None:
+    path, curves = tmp_path / "metrics.csv", Curves()
+    assert curves.since(path, 0) == {"start": 0, "rows": 0, "columns": {}}
+    path.write_text("round,gap,bytes_up,bytes_down\n1,0.1,8,8\n2,nan,8,8\n5,-inf,8,8\n6,")
+    told = curves.since(path, 0)
+    assert told["columns"]["gap"] == [0.1, None, None]
+    assert told["columns"]["bytes"] == [16, 32, 80]  # rounds 3 and 4 have no row
+    with path.open("a") as file:
+        file.write("1e-300,8,8\n")
+    assert curves.since(path, 3)["columns"] == {"round": [6.0], "gap": [1e-300], "bytes_up": [8.0],
+                                                "bytes_down": [8.0], "bytes": [96.0]}  # fmt: skip
+    path.write_text("round,gap,bytes_up,bytes_down\n1,0.2,8,8\n")  # a resumed run begins before
+    assert curves.since(path, 4)["start"] == 0
+    assert curves.since(path, 0)["columns"]["gap"] == [0.2]
+    path.write_text("round,gap,bytes_up,bytes_down\n" + "".join(f"{n},{1 / n!r},1,1\n" for n in range(1, 10_001)))
+    told = curves.since(path, 0)
+    assert told["rows"] == 10_000
+    assert len(told["columns"]["gap"]) <= 4001
+    assert told["columns"]["round"][-1] == 10_000
+
+
+def test_the_row_of_a_given_round(stored: Path) -> None:
+    run = folders(stored)[0]
+    history = run.history()
+    for number in (1, 7, 15):
+        wanted = history[history["round"] == number].iloc[0].to_dict()
+        found = last_row(run.metrics, number)
+        assert {k: v for k, v in found.items() if v is not None} == {
+            k: v for k, v in wanted.items() if not math.isnan(v)
+        }
+
+
+def test_who_took_part_is_what_the_runs_counted(stored: Path) -> None:
+    seen = set()
+    for run in folders(stored):
+        history, told = run.history(), presence(run, 15)
+        if told["kind"] == "everyone":
+            assert (history["participants"] == 4).all()
+            continue
+        seen.add(told["kind"])
+        rounds, config = len(history), configs.read(run.config)
+        table = states(participation_of(config), config.run.seed, 4, 0, rounds)
+        assert np.isin(table, (CAME, LATE)).sum(0).tolist() == history["participants"].tolist()
+        assert told["who"] == ["".join(map(str, row)) for row in table[:, :15].tolist()]
+        later = states(participation_of(config), config.run.seed, 4, 6, rounds)
+        assert later.tolist() == table[:, 6:].tolist()
+        if told["kind"] == "stragglers":
+            assert (table == LATE).any()
+    assert seen == {"drawn", "stragglers"}
