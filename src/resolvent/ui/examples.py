@@ -184,7 +184,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "logistic": Example(
         "Logistic regression", "Two classes, regularised by 0.01/2 |w|². The prox is computed by Newton's method.",
-        _logistic, _logistic_lines, (1e-3, 0.3, 10.0), 50,
+        _logistic, _logistic_lines, (1e-3, 0.3, 10.0), 30,
     ),
 }  # fmt: skip
 """By name, in the order in which they are offered."""
