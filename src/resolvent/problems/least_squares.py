@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -132,7 +132,13 @@ class LeastSquares:
 
     @cached_property
     def _pooled(self) -> Pooled:
-        return pooled(self.spectrum, self.spectrum.s, self._lam)
+        return pooled(self.spectrum, self.spectrum.s, self._lam, self._users)
+
+    def _users(self) -> Iterator[tuple[Any, Any, float]]:
+        """Each user's rows and targets in float64, and its weight."""
+        for i, weight in enumerate(self._lam.tolist()):
+            A, b = self.rows.one(i)
+            yield A.double().cpu().numpy(), b.double().cpu().numpy(), weight
 
     @cached_property
     def penalised(self) -> Penalised | None:
@@ -140,8 +146,7 @@ class LeastSquares:
         g = penalty_of(self)
         if g is None:
             return None
-        users = ((*self.rows.one(i), float(weight)) for i, weight in enumerate(self._lam) if float(weight) > 0)
-        *rows, constant = squares((A.double().cpu().numpy(), b.double().cpu().numpy(), lam) for A, b, lam in users)
+        *rows, constant = squares(user for user in self._users() if user[2] > 0)
         C, target = (torch.from_numpy(part).to(self._lam) for part in rows)
         found = least(as_objective(*rows), g, 0.0, constant)
         star = torch.from_numpy(np.zeros(self.dim) if found.w is None else found.w).to(self._lam)

@@ -17,6 +17,8 @@ EASY = 1e-6
 """A Gram matrix whose eigenvalues span less than this is decomposed as it is: the smallest is right to ten digits."""
 ALIKE = 1e3
 """Users whose sizes are within this factor are factorised together."""
+DOUBTFUL = 1e3
+"""How far above the floor a direction may still be rounding: that of a whole stack of rows adds up."""
 BLOCK = 1 << 20
 """Numbers factorised at a time, about."""
 
@@ -60,18 +62,21 @@ def _orthogonal(V: Any) -> Any:
     return V
 
 
-def stacked_root(rows: Any, z: Any, sizes: Any) -> tuple[Any, Any]:
-    """(R, t), R of full row rank, with |R w - t|^2 = |rows w - z|^2 + const for every w.
+def stacked_root(rows: Any, z: Any, sizes: Any, exact: bool) -> tuple[Any, Any, bool]:
+    """(R, t, clear), R of full row rank, with |R w - t|^2 = |rows w - z|^2 + const for every w.
 
     rows (k, d) and z (k,) come from users, `sizes` (k,) has the largest column norm of the user whose row it is: the
     rounding error of any of its rows is a fixed part of that. A direction that only small users see is as real as one
     that large users see. So users are factorised from the largest to the smallest, by Householder reflections with
     pivoting, under which each row has its own rounding error only; and what users of one size leave behind at theirs is
     dropped before smaller users join, beside whose rows it would pass as data.
+
+    `exact`: the rows are the users' data. Then a direction that may be either data or rounding is measured with more
+    digits. Rows that were computed have rounding errors of their own, and such a direction is dropped: not `clear`.
     """
     d = rows.shape[1]
     order = np.argsort(-sizes, kind="stable")
-    R, t = np.zeros((0, d)), np.zeros(0)
+    R, t, done, clear = np.zeros((0, d)), np.zeros(0), order[:0], True
     while len(order):
         alike = int(np.count_nonzero(sizes[order] * ALIKE >= sizes[order[0]]))
         group, order = order[:alike], order[alike:]
@@ -80,9 +85,31 @@ def stacked_root(rows: Any, z: Any, sizes: Any) -> tuple[Any, Any]:
         for start in range(0, alike, step):
             some = group[start : start + step]
             R, t = _merge(np.concatenate([R, rows[some]]), np.concatenate([t, z[some]]))
-        real = np.linalg.norm(R, axis=1) > floor
-        R, t = R[real], t[real]
-    return R, t
+        done = np.concatenate([done, group])
+        size = np.linalg.norm(R, axis=1)
+        doubtful = (size > floor) & (size <= DOUBTFUL * floor)
+        if doubtful.any():
+            clear = False
+            sure = size > DOUBTFUL * floor
+            size[doubtful] = _measured(rows, done, R, sure, doubtful) if exact else 0.0
+        R, t = R[size > floor], t[size > floor]
+    return R, t, clear
+
+
+def _measured(rows: Any, done: Any, R: Any, sure: Any, doubtful: Any) -> Any:
+    """How far the columns that these rows of R were pivoted by are from the span of the sure ones, among rows `done`.
+
+    With extended precision, where the processor has it: refined from the triangular factor.
+    """
+    pivots = np.abs(R).argmax(1)
+    known, wanted = pivots[sure], pivots[doubtful]
+    some, data = R[sure][:, known], rows[done][:, np.concatenate([known, wanted])].astype(np.longdouble)
+    A, columns = data[:, : len(known)], data[:, len(known) :]
+    c = np.linalg.lstsq(some, R[sure][:, wanted], rcond=None)[0].astype(np.longdouble)
+    for _ in range(3):
+        left = columns - A @ c
+        c = c + np.linalg.lstsq(some, np.linalg.lstsq(some.T, (A.T @ left).astype(float), rcond=None)[0], rcond=None)[0]
+    return np.linalg.norm((columns - A @ c).astype(float), axis=0)
 
 
 def _merge(rows: Any, z: Any) -> tuple[Any, Any]:
