@@ -109,7 +109,12 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "sklearn": [{"users"}, {"fitting"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
-    "engines": [{"facts", "delayed", "penalty"}, {"in_process"}, {"debug", "joint", "flower"}],
+    "engines": [
+        {"facts", "delayed", "penalty", "process_group", "interrupts", "figures"},
+        {"in_process", "joining"},
+        {"debug", "joint", "flower", "rank"},
+        {"all_reduce"},
+    ],
     "engines.flower": [
         {"packets", "rule", "memory"},
         {"messages", "grid"},
@@ -129,7 +134,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"doctor", "demo"},
     ],
     "solving": [
-        {"penalties", "stopping", "metrics", "divergence", "progress", "description"},
+        {"penalties", "stopping", "metrics", "divergence", "progress", "description", "agreement"},
         {"evaluating", "patience", "predicting", "recording"},
         {"run"},
         {"history"},

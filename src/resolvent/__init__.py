@@ -49,6 +49,7 @@ from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory.explain import Explanation, explain
 
 if TYPE_CHECKING:
+    from resolvent.engines.all_reduce import AllReduce
     from resolvent.experiment.opening import open_run as open
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
@@ -64,6 +65,7 @@ __all__ = [
     "TABLE",
     "AbsoluteDeviations",
     "AffineSet",
+    "AllReduce",
     "Anderson",
     "Ball",
     "Bernoulli",
@@ -130,7 +132,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Constructors of rows added to TABLE; and network code when it is first asked for: convex problems need none."""
+    """Constructors of rows added to TABLE; and what few need, when it is first asked for: network code, ranks."""
     if name in TABLE:
         return TABLE[name].scheme
     if name == "Neural":
@@ -145,6 +147,10 @@ def __getattr__(name: str) -> Any:
         from resolvent.report.plotting import plot
 
         return plot
+    if name == "AllReduce":
+        from resolvent.engines.all_reduce import AllReduce
+
+        return AllReduce
     if name == "models":
         from resolvent.networks import models
 

@@ -211,3 +211,13 @@ def test_a_penalty_in_the_units_of_ill_scaled_columns() -> None:
     for i in reversed(range(3)):
         w[i] = (g[i] - sum((H[i][j] * w[j] for j in range(i + 1, 3)), none)) / H[i][i]
     np.testing.assert_allclose(ours.coef_, [float(v) for v in w], rtol=1e-6)
+
+
+def test_more_columns_than_a_hessian_is_made_for() -> None:
+    """Wide sparse rows are solved without d x d matrices, and with a penalty."""
+    rng = np.random.default_rng(4)
+    X = sp.random_array((30, 1010), density=0.01, rng=rng, format="csr")
+    y = X @ rng.standard_normal(1010) > 0
+    ours = FederatedLogisticRegression(C=2.0, tol=1e-7).fit(X, y, users=np.arange(30) % 2)
+    theirs = LogisticRegression(C=2.0, tol=1e-10, max_iter=1000).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5 * np.abs(theirs.coef_).max())

@@ -301,7 +301,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
         else:
             time.sleep(6)
         up.send_signal(signal.SIGINT)
-        assert up.wait(60) == 130
+        assert up.wait(60) in (130, -signal.SIGINT)  # the latter while Python was still importing
         up.stderr.close()
         assert not flower_processes()
 

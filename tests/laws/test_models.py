@@ -250,6 +250,16 @@ class TestManyFeatures:
                 found = matrix_free_prox(part, U[i], 5.0, loose=loose)
                 assert 0 < float((found.x - exact[i]).norm()) <= float(found.error) + 1e-12
 
+    def test_runs_go_on_bit_for_bit_and_count_their_products(self) -> None:
+        S, b, _ = self.wide()
+        problem, scheme = rs.Logistic(S, b, reg=0.05), rs.fedpi("auto")
+        whole = rs.solve(problem, scheme, rounds=6)
+        half = rs.solve(problem, scheme, rounds=3)
+        rest = rs.solve(problem, scheme, rounds=3, start=half.state)
+        assert torch.equal(whole.model, rest.model)
+        vector = 3 * 520 * 8
+        assert whole.history.bytes_up.iloc[0] == (1 + 17) * vector  # a gradient and 16 products with the Hessian
+
     def test_softmax_of_many_parameters(self) -> None:
         rng = np.random.default_rng(3)
         A = [rng.standard_normal((40, 60)) for _ in range(3)]

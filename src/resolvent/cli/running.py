@@ -12,9 +12,10 @@ from resolvent import config as configs
 from resolvent import experiment, report, runs
 from resolvent.cli import output
 from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, configurable, configure, problem_of
-from resolvent.cli.output import Format, say
-from resolvent.config.sections import PROBLEMS
+from resolvent.cli.output import Format, first_rank, say
+from resolvent.config.sections import ALL_REDUCE, PROBLEMS
 from resolvent.errors import InputError, refuse
+from resolvent.experiment import ranks
 from resolvent.experiment.conduct import Outcome, check_made_here
 from resolvent.runs import Folder
 
@@ -66,10 +67,11 @@ def run(
 ) -> int:
     """Run one algorithm on one problem, and store it on disk as it goes."""
     config = configure(problem_of(problem), options | _tensorboard(tensorboard, options))
+    if config.run.engine == ALL_REDUCE:
+        return _on_ranks(lambda: ranks.begin(config, out, lambda built: _note(built, quiet), _bar(quiet)), form, quiet)
     built = experiment.build(config)
-    if not quiet:
-        say(*(f"note: {finding}" for finding in built.explanation.findings))
-    outcome = experiment.begin(built, out, False if quiet else None)
+    _note(built, quiet)
+    outcome = experiment.begin(built, out, _bar(quiet))
     told = _tell(outcome, form, quiet, _coefficients(outcome.run, built.task.problem))
     if built.task.partition:
         _draw_partition(built.task.partition, outcome.run, quiet)
@@ -85,7 +87,11 @@ def resume(
     quiet: Quiet = False,
 ) -> int:
     """Resume a run that was interrupted or killed, or give it more rounds; its result is the same to the last bit."""
-    return _tell(experiment.resume(runs.find(name, out), False if quiet else None, trust, rounds), form, quiet)
+    if ranks.started():
+        if rounds is not None:
+            refuse("--rounds", rounds, "a run on several ranks ends where it was to end: leave it out")
+        return _on_ranks(lambda: ranks.resume(name, out, _bar(quiet), trust), form, quiet)
+    return _tell(experiment.resume(runs.find(name, out), _bar(quiet), trust, rounds), form, quiet)
 
 
 @configurable
@@ -119,6 +125,21 @@ def explain(problem: ProblemName, options: Options, form: Form = Format.table) -
 
 
 # --- what they are made of -------------------------------------------------------------------------------------------
+
+
+def _bar(quiet: bool) -> bool | None:
+    return False if quiet else None
+
+
+def _note(built: experiment.Experiment, quiet: bool) -> None:
+    if not quiet:
+        say(*(f"note: {finding}" for finding in built.explanation.findings))
+
+
+def _on_ranks(run: Callable[[], Outcome], form: Format, quiet: bool) -> int:
+    """Print how a run on several ranks ended, on rank 0; the others have nothing to say."""
+    outcome = run()
+    return _tell(outcome, form, quiet) if first_rank() else CODES.get(outcome.status, 0)
 
 
 def _tensorboard(wanted: bool, options: Options) -> Options:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from resolvent.errors import BlewUp
+from resolvent.errors import BlewUp, InputError
 from resolvent.iteration.checkpoint import moved, pack
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.engine import ALONE, Engine, peers
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence, Score
@@ -48,7 +48,7 @@ class Monitor:
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
         self.history = History(engine, average, evaluations)
         self._divergence = Divergence(engine, scheme, begun, best, score)
-        self._every, self._stop, self._recorder = every, stop, recorder
+        self._every, self._stop, self._recorder, self._peers = every, stop, recorder, peers(engine)
         self._validate_every = every if validate_every is None else validate_every
         self._seconds, self._last = remembered.seconds, begun
         self._known = recorder is not None and bool(recorder.columns)
@@ -107,8 +107,7 @@ class Monitor:
             self._record(happened, due)
         elif number & (number - 1) == 0:  # seldom recorded: some states must be known, should the run diverge
             self._divergence.measure(happened)
-        how = self._diverges(happened, last)
-        ending = self._ends(happened, last, noted, due) if how is None else None
+        how, ending = self._decided(happened, last, noted, due)
         ended = how is not None or ending is not None
         if ended:
             self._complete(happened, noted)
@@ -122,6 +121,10 @@ class Monitor:
 
     def stop(self, happened: Round, reason: str) -> Ending:
         """End the run with the round that was observed last."""
+        if self._peers is not ALONE:
+            raise InputError(
+                "the callback has ended the run on this rank alone; say so by stop=, on which all ranks agree"
+            )
         new = not self._recorded
         self._complete(happened, self._recorded)
         row = self.history.row()
@@ -189,6 +192,16 @@ class Monitor:
         if self._moved is None or not (often or (came and self._divergence.yardstick.open)):
             return None
         return self._divergence.check(self._moved, happened.participants)
+
+    def _decided(self, happened: Round, last: bool, noted: bool, due: bool) -> tuple[str | None, Ending | None]:
+        """How this round shows that the run has diverged, or what ends the run with it: all who run the loop agree."""
+        how = self._diverges(happened, last)
+        ending = self._ends(happened, last, noted, due) if how is None else None
+        agreed = self._peers.agree(None if how is None and ending is None else (how, ending))
+        if agreed is None:
+            return None, None
+        how, ending = agreed
+        return how, None if ending is None else Ending(*ending)
 
     def _ends(self, happened: Round, last: bool, noted: bool, due: bool) -> Ending | None:
         reason = None

@@ -45,7 +45,10 @@ class Json(JSONResponse):
     """JSON in ASCII, so that whatever text a request carried can be told back; NaN and infinity become null."""
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(_strict(content), separators=(",", ":"), allow_nan=False).encode()
+        try:
+            return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+        except ValueError:  # rare enough that looking for them each time would be a waste
+            return json.dumps(_strict(content), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _strict(value: Any) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 from resolvent.ui.jobs import Jobs
 from resolvent.ui.store import Store
 
-PAUSE, SHARE = 0.1, 10.0
-"""Seconds between two looks at the folder, and how many times longer than a look takes they are at least."""
+SHORTEST, LONGEST, SHARE = 0.1, 0.3, 4.0
+"""Seconds between two looks at the folder: so many times what a look takes, within these bounds."""
 BEAT = 0.5
 """Seconds after which an idle stream shows that it is alive, and looks whether the server is ending."""
 ROOM = 256
@@ -59,7 +59,7 @@ class Stream:
             if now != jobs:
                 jobs = now
                 self._tell(message("jobs", jobs))
-            await asyncio.sleep(max(PAUSE, SHARE * (time.perf_counter() - began)))
+            await asyncio.sleep(min(max(SHORTEST, SHARE * (time.perf_counter() - began)), LONGEST))
 
     def _tell(self, told: bytes) -> None:
         for queue in self._listeners:
