@@ -16,6 +16,7 @@ from torch import nn
 
 import resolvent as rs
 from resolvent.engines.joint import Joint
+from resolvent.local import choice
 from resolvent.networks.joining import joined
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.ResolventWarning")
@@ -200,3 +201,16 @@ def test_interrupted_runs_all_stop() -> None:
 def test_refused(call: Any, words: str) -> None:
     with pytest.raises(rs.InputError, match=words):
         call()
+
+
+def test_runs_that_go_on_from_other_rounds_are_asked_apart() -> None:
+    """The shuffles of a round depend on its number: questions of different rounds have different answers."""
+    problems, scheme = [problem(0), problem(1)], SCHEMES["fedprox"](4)
+    begun = rs.solve(problems[0], scheme, rounds=1, progress=False).state
+    joint, starts = Joint(problems, choice.local_operator(scheme, problems[0])), [begun, None]
+
+    def work(k: int, engine: Any = "in_process") -> Any:
+        return rs.solve(problems[k], scheme, engine=engine, rounds=3, seed=k, start=starts[k], progress=False)
+
+    for k, run in enumerate(joint.run([partial(work, k, joint.engines[k]) for k in range(2)])):
+        same(run, work(k))
