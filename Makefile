@@ -33,6 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## solve the paper's two problems with every algorithm: tables, pictures, reports
 	$(VENV)/bin/resolvent compare least-squares --rounds 600 --out out
 	$(VENV)/bin/resolvent compare logistic --rounds 800 --out out
+	@echo "see them move: $(VENV)/bin/resolvent ui --runs out"
 
 test: $(STAMP) ## the tests, without the slow ones, on all cores
 	$(PY) -m pytest -n auto

@@ -9,11 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-
-pytest.importorskip("fastapi", reason="the extra ui is not installed")
-pytest.importorskip("uvicorn", reason="the extra ui is not installed")
-httpx = pytest.importorskip("httpx", reason="httpx, which asks the server, is not installed")
 
 from resolvent import config as configs
 from resolvent import experiment
@@ -89,6 +86,10 @@ def browser() -> Iterator[Any]:
 Open = Callable[..., Any]
 
 
+def _complained(message: Any, expected: str | None) -> list[str]:
+    return [] if expected is not None and expected in message.text else [f"{message.type}: {message.text}"]
+
+
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Open]:
     """Opens a page of the server. Nothing may be complained of, and nobody else be asked."""
@@ -96,12 +97,13 @@ def opened(browser: Any) -> Iterator[Open]:
     asked: list[str] = []
     contexts: list[Any] = []
 
-    def open_page(url: str, width: int = 1400, height: int = 900, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    def open_page(url: str, expected: str | None = None) -> Any:
+        """`expected`: what the browser itself logs of a request that the test means to be refused."""
+        context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light")
         context.set_default_timeout(20_000)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("console", lambda message: complaints.extend(_complained(message, expected)))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(url)

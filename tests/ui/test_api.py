@@ -21,7 +21,8 @@ from .conftest import make, serving
 
 TOKEN = "a-token-of-some-length"
 OUTSIDE = ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "/etc/passwd", "%2fetc%2fpasswd", "a%2f..%2fb", "....%2f%2f",
-           ".hidden", "%00", "x%00y", "nothing", "🙂", "%ff%fe", "a" * 500, "CON", "~", "*", "%3f", "'; drop table"]  # fmt: skip
+           ".hidden", "%00", "x%00y", "nothing", "🙂", "%ff%fe", "a" * 500, "CON", "~", "*",
+           "%3f"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OUTSIDE)

@@ -15,7 +15,7 @@ from resolvent.ui.jobs import Jobs
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 BOUNDED = settings(
-    max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+    max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
     database=None,
 )  # fmt: skip
 JOB = {"id": "a", "run": None, "status": "running", "words": ""}

@@ -31,7 +31,7 @@ def test_only_what_has_changed_is_read_again(copied: Path, monkeypatch: pytest.M
     store, read = Store(copied), []
     whole = stores.summary
     monkeypatch.setattr(stores, "summary", lambda run, running: (read.append(run.id), whole(run, running))[1])
-    changed, gone = store.refresh()
+    changed, _ = store.refresh()
     assert len(changed) == len(read) == len(folders(copied))
     assert (store.refresh(), len(read)) == (([], []), len(changed))
     fresh = make(copied, rounds=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,7 +45,10 @@ class Json(JSONResponse):
     """JSON in ASCII, so that whatever text a request carried can be told back; NaN and infinity become null."""
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(_strict(content), separators=(",", ":"), allow_nan=False).encode()
+        try:
+            return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+        except ValueError:  # rare enough that looking for them each time would be a waste
+            return json.dumps(_strict(content), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _strict(value: Any) -> Any:
@@ -55,11 +59,11 @@ def _strict(value: Any) -> Any:
     return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def router(out: Path) -> APIRouter:
-    """The API over a folder of runs."""
+def router(out: Path, ending: Callable[[], bool]) -> APIRouter:
+    """The API over a folder of runs; `ending` says whether the server is about to end."""
     store, curves = Store(out), Curves()
     jobs, panels = Jobs(store), Panels(out)
-    stream = Stream(store, jobs)
+    stream = Stream(store, jobs, ending)
     api = APIRouter(prefix="/api", responses=REFUSED, default_response_class=Json)
     store.refresh()
     _runs(api, store, curves)

@@ -90,7 +90,7 @@ def _lasso(s: Sizes) -> Any:
     w = np.where(np.arange(s.dim) % 3 == 0, 1.0, 0.0) + s.heterogeneity * rng.standard_normal((s.users, 1, s.dim))
     A = rng.standard_normal((s.users, ROWS, s.dim))
     b = (A * w).sum(2) + 0.5 * rng.standard_normal((s.users, ROWS))
-    return rs.LeastSquares(A, b, penalty=rs.L1(s.penalty))  # type: ignore[call-arg]
+    return rs.LeastSquares(A, b, penalty=rs.L1(s.penalty))
 
 
 def _lasso_lines(s: Sizes) -> list[str]:
@@ -184,7 +184,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "logistic": Example(
         "Logistic regression", "Two classes, regularised by 0.01/2 |w|². The prox is computed by Newton's method.",
-        _logistic, _logistic_lines, (1e-3, 0.3, 10.0), 50,
+        _logistic, _logistic_lines, (1e-3, 0.3, 10.0), 30,
     ),
 }  # fmt: skip
 """By name, in the order in which they are offered."""

@@ -165,6 +165,8 @@ def _searched(name: str, sizes: Sizes, eta: float) -> Tensor | None:
 def _measured(problem: Any, point: Tensor) -> dict[str, Any]:
     gap = problem.gap(point.unsqueeze(0))
     value = float(problem.weights @ problem.value(point.unsqueeze(0)))
+    penalty = getattr(problem, "penalty", None)
+    value += 0.0 if penalty is None else float(penalty.value(point))
     found = {"gap": None if gap is None else float(gap[0]), "value": value}
     return {name: number if number is not None and math.isfinite(number) else None for name, number in found.items()}
 

@@ -80,7 +80,7 @@ def _fields(section: str, kind: type[Any]) -> list[dict[str, Any]]:
         default = f.default if f.default is not MISSING else None
         choices, types_ = _taken(hints[f.name])
         if where == "scheme.algorithm":
-            choices = [*TABLE, "custom"]
+            choices, types_ = [*TABLE, "custom"], []
         words = WORDS.get(where) or documented.get(f.name, "")
         made.append(
             {

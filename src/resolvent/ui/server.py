@@ -35,11 +35,11 @@ SHORTEST = 16
 """Characters of a token, at least."""
 
 
-def build(out: Path, guard: Guard) -> Guarded:
-    """The application over a folder of runs."""
+def build(out: Path, guard: Guard, ending: Callable[[], bool] = lambda: False) -> Guarded:
+    """The application over a folder of runs; `ending` says whether the server is about to end."""
     app = FastAPI(title="Resolvent", version=resolvent.__version__, docs_url=None, redoc_url=None,
-                  openapi_url="/api/openapi.json", redirect_slashes=False, summary="Runs, the explorer and the reproduced paper.")  # fmt: skip
-    app.include_router(router(out))
+                  openapi_url="/api/openapi.json", redirect_slashes=False)  # fmt: skip
+    app.include_router(router(out, ending))
     _files(app)
 
     @app.exception_handler(InputError)
@@ -122,9 +122,11 @@ def prepared(out: Path, guard: Guard) -> uvicorn.Server:
     """The server, not yet running."""
     import uvicorn
 
-    config = uvicorn.Config(build(out, guard), log_level="warning", access_log=False, server_header=False, ws="none",
-                            lifespan="off", timeout_graceful_shutdown=1)  # fmt: skip
-    return uvicorn.Server(config)
+    app = build(out, guard, lambda: made.should_exit)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none",
+                            lifespan="off", timeout_graceful_shutdown=2)  # fmt: skip
+    made = uvicorn.Server(config)
+    return made
 
 
 def serve(out: Path, listener: socket.socket, guard: Guard) -> None:

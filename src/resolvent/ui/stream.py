@@ -11,10 +11,10 @@ from typing import Any
 from resolvent.ui.jobs import Jobs
 from resolvent.ui.store import Store
 
-PAUSE, SHARE = 0.1, 10.0
-"""Seconds between two looks at the folder, and how many times longer than a look takes they are at least."""
-BEAT = 10.0
-"""Seconds after which an idle stream shows that it is alive."""
+SHORTEST, LONGEST, SHARE = 0.1, 0.3, 4.0
+"""Seconds between two looks at the folder: so many times what a look takes, within these bounds."""
+BEAT = 0.5
+"""Seconds after which an idle stream shows that it is alive, and looks whether the server is ending."""
 ROOM = 256
 """Messages that may wait for a page; one that falls further behind is told to read everything again."""
 
@@ -27,8 +27,8 @@ def message(event: str, data: Any) -> bytes:
 class Stream:
     """Looks for changes while somebody listens, and tells everyone who does."""
 
-    def __init__(self, store: Store, jobs: Jobs) -> None:
-        self._store, self._jobs = store, jobs
+    def __init__(self, store: Store, jobs: Jobs, ending: Callable[[], bool]) -> None:
+        self._store, self._jobs, self._ending = store, jobs, ending
         self._listeners: set[asyncio.Queue[bytes]] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -40,7 +40,7 @@ class Stream:
             self._task = asyncio.create_task(self._watch())
         try:
             yield b"retry: 1000\n\n" + message("hello", {})
-            while not await gone():
+            while not (self._ending() or await gone()):
                 try:
                     yield await asyncio.wait_for(queue.get(), BEAT)
                 except TimeoutError:
@@ -59,7 +59,7 @@ class Stream:
             if now != jobs:
                 jobs = now
                 self._tell(message("jobs", jobs))
-            await asyncio.sleep(max(PAUSE, SHARE * (time.perf_counter() - began)))
+            await asyncio.sleep(min(max(SHORTEST, SHARE * (time.perf_counter() - began)), LONGEST))
 
     def _tell(self, told: bytes) -> None:
         for queue in self._listeners:

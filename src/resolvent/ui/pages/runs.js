@@ -295,11 +295,12 @@ async function follow() {
   redraw();
 }
 
+let connected = false; // once it was, a further hello means that events were missed
 const following = oncePerFrame(follow);
 const seen = new Set();
 
 live({
-  hello: () => everything().catch((error) => tell(error.message, true)),
+  hello: () => { if (connected) everything().catch((error) => tell(error.message, true)); connected = true; },
   again: () => everything(),
   runs: ({ changed, gone }) => {
     for (const run of changed) {
