@@ -1,6 +1,6 @@
 """A round over Flower, ours beside Flower's own FedAvg with the same payload, on the same server and nodes.
 
-    python -m bench.federation
+    python -m bench.federation [ROUNDS [TURNS]]
 
 Flower's FedAvg is its strategy as it is, without evaluation, with a ClientApp that returns what it was sent: nothing
 can be cheaper. Ours is FedAvg and FedPi on f_i(w) = |w - c_i|^2 / 2, whose local step costs next to nothing. What is
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -135,7 +136,7 @@ def ours(project: Project, algorithm: str, rounds: int) -> list[float]:
     return [float(x) for x in done.history()["seconds"].diff().dropna()]
 
 
-def main() -> None:
+def main(rounds: int = ROUNDS, turns: int = 2) -> None:
     print("| payload | Flower's FedAvg | FedAvg, ours | FedPi, ours | ours / Flower's |\n|---|---|---|---|---|")
     for words, dim in SIZES.items():
         folder = Path(tempfile.mkdtemp(prefix="bench-"))
@@ -144,10 +145,10 @@ def main() -> None:
             (project.path / "user.py").write_text(USER.format(dim=dim))
             with Federation(project, NODES) as federation:
                 found: dict[str, list[float]] = {"plain": [], "fedavg": [], "fedpi": []}
-                for _ in range(2):  # in turns: other work on the machine hits all alike
-                    found["plain"] += plain_fedavg(project, federation, dim, ROUNDS)[1:]
+                for _ in range(turns):  # in turns: other work on the machine hits all alike
+                    found["plain"] += plain_fedavg(project, federation, dim, rounds)[1:]
                     for algorithm in ("fedavg", "fedpi"):
-                        found[algorithm] += ours(project, algorithm, ROUNDS)
+                        found[algorithm] += ours(project, algorithm, rounds)
             median = {name: float(np.median(seconds)) for name, seconds in found.items()}
             times = " | ".join(f"{median[name]:.2f} s" for name in found)
             print(f"| {words} | {times} | {median['fedpi'] / median['plain']:.2f} |", flush=True)
@@ -156,4 +157,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

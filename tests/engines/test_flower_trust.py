@@ -14,6 +14,7 @@ import torch
 
 import resolvent as rs
 from engines.fake_grid import KEYS, PROMPT, FakeGrid, engine_over
+from engines.test_flower import gap_of
 from engines.test_pipes import problem
 from resolvent.engines.flower import packets
 from resolvent.engines.flower.asking import Asking
@@ -284,7 +285,7 @@ def test_whoever_is_refused_is_absent_and_named(asked: Asked) -> None:
     assert {event["user"] for event in events} == {"site-01"}
     assert [event["round"] for event in events] == [3, 4, 5, 6]
     assert engine.refused == {"site-01": 4}
-    assert float(whole.gap(run.model.unsqueeze(0))) < 1e-8
+    assert gap_of(run) < 1e-8
 
 
 def test_where_everybody_is_refused_the_run_fails_with_a_sentence() -> None:

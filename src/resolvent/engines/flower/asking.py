@@ -26,14 +26,16 @@ class Sent(NamedTuple):
     user: int
     node: int
     question: Question
+    at: float
 
 
 class Taken(NamedTuple):
-    """An answer that was taken, with its question."""
+    """An answer that was taken, with its question, and the seconds between them."""
 
     user: int
     question: Question
     answer: Answer
+    seconds: float = 0.0
 
 
 class Asking:
@@ -85,7 +87,7 @@ class Asking:
         ids = self.post.send(packets, group)
         users = {online[user]: user for user in asked}
         for node, message in ids.items():
-            self._sent[message] = Sent(users[node], node, asked[users[node]])
+            self._sent[message] = Sent(users[node], node, asked[users[node]], time.monotonic())
             self._down += packets[node].size
         return {users[node] for node in ids}
 
@@ -115,7 +117,8 @@ class Asking:
             raise Refused(f"node {reply.source} answers what node {sent.node} was asked")
         packet = unpacked(reply.records)
         self._up += packet.size
-        return Taken(sent.user, sent.question, examine(packet, sent.question, self._metrics, self._limits))
+        answer = examine(packet, sent.question, self._metrics, self._limits)
+        return Taken(sent.user, sent.question, answer, time.monotonic() - sent.at)
 
     def all_of(self, questions: Mapping[int, Question], seconds: float, poll: float) -> dict[int, Answer] | None:
         """The answers of all these users, or None where somebody is busy, away, or takes longer than that."""

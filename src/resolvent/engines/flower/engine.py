@@ -138,7 +138,8 @@ class FlowerEngine:
             if seconds >= self.rule.patience or (not open_ and spent == rows.keys()):
                 raise BadAnswer(self._too_few(ask, len(taken), needed, seconds))
             time.sleep(self.rule.poll)
-        self._late = (self._late - {i for i in taken if taken[i].question.t == ask.t}) | (asked & open_)
+        slow = {i for i in taken if taken[i].seconds > self.rule.timeout}
+        self._late = (self._late - taken.keys()) | slow | (asked & open_ if seconds >= self.rule.timeout else set())
         return taken
 
     def _needed(self, rows: dict[int, Tensor], online: dict[int, int]) -> int:
@@ -163,7 +164,7 @@ class FlowerEngine:
         """Which answer of every user was taken last, and the bounds on their errors."""
         after, users = self._after.clone(), self.facts.users
         error = memory.get(ERROR, torch.full((users,), torch.nan, dtype=self.facts.dtype)).clone()
-        for user, (_, question, answer) in taken.items():
+        for user, (_, question, answer, _) in taken.items():
             after[user] = question.t
             error[user] = torch.nan if answer.error is None else answer.error
             if answer.forgot:

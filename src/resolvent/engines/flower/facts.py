@@ -103,7 +103,7 @@ def gather(
         lipschitz=_all_known([d.lipschitz for d in told], kind),
         convexity=_all_known([d.convexity for d in told], kind),
         sizes=None if any(d.rows is None for d in told) else torch.tensor([d.rows for d in told]),
-        typical_eta=float(torch.tensor(eta).median()) if eta else 1.0,
+        typical_eta=float(torch.tensor(eta, dtype=torch.float64).median()) if eta else 1.0,
         start=start,
         metrics=first.metrics,
         problem=first.problem,

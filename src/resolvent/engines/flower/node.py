@@ -32,7 +32,7 @@ class Node:
             raise InputError(f"a node is one user, but its problem has {users} users: give it this node's data alone")
         if getattr(problem, "penalty", None) is not None:
             raise InputError(
-                f"a node's problem has the penalty {problem.penalty}, which belongs to the meeting of all users and not "
+                f"a node's problem has the penalty {problem.penalty}, which belongs to the meeting of all users, not "
                 "to one of them: leave it out, and give rs.solve(None, ..., engine=FlowerEngine(...), penalty=...)"
             )
         self.problem, self._metrics = problem, metrics

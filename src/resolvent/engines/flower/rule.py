@@ -12,7 +12,7 @@ from resolvent.errors import refuse, whole
 class Rule:
     """A round closes once `min_users` have answered, and the share `close` of those asked, or `timeout` is over.
 
-    A user who missed the end of a round is not waited for any more, until it answers in time again; its late answers
+    A user who takes longer than `timeout` is not waited for any more, until an answer takes it less; its late answers
     are taken when they come. patience: seconds to wait for `min_users`, after which the run stops, to be resumed.
     poll: seconds between two looks for answers.
     """
