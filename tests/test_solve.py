@@ -1212,3 +1212,26 @@ def test_a_bar_is_wanted_where_somebody_looks(monkeypatch: pytest.MonkeyPatch, t
     assert progress.wanted(None) is (terminal or notebook)
     assert progress.wanted(False) is False
     assert progress.wanted(True) is True
+
+
+@pytest.mark.parametrize("at", ["inspect", "measure"])
+def test_an_interrupt_in_the_middle_of_a_row_leaves_that_row_out(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a round is recorded is an interrupt like any other, not a failure."""
+    problem, scheme = rs.make_least_squares(users=3, dim=4, rows=10), rs.fedprox(0.01)
+    from resolvent.engines.in_process import InProcess
+
+    plain, calls = getattr(InProcess, at), []
+
+    def interrupted(self: InProcess, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 7:
+            raise KeyboardInterrupt
+        return plain(self, *arguments)
+
+    whole = rs.solve(problem, scheme, rounds=10, stop=rs.Stop(gap=0.0), explanation=rs.explain(scheme, problem))
+    monkeypatch.setattr(InProcess, at, interrupted)
+    run = rs.solve(problem, scheme, rounds=10, stop=rs.Stop(gap=0.0), explanation=rs.explain(scheme, problem))
+    assert run.status == "interrupted"
+    rows = run.history.drop(columns="seconds")
+    assert 4 <= len(rows) < 10
+    assert rows.equals(whole.history.drop(columns="seconds").iloc[: len(rows)])

@@ -440,9 +440,10 @@ def test_an_interrupted_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_seeds_have_a_spread() -> None:
     told = resolvent(*SWEEP, "--format", "json").json
-    assert [row["curve"] for row in told] == [
+    assert {row["curve"] for row in told} == {
         f"FedProx, eta = {eta}{more}" for eta in ("0.01", "0.1") for more in ("", ", Anderson 2")
-    ]
+    }
+    assert [row["final"] for row in told] == sorted(row["final"] for row in told)
     for row in told:
         finals = [float(Folder(RUNS / name).history()["gap"].iloc[-1]) for name in row["runs"]]
         assert row["seeds"] == len(set(finals)) == 3
@@ -765,7 +766,7 @@ def test_the_shell_completes_names(monkeypatch: pytest.MonkeyPatch) -> None:
         "resolvent run l": ["least-squares", "logistic"],
         "resolvent explain logistic --schedule inv": ["inverse-sqrt", "inverse-log", "inverse-ln"],
         "resolvent show fed": [run.id],
-        "resolvent re": ["resume", "reproduce", "report"],
+        "resolvent re": ["resume", "report", "reproduce"],
     }
     for words, expected in cases.items():
         assert complete(words, monkeypatch) == expected

@@ -227,7 +227,9 @@ def test_the_form_has_every_key_but_those_of_files(client: httpx.Client) -> None
     problems = {each["name"]: {field["key"] for field in each["fields"]} for each in told["problems"]}
     assert {"users", "dim", "rows", "shift"} <= problems["least-squares"]
     assert not {"data", "folder", "sha256"} & set().union(*problems.values())
-    assert all(field["words"] for part in told["sections"] for field in part["fields"])
+    words = {f"{part['name']}.{field['key']}": field["words"] for part in told["sections"] for field in part["fields"]}
+    assert words["scheme.eta"].startswith("The step size")
+    assert words["participation.stragglers"].startswith("How many times slower")  # from the section's own source
     eta = next(f for part in told["sections"] for f in part["fields"] if f["key"] == "eta")
     assert (eta["types"], eta["choices"], eta["optional"]) == (["float"], ["auto"], True)
 

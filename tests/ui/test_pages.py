@@ -25,7 +25,7 @@ ENDLESS = ("--users", "3", "--dim", "4", "--rows", "10", "--eta", "0.001", "--ro
 def drawn(page: Any, chart: str = "chart") -> list[dict[str, Any]]:
     """The lines of a chart: names, colours and points, without the edges of bands."""
     found: list[dict[str, Any]] = page.evaluate(
-        """id => (document.getElementById(id)._fullData ?? []).filter(t => t.hoverinfo !== "skip").map(t => (
+        """id => (document.getElementById(id)?._fullData ?? []).filter(t => t.hoverinfo !== "skip").map(t => (
              {name: t.name, colour: t.line.color, x: Array.from(t.x), y: Array.from(t.y)}))""",
         chart,
     )
@@ -35,7 +35,7 @@ def drawn(page: Any, chart: str = "chart") -> list[dict[str, Any]]:
 def lines(page: Any, number: int, chart: str = "chart") -> list[dict[str, Any]]:
     """The same, once there are so many."""
     page.wait_for_function(
-        """([id, n]) => (document.getElementById(id)._fullData ?? []).filter(t => t.hoverinfo !== "skip").length
+        """([id, n]) => (document.getElementById(id)?._fullData ?? []).filter(t => t.hoverinfo !== "skip").length
                         === n""",
         arg=[chart, number],
     )
@@ -48,7 +48,7 @@ def row(page: Any, run: Folder | str) -> Any:
 
 def grows(page: Any, chart: str, beyond: int) -> None:
     page.wait_for_function(
-        "([id, n]) => (document.getElementById(id)._fullData?.[0]?.x?.length ?? 0) > n", arg=[chart, beyond]
+        "([id, n]) => (document.getElementById(id)?._fullData?.[0]?.x?.length ?? 0) > n", arg=[chart, beyond]
     )
 
 

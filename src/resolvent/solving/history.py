@@ -125,10 +125,11 @@ class History:
         if self._averaging:
             averaged = self._engine.measure(torch.cat(averages))
             measured = measured | {f"average_{name}": values for name, values in averaged.items()}
-        for name, values in measured.items():
-            self._columns[name].extend(values.tolist())
-        for name, found in zip(Certificates._fields, zip(*certificates(evidence), strict=True), strict=True):
-            self._columns[name].extend(found)
+        complete = {name: values.tolist() for name, values in measured.items()}
+        complete |= dict(zip(Certificates._fields, zip(*certificates(evidence), strict=True), strict=True))
+        first = len(self._columns["round"]) - len(self._waiting)
+        for name, found in complete.items():
+            self._columns[name][first:] = found  # in place: an interrupt here must not make them twice
         self._waiting.clear()
 
     def row(self) -> dict[str, Any]:
@@ -164,7 +165,7 @@ class History:
         return pd.DataFrame({name: pd.Series(values, index=list(users)) for name, (users, values) in own.items()})
 
     def so_far(self) -> pd.DataFrame:
-        """All rows, or where measuring the last ones fails, those that were measured."""
+        """All rows, or where measuring the last ones fails or was interrupted, those that are complete."""
         import pandas as pd
 
         try:

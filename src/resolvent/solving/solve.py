@@ -148,10 +148,11 @@ def solve(
             status, reason = _drive(loop, monitor, scheme.name, rounds, callback, progress)
         except (Exception, SystemExit) as error:
             peers(where).leave(error)
-            rows = monitor.history.so_far()
-            _attach(error, Run(monitor.state, rows, "failed", repr(error), explanation, where, seed))
+            done = monitor.history.so_far()
+            _attach(error, Run(monitor.state, done, "failed", repr(error), explanation, where, seed))
             raise
-        history, own = monitor.history.frame(), monitor.history.user_frame()
+        rows = monitor.history  # an interrupt may have come in the middle of one
+        history, own = rows.so_far() if status == "interrupted" else rows.frame(), rows.user_frame()
     if status == "diverged":
         warnings.warn(reason, DivergenceWarning, stacklevel=2)
     for remark in monitor.remarks:

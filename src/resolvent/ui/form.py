@@ -57,6 +57,11 @@ WORDS = {
     "stop.residual": "Stop when the residual is at most this.",
     "stop.certificates": "Stop when stationarity and consensus are at most this.",
     "stop.seconds": "Stop after this many seconds of computing.",
+    "stop.metric": "Stop when this column of the history no longer gets better.",
+    "stop.patience": "How many evaluations in a row may be no better.",
+    "stop.min_delta": "How much better counts as better.",
+    "stop.mode": "Whether less or more is better; told by the metric's name where that is usual.",
+    "run.validate_every": "Rounds between two evaluations on held-out data.",
 }
 
 

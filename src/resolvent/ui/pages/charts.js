@@ -1,6 +1,6 @@
 // Curves by Plotly, which is loaded when the first one is drawn.
 
-import { h, onTheme, shade, style } from "./shared.js";
+import { h, number, onTheme, shade, style } from "./shared.js";
 
 let loading;
 
@@ -25,8 +25,8 @@ export async function draw(element, lines, options) {
   drawn.set(element, [lines, options]);
   const Plotly = await plotly();
   if (drawn.get(element)?.[0] !== lines) return; // something newer waits
-  const spread = options.log ? decades(lines) : 0, log = spread > 0.3;
-  await Plotly.react(element, traces(lines, log), layout({ ...options, log, spread }), {
+  const ends = options.log ? bounds(lines) : null, log = Boolean(ends) && ends[1] > 2 * ends[0];
+  await Plotly.react(element, traces(lines, log), layout({ ...options, log, ends }), {
     displaylogo: false, responsive: true, displayModeBar: false, doubleClick: "reset",
   });
   element.dataset.drawn = String(Number(element.dataset.drawn ?? 0) + 1);
@@ -53,20 +53,20 @@ function traces(lines, log) {
   return made;
 }
 
-/** How many powers of ten the positive values span. */
-function decades(lines) {
+/** The least and the most of what is positive. */
+function bounds(lines) {
   let least = Infinity, most = 0;
   for (const line of lines) for (const values of [line.y, line.low ?? [], line.high ?? []]) for (const v of values) if (v > 0) { least = Math.min(least, v); most = Math.max(most, v); }
-  return most > 0 ? Math.log10(most / least) : 1;
+  return most > 0 ? [least, most] : [1, 10];
 }
 
-function layout({ x, y, log, spread, logx, legend, marks = [], range }) {
+function layout({ x, y, log, ends, logx, legend, marks = [], range }) {
   const ink = style("--ink"), faint = style("--faint"), line = style("--line");
   const axis = { gridcolor: line, zeroline: false, linecolor: line, tickfont: { color: faint, size: 12 }, showline: true };
   const title = (text) => ({ text, standoff: 8, font: { size: 12.5, color: faint } });
   return {
     xaxis: { ...axis, title: title(XS[x] ?? x), type: logx ? "log" : "linear", showgrid: false, ...(range ? { range } : {}) },
-    yaxis: { ...axis, title: title(verbatim(YS[y] ?? y)), type: log ? "log" : "linear", exponentformat: "power", automargin: true, ...ticks(log, spread, faint) },
+    yaxis: { ...axis, title: title(verbatim(YS[y] ?? y)), type: log ? "log" : "linear", exponentformat: "power", automargin: true, ...ticks(log, ends, faint) },
     font: { family: style("--sans"), color: ink, size: 13 },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 64, r: 14, t: 10, b: 46 }, hovermode: "x unified",
@@ -83,10 +83,14 @@ function layout({ x, y, log, spread, logx, legend, marks = [], range }) {
   };
 }
 
-/** Powers of ten, as many as fit; between them 2 and 5 where there are few. Plotly sets powers larger than it is told. */
-function ticks(log, spread, colour) {
+/** Powers of ten, as many as fit; where there are few, 1, 2 and 5 of each. Plotly sets powers larger than it is told. */
+function ticks(log, ends, colour) {
   if (!log) return { nticks: 6 };
-  return { dtick: spread > 2 ? Math.ceil(spread / 6) : spread > 1 ? "D2" : "D1", tickfont: { color: colour, size: 10.5 }, ...(spread <= 1 ? { nticks: 5 } : {}) };
+  const [low, high] = ends.map(Math.log10), spread = high - low;
+  if (spread > 2) return { dtick: Math.ceil(spread / 6), tickfont: { color: colour, size: 10.5 } };
+  const values = [];
+  for (let k = Math.floor(low) - 1; k <= high + 1; k++) for (const digit of [1, 2, 5]) values.push(digit * 10 ** k);
+  return { tickvals: values, ticktext: values.map((v) => number(v)) };
 }
 
 /** Whether a logarithmic axis shows all that there is, but for round-off below zero. */

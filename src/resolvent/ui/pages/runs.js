@@ -1,7 +1,7 @@
 // Every run in a table that shows only the rows in sight, and the curves of those that are selected.
 
 import { $, ago, api, duration, encoded, h, live, number, oncePerFrame, onTheme, shade, status, tell } from "./shared.js";
-import { draw, positive, XS, YS } from "./charts.js";
+import { draw, plotly, positive, XS, YS } from "./charts.js";
 import { openForm } from "./form.js";
 
 const HEIGHT = 54, SPARE = 6, MOST = 60;
@@ -162,7 +162,8 @@ async function chosen() {
   paint();
   remember();
   $("nothing").hidden = picked.size > 0;
-  if (!picked.size) { comparison = null; await draw($("chart"), [], { x: "round", y: "gap", log: true, range: [0, 100] }); differences(); return; }
+  $("chart").style.visibility = picked.size ? "visible" : "hidden";
+  if (!picked.size) { comparison = null; differences(); return; }
   const wanted = [...picked].filter((id) => runs.get(id)?.status !== "damaged").slice(0, 200);
   try {
     const [made] = await Promise.all([api("compare", { body: { runs: wanted } }), ...wanted.map((id) => fill(id))]);
@@ -327,4 +328,5 @@ everything().then(() => {
   for (const id of (wish.runs ?? "").split(",")) if (runs.has(id)) picked.add(id);
   chosen();
 }).catch((error) => tell(error.message, true));
+setTimeout(plotly, 1200); // so that the first selection need not wait for it
 setInterval(() => { for (const [, line] of lines) line.element.querySelector(".when").textContent = ago(line.run.created); }, 30000);
