@@ -288,15 +288,15 @@ def test_only_a_few_memories_are_retained(tmp_path: Path) -> None:
 # --- facts, weights, metrics -----------------------------------------------------------------------------------------
 
 
-def test_weights_are_sample_counts_or_given() -> None:
+def test_weights_have_the_names_that_problems_have_or_are_given() -> None:
     whole = built("logistic")  # 8, 9, 20, 12 and 8 rows
     post = Post(FakeGrid(nodes_of(whole)), KEYS)
     rows = torch.tensor([8, 9, 20, 12, 8], dtype=torch.float64)
-    torch.testing.assert_close(gather(post, "r", 5, "samples").weights, rows / rows.sum())
-    torch.testing.assert_close(gather(post, "r", 5, "equal").weights, torch.full((5,), 0.2, dtype=torch.float64))
+    torch.testing.assert_close(gather(post, "r", 5, "users").weights, (1 / rows) / (1 / rows).sum())
+    torch.testing.assert_close(gather(post, "r", 5, "rows").weights, torch.full((5,), 0.2, dtype=torch.float64))
     given = {f"site-{i:02d}": float(i) for i in range(5)}
     torch.testing.assert_close(gather(post, "r", 5, given).weights, torch.arange(5, dtype=torch.float64) / 10)
-    for wrong in ("rows", {"site-00": 1.0}, dict.fromkeys(given, -1.0)):
+    for wrong in ("samples", {"site-00": 1.0}, dict.fromkeys(given, -1.0)):
         with pytest.raises(InputError, match="weights"):
             gather(post, "r", 5, wrong)
 

@@ -161,8 +161,8 @@ def test_a_run_that_fails_says_why_and_whoever_began_it_is_told(project: Project
     ("old", "new", "words"),
     [
         ("close = 1.0 ", "close = 1.5 ", r"close is 1.5, but a share in \(0, 1\] is needed"),
-        ('weights = "pooled"', 'weights = "site-0=1"', "weights is .* a number for each of site-0, site-1, site-2"),
-        ('weights = "pooled"', 'weights = "site-0=x"', "federation.weights is"),
+        ('weights = "rows"', 'weights = "site-0=1"', "weights is .* a number for each of site-0, site-1, site-2"),
+        ('weights = "rows"', 'weights = "site-0=x"', "federation.weights is"),
         ('"fedpi"', '"fedpie"', "there is no algorithm 'fedpie'; did you mean fedpi"),
         ("min_users = 1", "min_user = 1", "there is no key problem.min_user; did you mean min_users"),
         ("port = 9443", "port = 99999", "server.port is 99999"),

@@ -185,8 +185,8 @@ class FederationSection:
 
     name: Literal["federation"] = "federation"
     users: int = 3
-    weights: str = "pooled"
-    """"pooled": as if all rows lay in one place; "samples": by the nodes' numbers of rows; "equal"; or numbers by name,
+    weights: str = "rows"
+    """"rows": every row counts the same, as if all lay in one place; "users": every user does; or numbers by name,
     "site-0=1, site-1=2"."""
     close: float = RULE["close"]
     """The share of those asked after whose answers a round closes."""

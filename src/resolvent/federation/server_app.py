@@ -102,14 +102,14 @@ def conduct(
 
 
 def weights_of(text: str) -> str | dict[str, float]:
-    """ "pooled", "samples", "equal", or numbers by name: "site-0=1, site-1=2"."""
+    """ "rows", "users", or numbers by name: "site-0=1, site-1=2"."""
     if "=" not in text:
         return text
     try:
         pairs = [part.partition("=") for part in text.split(",")]
         return {name.strip(): float(number) for name, _, number in pairs}
     except ValueError:
-        refuse("federation.weights", repr(text), '"pooled", "samples", "equal" or "site-0=1, site-1=2" is needed')
+        refuse("federation.weights", repr(text), '"rows", "users" or "site-0=1, site-1=2" is needed')
 
 
 def prepared(config: Config, facts: FederationFacts) -> Experiment:

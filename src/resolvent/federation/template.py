@@ -17,7 +17,7 @@ port = {port}
 
 [federation]
 users = {users}             # the run begins once so many nodes are there
-weights = "pooled"     # as if all rows lay in one place; or "samples", "equal", "site-0=1, site-1=2"
+weights = "rows"       # every row counts the same; or "users": every user does; or "site-0=1, site-1=2"
 close = 1.0            # a round closes after this share of the answers,
 timeout = 120.0        # or after so many seconds,
 min_users = 1          # but not before so many users have answered

@@ -125,7 +125,7 @@ class History:
         if self._averaging:
             averaged = self._engine.measure(torch.cat(averages))
             measured = measured | {f"average_{name}": values for name, values in averaged.items()}
-        complete = {name: values.tolist() for name, values in measured.items()}
+        complete: dict[str, Any] = {name: values.tolist() for name, values in measured.items()}
         complete |= dict(zip(Certificates._fields, zip(*certificates(evidence), strict=True), strict=True))
         first = len(self._columns["round"]) - len(self._waiting)
         for name, found in complete.items():

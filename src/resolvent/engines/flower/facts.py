@@ -16,6 +16,7 @@ from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import TYPES, Answer, Description, Question
 from resolvent.engines.flower.packets import Malformed
 from resolvent.errors import InputError, refuse
+from resolvent.problems.inputs import WEIGHTS
 
 POLL = 0.3
 
@@ -56,15 +57,15 @@ def gather(
     post: Post,
     run: str,
     users: int,
-    weights: str | Mapping[str, float] | Tensor = "pooled",
+    weights: str | Mapping[str, float] | Tensor = "rows",
     patience: float = 600.0,
     note: Note = unnoted,
     names: tuple[str, ...] | None = None,
 ) -> FederationFacts:
     """Wait for the users, ask each what it is, and put that together. `names`: the users of a run that goes on.
 
-    weights: "pooled", as if all rows lay in one place (equal where f_i are sums over rows, sample counts where they
-    are means), "samples", "equal", or numbers.
+    weights: "rows" (every row counts the same, as if all lay in one place), "users" (every user's mean over its rows
+    does), numbers by name, or numbers.
     """
     names = _wait(post, users, patience, names)
     asking = Asking(post, names, Limits(), (), note)
@@ -91,12 +92,7 @@ def gather(
         names=names,
         dim=first.dim,
         dtype=kind,
-        weights=_weights(
-            _pooled(told) if isinstance(weights, str) and weights == "pooled" else weights,
-            names,
-            [d.samples for d in told],
-            kind,
-        ),
+        weights=_weights(weights, names, told, kind),
         offers=frozenset.intersection(*(frozenset(d.offers) for d in told)),
         convex=all(d.convex for d in told),
         closed_form=all(d.closed_form for d in told),
@@ -141,30 +137,28 @@ def _ask(asking: Asking, questions: dict[int, Question], patience: float) -> dic
     return found
 
 
-def _pooled(told: list[Description]) -> str:
-    return "samples" if all(d.means and d.samples for d in told) else "equal"
-
-
-def _weights(given: Any, names: tuple[str, ...], samples: list[int], kind: torch.dtype) -> Tensor:
-    """lambda, from sample counts, by name, or as given."""
+def _weights(given: Any, names: tuple[str, ...], told: list[Description], kind: torch.dtype) -> Tensor:
+    """lambda: by what shall count the same, by name, or as given."""
     if isinstance(given, Tensor):
         numbers = given.double()
-    elif isinstance(given, str) and given == "samples":
-        unknown = [name for name, n in zip(names, samples, strict=True) if n == 0]
-        if unknown:
-            refuse("weights", '"samples"', f'{unknown[0]} has a problem without rows: "equal" or numbers are needed')
-        numbers = torch.tensor(samples, dtype=torch.float64)
-    elif isinstance(given, str) and given == "equal":
-        numbers = torch.ones(len(names), dtype=torch.float64)
+    elif isinstance(given, str) and given in WEIGHTS:
+        numbers = _named(given, told)
     elif isinstance(given, Mapping) and given.keys() >= set(names):
         numbers = torch.tensor([float(given[name]) for name in names], dtype=torch.float64)
     else:
-        refuse(
-            "weights", repr(given), f'"pooled", "samples", "equal" or a number for each of {", ".join(names)} is needed'
-        )
+        refuse("weights", repr(given), f'"rows", "users" or a number for each of {", ".join(names)} is needed')
     if not (bool((numbers >= 0).all()) and 0 < float(numbers.sum()) < float("inf")):
         refuse("weights", numbers.tolist(), "numbers >= 0 are needed, not all of them zero")
     return (numbers / numbers.sum()).to(kind)
+
+
+def _named(name: str, told: list[Description]) -> Tensor:
+    """f_i is a mean over a network's rows, and a sum over those of any other user; users without rows are equal."""
+    samples = torch.tensor([d.samples for d in told], dtype=torch.float64)
+    mean = all(d.means for d in told)
+    if (name == "rows") != mean or not bool((samples > 0).all()):
+        return torch.ones_like(samples)
+    return samples if mean else 1 / samples
 
 
 def _all_known(numbers: list[float | None], kind: torch.dtype) -> Tensor | None:
