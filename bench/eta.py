@@ -77,21 +77,21 @@ def deviations(rng: np.random.Generator) -> rs.AbsoluteDeviations:
     return rs.AbsoluteDeviations(A, A @ rng.standard_normal(d) + 10 ** rng.uniform(-1, 1) * rng.standard_normal(users))
 
 
-def lasso(rng: np.random.Generator) -> rs.LeastSquares:
+def lasso(rng: np.random.Generator) -> Any:
     """Either kind of least squares, with an l1 penalty of 0.1 to 30 % of the least that leaves no coefficient."""
     plain = (thin if rng.random() < 0.5 else tall)(rng)
     t = float((plain.weights @ plain.grad(plain.weights.new_zeros(1, plain.dim))).abs().max())
     return penalised(plain, rs.L1(t * 10 ** rng.uniform(-3, -0.5)))
 
 
-def sparse_logistic(rng: np.random.Generator) -> rs.Logistic:
+def sparse_logistic(rng: np.random.Generator) -> Any:
     """Logistic regression with such an l1 penalty."""
     plain = logistic(rng)
     t = float((plain.weights @ plain.grad(plain.weights.new_zeros(1, plain.dim))).abs().max())
     return penalised(plain, rs.L1(t * 10 ** rng.uniform(-3, -0.5)))
 
 
-def boxed(rng: np.random.Generator) -> rs.LeastSquares:
+def boxed(rng: np.random.Generator) -> Any:
     """Least squares over the orthant."""
     return penalised((thin if rng.random() < 0.5 else tall)(rng), rs.Orthant())
 

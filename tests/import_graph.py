@@ -49,7 +49,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"problem", "products", "room"},
         {"inputs", "newton", "constraint", "sparse_rows"},
         {"rows", "sets", "simplex", "callables", "pinball"},
-        {"penalised", "penalty_words"},
+        {"penalised", "penalty_words", "linear_sets"},
         {"quadratic", "linear"},
         {"sparse_least_squares"},
         {
@@ -109,7 +109,12 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "sklearn": [{"users"}, {"fitting"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
-    "engines": [{"facts", "delayed", "penalty"}, {"in_process"}, {"debug", "joint", "flower"}],
+    "engines": [
+        {"facts", "delayed", "penalty", "process_group", "interrupts", "figures"},
+        {"in_process", "joining"},
+        {"debug", "joint", "flower", "rank"},
+        {"all_reduce"},
+    ],
     "engines.flower": [
         {"packets", "rule", "memory"},
         {"messages", "grid"},
@@ -129,8 +134,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"doctor", "demo"},
     ],
     "solving": [
-        {"penalties", "stopping", "metrics", "divergence", "progress", "description"},
-        {"evaluating", "patience", "predicting"},
+        {"penalties", "stopping", "metrics", "divergence", "progress", "description", "agreement"},
+        {"evaluating", "patience", "predicting", "recording"},
         {"run"},
         {"history"},
         {"monitor"},

@@ -34,10 +34,11 @@ from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.huber import Huber
 from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.linear_sets import AffineSet, Halfspace, ObtuseCone
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
 from resolvent.problems.quantile import Quantile
-from resolvent.problems.sets import AffineSet, Ball, Box, Halfspace, ObtuseCone, Orthant
+from resolvent.problems.sets import Ball, Box, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 from resolvent.problems.simplex import Simplex
 from resolvent.problems.softmax.model import Softmax
@@ -48,6 +49,7 @@ from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory.explain import Explanation, explain
 
 if TYPE_CHECKING:
+    from resolvent.engines.all_reduce import AllReduce
     from resolvent.experiment.opening import open_run as open
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
@@ -63,6 +65,7 @@ __all__ = [
     "TABLE",
     "AbsoluteDeviations",
     "AffineSet",
+    "AllReduce",
     "Anderson",
     "Ball",
     "Bernoulli",
@@ -129,7 +132,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Constructors of rows added to TABLE; and network code when it is first asked for: convex problems need none."""
+    """Constructors of rows added to TABLE; and what few need, when it is first asked for: network code, ranks."""
     if name in TABLE:
         return TABLE[name].scheme
     if name == "Neural":
@@ -144,6 +147,10 @@ def __getattr__(name: str) -> Any:
         from resolvent.report.plotting import plot
 
         return plot
+    if name == "AllReduce":
+        from resolvent.engines.all_reduce import AllReduce
+
+        return AllReduce
     if name == "models":
         from resolvent.networks import models
 

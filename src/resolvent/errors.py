@@ -33,6 +33,10 @@ class BlewUp(BadAnswer):
     """A user's answer is not finite; the run ends, and the best state so far is handed back."""
 
 
+class RankLost(RuntimeError):
+    """Another process of a run has failed or is gone; the message says which, and why where it has said so."""
+
+
 class ResolventWarning(UserWarning):
     """Something runs, but not the way one might think."""
 

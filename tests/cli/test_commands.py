@@ -343,6 +343,61 @@ def everything(out: Path) -> dict[Path, tuple[bytes, int]]:
     }
 
 
+NET = """
+import resolvent as rs
+import torch
+
+
+def net():
+    torch.manual_seed(0)
+    users = [(torch.randn(8, 5), torch.randint(0, 3, (8,))) for _ in range(3)]
+    return rs.Neural(torch.nn.Linear(5, 3), users, test=users)
+"""
+
+
+def test_seeds_of_a_network_as_one_batch_are_the_runs_one_by_one() -> None:
+    Path("net.py").write_text(NET)
+    local = ("--set", "local.batch=4", "--set", "local.steps=2", "--set", "local.lr=0.1")
+    fedprox = ("--algorithm", "fedprox", "--grid", "scheme.eta=1.0", "--rounds", "3", "--seeds", "3")
+    sweep = ("sweep", "net.py:net", *fedprox, *local)
+    assert resolvent(*sweep, "--out", "apart").code == 0
+    said = resolvent(*sweep, "--out", "together", "--together")
+    assert said.code == 0
+    assert "fedprox-net: seeds 0, 1, 2 as one batch" in said.err
+    assert said.err.count("done already") == 3
+    apart, together = ({run.about["fingerprint"]: run for run in folders(Path(out))} for out in ("apart", "together"))
+    assert len(apart) == 3
+    assert apart.keys() == together.keys()
+    assert len({model(run) for run in apart.values()}) == 3
+    for fingerprint, run in apart.items():
+        assert model(together[fingerprint]) == model(run)
+        assert together[fingerprint].verified
+    assert "as one batch" not in resolvent(*sweep, "--out", "together", "--together").err
+
+
+def test_seeds_as_one_batch_are_interrupted_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("net.py").write_text(NET)
+    sweep = (
+        "sweep",
+        "net.py:net",
+        "--algorithm",
+        "fedavg",
+        "--grid",
+        "scheme.eta=0.1",
+        "--rounds",
+        "4",
+        "--seeds",
+        "2",
+    )
+    assert resolvent(*sweep, "--out", "whole").code == 0
+    with monkeypatch.context() as patch:
+        interrupt(patch, lambda happened: happened.number == 2)
+        assert resolvent(*sweep, "--together").code == 130
+    assert resolvent(*sweep, "--together").code == 0
+    whole, resumed = ({model(run) for run in folders(Path(out))} for out in ("whole", "runs"))
+    assert whole == resumed
+
+
 SWEEP = ("sweep", "logistic", *SMALL, "--rounds", "6", "--algorithm", "fedprox", "--participation", "0.6",
          "--grid", "scheme.eta=1e-2,0.1", "--grid", "anderson.memory=0,2", "--seeds", "3")  # fmt: skip
 

@@ -67,6 +67,14 @@ def test_features_are_those_of_scikit_learn_on_the_pooled_rows() -> None:
         assert b.tolist() == np.where(own.ill == "yes", 1.0, -1.0).tolist()
 
 
+def test_categories_are_the_union_of_what_users_hold() -> None:
+    frame = pd.DataFrame({"u": list("aabbcc"), "c": list("zxyyxw"), "v": [1.0, 2, 3, 4, 5, 6], "y": [0, 1, 0, 1, 1, 0]})
+    made = from_frame(frame, "u", "y")
+    assert made.preparation.features == ("c=x", "c=y", "c=z", "v")
+    assert made.A[0].tolist() == [[0, 0, 1, 1], [1, 0, 0, 2]]
+    assert made.A[2].tolist() == [[1, 0, 0, 5], [0, 0, 0, 6]]  # w, the first, is what the others differ from
+
+
 def to_polars(frame: pd.DataFrame) -> pl.DataFrame:
     """Column by column: without pyarrow, and with None for what is missing."""
     gone = {name: frame[name].isna() for name in frame}

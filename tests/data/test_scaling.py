@@ -29,10 +29,10 @@ COLUMNS: dict[str, Any] = {
 def exactly(values: np.ndarray) -> tuple[float, float]:
     """Mean and spread in rational arithmetic."""
     exact = [Fraction(v) for v in values.tolist()]
-    mean = sum(exact) / len(exact)
-    square = sum((v - mean) ** 2 for v in exact) / len(exact)
-    top = max((abs(v - mean) for v in exact), default=Fraction(0)) or Fraction(1)
-    return float(mean), float(top) * math.sqrt(float(square / top**2))
+    mean = sum(exact, Fraction(0)) / len(exact)
+    square = sum(((v - mean) * (v - mean) for v in exact), Fraction(0)) / len(exact)
+    top = max(abs(v - mean) for v in exact) or Fraction(1)
+    return float(mean), float(top) * math.sqrt(float(square / (top * top)))
 
 
 @pytest.mark.parametrize("kind", COLUMNS)

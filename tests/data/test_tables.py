@@ -387,3 +387,17 @@ def test_parquet_without_pyarrow(write: Write, monkeypatch: pytest.MonkeyPatch, 
 )
 def test_labels_without_signs(y: list[Any], positive: Any, words: list[str], refused: Refused) -> None:
     refused(lambda: signs(y, positive), *words)
+
+
+def test_libsvm_rows_may_stay_sparse(write: Write, refused: Refused) -> None:
+    path = write("a9a", LINES)
+    dense, sparse = read(path, width=5), read(path, width=5, sparse=True)
+    assert sparse.x.format == "csr"
+    assert sparse.x.nnz == 3
+    assert sparse.x.toarray().tolist() == dense.x.tolist()
+    assert sparse.y.tolist() == dense.y.tolist()
+    lines = "1 400000:2\n-1 1:3\n" * 1500  # 9 GiB if they were dense
+    refused(lambda: read(write("wide.svm", lines)), "GiB")
+    assert read(write("wide.svm", lines), sparse=True).x.shape == (3000, 400000)
+    refused(lambda: read(write("bad.svm", "1 1:2\n-1 2:1 3:nan\n"), sparse=True), "feature '3' of row 2")
+    refused(lambda: read(write("a.csv", "a,y\n1,0\n2,1\n"), sparse=True), "only LIBSVM files have sparse rows")

@@ -82,6 +82,7 @@ def test_the_table_holds_every_engine_that_has_a_name() -> None:
     from resolvent import engines
 
     assert set(engines.ENGINES) <= set(ENGINES)
+    assert set(engines.JOINED) == {"all_reduce"}  # its ranks are processes: tests/engines/test_all_reduce.py
 
 
 @every_engine

@@ -140,7 +140,7 @@ def test_rules() -> None:
     assert rule.closed(0, 0, 1, 1, 1, 0.0)
     for wrong in ({"close": 0.0}, {"close": 1.5}, {"timeout": 0.0}, {"min_users": 0}, {"patience": -1.0}):
         with pytest.raises(InputError):
-            Rule(**wrong)  # type: ignore[arg-type]
+            Rule(**wrong)
 
 
 def test_a_node_that_is_gone_holds_and_comes_back_as_the_same_user() -> None:
@@ -281,9 +281,11 @@ def test_nodes_that_do_not_fit_together_are_named() -> None:
 
 def test_metrics_come_from_nodes_as_numbers() -> None:
     whole = problem()
-    parts = [
-        Node(whole.take(torch.tensor([i])), metrics=lambda w, i=i: {"test_error": float(w.sum()) + i}) for i in range(3)
-    ]
+
+    def metrics(i: int) -> Any:
+        return lambda w: {"test_error": float(w.sum()) + i}
+
+    parts = [Node(whole.take(torch.tensor([i])), metrics=metrics(i)) for i in range(3)]
     engine = engine_over(whole, rs.ExactProx(), grid=FakeGrid(parts))
     run = rs.solve(None, rs.fedpi(ETA), rounds=4, engine=engine)
     mean = float(whole.weights @ torch.arange(3, dtype=torch.float64))

@@ -28,7 +28,7 @@ DESCENT: dict[str, Any] = {"tol": 1e-14, "max_iter": 100_000}
 
 class Data(NamedTuple):
     X: Floats
-    users: Floats
+    users: NDArray[np.int64]
     numbers: Floats
     two: NDArray[np.bool_]
     three: NDArray[np.int64]
@@ -94,6 +94,8 @@ PAIRS = {
         "counts",
     ),
 }
+COSTLY = ("softmax", "elastic logistic")
+"""Left out where there are more columns than rows."""
 UNPENALISED = {
     "least squares": Pair(lambda **k: FederatedLinearRegression(**k), lambda **k: LinearRegression(**k), "numbers"),
     "plain logistic": Pair(
@@ -126,8 +128,7 @@ def agree(ours: Any, theirs: Any, scale: Floats | float) -> None:
     assert ours.optimality_ <= ours.tol
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name in PAIRS for seed in range(3 - (name in COSTLY))])
 def test_penalised(name: str, seed: int) -> None:
     pair, made = PAIRS[name], data(seed)
     more = {"fit_intercept": seed != 1}
@@ -147,14 +148,19 @@ def test_unpenalised(name: str) -> None:
     agree(pair.ours().fit(made.X, y, users=made.users), pair.theirs().fit(made.X, y), made.X.std(0))
 
 
-@pytest.mark.parametrize("name", ["lasso", "logistic", "softmax", "poisson"])
-def test_sparse_rows(name: str) -> None:
-    pair, made = PAIRS[name], data(1)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("lasso", sp.coo_array), ("logistic", sp.csr_array), ("softmax", sp.csc_matrix), ("poisson", sp.csr_matrix)],
+)
+def test_sparse_rows(name: str, kind: Callable[..., Any]) -> None:
+    pair, made = PAIRS[name], data(0)
     y = getattr(made, pair.target)
-    for kind in (sp.csr_array, sp.coo_array, sp.csc_matrix):
-        ours = pair.ours().fit(kind(made.X), y, users=made.users)
-        agree(ours, pair.theirs().fit(made.X, y), made.X.std(0))
-    assert ours.predict(sp.csr_array(made.X)).tolist() == ours.predict(made.X).tolist()
+    ours = pair.ours().fit(kind(made.X), y, users=made.users)
+    agree(ours, pair.theirs().fit(made.X, y), made.X.std(0))
+    if pair.target in ("two", "three"):
+        assert (ours.predict(kind(made.X)) == ours.predict(made.X)).all()
+    else:
+        np.testing.assert_allclose(ours.predict(kind(made.X)), ours.predict(made.X), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["ridge", "sparse logistic"])
@@ -193,14 +199,25 @@ def test_a_penalty_in_the_units_of_ill_scaled_columns() -> None:
     ours = FederatedLinearRegression("l2", alpha=0.5, fit_intercept=False).fit(X, y, users=np.arange(30) % 4)
     A = [[Fraction(v) for v in row] for row in X.tolist()]
     b = [Fraction(v) for v in y.tolist()]
-    H = [[sum(r[i] * r[j] for r in A) + (Fraction(1, 2) if i == j else 0) for j in range(3)] for i in range(3)]
-    g = [sum(r[i] * v for r, v in zip(A, b, strict=True)) for i in range(3)]
+    half, none = Fraction(1, 2), Fraction(0)
+    H = [[sum((r[i] * r[j] for r in A), half if i == j else none) for j in range(3)] for i in range(3)]
+    g = [sum((r[i] * v for r, v in zip(A, b, strict=True)), none) for i in range(3)]
     for i in range(3):  # elimination
         for k in range(i + 1, 3):
             f = H[k][i] / H[i][i]
             H[k] = [a - f * c for a, c in zip(H[k], H[i], strict=True)]
             g[k] -= f * g[i]
-    w: list[Fraction] = [Fraction(0)] * 3
+    w = [none] * 3
     for i in reversed(range(3)):
-        w[i] = (g[i] - sum(H[i][j] * w[j] for j in range(i + 1, 3))) / H[i][i]
+        w[i] = (g[i] - sum((H[i][j] * w[j] for j in range(i + 1, 3)), none)) / H[i][i]
     np.testing.assert_allclose(ours.coef_, [float(v) for v in w], rtol=1e-6)
+
+
+def test_more_columns_than_a_hessian_is_made_for() -> None:
+    """Wide sparse rows are solved without d x d matrices, and with a penalty."""
+    rng = np.random.default_rng(4)
+    X = sp.random_array((30, 1010), density=0.01, rng=rng, format="csr")
+    y = X @ rng.standard_normal(1010) > 0
+    ours = FederatedLogisticRegression(C=2.0, tol=1e-7).fit(X, y, users=np.arange(30) % 2)
+    theirs = LogisticRegression(C=2.0, tol=1e-10, max_iter=1000).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5 * np.abs(theirs.coef_).max())

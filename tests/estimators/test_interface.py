@@ -34,7 +34,9 @@ def rows(n: int = 90) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, y, rng.choice(["north", "south", "west"], n)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "lasso" else []) for name in ESTIMATORS]
+)
 def test_scikit_learns_own_checks(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -189,7 +189,7 @@ def test_such_a_run_is_resumed_by_federate_alone(project: Project) -> None:
 def test_a_project_is_made_once(tmp_path: Path) -> None:
     made = template.write(tmp_path / "new", host="server.example", port=1234, users=7)
     assert opened(tmp_path / "new").server() == Server("server.example", 1234)
-    assert made.config().problem.users == 7  # type: ignore[union-attr]
+    assert made.config().problem.users == 7
     with pytest.raises(InputError, match=r"has a federation.toml already"):
         template.write(tmp_path / "new")
     with pytest.raises(InputError, match="`resolvent federate init"):

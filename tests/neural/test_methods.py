@@ -282,3 +282,20 @@ def test_off_cuda_a_problem_captures_nothing() -> None:
     double = problem.captured(lambda W: calls.append(W) or 2 * W)
     assert torch.equal(double(fed.W), 2 * fed.W)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_whole_program_is_its_parts(masked: bool) -> None:
+    """From W to the gradients on one tape, as it is captured on CUDA, and step by step: the same bits."""
+    layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 4)]
+    fed = federation(nn.Sequential(*layers), (1, 8, 8), users=3, n=6)
+    gradients = choose_method(fed.model, fed.W, fed.x, fed.y, loss=fed.loss, dtype=torch.float64)
+    assert gradients.stacked is not None
+    for k in range(3):
+        W, x, y = fed.W + 0.1 * k, fed.x.flip(k % 2), fed.y.roll(k, 1)
+        mask = (torch.arange(6) < 4 + k).expand(3, 6) if masked else None
+        want = gradients.value_and_grad(W, x, y, mask)
+        with gradients.stacked._workspace(W) as workspace, torch.no_grad():
+            loss, grad = gradients.stacked._program(workspace, x, with_grad=True).whole(W, x, y, mask)
+        assert torch.equal(loss, want.loss)
+        assert torch.equal(grad, want.grad)

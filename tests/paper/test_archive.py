@@ -233,3 +233,26 @@ def test_docs_tell_every_networks_panel_at_the_papers_size() -> None:
         for claim, verdict in made.verdicts:
             told = claim.words + (" (ours)" if claim.ours else "")
             assert f"| {told} | **{verdict.said}** | {verdict.numbers}" in words
+
+
+def test_lines_are_compared_on_the_same_seeds() -> None:
+    """Medians over other seeds say nothing about each other; a line of this library's does not hold up the paper's."""
+    theirs = [line.label for line in MIDDLE.lines if not line.ours]
+    ours = [line.label for line in MIDDLE.lines if line.ours]
+    assert theirs
+    assert ours
+    found = stored(MIDDLE, dict.fromkeys(theirs, 0.1), seeds=3) | stored(MIDDLE, dict.fromkeys(ours, 0.2), seeds=1)
+    short = next(line for line in MIDDLE.lines if line.label == theirs[0])
+    configurations = list(conduct.plan(MIDDLE, short, conduct.PAPER))
+    del found[conduct.asked(configurations[2])]
+    made = archive.panel_of(COMP, MIDDLE, found)
+    assert made.results is not None
+    assert {label: len(made.results[label]) for label in made.results} == dict.fromkeys(theirs, 2) | dict.fromkeys(
+        ours, 1
+    )
+    assert made.missing == len(theirs) + 1 + 3 * len(ours)
+    found[conduct.asked(configurations[2])] = frame(0.1)
+    del found[conduct.asked(configurations[1])]  # seeds are counted from 0 on
+    made = archive.panel_of(COMP, MIDDLE, found)
+    assert made.results is not None
+    assert {len(made.results[label]) for label in theirs} == {1}

@@ -12,7 +12,7 @@ from resolvent.problems.penalty_words import parse_penalty
 
 DIM = 4
 CENTRE = [0.3, -0.2, 0.1, 0.4]
-PENALTIES = {
+PENALTIES: dict[str, Any] = {
     "l1": rs.L1(0.7),
     "l1 per coordinate": rs.L1([0.0, 0.3, 1.0, 2.0]),
     "l2": rs.L2(1.3),

@@ -76,7 +76,7 @@ def test_sparse_logistic_regression(seed: int, kind: str) -> None:
     strength = 0.15 * np.abs(X.T @ y).max() / 2
     options: dict[str, Any] = {"C": 1 / strength, "l1_ratio": 1.0, "solver": "saga", "tol": 1e-13, "max_iter": 10**6}
     theirs = LogisticRegression(**options, fit_intercept=seed == 1).fit(X, y)
-    problem = rs.Logistic(A, b, reg=0.0, intercept=seed == 1, penalty=rs.L1(strength / m))
+    problem: Any = rs.Logistic(A, b, reg=0.0, intercept=seed == 1, penalty=rs.L1(strength / m))
     run = solved(problem)
     expected = np.append(theirs.coef_[0], theirs.intercept_) if seed == 1 else theirs.coef_[0]
     same(run.model, expected, kind == "rank-deficient")

@@ -296,3 +296,16 @@ def test_a_network_with_a_penalty() -> None:
     direct = rs.LeastSquares(list(X), list(y), penalty=rs.L1(0.3 * 12 / 2))
     np.testing.assert_allclose(run.model.double(), direct.minimiser, atol=1e-5)
     assert run.history.value.iloc[-1] == pytest.approx(direct.fstar * 2 / 12, rel=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [rs.L1(1.2), rs.Orthant(), rs.L1(1.0).free([0])], ids=str)
+def test_automatic_eta_looks_at_the_coordinates_that_move(penalty: Any) -> None:
+    """In the end it is 1 / sqrt(mu L) of the Hessian over them, to the factor below which it is not changed."""
+    problem, *_ = drawn(16, penalty, tall=True)
+    run = rs.solve(problem, "fedpi", rounds=300)
+    moving = (run.model != 0).nonzero().flatten()
+    assert 0 < len(moving) < DIM
+    H = torch.tensordot(problem.weights, problem.hessian(run.model[None]), 1)[moving][:, moving]
+    s = torch.linalg.eigvalsh(H)
+    best = 1 / math.sqrt(float(s[0] * s[-1]))
+    assert best / 2.0001 < run.history.eta.iloc[-1] < best * 2.0001

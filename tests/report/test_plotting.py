@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import resolvent as rs
+from resolvent.report.figures import NAMES
 
 pytest.importorskip("matplotlib")
 
@@ -21,12 +22,12 @@ def test_a_run_is_drawn_with_what_its_history_has() -> None:
     (axis,) = figure.axes
     (line,) = axis.get_lines()
     assert np.array_equal(line.get_ydata(), run().history.gap)
-    assert (axis.get_yscale(), axis.get_xlabel(), axis.get_ylabel()) == ("log", "round", "f(w) - f*")
+    assert (axis.get_yscale(), axis.get_xlabel(), axis.get_ylabel()) == ("log", "round", NAMES["gap"])
     problem = rs.make_logistic(users=2, dim=3, rows=9)
     test = rs.HeldOut(np.eye(3), [1, -1, 1])
     judged = rs.solve(problem, rs.fedpi(0.1), rounds=9, test=test, validate_every=4)
     figure = judged.plot()
-    assert [axis.get_ylabel() for axis in figure.axes] == ["f(w) - f*", "test accuracy", "test auc"]
+    assert [axis.get_ylabel() for axis in figure.axes] == [NAMES["gap"], "test accuracy", "test auc"]
     assert figure.axes[1].get_lines()[0].get_xdata().tolist() == [1, 4, 8, 9]
     assert figure.axes[1].get_yscale() == "linear"
     assert len(judged.plot(["value", "residual"], x="seconds").axes) == 2

@@ -94,6 +94,20 @@ def test_onnx_takes_raw_rows_of_a_table(tmp_path: Path) -> None:
     assert found["prediction"][0] == run.predict(frame)[0]
 
 
+def test_classes_that_nobody_trains_on_do_not_move_the_others(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    random = np.random.default_rng(1)
+    kind = random.choice(["a", "b", "c"], 60)
+    frame = pd.DataFrame({"x": random.normal(size=60) + (kind == "c"), "z": random.normal(size=60), "kind": kind})
+    frame["user"] = np.where(kind == "b", "held", random.choice(["u", "v"], 60))
+    made = rs.data.from_frame(frame, "user", "kind", test_users=["held"], kind="softmax")
+    run = rs.solve(made.problem(), rs.fedpi("auto"), rounds=10)
+    assert set(run.predict(frame)) <= {"a", "c"}
+    found = inferred(run.export(tmp_path / "model.onnx"), {"X": frame[["x", "z"]].to_numpy(float)})
+    assert np.array_equal(found["prediction"], run.predict(frame))
+    assert json.loads(run.export(tmp_path / "model.json").read_text())["classes"] == ["a", "c"]
+
+
 @pytest.mark.parametrize("loss", [*CLASSIFIERS, *REGRESSIONS])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_onnx_predicts_what_the_predictor_does(loss: str, intercept: bool) -> None:

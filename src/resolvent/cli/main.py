@@ -15,7 +15,7 @@ import typer
 import resolvent
 from resolvent.cli import federate, getting, looking, many, output, reproducing, running, ui
 from resolvent.cli.output import ReaderLeft
-from resolvent.errors import BadAnswer, InputError, RoundFailed
+from resolvent.errors import BadAnswer, InputError, RankLost, RoundFailed
 
 DONE, BAD_INPUT, DIVERGED, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
 
@@ -57,7 +57,14 @@ app.add_typer(federate.app, name="federate")
 def main() -> None:
     """Run a command; bad input is one sentence and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
-    sys.exit(_run())
+    if not output.first_rank():
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+    try:
+        code = _run()
+    except Exception:
+        sys.stderr = sys.__stderr__  # what nobody expected is shown, whichever rank it came from
+        raise
+    sys.exit(code)
 
 
 def _run() -> int:
@@ -66,6 +73,9 @@ def _run() -> int:
         return int(code or DONE)
     except InputError as error:
         return _refuse(str(error))
+    except RankLost as error:
+        _refuse(f"{error}; what was done is stored, and the same command with `resume` goes on")
+        return FAILED
     except RoundFailed as error:
         _refuse(str(error))
         print(output.escaped(_traceback(error.__cause__)), file=sys.stderr, end="")

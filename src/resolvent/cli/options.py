@@ -39,6 +39,7 @@ class Flag(NamedTuple):
 
 
 PROBLEM, ALGORITHM, RUN = "Problem", "Algorithm", "Run"
+ENGINES = ("in-process", "debug", "all-reduce")
 FLAGS = (
     Flag("--algorithm", "scheme.algorithm", "NAME", f"One of {', '.join(TABLE)}, custom.", ALGORITHM, True,
          TABLE),
@@ -56,6 +57,8 @@ FLAGS = (
          "Answers take time: how many times slower the slowest user is; rounds do not wait for it.", ALGORITHM),
     Flag("--absent", "participation.absent", "hold|paper", "What absent users do.", ALGORITHM, True,
          configs.choices("participation.absent")),
+    Flag("--engine", "run.engine", "NAME", "Where users live: in-process (all here), debug (one user at a time, every "
+         "answer checked), all-reduce (on several ranks, started by torchrun).", RUN, True, ENGINES),
     Flag("--rounds", "run.rounds", "N", "How many rounds.", RUN),
     Flag("--seed", "run.seed", "N", "The seed of everything random.", RUN),
     Flag("--every", "run.every", "N", "Rounds between two rows of metrics.", RUN),

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
+
+
+def first_rank() -> bool:
+    """Whether this process speaks: it is alone, or rank 0 of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0" or "TORCHELASTIC_RUN_ID" not in os.environ
 
 
 class Format(StrEnum):

@@ -12,9 +12,10 @@ from resolvent import config as configs
 from resolvent import experiment, report, runs
 from resolvent.cli import output
 from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, configurable, configure, problem_of
-from resolvent.cli.output import Format, say
-from resolvent.config.sections import PROBLEMS
+from resolvent.cli.output import Format, first_rank, say
+from resolvent.config.sections import ALL_REDUCE, PROBLEMS
 from resolvent.errors import InputError, refuse
+from resolvent.experiment import ranks
 from resolvent.experiment.conduct import Outcome, check_made_here
 from resolvent.runs import Folder
 
@@ -66,10 +67,11 @@ def run(
 ) -> int:
     """Run one algorithm on one problem, and store it on disk as it goes."""
     config = configure(problem_of(problem), options | _tensorboard(tensorboard, options))
+    if config.run.engine == ALL_REDUCE:
+        return _on_ranks(lambda: ranks.begin(config, out, lambda built: _note(built, quiet), _bar(quiet)), form, quiet)
     built = experiment.build(config)
-    if not quiet:
-        say(*(f"note: {finding}" for finding in built.explanation.findings))
-    outcome = experiment.begin(built, out, False if quiet else None)
+    _note(built, quiet)
+    outcome = experiment.begin(built, out, _bar(quiet))
     told = _tell(outcome, form, quiet, _coefficients(outcome.run, built.task.problem))
     if built.task.partition:
         _draw_partition(built.task.partition, outcome.run, quiet)
@@ -85,7 +87,11 @@ def resume(
     quiet: Quiet = False,
 ) -> int:
     """Resume a run that was interrupted or killed, or give it more rounds; its result is the same to the last bit."""
-    return _tell(experiment.resume(runs.find(name, out), False if quiet else None, trust, rounds), form, quiet)
+    if ranks.started():
+        if rounds is not None:
+            refuse("--rounds", rounds, "a run on several ranks ends where it was to end: leave it out")
+        return _on_ranks(lambda: ranks.resume(name, out, _bar(quiet), trust), form, quiet)
+    return _tell(experiment.resume(runs.find(name, out), _bar(quiet), trust, rounds), form, quiet)
 
 
 @configurable
@@ -121,6 +127,21 @@ def explain(problem: ProblemName, options: Options, form: Form = Format.table) -
 # --- what they are made of -------------------------------------------------------------------------------------------
 
 
+def _bar(quiet: bool) -> bool | None:
+    return False if quiet else None
+
+
+def _note(built: experiment.Experiment, quiet: bool) -> None:
+    if not quiet:
+        say(*(f"note: {finding}" for finding in built.explanation.findings))
+
+
+def _on_ranks(run: Callable[[], Outcome], form: Format, quiet: bool) -> int:
+    """Print how a run on several ranks ended, on rank 0; the others have nothing to say."""
+    outcome = run()
+    return _tell(outcome, form, quiet) if first_rank() else CODES.get(outcome.status, 0)
+
+
 def _tensorboard(wanted: bool, options: Options) -> Options:
     return {"set_": [*(options["set_"] or ()), "store.tensorboard=true"]} if wanted else {}
 
@@ -140,11 +161,10 @@ def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, A
         about["coefficients"] = {str(name): value for name, value in coefficients.items()}
     say(*outcome.messages)
     output.pairs(about if form is not Format.table else {k: v for k, v in about.items() if v == v}, form)  # no NaN
-    if coefficients and (far := figures.get("gap", 0.0)) > FAR * abs(figures.get("value", 0.0)):
-        share = f"{far / abs(figures['value']):.2g} of its value"
-        say(
-            f"note: the objective is still {share} above its minimum; give more --rounds, --anderson 5 or --standardise"
-        )
+    far, value = figures.get("gap", 0.0), abs(figures.get("value", 0.0))
+    if coefficients and about["solves"] == "original" and far > FAR * value:
+        above = f"the objective is still {far / value:.2g} of its value above its minimum"
+        say(f"note: {above}; give more --rounds, --anderson 5 or --standardise")
     if coefficients and form is Format.table and not quiet:
         _show_coefficients(coefficients)
     if outcome.status == "interrupted" and not quiet:
@@ -185,8 +205,6 @@ COMMANDS: dict[Callable[..., Any], str] = {
         resolvent run experiment.toml --set scheme.eta=1e-4
 
         resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
-
-        resolvent run patients.csv --user-column hospital --target ill --drop id --test 0.2
 
         resolvent run mnist --preset quick --algorithm fedavg --batch 20 --local-steps 2 --lr 0.05
 

@@ -48,7 +48,9 @@ WRITTEN = {name: old for old, name in engines.SPELLINGS.items()}
 FLOWER = "flower"
 """The engine of `resolvent federate`, which other commands cannot build."""
 ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
-SPELLINGS = {"run.engine": WRITTEN}
+ALL_REDUCE = WRITTEN["all_reduce"]
+"""The engine that several processes run together."""
+SPELLINGS = {"run.engine": WRITTEN | {old: WRITTEN[name] for old, name in engines.SPELLINGS.items()}}
 """Other spellings of values, by key."""
 
 AUTO = "auto"
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     WeightsName = str
 else:
     ScheduleName = Literal[tuple(SCHEDULES)]
-    EngineName = Literal[(*(WRITTEN.get(name, name) for name in engines.ENGINES), FLOWER)]
+    EngineName = Literal[(*(WRITTEN.get(name, name) for name in (*engines.ENGINES, *engines.JOINED)), FLOWER)]
     AverageKind = Literal[averaging.KINDS]
     TableProblem = Literal[(AUTO, *fitted.KINDS)]
     WeightsName = Literal[WEIGHTS]

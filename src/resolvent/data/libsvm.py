@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +36,17 @@ def looks_alike(file: IO[bytes]) -> bool:
 
 
 def rows(
-    file: IO[bytes], name: str, target: object = None, width: int | None = None
-) -> tuple[Floats, Floats, tuple[str, ...], str]:
-    """Features, dense and named by their indices, and labels."""
+    file: IO[bytes], name: str, target: object = None, width: int | None = None, sparse: bool = False
+) -> tuple[Any, Floats, tuple[str, ...], str]:
+    """Features, named by their indices, and labels."""
     if target is not None:
         refuse("target", repr(target), f"{name} is a LIBSVM file, whose labels come first: leave it out")
-    x, y = parse(file, name, None if width is None else whole(width, "width"))
+    x, y = parse(file, name, None if width is None else whole(width, "width"), sparse)
     return x, y, tuple(str(i + 1) for i in range(x.shape[1])), "label"
 
 
-def parse(file: IO[bytes], name: str, width: int | None = None) -> tuple[Floats, Floats]:
-    """(x, y) of an open file, dense; `width` features, or as many as the largest index says."""
+def parse(file: IO[bytes], name: str, width: int | None = None, sparse: bool = False) -> tuple[Any, Floats]:
+    """(x, y) of an open file, x dense or a SciPy CSR array; `width` features, or as many as the largest index says."""
     labels, rows, columns, values = [], [], [], []
     seen = most = 0
     for numbers, pairs in _blocks(file, name):
@@ -59,13 +59,19 @@ def parse(file: IO[bytes], name: str, width: int | None = None) -> tuple[Floats,
         values.append(rest[1::2])
         seen += len(pairs)
         most = max(most, int(column.max(initial=0)))
-        fits(seen, most, name)
+        if not sparse:
+            fits(seen, most, name)
         _check(row, column, name)
     if not seen:
         refuse("path", f"{name}, which has no rows", "lines of `label index:value ...` are needed")
     if width is not None and width < most:
         refuse("width", width, f"{name} has a feature number {most}")
     width = most if width is None else width
+    if sparse:
+        from scipy.sparse import csr_array
+
+        at = np.concatenate(rows), np.concatenate(columns) - 1
+        return csr_array((np.concatenate(values), at), shape=(seen, width)), np.concatenate(labels)
     fits(seen, width, name)
     x = np.zeros((seen, width))
     x[np.concatenate(rows), np.concatenate(columns) - 1] = np.concatenate(values)

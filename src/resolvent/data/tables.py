@@ -42,9 +42,12 @@ OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open,
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """A file's rows: x (rows, features) in float64, y (rows,) in float64 or as text, and the names of both."""
+    """A file's rows: x (rows, features) in float64, y (rows,) in float64 or as text, and the names of both.
 
-    x: NDArray[np.float64]
+    x is an array, or a SciPy CSR array where sparse rows were asked for.
+    """
+
+    x: Any
     y: NDArray[Any]
     features: tuple[str, ...]
     target: str
@@ -53,12 +56,13 @@ class Table:
         return f"Table({self.x.shape[0]} rows, {self.x.shape[1]} features, target {self.target!r})"
 
 
-def read(path: str | Path, target: str | int | None = None, width: int | None = None) -> Table:
+def read(path: str | Path, target: str | int | None = None, width: int | None = None, sparse: bool = False) -> Table:
     """The rows of a file, by its suffix; `.gz`, `.bz2` or `.xz` may follow.
 
     target: the name or number of the column of labels in a CSV or Parquet file, or the key of the labels in an NPZ
     file; by default one called y, target, label or class, else the last. width: how many features a LIBSVM file has,
-    where the last of them may never occur in it (a9a has 123, of which a9a.t uses 122).
+    where the last of them may never occur in it (a9a has 123, of which a9a.t uses 122). sparse: the rows of a LIBSVM
+    file as a SciPy CSR array; they never become dense.
     """
     path = _there(path)
     if isinstance(target, bool) or not isinstance(target, str | int | None):
@@ -66,10 +70,13 @@ def read(path: str | Path, target: str | int | None = None, width: int | None = 
     try:
         with _open(path) as file:
             reader = _reader(path, file)
-            if width is not None:
-                if reader is not libsvm.rows:
+            if reader is not libsvm.rows:
+                if width is not None:
                     refuse("width", width, f"only a LIBSVM file leaves it open, and {path.name} is none")
-                reader = partial(libsvm.rows, width=width)
+                if sparse:
+                    refuse("sparse", sparse, f"only LIBSVM files have sparse rows, and {path.name} is none")
+            elif width is not None or sparse:
+                reader = partial(libsvm.rows, width=width, sparse=sparse)
             table = Table(*reader(file, path.name, target))
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         refuse("path", path, f"it cannot be read ({error})")
@@ -153,9 +160,11 @@ def _reader(path: Path, file: IO[bytes]) -> TableReader:
 
 
 def _check_finite(table: Table, name: str) -> None:
-    bad = ~np.isfinite(table.x)
+    sparse = hasattr(table.x, "tocoo")
+    bad = ~np.isfinite(table.x.data if sparse else table.x)
     if bad.any():
-        row, column = divmod(int(bad.argmax()), bad.shape[1])
+        at = int(bad.argmax())
+        row, column = (int(table.x.tocoo().row[at]), int(table.x.indices[at])) if sparse else divmod(at, bad.shape[1])
         came = f"{name}, where feature {table.features[column]!r} of row {row + 1} is missing, NaN or infinite"
         refuse("path", came, "finite numbers are needed")
     if table.y.dtype.kind == "f" and not np.isfinite(table.y).all():

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeGuard
 
 from resolvent.errors import refuse
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.engine import Engine, Joining
 
 ENGINES = {
     "in_process": "resolvent.engines.in_process:InProcess",
     "debug": "resolvent.engines.debug:Debug",
 }
-SPELLINGS = {"inprocess": "in_process"}
+JOINED = {"all_reduce": "resolvent.engines.all_reduce:AllReduce"}
+"""Engines of which this process is one part: all parts must meet before anything is known of the users."""
+SPELLINGS = {"in-process": "in_process", "inprocess": "in_process", "all-reduce": "all_reduce"}
 
 
 def is_engine(given: Any) -> TypeGuard[Engine]:
     """Whether this is an engine already, not the name of one."""
     return hasattr(given, "local_mean") and not isinstance(given, type)
+
+
+def joined(
+    engine: str | Engine | Joining, problem: Any, operator: Callable[[], Any], steady: bool
+) -> tuple[str | Engine, Any]:
+    """(engine, problem): a ready-made engine and the problem of the users here where others live elsewhere, else both
+    as they are."""
+    name = SPELLINGS.get(engine, engine) if isinstance(engine, str) else ""
+    maker: Any = _named(JOINED[name])() if name in JOINED else engine
+    if is_engine(maker) or isinstance(maker, str) or not hasattr(maker, "join"):
+        return maker, problem
+    ready = maker.join(problem, operator(), steady)
+    return ready, ready.problem
+
+
+def _named(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(import_module(module), name)
 
 
 def build(engine: Any, problem: Any, operator: Any, steady: bool) -> Engine:
@@ -26,6 +47,5 @@ def build(engine: Any, problem: Any, operator: Any, steady: bool) -> Engine:
         return engine
     engine = SPELLINGS.get(engine, engine) if isinstance(engine, str) else engine
     if not isinstance(engine, str) or engine not in ENGINES:
-        refuse("engine", repr(engine), f"one of {', '.join(ENGINES)} or an engine of your own is needed")
-    module, name = ENGINES[engine].split(":")
-    return getattr(import_module(module), name)(problem, operator, steady)  # type: ignore[no-any-return]
+        refuse("engine", repr(engine), f"one of {', '.join((*ENGINES, *JOINED))} or an engine of your own is needed")
+    return _named(ENGINES[engine])(problem, operator, steady)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Answers that take time: any engine whose users are all here, with simulated delays.
+"""Answers that take time: any engine, with simulated delays, which are known for all users, wherever they live.
 
 A question starts every user who is not at work. Its answer is computed at once and delivered when its time has come: in
 the round that closes after it. What is under way travels in the memory of the run, so a resumed run goes on with it.
@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Answers, Ask, Engine, Facts, Look, MeanAnswer, Memory, Present, Traffic
+from resolvent.iteration.engine import Answers, Ask, Engine, Facts, Look, MeanAnswer, Memory, Present, Traffic, peers
 from resolvent.iteration.participation import Participation, Stragglers
 from resolvent.iteration.state import State
 
@@ -39,7 +39,7 @@ class Delayed:
 
     def __init__(self, engine: Engine, stragglers: Stragglers) -> None:
         self.engine, self.stragglers = engine, stragglers
-        self.problem = getattr(engine, "problem", None)
+        self.problem, self.peers = getattr(engine, "problem", None), peers(engine)
 
     @property
     def facts(self) -> Facts:
@@ -63,19 +63,28 @@ class Delayed:
         idle = due.isinf().nonzero().flatten()
         error, shown = (under_way.get(PREFIX + name) for name in ("error_under_way", "error"))
         if len(idle):
-            found = self.engine.local(ask._replace(who=idle), u[idle], users)
-            takes = torch.from_numpy(self.stragglers.seconds(ask.seed, ask.t, len(u))).to(due)
-            at, p = at.index_copy(0, idle, u[idle]), p.index_copy(0, idle, found.p)
-            due, eta = due.index_copy(0, idle, clock + takes[idle]), eta.index_fill(0, idle, ask.eta)
+            here = self._here(idle)
+            found = self.engine.local(ask._replace(who=here), u[here], users)
+            takes = torch.from_numpy(self.stragglers.seconds(ask.seed, ask.t, len(due))).to(due)
+            at, p = at.index_copy(0, here, u[here]), p.index_copy(0, here, found.p)
+            due, eta = due.index_copy(0, idle, clock + takes[idle]), eta.index_fill(0, here, ask.eta)
             users, error = found.memory, found.error
-        clock = due.sort().values[max(math.ceil(self.stragglers.close * len(u)), 1) - 1].unsqueeze(0)
-        who = (due <= clock).nonzero().flatten()
-        left = {"at": at, "p": p, "due": due.index_fill(0, who, math.inf), "eta": eta, "clock": clock}
+        clock = due.sort().values[max(math.ceil(self.stragglers.close * len(due)), 1) - 1].unsqueeze(0)
+        arrived = (due <= clock).nonzero().flatten()
+        left = {"at": at, "p": p, "due": due.index_fill(0, arrived, math.inf), "eta": eta, "clock": clock}
+        who = self._here(arrived)
         if error is not None:  # the bound of an answer belongs to p once the answer has arrived
             shown = error if shown is None else shown.index_copy(0, who, error[who])
             left |= {"error": shown, "error_under_way": error}
         memory = users | {PREFIX + name: tensor for name, tensor in left.items()}
-        return Answers(who, self._now(at[who], p[who], eta[who], ask.eta), p[who], memory, shown, clock=float(clock))
+        now = self._now(at[who], p[who], eta[who], ask.eta)
+        return Answers(who, now, p[who], memory, shown, len(arrived), float(clock))
+
+    def _here(self, who: Tensor) -> Tensor:
+        """Those of these users who live here, by index among them."""
+        here = self.engine.present(who).who
+        assert here is not None
+        return here
 
     def _now(self, at: Tensor, p: Tensor, asked: Tensor, eta: float) -> Tensor:
         """The points that late answers belong to at today's eta.
@@ -89,8 +98,8 @@ class Delayed:
         return torch.where(late.unsqueeze(1), p + (eta / asked).unsqueeze(1).to(p) * (at - p), at)
 
     def _nothing(self, u: Tensor) -> Memory:
-        nobody = u.new_full((len(u),), math.inf, dtype=torch.float64)
-        begun = {"at": u, "p": u, "due": nobody, "eta": torch.zeros_like(nobody), "clock": nobody.new_zeros(1)}
+        nobody = u.new_full((self.facts.users,), math.inf, dtype=torch.float64)
+        begun = {"at": u, "p": u, "due": nobody, "eta": nobody.new_zeros(len(u)), "clock": nobody.new_zeros(1)}
         return {PREFIX + name: tensor for name, tensor in begun.items()}
 
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:

@@ -74,13 +74,17 @@ class InProcess(AllHere):
         return inspect(self.problem, w, p, memory, look)
 
 
-def curvature(problem: Any, w: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The gradient (d,) and the Hessian (d, d) of f at w (1, d); of long models in coordinates of a Krylov space."""
+def curvature(problem: Any, w: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+    """The gradient (d,) and the Hessian (d, d) of f at w (1, d); of long models in coordinates of a Krylov space.
+
+    With `weights`, (users,), of that weighted sum; a Krylov space of some users is not that of all: None then.
+    """
     if not (problem.convex and {"grad", "hessian"} <= problem.offers):
         return None
     if getattr(problem, "matrix_free", False):
-        return krylov(problem, w)
-    return None if problem.dim > WIDE else (problem.weights @ problem.grad(w), _mean_hessian(problem, w))
+        return krylov(problem, w) if weights is None else None
+    lam = problem.weights if weights is None else weights
+    return None if problem.dim > WIDE else (lam @ problem.grad(w), _mean_hessian(problem, w, lam))
 
 
 def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,16 +112,16 @@ def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor]:
     return torch.nn.functional.pad(size.reshape(1), (0, many - 1)), T[:many, :many]
 
 
-def _mean_hessian(problem: Any, w: Tensor) -> Tensor:
+def _mean_hessian(problem: Any, w: Tensor, lam: Tensor) -> Tensor:
     """Some users at a time, so that memory does not grow with their number."""
     if "spectrum" in problem.offers:
-        weighted: Tensor = problem.spectrum.weighted(problem.spectrum.s, problem.weights)
+        weighted: Tensor = problem.spectrum.weighted(problem.spectrum.s, lam)
         return weighted
     together = max(1, NUMBERS // problem.dim**2)
     total = w.new_zeros((problem.dim, problem.dim))
     for who in torch.arange(problem.users, device=w.device).split(together):
         part = problem if len(who) == problem.users else problem.take(who)
-        total += torch.tensordot(problem.weights[who], part.hessian(w), 1)
+        total += torch.tensordot(lam[who], part.hessian(w), 1)
     return total
 
 

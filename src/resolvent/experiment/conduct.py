@@ -16,7 +16,17 @@ import torch
 from resolvent import config as configs
 from resolvent import runs
 from resolvent.config import Config, sections
-from resolvent.errors import BadAnswer, InputError, ResolventWarning, RoundFailed, StorageError, refuse, whole
+from resolvent.config.sections import ALL_REDUCE
+from resolvent.errors import (
+    BadAnswer,
+    InputError,
+    RankLost,
+    ResolventWarning,
+    RoundFailed,
+    StorageError,
+    refuse,
+    whole,
+)
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.tasks import Task
 from resolvent.iteration import checkpoint
@@ -26,6 +36,7 @@ from resolvent.runs import durable, lock, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder, damaged
+from resolvent.runs.ranks import RankRecorder
 from resolvent.runs.recorder import Recorder
 from resolvent.solving.description import Description, describe
 from resolvent.solving.solve import solve
@@ -57,11 +68,11 @@ def resume(folder: Folder, progress: bool | None = None, trusted: bool = False, 
     """
     check_made_here(folder)
     with ExitStack() as stack:
-        _lock(folder, stack)
+        lock_sound(folder, stack)
         if rounds is not None:
             _extend(folder, rounds)
         if folder.end is not None:
-            return _ended(folder)
+            return ended(folder)
         consent(folder, trusted)
         return _resumed(folder, build(configs.read(folder.config)), stack, progress)
 
@@ -103,18 +114,18 @@ def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = N
         with lock.claiming(out):
             left = find(experiment.fingerprint, out)
             if left is not None and left.end is not None:
-                return _ended(left)
+                return ended(left)
             try:
                 if left is None:
                     folder, recorder = _new(experiment, out, stack)
                 else:
-                    _lock(left, stack)
+                    lock_sound(left, stack)
             except lock.Held:
                 return None
         if left is None:
             return _drive(folder, experiment, recorder, progress)
         if left.end is not None:  # it was ended between the look and the lock
-            return _ended(left)
+            return ended(left)
         return _resumed(left, experiment, stack, progress)
 
 
@@ -158,6 +169,7 @@ def _new(
     experiment: Experiment, out: Path, stack: ExitStack, fork: tuple[Folder, Checkpoint] | None = None
 ) -> tuple[Folder, Recorder]:
     """A new folder, its lock held, ready for the first round; where that fails, no folder is left behind."""
+    _check_alone(experiment)
     sink = _sink(experiment.config)
     told = about(experiment)
     if fork is not None:
@@ -212,7 +224,7 @@ def _extend(folder: Folder, rounds: int) -> None:
     folder.forget()
 
 
-def _lock(folder: Folder, stack: ExitStack) -> None:
+def lock_sound(folder: Folder, stack: ExitStack) -> None:
     """Hold a sound run's lock."""
     if wrong := folder.damage():
         raise damaged(folder, wrong)
@@ -228,7 +240,7 @@ def consent(folder: Folder, trusted: bool) -> None:
         )
 
 
-def _ended(folder: Folder) -> Outcome:
+def ended(folder: Folder) -> Outcome:
     """A run that has ended, once it is seen to be what was written."""
     end = folder.end or {}
     if wrong := folder.verify():
@@ -239,6 +251,7 @@ def _ended(folder: Folder) -> Outcome:
 
 def _resumed(folder: Folder, experiment: Experiment, stack: ExitStack, progress: bool | None) -> Outcome:
     """Go on with a run whose lock is held."""
+    _check_alone(experiment)
     sink = _sink(experiment.config)
     with durable.storing(folder.path, "make it writable to go on"):
         recorder = stack.enter_context(closing(_recorder(folder, experiment.config, sink)))
@@ -250,6 +263,31 @@ def _resumed(folder: Folder, experiment: Experiment, stack: ExitStack, progress:
 
 def _recorder(folder: Folder, config: Config, sink: Any) -> Recorder:
     return Recorder(folder, config.run.rounds, config.store.checkpoint, sink and sink(folder.path / "tensorboard"))
+
+
+def sink(folder: Folder, config: Config) -> Any:
+    """Where rows go besides the run's folder, if anywhere."""
+    made = _sink(config)
+    return made and made(folder.path / "tensorboard")
+
+
+def create(experiment: Experiment, out: Path, stack: ExitStack, more: dict[str, Any]) -> Folder:
+    """A new folder of a run on several ranks, its lock held."""
+    _sink(experiment.config)
+    code = isinstance(experiment.config.problem, sections.OwnSection)
+    told = about(experiment) | more
+    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, None, code)
+    stack.enter_context(lock.held(folder.path))
+    return folder
+
+
+def _check_alone(experiment: Experiment) -> None:
+    """Refuse what several processes must run together."""
+    if experiment.config.run.engine == ALL_REDUCE:
+        raise InputError(
+            "run.engine is all-reduce, which several processes run together; start `resolvent run` or `resolvent "
+            "resume` with torchrun, as in `torchrun --nproc-per-node 2 -m resolvent run ... --engine all-reduce`"
+        )
 
 
 def _fingerprint(run: Folder) -> str | None:
@@ -270,14 +308,14 @@ def _fingerprint(run: Folder) -> str | None:
 def _drive(folder: Folder, experiment: Experiment, recorder: Recorder, progress: bool | None) -> Outcome:
     """Run what is left of an experiment. The lock is held."""
     torch.set_num_threads(experiment.config.run.threads or torch.get_num_threads())
-    with _failing(folder, recorder):
-        status, reason = _rounds(experiment, recorder, progress)
+    with failing(folder, recorder):
+        status, reason = rounds(experiment, recorder, progress)
     recorder.end(status, reason)
     return Outcome(folder, status, reason, tuple(recorder.complaints))
 
 
 @contextmanager
-def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
+def failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
     """What a round raises: noted, everything before it stored, and handed on with what can be done."""
     try:
         yield
@@ -288,7 +326,7 @@ def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
         what = str(error) if isinstance(error, BadAnswer | InputError) else f"{type(error).__name__}: {error}"
         with durable.storing(folder.path, f"and round {recorder.done + 1} failed with {what}"):
             folder.note("failed", reason=what, round=recorder.done)
-        if isinstance(error, InputError):
+        if isinstance(error, InputError | RankLost):
             raise
         raise RoundFailed(
             f"round {recorder.done + 1} of run {folder.id} failed ({what}); everything before it is stored: "
@@ -296,7 +334,10 @@ def _failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
         ) from error
 
 
-def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -> tuple[str, str]:
+def rounds(
+    experiment: Experiment, recorder: Recorder | RankRecorder, progress: bool | None, engine: Any = None
+) -> tuple[str, str]:
+    """Run the rounds that are left, as a recorder stores them: the status and the reason."""
     config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
     if recorder.ending is not None and (left <= 0 or recorder.ending.status != "finished"):
         return recorder.ending
@@ -310,7 +351,7 @@ def _rounds(experiment: Experiment, recorder: Recorder, progress: bool | None) -
             rounds=left,
             anderson=experiment.anderson,
             participation=experiment.participation,
-            engine=experiment.engine or config.engine,
+            engine=engine or experiment.engine or config.engine,
             seed=config.seed,
             start=recorder.state,
             stop=experiment.stop,

@@ -66,8 +66,8 @@ def parts(told: Description, model: Tensor, memory: dict[str, Tensor]) -> tuple[
     """Tensors by name, and plain values: a network's own parameters and buffers; a linear model's coefficients and
     intercepts, the names of its features, its classes and its scaling; else the vector alone."""
     if told.network is not None:
-        about = {"class": told.network["class"], "loss": told.network["loss"], "input": told.network["input"]}
-        return rebuilding.tensors(told, model, memory), {"network": about}
+        shown = {key: told.network[key] for key in ("class", "loss", "input")}
+        return rebuilding.tensors(told, model, memory), {"network": shown}
     model = model.detach().cpu()
     p, prepared = told.predictor, told.preparation
     if p is None:
@@ -77,10 +77,10 @@ def parts(told: Description, model: Tensor, memory: dict[str, Tensor]) -> tuple[
     tensors = {"model": model, "coefficients": model[:many].reshape(shape)}
     if p.intercept:
         tensors["intercept"] = model[many:]
-    about = {"predictor": p.as_dict(), "preparation": None}
+    about: dict[str, Any] = {"predictor": p.as_dict(), "preparation": None, "classes": told.labels}
     if prepared is not None:
         about["preparation"] = prepared.as_dict()
-        about |= {"features": list(prepared.features), "classes": prepared.classes and list(prepared.classes)}
+        about["features"] = list(prepared.features)
         if prepared.scaling is not None:
             tensors["mean"] = torch.tensor(prepared.scaling.mean, dtype=torch.float64)
             tensors["scale"] = torch.tensor(prepared.scaling.scale, dtype=torch.float64)

@@ -65,7 +65,7 @@ class _Linear:
 
     def __init__(self, told: Description, model: Any) -> None:
         assert told.predictor is not None
-        self.p, self.prepared, self.model = told.predictor, told.preparation, model
+        self.told, self.p, self.prepared, self.model = told, told.predictor, told.preparation, model
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.inputs: list[tuple[str, Any, list[Any]]] = []
@@ -141,7 +141,7 @@ class _Linear:
             found = self._node("Exp", t) if p.loss == "poisson" else t
             self._output("prediction", self._node("Reshape", found, self._constant(np.array([-1]))), TensorProto.DOUBLE)
             return
-        labels = p.classes if self.prepared is None or self.prepared.classes is None else self.prepared.classes
+        labels = self.told.labels or list(p.classes)
         if p.loss == "softmax":
             best, shares = self._node("ArgMax", t, axis=1, keepdims=0), self._node("Softmax", t, axis=1)
             flat = self._node("Gather", t, self._constant(np.array(0)), axis=1)

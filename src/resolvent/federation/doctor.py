@@ -42,7 +42,7 @@ def examine(folder: Path, node: str | None = None) -> list[Row]:
         except (InputError, OSError, ValueError) as error:
             rows.append(_row(check.__name__.strip("_"), str(error), False))
     if node is not None:
-        rows.append(_user(project, node))
+        rows.append(_user(project, node, config.problem.users))
     return rows
 
 
@@ -144,13 +144,13 @@ def _clocks_apart(ca: Path, host: str, port: int) -> float | None:
         line.close()
 
 
-def _user(project: Project, node: str) -> Row:
+def _user(project: Project, node: str, users: int) -> Row:
     """Whether user.py makes a problem that a node can answer for."""
     from resolvent.engines.flower.messages import Question
     from resolvent.engines.flower.users import load_node
 
     try:
-        made = load_node(project.path, {"name": node, "number": 0, "of": 1}, project.state / "doctor")
+        made = load_node(project.path, {"name": node, "number": 0, "of": users}, project.state / "doctor")
         facts = made.handle(Question("describe", "doctor").packet()).header["facts"]
     except Exception as error:
         return _row("user.py", f"{type(error).__name__}: {error}", False)

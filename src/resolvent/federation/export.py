@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,13 @@ from resolvent.engines.flower.users import load_node
 from resolvent.errors import InputError
 from resolvent.federation.project import Project
 from resolvent.iteration.engine import PERSONAL
+
+
+def _config(project: Project, node: str) -> dict[str, Any]:
+    """What the node was last started with."""
+    path = project.state / "nodes" / node / "config.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"name": node}
+    return found
 
 
 def personal(project: Project, node: str, to: Path, run: str | None = None) -> tuple[str, int]:
@@ -29,7 +37,7 @@ def personal(project: Project, node: str, to: Path, run: str | None = None) -> t
         return found, t + 1
     from safetensors.torch import save_file
 
-    problem: Any = load_node(project.path, {"name": node, "number": 0, "of": 1}, memory).problem
+    problem: Any = load_node(project.path, _config(project, node), memory).problem
     content = {"model": p.clone()}
     if hasattr(problem, "module"):
         made = problem.module(p, {name: tensor for name, tensor in tensors.items() if name != PERSONAL}, 0)

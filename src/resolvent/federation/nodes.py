@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -16,12 +17,17 @@ from resolvent.federation import deployment, keys
 from resolvent.federation.processes import Process, start, stop
 from resolvent.federation.project import Project, Server
 
+CONFIG = "config.json"
+"""The node_config that a node was last started with."""
+AGAIN, SETTLED, GIVE_UP = 5.0, 30.0, 180.0
+"""Seconds between two starts of a supernode that ended, after which one that runs counts as settled, and after which
+no other start is tried. After a power cut Flower refuses a node for about a minute: its key seems to be in use."""
 BUILDING = 600.0
 """Seconds that building the problem may take."""
 
 
 class NodeProcesses:
-    """A node that runs. `check` starts again the process with the data, should it have ended."""
+    """A node that runs. `check` starts again whichever of its processes has ended."""
 
     def __init__(self, project: Project, name: str, server: Server, config: Mapping[str, Any]) -> None:
         keys.check_name(name)
@@ -38,6 +44,9 @@ class NodeProcesses:
         self._short = Path(tempfile.mkdtemp(prefix="rs-"))  # paths of sockets must be short
         self._socket = self._short / "node"
         self.config = {"name": name, **config}
+        (self.state / CONFIG).write_text(json.dumps(self.config))
+        self._tried = 0.0
+        self._failing: float | None = None
         self.worker: Process | None = None
         self.supernode: Process | None = None
 
@@ -52,12 +61,16 @@ class NodeProcesses:
     def open(self) -> Self:
         try:
             self._start_worker()
-            told = {"name": self.name, "folder": str(self.project.path), "socket": str(self._socket)}
-            self.supernode = deployment.supernode(self.project, self.name, self.server, told, self.state)
+            self._start_supernode()
         except BaseException:
             self.close()
             raise
         return self
+
+    def _start_supernode(self) -> None:
+        told = {"name": self.name, "folder": str(self.project.path), "socket": str(self._socket)}
+        self._tried = time.monotonic()
+        self.supernode = deployment.supernode(self.project, self.name, self.server, told, self.state)
 
     def _start_worker(self) -> None:
         told = json.dumps(self.config | {"memory": str(self.memory)})
@@ -72,10 +85,19 @@ class NodeProcesses:
 
     def check(self) -> str | None:
         """What is wrong, if anything is; a process with the data that has ended is started again."""
-        if self.supernode is None or not self.supernode.running:
-            return "" if self.supernode is None else self.supernode.words()
         if self.worker is not None and not self.worker.running:
             self._start_worker()
+        now = time.monotonic()
+        if self.supernode is None or self.supernode.running:
+            if now - self._tried > SETTLED:
+                self._failing = None
+            return None
+        self._failing = now if self._failing is None else self._failing
+        if now - self._failing > GIVE_UP:
+            return self.supernode.words()
+        if now - self._tried > AGAIN:
+            stop(self.supernode)  # what it has started
+            self._start_supernode()
         return None
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from resolvent.errors import InputError
 
 GRACE = 6.0
 """Seconds that a process has to end by itself."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -42,10 +44,12 @@ class Process:
         return group_alive(self.popen.pid)
 
     def words(self) -> str:
-        """The end of its log, for a person."""
-        text = self.log.read_text(errors="replace") if self.log.is_file() else ""
+        """What its log says went wrong, or the end of it, for a person."""
+        text = COLOURS.sub("", self.log.read_text(errors="replace")) if self.log.is_file() else ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return " | ".join(lines[-3:])[-600:] or "it printed nothing"
+        errors = [k for k, line in enumerate(lines) if line.startswith("ERROR")]
+        told = lines[errors[-1] : errors[-1] + 3] if errors else lines[-3:]
+        return " | ".join(told)[-600:] or "it printed nothing"
 
 
 def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> Process:

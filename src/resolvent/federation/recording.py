@@ -32,6 +32,14 @@ class OneBehind:
     def best(self) -> State | None:
         return self._recorder.best
 
+    @property
+    def kept(self) -> Best | None:
+        return self._recorder.kept
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._recorder.columns
+
     def __call__(
         self,
         happened: Round,

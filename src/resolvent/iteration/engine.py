@@ -220,3 +220,59 @@ class Engine(Protocol):
         An engine whose users have held-out data may take a Look as a fourth argument: what of it is wanted.
         """
         ...
+
+
+class Joining(Protocol):
+    """Makes the engine of a process that is one of several: what is known of the users is known once all have met."""
+
+    def join(self, problem: Any, operator: Any, steady: bool) -> Engine:
+        """The engine, whose attribute `problem` is that of the users here."""
+        ...
+
+
+class Peers(Protocol):
+    """The other processes that run the same loop at the same time, where an engine's attribute `peers` has them.
+
+    Each of them must take every decision alike: none may end the run, or go on, alone.
+    """
+
+    def same(self, describe: Callable[[], dict[str, Any]]) -> None:
+        """Refuse a run that another process describes differently."""
+        ...
+
+    def agree(self, own: Any) -> Any:
+        """What the first process says that says anything; None where all of them say None. Anything of JSON."""
+        ...
+
+    def largest(self, values: Tensor) -> Tensor:
+        """The largest of these values anywhere, a scalar."""
+        ...
+
+    def leave(self, error: BaseException) -> None:
+        """This process has failed and leaves; the others are told, unless they have failed in the same way."""
+        ...
+
+
+class NoPeers:
+    """This process alone runs the loop."""
+
+    def same(self, describe: Callable[[], dict[str, Any]]) -> None:
+        pass
+
+    def agree(self, own: Any) -> Any:
+        return own
+
+    def largest(self, values: Tensor) -> Tensor:
+        return values.max()
+
+    def leave(self, error: BaseException) -> None:
+        pass
+
+
+ALONE = NoPeers()
+
+
+def peers(engine: Engine) -> Peers:
+    """The other processes that run this engine's loop."""
+    others: Peers = getattr(engine, "peers", ALONE)
+    return others

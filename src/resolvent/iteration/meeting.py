@@ -71,7 +71,12 @@ class MeanThenProx:
         return Met(w, (mean - w) / s, s)
 
     def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
-        """The step of the proximal gradient method in place of the gradient, over the coordinates that g lets move."""
+        """The step of the proximal gradient method in place of the gradient, over the coordinates that g lets move.
+
+        Of long models, whose curvature is told in coordinates of a Krylov space, it stays that of f alone.
+        """
+        if gradient.shape[-1] != w.shape[-1]:
+            return gradient, hessian
         largest = float(hessian.abs().sum(1).max())
         if not (largest > 0 and math.isfinite(largest)):
             return gradient, hessian

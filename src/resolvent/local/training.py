@@ -66,6 +66,7 @@ def _finite(p: Tensor, ask: Ask) -> None:
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         user = first if ask.who is None else int(ask.who[first])
+        user = user if ask.names is None else int(ask.names[user])
         raise BlewUp(
             f"user {user} answered NaN or infinity in round {ask.t + 1} (eta = {ask.eta:g}): its loss became infinite "
             "or was NaN from the first step; check that user's data, or take smaller local steps"

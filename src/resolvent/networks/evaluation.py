@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -166,11 +166,17 @@ class Evaluation:
     evaluator: Evaluator
     shared: bool
 
+    def take(self, who: Tensor) -> Evaluation:
+        """On the data of these users alone."""
+        if self.shared:
+            return self
+        return replace(self, evaluator=replace(self.evaluator, data=self.evaluator.data.take(who)))
+
     def __call__(
         self,
         weights: Tensor,
         w: Tensor,
-        personal: Tensor,
+        personal: Tensor | None,
         common: Buffers,
         own: Buffers,
         judge: Callable[..., dict[str, float]] | None = None,
@@ -185,7 +191,7 @@ class Evaluation:
         if judge is not None and seen is not None:
             mean = self.evaluator.mean
             found = judge(self.name, seen.result(), None if mean is None else mean.function) | found
-        if not self.shared and len(personal) > 1:
+        if not self.shared and personal is not None:
             found |= self._figures("personal_", lam, *self.evaluator.measure(personal, own))
         return found
 

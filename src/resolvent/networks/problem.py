@@ -192,6 +192,12 @@ class Neural:
         part._buffers = None
         return part
 
+    def part(self, who: Tensor) -> Neural:
+        """The problem of these users alone, with their validation and test data, which `take` leaves as they are."""
+        made = self.take(who)
+        made._evaluations = [evaluation.take(who) for evaluation in self._evaluations]
+        return made
+
     # --- training ----------------------------------------------------------------------------------------------------
 
     def remembering(self, memory: Buffers) -> Neural:
@@ -209,17 +215,34 @@ class Neural:
 
     # --- what comes out ----------------------------------------------------------------------------------------------
 
-    def inspect(self, w: Tensor, personal: Tensor, memory: Buffers, look: Look | None = None) -> dict[str, float]:
-        """The training loss, and loss and accuracy of the global and personal models on validation and test data."""
+    def inspect(
+        self,
+        w: Tensor,
+        personal: Tensor,
+        memory: Buffers,
+        look: Look | None = None,
+        common: Buffers | None = None,
+        several: bool | None = None,
+    ) -> dict[str, float]:
+        """The training loss, and loss and accuracy of the global and personal models on validation and test data.
+
+        Where some users live elsewhere, `common` has the mean of all users' buffers, and `several` says whether
+        personal models are users' own; one row does not tell.
+        """
         look = look or Look()
-        buffers = {name.removeprefix(BUFFER): rows for name, rows in memory.items() if name.startswith(BUFFER)}
-        common = {name: self._mean(rows) for name, rows in buffers.items()}
+        buffers = _own_buffers(memory)
+        common = self.common(memory, self._mean) if common is None else common
+        several = len(personal) > 1 if several is None else several
         alike = copy.copy(self)
         alike._buffers = {name: b.expand(self.users, *b.shape[1:]) for name, b in common.items()}
         found = {"value": float(self.weights @ alike.value(w)), "gap": float("nan")}
         for evaluation in self._evaluations if look.held_out else ():
-            found |= evaluation(self.weights, w, personal, common, buffers, look.judge)
+            found |= evaluation(self.weights, w, personal if several else None, common, buffers, look.judge)
         return found
+
+    def common(self, memory: Buffers, mean: Callable[[Tensor], Tensor]) -> Buffers:
+        """The buffers that the global model is evaluated with, (1, ...) each."""
+        return {name: mean(rows) for name, rows in _own_buffers(memory).items()}
 
     def common_memory(self, memory: Buffers) -> Buffers:
         """What the global model needs of users' memory: the mean of their buffers, (1, ...)."""
@@ -261,6 +284,11 @@ class Neural:
 
     def __repr__(self) -> str:
         return f"Neural({type(self._module).__name__}, {self.users} users, d = {self.dim}, {self.method})"
+
+
+def _own_buffers(memory: Buffers) -> Buffers:
+    """Users' buffers in what they remember, by their names in the module."""
+    return {name.removeprefix(BUFFER): rows for name, rows in memory.items() if name.startswith(BUFFER)}
 
 
 def _as_seeds(words: NDArray[Any] | None) -> Tensor | None:

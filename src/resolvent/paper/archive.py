@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from resolvent import config as configs
 from resolvent.paper.conduct import PAPER, Made, RunIndex, asked, judge, plan
@@ -104,14 +104,16 @@ def panel_of(figure: Figure, panel: Panel, archive: Archive) -> Made:
     """A panel at the paper's size, from as many seeds as there are.
 
     The paper's claims are judged where every line of the paper's is there, this library's where every line is. Runs
-    that were not finished count as missing.
+    that were not finished count as missing. Lines are compared on the same seeds.
     """
-    frames: dict[str, list[pd.DataFrame]] = {}
-    missing = 0
-    for line in panel.lines:
-        found = [archive.get(asked(config)) for config in plan(panel, line, PAPER)]
-        frames[line.label] = [frame for frame in found if frame is not None and frame.attrs["status"] != UNFINISHED]
-        missing += len(found) - len(frames[line.label])
+    found = {line.label: [archive.get(asked(config)) for config in plan(panel, line, PAPER)] for line in panel.lines}
+    frames = {label: [frame for frame in seeds if _ended(frame)] for label, seeds in found.items()}
+    missing = sum(len(found[label]) - len(frames[label]) for label in found)
+    absent = [line for line in panel.lines if not frames[line.label]]
+    for ours in (False, True):
+        labels = [line.label for line in panel.lines if line.ours == ours and line not in absent]
+        most = _shared([found[label] for label in labels])
+        frames |= {label: _leading(found[label])[:most] for label in labels}
     there = {label: known for label, known in frames.items() if known}
     absent = [line for line in panel.lines if line.label not in there]
     claims = () if any(not line.ours for line in absent) else panel.claims
@@ -123,6 +125,21 @@ def panel_of(figure: Figure, panel: Panel, archive: Archive) -> Made:
     if not there:
         return Made(figure, part, None, missing=missing)
     return replace(judge(figure, part, there, PAPER), missing=missing)
+
+
+def _ended(frame: pd.DataFrame | None) -> TypeGuard[pd.DataFrame]:
+    return frame is not None and frame.attrs["status"] != UNFINISHED
+
+
+def _leading(seeds: list[pd.DataFrame | None]) -> list[pd.DataFrame]:
+    """The runs of seeds 0, 1, ... up to the first that is missing."""
+    count = next((k for k, frame in enumerate(seeds) if not _ended(frame)), len(seeds))
+    return [frame for frame in seeds[:count] if _ended(frame)]
+
+
+def _shared(lines: list[list[pd.DataFrame | None]]) -> int | None:
+    """How many seeds all of these lines have, from 0 on; None: all that they need, which may differ."""
+    return min((len(_leading(seeds)) for seeds in lines if len(_leading(seeds)) < len(seeds)), default=None)
 
 
 def begun(panel: Panel, archive: Archive) -> dict[str, pd.DataFrame]:

@@ -39,7 +39,8 @@ choice ("not judged" where its runs were not made again), and so do the counts b
   below 2e-3 were left out: acceleration did not find their fixed points.
 - Networks: FedSplit and FedPi have eta = 0.1, since they run away at 100, 10 and 1 (quick runs); the others
   keep 100. At the paper's size and eta = 100 FedPi diverges in round 8, as it does with 228 images per user and
-  otherwise the paper's steps; FedSplit does all 50 rounds, and ends at a loss of 1.04 (0.916 with 0.1).
+  otherwise the paper's steps; FedSplit does all 50 rounds with seed 0, and ends at a loss of 1.04 (0.916 with 0.1), and
+  diverges in round 5 with seed 1.
 - Networks of `fig:extrap` and `fig:extrap_error`: with quick runs' 10 steps of 0.1 acceleration as the paper
   prints it made FedAvg three times worse; it has 50 of 0.02 there.
 - `theorems:fedprox` fp: on a first problem, with 30 users in 4 dimensions, averages under 1/t^0.6 were still
@@ -52,8 +53,9 @@ choice ("not judged" where its runs were not made again), and so do the counts b
   the last model; first it was compared with the average over all rounds.
 - `theorems:fedprox` fp-nvx: the bound is met to 1 %, on a coarser grid; first to 0.1 %.
 
-One seed stands behind every convex panel, every network but those of `fig:extrap` and `fig:extrap_error`, and
-everything at the paper's size. Reasons that begin with "Likely" were not tested."""
+One seed stands behind every convex panel, and every network but those of `fig:extrap`, `fig:extrap_error` and, at the
+paper's size, `fig:fixed_pr_stationary`; a panel at that size says how many seeds it has. Reasons that begin with
+"Likely" were not tested."""
 
 Large = dict[tuple[str, str], Made]
 """Networks' panels at the paper's size, by figure and panel."""

@@ -57,6 +57,7 @@ class HuberLoss:
     delta: float
     largest_curvature = 1.0
     curvature_rate = None
+    least = 0.0
 
     @property
     def largest_slope(self) -> float:

@@ -49,9 +49,10 @@ class Indicators:
         self.sets = tuple(sets)
         if not self.sets:
             refuse("sets", "empty", "one set per user is needed")
-        self.users, self.dim = len(self.sets), self.sets[0].dim
-        if self.dim is None:
+        dim = self.sets[0].dim
+        if dim is None:
             refuse("sets[0]", f"{self.sets[0]} of any dimension", "its dimension is needed, as in rs.Orthant(3)")
+        self.users, self.dim = len(self.sets), dim
         for user, each in enumerate(self.sets):
             if each.dim != self.dim:
                 refuse(f"sets[{user}]", f"of dimension {each.dim}", f"that of user 0 is {self.dim}, and all must agree")

@@ -24,13 +24,18 @@ def as_tensor(data: Any, argument: str) -> Tensor:
     Integers and NumPy's or torch's float16 become float64; float32 and float64 stay.
     """
     try:
-        tensor = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
+        tensor = data if isinstance(data, Tensor) else torch.as_tensor(_writable(np.asarray(data)))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{argument} cannot be read as an array of numbers, "
             "but a NumPy array, a torch tensor or nested lists of equal lengths are needed"
         ) from error
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(FLOAT)
+
+
+def _writable(array: Any) -> Any:
+    """The array, or a copy of one that others hold as read-only, as polars does: torch cannot promise not to write."""
+    return array if array.flags.writeable else array.copy()
 
 
 def as_weights(weights: Any, users: int, like: Tensor, sizes: Tensor | None = None, mean: bool = False) -> Tensor:

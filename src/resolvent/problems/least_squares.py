@@ -153,7 +153,7 @@ class LeastSquares:
         )
 
     @property
-    def minimiser(self) -> Tensor | None:
+    def minimiser(self) -> Any:
         """The minimiser of f of least norm; with a penalty one of f + g, None where none is certified."""
         if self.penalised is not None:
             return self.penalised.minimiser(self.weights)
@@ -165,11 +165,12 @@ class LeastSquares:
         return None if self.penalised is None else self.penalised.least.why
 
     @cached_property
-    def fstar(self) -> float | None:
+    def fstar(self) -> Any:
+        """A number; with a penalty None where no minimum is certified."""
         if self.penalised is not None:
             return self.penalised.fstar
         return float(self._lam @ self._values(self._pooled.minimiser.unsqueeze(0)))
 
-    def gap(self, W: Tensor) -> Tensor | None:
+    def gap(self, W: Tensor) -> Any:
         """f(w) - f*, of f + g with a penalty, in float64, whatever W is in: that of the model as it is reported."""
         return self._pooled.gap(W) if self.penalised is None else self.penalised.gap(W)

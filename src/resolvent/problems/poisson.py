@@ -21,7 +21,7 @@ class Poisson(LinearModel):
     """Counts b >= 0 with the mean exp(a . w): the likelihood up to a constant that depends on b alone.
 
     `reg` is a number, or one per user. The curvature has no bound, so there is no Lipschitz constant: prox schemes need
-    none. Where exp overflows the value is infinite and no prox is accepted; scale the features then.
+    none. Where exp overflows the value is infinite, and slopes stay finite: they are cut off at a huge number.
     """
 
     kind = "poisson"
@@ -48,19 +48,24 @@ class PoissonLoss:
         return t.exp() - self.b * t
 
     def slope(self, t: Tensor) -> Tensor:
-        return t.exp_().sub_(self.b)
+        return t.exp_().clamp_(max=_most(t)).sub_(self.b)
 
     def slope_size(self, t: Tensor) -> Tensor:
-        return t.exp() + self.b
+        return t.exp().clamp(max=_most(t)) + self.b
 
     def curvature(self, t: Tensor) -> Tensor:
-        return t.exp()
+        return t.exp().clamp(max=_most(t))
 
     def divergence(self, t: Tensor) -> PoissonDivergence:
         return PoissonDivergence(t.exp())
 
     def weighted(self, weight: Floats) -> InNumpy:
         return InNumpy(self, weight)
+
+
+def _most(t: Tensor) -> float:
+    """The largest slope: products with it do not overflow."""
+    return 1e200 if t.dtype == torch.float64 else 1e25
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,16 +71,16 @@ class Quadratics:
         return self.curvature
 
     @property
-    def minimiser(self) -> Tensor | None:
+    def minimiser(self) -> Any:
         """None with a penalty."""
         pull = self.weights * self.curvature
         return pull @ self.centre / pull.sum() if self.penalty is None else None
 
     @property
-    def fstar(self) -> float | None:
+    def fstar(self) -> Any:
         return None if self.minimiser is None else float(self.weights @ self.value(self.minimiser))
 
-    def gap(self, W: Tensor) -> Tensor | None:
+    def gap(self, W: Tensor) -> Any:
         """f(w) - f* = sum_i lambda_i curvature_i / 2 |w - w*|^2: a square, so that nothing cancels near w*."""
         if self.minimiser is None:
             return None
@@ -152,15 +152,15 @@ class HalfSquares:
         return torch.zeros_like(self.weights)
 
     @property
-    def minimiser(self) -> Tensor | None:
+    def minimiser(self) -> Any:
         """The smallest point, in every coordinate, that is not below any user's shift; None with a penalty."""
         return self.shift.amax(0) if self.penalty is None else None
 
     @property
-    def fstar(self) -> float | None:
+    def fstar(self) -> Any:
         return 0.0 if self.penalty is None else None
 
-    def gap(self, W: Tensor) -> Tensor | None:
+    def gap(self, W: Tensor) -> Any:
         """f itself, since f* = 0."""
         if self.penalty is not None:
             return None

@@ -39,6 +39,7 @@ class SquaredHingeLoss:
     largest_slope = float("inf")
     largest_curvature = 2.0
     curvature_rate = None
+    least = 0.0
 
     def check(self) -> None:
         check_labels(self.b)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,8 +97,10 @@ def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
     content = encode(held)
     path = folder / f"{held.round:08d}-{_checksum(content)}{SUFFIX}"
     durable.write(path, content)
-    old_ones = [old for old in _files(folder) if old != path] if alone else _files(folder)[RETAINED:]
-    for old in (*old_ones, *folder.glob(".*.part")):
+    files = _files(folder)
+    same = [old for old in files if old != path and int(old.stem.partition("-")[0]) == held.round]
+    old_ones = [old for old in files if old != path] if alone else [old for old in files if old not in same][RETAINED:]
+    for old in (*same, *old_ones, *folder.glob(".*.part")):
         old.unlink(missing_ok=True)
     if alone:  # a later round that came back after a power cut would be taken for the newest
         durable.sync(folder)
@@ -112,24 +114,45 @@ def newest(
     With `run`, it must be one of this run's: a file that was copied here from another has a right checksum, too.
     Those that are not `usable` are passed over without a word.
     """
-    complaints = []
+    complaints: list[str] = []
+    for found in _read(folder, run):
+        if isinstance(found, str):
+            complaints.append(found)
+        elif usable(found):
+            return found, complaints
+    return None, complaints
+
+
+def sound(folder: Path, run: str | None = None) -> tuple[list[Checkpoint], list[str]]:
+    """All checkpoints whose bytes are what was written, newest first, and one sentence for each that was skipped."""
+    found = list(_read(folder, run))
+    return [each for each in found if isinstance(each, Checkpoint)], [each for each in found if isinstance(each, str)]
+
+
+def forget_after(folder: Path, round: int) -> None:
+    """Remove checkpoints of later rounds, which will be done again."""
+    for path in _files(folder):
+        if int(path.stem.partition("-")[0]) > round:
+            path.unlink(missing_ok=True)
+
+
+def _read(folder: Path, run: str | None) -> Iterator[Checkpoint | str]:
+    """Each checkpoint, newest first, or a sentence that says why it cannot be used."""
     for path in _files(folder):
         number, _, checksum = path.stem.partition("-")
         try:
             content = path.read_bytes()
             if _checksum(content) != checksum:
-                complaints.append(f"checkpoint {path.name} is damaged and was skipped")
+                yield f"checkpoint {path.name} is damaged and was skipped"
                 continue
             found = decode(content)
         except (OSError, ValueError) as error:
-            complaints.append(f"checkpoint {path.name} cannot be read ({error}) and was skipped")
+            yield f"checkpoint {path.name} cannot be read ({error}) and was skipped"
             continue
         if found.round != int(number) or run not in (None, found.numbers.get("run")):
-            complaints.append(f"checkpoint {path.name} belongs to another run or round and was skipped")
+            yield f"checkpoint {path.name} belongs to another run or round and was skipped"
             continue
-        if usable(found):
-            return found, complaints
-    return None, complaints
+        yield found
 
 
 def newest_name(folder: Path) -> str | None:

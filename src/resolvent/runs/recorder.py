@@ -30,15 +30,24 @@ BEST = "best."
 class Recorder:
     """Stores a run on disk, for `solve`. `state` is where it was left, None at its beginning; `done` the rounds stored.
 
-    Rows of the metrics beyond the length which a checkpoint remembers belong to rounds that will be done again.
+    Rows of the metrics beyond the length which a checkpoint remembers belong to rounds that will be done again. Of a
+    run on several ranks, `at` is the round that all of them go on from, and `due` says when all write a checkpoint.
     """
 
-    def __init__(self, folder: Folder, rounds: int, seconds: float = 0.0, sink: Sink | None = None) -> None:
-        found, self.complaints = self._left(folder, rounds)
+    def __init__(
+        self,
+        folder: Folder,
+        rounds: int,
+        seconds: float = 0.0,
+        sink: Sink | None = None,
+        at: int | None = None,
+        due: Callable[[], bool] | None = None,
+    ) -> None:
+        found, self.complaints = self._left(folder, rounds, at)
         numbers: dict[str, Any] = {} if found is None else found.numbers
         self.state: State | None = folder.start() if found is None else found.state
         self.remembered, self.ending = monitored(folder, numbers)
-        self.best = _best(found) or self.state
+        self.best = best_of(found) or self.state
         self.kept = None if found is None else found.kept
         self._metrics = Metrics(folder.metrics, numbers.get("metrics", 0))
         self._folder, self._rounds, self._seconds, self._sink = folder, rounds, seconds, sink
@@ -46,6 +55,7 @@ class Recorder:
         self.done = 0 if self.state is None else self.state.round
         self._waiting: Checkpoint | None = None
         self._last = time.monotonic()
+        self._due = due or (lambda: time.monotonic() - self._last >= self._seconds)
 
     def __call__(
         self,
@@ -58,8 +68,7 @@ class Recorder:
     ) -> None:
         self._append(row)
         self._waiting = self._checkpoint(happened.state, remembered, ending, best, kept)
-        due = time.monotonic() - self._last >= self._seconds
-        if due or ending is not None or happened.number == self._rounds:
+        if self._due() or ending is not None or happened.number == self._rounds:
             self.flush()
 
     def give_up(
@@ -90,17 +99,9 @@ class Recorder:
     def _checkpoint(
         self, state: State, remembered: MonitorState, ending: Ending | None, best: State | None, kept: Best | None
     ) -> Checkpoint:
-        tensors, packed = checkpoint.pack(state)
         length, sha256 = self._metrics.extent
-        numbers = {"run": self._run, "state": packed, "pulse": remembered, "verdict": ending}
-        numbers |= {"metrics": length, "metrics_sha256": sha256}
-        if best is not None:
-            others, numbers["best"] = checkpoint.pack(replace(best, yardstick=None))
-            tensors |= {BEST + name: tensor for name, tensor in others.items()}
-        if kept is not None:
-            others, numbers["kept"] = packing.pack(kept)
-            tensors |= {KEPT + name: tensor for name, tensor in others.items()}
-        return Checkpoint(state.round, tensors, numbers)
+        more = {"metrics": length, "metrics_sha256": sha256}
+        return packed(self._run, state, remembered, ending, best, kept, more)
 
     def flush(self, alone: bool = False) -> None:
         """Write the checkpoint that waits, if one does; `alone`: and remove all others."""
@@ -130,9 +131,12 @@ class Recorder:
         return durable.storing(self._folder.path, then)
 
     @staticmethod
-    def _left(folder: Folder, rounds: int) -> tuple[Checkpoint | None, list[str]]:
+    def _left(folder: Folder, rounds: int, at: int | None) -> tuple[Checkpoint | None, list[str]]:
         """Where the run was left, and what a person should know of it."""
         found, complaints = folder.newest(rounds)
+        if at is not None and (found is None or found.round != at):
+            held, complaints = checkpoints.sound(folder.checkpoints, folder.about.get("id"))
+            found = next((each for each in held if each.round == at), None)
         complaints = [*folder.log[1], *complaints]
         differs = found and found.extent.differs(folder.metrics)
         if differs == "other":
@@ -142,11 +146,37 @@ class Recorder:
         return found, complaints
 
 
+def packed(
+    run: str | None,
+    state: State,
+    remembered: MonitorState,
+    ending: Ending | None,
+    best: State | None,
+    kept: Best | None,
+    more: dict[str, Any],
+) -> Checkpoint:
+    """The checkpoint of a state, with what the monitor remembers; and the best state and model, where others."""
+    tensors, plain = checkpoint.pack(state)
+    numbers = {"run": run, "state": plain, "pulse": remembered, "verdict": ending} | more
+    if best is not None:
+        others, numbers["best"] = checkpoint.pack(replace(best, yardstick=None))
+        tensors |= {BEST + name: tensor for name, tensor in others.items()}
+    if kept is not None:
+        others, numbers["kept"] = packing.pack(kept)
+        tensors |= {KEPT + name: tensor for name, tensor in others.items()}
+    return Checkpoint(state.round, tensors, numbers)
+
+
+def remembered_in(numbers: dict[str, Any]) -> tuple[MonitorState, Ending | None]:
+    """What the monitor remembered when a checkpoint was written."""
+    ending = Ending(*numbers["verdict"]) if numbers.get("verdict") else None
+    return MonitorState(*numbers["pulse"]) if numbers else MonitorState(), ending
+
+
 def monitored(folder: Folder, numbers: dict[str, Any]) -> tuple[MonitorState, Ending | None]:
-    """What the monitor remembered; versions differ in that."""
+    """The same; versions differ in what they remember."""
     try:
-        ending = Ending(*numbers["verdict"]) if numbers.get("verdict") else None
-        return MonitorState(*numbers["pulse"]) if numbers else MonitorState(), ending
+        return remembered_in(numbers)
     except (TypeError, LookupError):
         made = inspection.made_by(folder.about)
         raise InputError(
@@ -154,7 +184,7 @@ def monitored(folder: Folder, numbers: dict[str, Any]) -> tuple[MonitorState, En
         ) from None
 
 
-def _best(found: Checkpoint | None) -> State | None:
+def best_of(found: Checkpoint | None) -> State | None:
     """The best state, where a checkpoint holds one beside its own."""
     if found is None or "best" not in found.numbers:
         return None

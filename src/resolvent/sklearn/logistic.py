@@ -65,7 +65,7 @@ class FederatedLogisticRegression(ClassifierMixin, BaseEstimator):  # type: igno
         l1, l2 = mixture(self)
         over = _inverse(self.C)
         if many == 2:
-            b, objective = 2.0 * codes - 1, Objective(_logistic, l1 * over, l2 * over)
+            b, objective = np.where(codes == 1, 1.0, -1.0), Objective(_logistic, l1 * over, l2 * over)
         else:
             b, objective = codes.astype(np.float64), Objective(_softmax, l1 * over, l2 * over, scores=many)
         found = fitted(self, X, b, users, objective)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from resolvent.data.preparation import Preparation
@@ -29,6 +30,18 @@ class Description:
     preparation: Preparation | None = None
     network: dict[str, Any] | None = None
     fixed: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> list[Any] | None:
+        """The labels that the model tells apart, in the order of its scores and in the table's own words; None for
+        numbers and networks."""
+        if self.predictor is None or self.predictor.classes is None:
+            return None
+        codes = list(self.predictor.classes)
+        if self.preparation is None:
+            return codes
+        found: list[Any] = self.preparation.labels(np.array(codes)).tolist()
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `fixed` is a file of its own."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from resolvent.engines.in_process import LANCZOS
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
 from resolvent.iteration.engine import Engine, Traffic
 from resolvent.iteration.rounds import Round
@@ -102,8 +103,12 @@ class History:
         if total is not None:
             since, self._moved = Traffic(total.up - self._moved.up, total.down - self._moved.down), total
             return since
-        # Where curvature was asked for at a model, a gradient and half of a symmetric Hessian come back.
+        # Where curvature was asked for at a model, a gradient and half of a symmetric Hessian come back; of a long
+        # model, a gradient and products with the Hessian, one after the other.
         users, asked = happened.participants, happened.curvature
+        if getattr(self._engine.facts, "matrix_free", False):
+            many = (users + asked * (1 + LANCZOS)) * self._bytes
+            return Traffic(many, many)
         return Traffic((users + asked * (self._dim + 3) // 2) * self._bytes, (users + asked) * self._bytes)
 
     @property

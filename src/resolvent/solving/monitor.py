@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from resolvent.errors import BlewUp
+from resolvent.errors import BlewUp, InputError
 from resolvent.iteration.checkpoint import moved, pack
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.engine import ALONE, Engine, peers
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.history import LAST, History
 from resolvent.solving.patience import patience
+from resolvent.solving.recording import MonitorState as MonitorState
+from resolvent.solving.recording import Recorder as Recorder
 from resolvent.solving.stopping import Best, Ending, Stop
 
 CHECK = 10
@@ -24,59 +26,6 @@ PLAIN = ("round", "eta", "residual", "consensus", "stationarity", *LAST)
 """Columns that are no metrics of a model."""
 ROOM = 1 << 24
 """Bytes of states that may wait until their values are known."""
-
-
-class MonitorState(NamedTuple):
-    """What the monitor of a run remembers beside its states: the seconds spent, the score of the best state, and how
-    many evaluations in a row were not better than the best one."""
-
-    seconds: float = 0.0
-    value: float = math.nan
-    residual: float = math.nan
-    waited: int = 0
-
-
-class Recorder(Protocol):
-    """Takes every round before the next one begins, so that a run can outlive its process."""
-
-    @property
-    def remembered(self) -> MonitorState:
-        """What was remembered when the run was left."""
-        ...
-
-    @property
-    def best(self) -> State | None:
-        """The best state when the run was left."""
-        ...
-
-    @property
-    def kept(self) -> Best | None:
-        """The best model by a metric when the run was left."""
-        ...
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Of the rows that are stored; none where there are no rows yet."""
-        ...
-
-    def __call__(
-        self,
-        happened: Round,
-        row: dict[str, Any] | None,
-        remembered: MonitorState,
-        ending: Ending | None,
-        best: State | None,
-        kept: Best | None,
-    ) -> None:
-        """A round, its row where it has one, the ending where it is the last, the best state if another is, and the
-        best model by a metric."""
-        ...
-
-    def give_up(
-        self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending, kept: Best | None
-    ) -> None:
-        """The run has diverged: the best state is what remains of it, and this row the last one."""
-        ...
 
 
 class Monitor:
@@ -99,7 +48,7 @@ class Monitor:
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
         self.history = History(engine, average, evaluations)
         self._divergence = Divergence(engine, scheme, begun, best, score)
-        self._every, self._stop, self._recorder = every, stop, recorder
+        self._every, self._stop, self._recorder, self._peers = every, stop, recorder, peers(engine)
         self._validate_every = every if validate_every is None else validate_every
         self._seconds, self._last = remembered.seconds, begun
         self._known = recorder is not None and bool(recorder.columns)
@@ -158,8 +107,7 @@ class Monitor:
             self._record(happened, due)
         elif number & (number - 1) == 0:  # seldom recorded: some states must be known, should the run diverge
             self._divergence.measure(happened)
-        how = self._diverges(happened, last)
-        ending = self._ends(happened, last, noted, due) if how is None else None
+        how, ending = self._decided(happened, last, noted, due)
         ended = how is not None or ending is not None
         if ended:
             self._complete(happened, noted)
@@ -173,6 +121,10 @@ class Monitor:
 
     def stop(self, happened: Round, reason: str) -> Ending:
         """End the run with the round that was observed last."""
+        if self._peers is not ALONE:
+            raise InputError(
+                "the callback has ended the run on this rank alone; say so by stop=, on which all ranks agree"
+            )
         new = not self._recorded
         self._complete(happened, self._recorded)
         row = self.history.row()
@@ -240,6 +192,16 @@ class Monitor:
         if self._moved is None or not (often or (came and self._divergence.yardstick.open)):
             return None
         return self._divergence.check(self._moved, happened.participants)
+
+    def _decided(self, happened: Round, last: bool, noted: bool, due: bool) -> tuple[str | None, Ending | None]:
+        """How this round shows that the run has diverged, or what ends the run with it: all who run the loop agree."""
+        how = self._diverges(happened, last)
+        ending = self._ends(happened, last, noted, due) if how is None else None
+        agreed = self._peers.agree(None if how is None and ending is None else (how, ending))
+        if agreed is None:
+            return None, None
+        how, ending = agreed
+        return how, None if ending is None else Ending(*ending)
 
     def _ends(self, happened: Round, last: bool, noted: bool, due: bool) -> Ending | None:
         reason = None

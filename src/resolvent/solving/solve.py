@@ -6,6 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.checkpoint import moved
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.engine import Engine, Joining, peers
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.rounds import Round
@@ -35,6 +36,7 @@ from resolvent.problems.custom import Custom
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
+from resolvent.solving.agreement import described
 from resolvent.solving.description import describe, settings
 from resolvent.solving.evaluating import check_engine, evaluations
 from resolvent.solving.monitor import Monitor, Recorder
@@ -52,7 +54,7 @@ def solve(
     rounds: int = 100,
     anderson: Accelerate | int | None = None,
     participation: Participation | float | None = None,
-    engine: str | Engine = "in_process",
+    engine: str | Engine | Joining = "in_process",
     seed: int = 0,
     start: ArrayLike | Tensor | State | None = None,
     stop: Stop | Callable[[Round], bool] | None = None,
@@ -106,19 +108,27 @@ def solve(
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
     accelerating = _acceleration(anderson, accelerate)
     problem, beside = with_penalty(problem, engine, penalty)
-    known, scheme = _facts(problem, engine, scheme)
-    known = known if beside is None else WithPenalty(known, beside)
     _check_hooks(stop, callback)
+    local = partial(choice.local_operator, scheme, problem)
+    ready: Any = engine
+    if _is_problem(problem):
+        ready, problem = engines.joined(engine, problem, local, scheme.steady)
+    known, scheme = _facts(problem, ready, scheme)
+    known = known if beside is None else WithPenalty(known, beside)
     if explanation is None:
         check(known, scheme, taking_part, rounds, every, average, seed)
         explanation = explain(scheme, known, taking_part, accelerating)
         _warn(explanation)
     measured = evaluations(known, validation, test, metrics, validate_every)
     operator = choice.local_operator(scheme, known)
-    built = engines.build(engine, problem, operator, scheme.steady)
+    built = engines.build(ready, problem, operator, scheme.steady)
     where = delayed(built if beside is None else Penalising(built, beside), taking_part)
     check_engine(where, measured)
     with where:
+        given = {"scheme": scheme, "participation": taking_part, "acceleration": accelerating, "stop": stop}
+        given |= {"penalty": getattr(known, "penalty", None)}
+        plain = {"rounds": rounds, "seed": seed, "every": every, "average": average}
+        peers(where).same(partial(described, given, plain, start))
         state = _begin(where, scheme, taking_part, accelerating, start)
         _verify(problem, scheme, state)
         loop = the_rounds(
@@ -137,6 +147,7 @@ def solve(
         try:
             status, reason = _drive(loop, monitor, scheme.name, rounds, callback, progress)
         except (Exception, SystemExit) as error:
+            peers(where).leave(error)
             done = monitor.history.so_far()
             _attach(error, Run(monitor.state, done, "failed", repr(error), explanation, where, seed))
             raise
@@ -196,7 +207,11 @@ def _drive(
     return "finished", f"{rounds} rounds"  # not reached: the monitor ends the last round
 
 
-def _facts(problem: Problem | None, engine: str | Engine, scheme: Scheme) -> tuple[Any, Scheme]:
+def _is_problem(problem: object) -> bool:
+    return hasattr(problem, "offers")
+
+
+def _facts(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[Any, Scheme]:
     """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
     if engines.is_engine(engine):
         facts = engine.facts
@@ -205,7 +220,7 @@ def _facts(problem: Problem | None, engine: str | Engine, scheme: Scheme) -> tup
                 "problem", f"of type {type(problem).__name__}", "the engine has its own users: None is needed beside it"
             )
         return facts, scheme.computing(facts.operator)
-    if not hasattr(problem, "offers"):
+    if not _is_problem(problem):
         needed = "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
         refuse("problem", f"of type {type(problem).__name__}", needed)
     return problem, scheme

@@ -98,8 +98,9 @@ class Asking:
                 taken.append(self._taken(reply, sent))
             except Refused as reason:
                 user = self._names[sent.user] if sent else f"node {reply.source}"
-                self.refused[user] += 1
-                self.note("refused", user=user, round=sent.question.t + 1 if sent else None, reason=str(reason))
+                kind = "lost" if reply.gone and sent else "refused"
+                self.refused[user] += kind == "refused"
+                self.note(kind, user=user, round=sent.question.t + 1 if sent else None, reason=str(reason))
             if sent is not None and (reply.error is not None or reply.source == sent.node):
                 del self._sent[reply.to]
                 self._replied.add(reply.to)

@@ -118,15 +118,14 @@ class FlowerEngine:
         """Ask those who are not at work, and collect answers until the rule closes the round."""
         taken: dict[int, Taken] = {}
         asked: set[int] = set()
-        tried: dict[int, int] = dict.fromkeys(rows, 0)
+        before = {i: self._asking.refused[self.facts.names[i]] for i in rows}
         models, began = self.evaluation.riding(), time.monotonic()
         while True:
             online = self._asking.online()
-            idle = [i for i in rows if i not in self._asking.busy and i not in taken and tried[i] < ATTEMPTS]
+            spent = {i for i in rows if self._asking.refused[self.facts.names[i]] - before[i] >= ATTEMPTS}
+            idle = [i for i in rows if i not in self._asking.busy and i not in taken and i not in spent]
             if not asked or len(taken) < self._needed(rows, online):
-                new = self._asking.ask({i: self._ask(i, ask, rows[i], models) for i in idle}, online)
-                asked |= new
-                tried |= {i: tried[i] + 1 for i in new}
+                asked |= self._asking.ask({i: self._ask(i, ask, rows[i], models) for i in idle}, online)
             for answer in self._asking.collect():
                 self.evaluation.take(answer)
                 if answer.question.verb == "local":
@@ -136,7 +135,7 @@ class FlowerEngine:
             needed = self._needed(rows, online)
             if self.rule.closed(len(prompt), len(prompt - open_), len(taken), needed, len(open_), seconds):
                 break
-            if seconds >= self.rule.patience or (not open_ and all(n >= ATTEMPTS for n in tried.values())):
+            if seconds >= self.rule.patience or (not open_ and spent == rows.keys()):
                 raise BadAnswer(self._too_few(ask, len(taken), needed, seconds))
             time.sleep(self.rule.poll)
         self._late = (self._late - {i for i in taken if taken[i].question.t == ask.t}) | (asked & open_)

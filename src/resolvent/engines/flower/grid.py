@@ -11,17 +11,23 @@ from resolvent.installed import install
 
 KINDS = {"local": "train", "measure": "evaluate"}
 """Flower's kind of message by verb; all others are queries."""
+GONE = (3, 4, 5, 8)
+"""Flower's errors that say that a message or a node was lost."""
 LIFE = 12 * 3600.0
 """Seconds for which a question is worth answering."""
 
 
 class Reply(NamedTuple):
-    """What came back: the message that it replies to, who sent it, and its records, or what went wrong."""
+    """What came back: the message that it replies to, who sent it, and its records, or what went wrong.
+
+    gone: whether the node is not to be reached, rather than its answer wrong.
+    """
 
     to: str
     source: int
     records: Any
-    error: str | None
+    error: str | None = None
+    gone: bool = False
 
 
 class Online(NamedTuple):
@@ -74,8 +80,8 @@ def _reply(message: Any) -> Reply:
     about = message.metadata
     if message.has_error():
         words = f"{message.error.reason or 'no reason given'} (Flower's error {message.error.code})"
-        return Reply(about.reply_to_message_id, about.src_node_id, None, words)
-    return Reply(about.reply_to_message_id, about.src_node_id, message.content, None)
+        return Reply(about.reply_to_message_id, about.src_node_id, None, words, message.error.code in GONE)
+    return Reply(about.reply_to_message_id, about.src_node_id, message.content)
 
 
 def needed() -> None:

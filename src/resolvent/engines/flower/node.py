@@ -30,6 +30,11 @@ class Node:
         if not hasattr(problem, "offers") or problem.users != 1:
             users = getattr(problem, "users", "no")
             raise InputError(f"a node is one user, but its problem has {users} users: give it this node's data alone")
+        if getattr(problem, "penalty", None) is not None:
+            raise InputError(
+                f"a node's problem has the penalty {problem.penalty}, which belongs to the meeting of all users and not "
+                "to one of them: leave it out, and give rs.solve(None, ..., engine=FlowerEngine(...), penalty=...)"
+            )
         self.problem, self._metrics = problem, metrics
         self._memories = Memories(folder)
         self._bound: dict[str, Any] = {}
@@ -130,7 +135,8 @@ class Node:
         figures: dict[str, float] = {}
         if "inspect" in self.problem.offers:
             own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
-            figures |= self.problem.inspect(w, memory.get(PERSONAL, w), own)
+            found = self.problem.inspect(w, memory.get(PERSONAL, w), own)
+            figures |= {name: value for name, value in found.items() if "spread" not in name}  # of one user: none
         elif "value" in self.problem.offers:
             figures["value"] = float(self.problem.value(w)[0])
         if self._metrics is not None:

@@ -19,6 +19,8 @@ __all__ = ["cross_entropy", "fold", "lower", "maxima", "normalise", "unmax", "un
 
 TILE = 512
 """How many numbers a program takes, at most."""
+TILES = 4
+"""Of windows: so many one after the other, at least."""
 
 
 @triton.jit
@@ -44,27 +46,25 @@ def _lower(
     PW,
     DH,
     DW,
+    SPAN,
     COLUMNS: tl.constexpr,
     RUN: tl.constexpr,
 ):
     row = tl.program_id(0)
-    oh = row % OH
-    rest = row // OH
-    j = rest % KW
-    i = (rest // KW) % KH
-    c = (rest // (KW * KH)) % C
-    u = rest // (KW * KH * C)
-    h = oh * SH + i * DH - PH
+    j = row % KW
+    i = (row // KW) % KH
+    c = (row // (KW * KH)) % C
+    u = row // (KW * KH * C)
     images = (tl.program_id(1) * RUN + tl.arange(0, RUN))[None, :]
-    source = x + u.to(tl.int64) * su + c.to(tl.int64) * sc + h * sh + images
-    target = cols + u.to(tl.int64) * bu + (((c * KH + i) * KW + j) * OH + oh).to(tl.int64) * OW * n + images
-    inside = (h >= 0) & (h < H)
-    for first in range(0, OW, COLUMNS):
-        ow = (first + tl.arange(0, COLUMNS))[:, None]
-        w = ow * SW + j * DW - PW
-        real = (ow < OW) & (images < n)
-        ok = real & inside & (w >= 0) & (w < W)
-        tl.store(target + ow * n, tl.load(source + w * sw, mask=ok, other=0.0), mask=real)
+    source = x + u.to(tl.int64) * su + c.to(tl.int64) * sc + images
+    target = cols + u.to(tl.int64) * bu + ((c * KH + i) * KW + j).to(tl.int64) * OH * OW * n + images
+    for first in range(0, SPAN, COLUMNS):
+        place = (tl.program_id(2) * SPAN + first + tl.arange(0, COLUMNS))[:, None]
+        h = (place // OW) * SH + i * DH - PH
+        w = (place % OW) * SW + j * DW - PW
+        real = (place < OH * OW) & (images < n)
+        ok = real & (h >= 0) & (h < H) & (w >= 0) & (w < W)
+        tl.store(target + place * n, tl.load(source + h * sh + w * sw, mask=ok, other=0.0), mask=real)
 
 
 @triton.jit
@@ -170,8 +170,11 @@ def lower(x: Tensor, cols: Tensor, kernel, counts, stride, padding, dilation) ->
     g, c, height, width, n = x.shape
     sizes = (c, *kernel, *counts, height, width, n)
     (_, runs), how = _launch(1, counts[1], n)
-    grid = (g * c * kernel[0] * kernel[1] * counts[0], runs)  # a program takes a whole row
-    _lower[grid](x, cols, *sizes, *x.stride()[:4], cols.stride(0), *stride, *padding, *dilation, **how)
+    columns = how["COLUMNS"]
+    span = triton.cdiv(max(counts[1], TILES * columns), columns) * columns
+    grid = (g * c * kernel[0] * kernel[1], runs, triton.cdiv(counts[0] * counts[1], span))
+    where = (*x.stride()[:4], cols.stride(0), *stride, *padding, *dilation, span)
+    _lower[grid](x, cols, *sizes, *where, **how)
 
 
 def fold(cols: Tensor, x: Tensor, kernel, counts, stride, padding, dilation) -> None:

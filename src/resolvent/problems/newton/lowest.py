@@ -61,10 +61,8 @@ def lowest(problem: Pooled) -> Minimum:
             precondition, since = problem.preconditioner(w), size * 1e-3
         h = _step(problem, w, g, precondition)
         new, there = _along(problem, w, h, g)
-        if not float(there.norm()) < size and not float((there * h).sum()) > 0:
-            break
-        if torch.equal(new, w):
-            break
+        if not float(there.norm()) < size and not _value(problem, new) < _value(problem, w):
+            break  # round-off
         w, g = new, there
     value, size = _value(problem, w), float(g.norm()) + float(problem.weights @ problem.rounding(w))
     if problem.excess(w[0], size) <= SURE * abs(value):

@@ -1,0 +1,56 @@
+"""Users on several ranks of torch.distributed, without a server: every rank runs the loop on its own users' rows."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from resolvent.engines import joining
+from resolvent.engines.joining import RankFacts
+from resolvent.engines.process_group import TIMEOUT, join
+from resolvent.engines.rank import RankEngine
+from resolvent.errors import InputError, RankLost, refuse
+from resolvent.problems.problem import select
+
+
+class AllReduce:
+    """Where the users of `solve` live on several ranks, started by torchrun: `engine=rs.AllReduce()`.
+
+    Every rank passes the problem of its own users only. Users are numbered rank after rank, and their weights are
+    compared across ranks: equal unless given. weights: "rows" (every row counts the same), "users" (every user's mean
+    does), or one number for each user here, on a scale that all ranks share. whole: every rank passes the same problem
+    of all users, of which it retains its share; weights are then the problem's own.
+    """
+
+    def __init__(self, weights: Any = None, whole: bool = False, timeout: float = TIMEOUT) -> None:
+        if whole and weights is not None:
+            refuse("weights", repr(weights), "a whole problem has its own: leave it out")
+        if not timeout > 0:
+            refuse("timeout", timeout, "a number of seconds > 0 is needed")
+        self.weights, self.whole, self.timeout = weights, whole, timeout
+
+    def join(self, problem: Any, operator: Any, steady: bool = True) -> RankEngine:
+        """This rank's engine, once all ranks are there and fit together."""
+        group = join(self.timeout)
+        try:
+            if not self.whole:
+                facts = joining.joined_facts(problem, operator, self.weights, group)
+                return RankEngine(_weighing(problem, facts), facts, group, steady)
+            names = joining.split(problem.users, group)
+            facts = joining.whole_facts(problem, operator, names, group)
+            own = getattr(problem, "part", problem.take)(names.to(facts.device))
+            return RankEngine(_weighing(own, facts), facts, group, steady, None if group.rank else problem, True)
+        except (InputError, RankLost):  # found wrong on every rank alike
+            raise
+        except BaseException as error:
+            group.leave(f"{type(error).__name__}: {error}")
+            raise
+
+
+def _weighing(problem: Any, facts: RankFacts) -> Any:
+    """A network whose users' weights, relative to each other, and start are those of the whole federation."""
+    if "training" not in problem.offers:
+        return problem
+    part = copy.copy(problem)
+    part.weights, part.start = select(facts.weights, facts.names.to(facts.device)), facts.start
+    return part

@@ -1,0 +1,141 @@
+"""The processes of a run, as torchrun started them: sums over all of them, and what happens when one of them leaves.
+
+Every rank calls the same operations in the same order, and every rank gets the same bits. A rank that must leave alone
+says why in the rendezvous store and closes its connections, so that no other rank waits for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from resolvent.errors import InputError, RankLost
+
+TIMEOUT = 1800.0
+"""Seconds after which a rank that is not heard of counts as lost. One that dies is noticed at once."""
+LEFT = "resolvent/left"
+"""The key under which a rank that leaves says why."""
+
+
+def started() -> bool:
+    """Whether this process is one of several that torchrun, or a script, started."""
+    return dist.is_available() and (dist.is_initialized() or {"RANK", "WORLD_SIZE"} <= os.environ.keys())
+
+
+def join(timeout: float = TIMEOUT) -> Group:
+    """The group of all ranks: the one that the script has opened already, else the one that torchrun describes."""
+    if not dist.is_available():
+        raise InputError("engine is all_reduce, but this build of PyTorch has no torch.distributed; take another build")
+    if not dist.is_initialized():
+        if not started():
+            raise InputError(
+                "engine is all_reduce, but this process is no rank of a group (RANK and WORLD_SIZE are not set); "
+                "start it with `torchrun --nproc-per-node 2 -m resolvent run ...`, or a script with "
+                "`torchrun --nproc-per-node 2 script.py`"
+            )
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        atexit.register(_close)
+    elif "cpu" not in str(dist.get_backend_config()):
+        raise InputError(
+            f"the process group has the backend {dist.get_backend()} alone, but ranks also exchange numbers that are "
+            'on no GPU; open it with init_process_group("cpu:gloo,cuda:nccl")'
+        )
+    return Group()
+
+
+def _close() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+class Group:
+    """Operations among all ranks. `moved` counts the bytes that this rank has put into them and got out of them."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.moved = [0, 0]
+        self._lost: str | None = None
+        self._store: Any = getattr(dist.distributed_c10d, "_get_default_store", lambda: None)()
+
+    # --- sums ------------------------------------------------------------------------------------------------------
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all ranks. The order of additions depends on the number of ranks alone."""
+        return self._reduced(values, dist.ReduceOp.SUM)
+
+    def most(self, values: Tensor) -> Tensor:
+        """The largest value of any rank, one by one."""
+        return self._reduced(values, dist.ReduceOp.MAX)
+
+    def _reduced(self, values: Tensor, how: Any) -> Tensor:
+        total = values.detach().contiguous().clone()
+        self._do(lambda: dist.all_reduce(total, op=how), total, total)
+        return total
+
+    def spread(self, values: Tensor, source: int = 0) -> Tensor:
+        """What one rank has, on all of them; the others bring a tensor of the same shape."""
+        given = values.detach().contiguous().clone()
+        self._do(lambda: dist.broadcast(given, source), given if self.rank == source else None, given)
+        return given
+
+    def words(self, own: Any) -> list[Any]:
+        """What every rank says, in the order of ranks: anything that JSON can write. Nothing is unpickled."""
+        said = torch.tensor(list(json.dumps(own).encode()), dtype=torch.uint8)
+        lengths = self.sum(torch.tensor([len(said) * (rank == self.rank) for rank in range(self.size)])).tolist()
+        padded = torch.zeros(max(lengths), dtype=torch.uint8)
+        padded[: len(said)] = said
+        rows = [torch.empty_like(padded) for _ in range(self.size)]
+        self._do(lambda: dist.all_gather(rows, padded), padded, torch.stack(rows))
+        return [json.loads(bytes(row[:n].tolist())) for row, n in zip(rows, lengths, strict=True)]
+
+    def _do(self, operation: Callable[[], Any], sent: Tensor | None, received: Tensor) -> None:
+        if self._lost is not None:
+            raise RankLost(self._lost)
+        try:
+            operation()
+        except RuntimeError as error:  # a connection was closed, or nothing was heard for too long
+            self._fail(error)
+        self.moved[0] += 0 if sent is None else sent.nbytes
+        self.moved[1] += received.nbytes
+
+    # --- leaving ---------------------------------------------------------------------------------------------------
+
+    def leave(self, words: str) -> None:
+        """Leave the run alone: the others are told why, and none of them waits."""
+        if self._lost is not None:
+            return
+        self._lost = f"rank {self.rank} has left the run: {words}"
+        with suppress(Exception):  # whoever holds the store may have gone before
+            self._store.set(LEFT, json.dumps([self.rank, words]))
+        _close()
+
+    def _fail(self, error: RuntimeError) -> NoReturn:
+        """Say which rank is gone, and why, as far as it has said so."""
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        self._lost = f"another rank is gone, or cannot be reached any more ({first})"
+        with suppress(Exception):
+            if self._store.check([LEFT]):
+                rank, words = json.loads(self._store.get(LEFT))
+                self._lost = f"rank {rank} has left the run: {words}"
+        raise RankLost(self._lost) from error
+
+
+def same(group: Group, facts: dict[str, Any], needed: str) -> None:
+    """Refuse, on every rank alike, facts that differ between ranks; the first one that does is named."""
+    said: Sequence[dict[str, Any]] = group.words(facts)
+    for name, value in said[0].items():
+        for rank, other in enumerate(said):
+            if other.get(name) != value:
+                raise InputError(f"{name} is {other.get(name)} on rank {rank} and {value} on rank 0, but {needed}")
