@@ -290,6 +290,7 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "partition beside a column": (hospitals, {"partition": "iid"}, "partition is 'iid'.*'hospital'"),
     "users that are rows": (lambda: changed(hospital=np.arange(N)), {}, "120 users in 120 rows"),
     "the intercept's name": (lambda: changed(**{"(intercept)": 1.0}), {}, "rename it"),
+    "a category's name": (lambda: changed(**{"ward=surgery": 1.0}), {}, "both make a feature 'ward=surgery'"),
     "a category of held-out users alone": (
         lambda: changed(ward=np.where(hospitals().hospital == "a", "attic", "x")),
         {"test_users": ["a"]},

@@ -195,6 +195,14 @@ def test_derivatives_are_those_of_autograd(make: Any, sparse: bool) -> None:
     torch.testing.assert_close((H @ h.unsqueeze(2)).squeeze(2), turned, rtol=1e-4, atol=1e-8)
 
 
+def test_softmax_of_a_single_feature_has_a_hessian() -> None:
+    a, w = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64), torch.tensor([0.3, -0.1, 0.2], dtype=torch.float64)
+    problem = rs.Softmax([a.unsqueeze(1)], [np.array([0, 1, 2])], reg=0.0)
+    p = torch.softmax(a.unsqueeze(1) * w, 1)
+    expected = torch.diag(a**2 @ p) - p.T @ (p * (a**2).unsqueeze(1))
+    torch.testing.assert_close(problem.hessian(w)[0], expected)
+
+
 @kinds
 def test_sparse_rows_have_the_same_bits_alone_and_in_company(sparse: bool) -> None:
     problem, _ = logistic(Data(5, sparse), True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -145,6 +146,9 @@ def from_frame(
     preparation = Preparation(tuple(seen), meant, None, tuple(drop), user)
     if not preparation.features:
         refuse("frame", "without a feature that varies", "columns of numbers, or of two categories or more, are needed")
+    twice = [name for name, many in Counter(preparation.features).items() if many > 1]
+    if twice:
+        refuse("frame", f"of two columns that both make a feature {twice[0]!r}", "one of them needs another name")
     fits(found.rows, len(preparation.features), "the frame")
     x = preparation.matrix(columns)
     if standardise:

@@ -161,8 +161,8 @@ class Softmax:
         H = A.new_empty((many, A.shape[1], many, A.shape[1]))
         for k in range(many):
             for j in range(k + 1):
-                H[k, :, j] = (A * (p[k] * (float(k == j) - p[j])).unsqueeze(1)).T @ A
-                H[j, :, k] = H[k, :, j].T
+                block = (A * (p[k] * (float(k == j) - p[j])).unsqueeze(1)).T @ A
+                H[k, :, j], H[j, :, k] = block, block.T
         order = self._vectors(torch.arange(self.dim, device=w.device).reshape(1, many, -1))[0]
         H = H.reshape(self.dim, self.dim)[order][:, order].contiguous()
         H.diagonal().add_(self._ridge[i])
