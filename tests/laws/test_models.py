@@ -470,3 +470,10 @@ def test_scores_are_those_of_scikit_learn() -> None:
     assert predictor.score(joined(line), data.X, pooled(data.numbers)) == pytest.approx(
         line.score(data.X, pooled(data.numbers)), rel=1e-12
     )
+
+
+def test_rows_whose_squares_overflow_are_refused() -> None:
+    A = [np.full((4, 2), 1e200), np.ones((3, 2))]
+    problem = rs.Logistic(A, [np.ones(4), -np.ones(3)])
+    with pytest.raises(rs.InputError, match="squares overflow"):
+        rs.solve(problem, "fedpi", rounds=3)

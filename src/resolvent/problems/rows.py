@@ -76,6 +76,8 @@ class Bucket:
     def largest(self) -> Tensor:
         """The squares of the users' largest singular values, (g,)."""
         gram = self.A.mT @ self.A if self.A.shape[1] >= self.A.shape[2] else self.A @ self.A.mT
+        if not bool(torch.isfinite(gram).all()):
+            refuse("A", "so large that squares overflow", "rescale it, or standardise its columns")
         most: Tensor = torch.linalg.eigvalsh(gram)[:, -1]
         return most
 
