@@ -125,7 +125,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "federation": [
         {"project"},
-        {"keys", "processes", "bundle", "template"},
+        {"keys", "processes", "guard", "bundle", "template"},
         {"control"},
         {"deployment"},
         {"nodes", "worker", "recording"},

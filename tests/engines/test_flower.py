@@ -24,6 +24,7 @@ from resolvent.engines.flower.node import Node
 from resolvent.engines.flower.rule import Rule
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration import checkpoint
+from resolvent.local.choice import local_operator
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
@@ -321,6 +322,28 @@ def test_metrics_come_from_nodes_as_numbers() -> None:
     run = rs.solve(None, rs.fedpi(ETA), rounds=4, engine=engine)
     mean = float(whole.weights @ torch.arange(3, dtype=torch.float64))
     assert run.history["test_error"].iloc[-1] == pytest.approx(float(run.model.sum()) + mean)
+
+
+@pytest.mark.parametrize(("scheme", "vectors"), [(rs.fedavg(ETA), 1), (rs.fedpi(ETA), 2)])
+def test_a_model_to_evaluate_that_is_u_itself_is_sent_once(scheme: rs.Scheme, vectors: int) -> None:
+    """FedAvg's next u is its model; FedPi's is not."""
+    grid = FakeGrid(nodes_of(problem()))
+    engine = engine_over(problem(), local_operator(scheme, problem()), grid=grid, ride=True)
+    sent: list[int] = []
+    reported: list[list[float] | None] = []
+    answer = Node.handle
+
+    def watched(self: Node, packet: Any) -> Any:
+        told = answer(self, packet)
+        sent.append(sum(array.shape[0] for array in packet.arrays.values()))
+        reported.append(told.header["values"])
+        return told
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "handle", watched)
+        rs.solve(None, scheme, rounds=4, engine=engine, callback=lambda r: engine.measure(r.state.w) and None)
+    assert sent[-3:] == [vectors] * 3
+    assert all(values is not None and len(values) == 1 for values in reported[-3:])
 
 
 def test_code_does_not_cross() -> None:

@@ -27,6 +27,7 @@ from resolvent.federation import processes, worker
 CHILD = (
     "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], {more}); "
 )
+LEADER = CHILD.format(more="stdout=2") + "print('up', flush=True); time.sleep(60)"
 STUBBORN = (
     CHILD.format(more="stdout=2")
     + "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
@@ -56,18 +57,19 @@ def test_a_process_and_its_children_are_ended(tmp_path: Path, monkeypatch: pytes
     processes.stop(made)  # again: nothing happens
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent was killed")
-def test_processes_of_a_killed_parent_end_as_well(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_of_a_killed_parent_end_as_well(tmp_path: Path, number: signal.Signals) -> None:
+    """Also what they have started in turn, which Linux's signal to the children of a killed process does not reach."""
     code = (
         "import os, sys, time; from pathlib import Path; from resolvent.federation import processes; "
-        f"p = processes.start('x', [sys.executable, '-c', 'import time; time.sleep(60)'], Path({str(log)!r}), "
+        f"p = processes.start('x', [sys.executable, '-c', {LEADER!r}], Path({str(tmp_path / 'log')!r}), "
         "dict(os.environ)); print(p.popen.pid, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    parent.kill()
+    eventually(lambda: "up" in (tmp_path / "log").read_text())
+    parent.send_signal(number)
     parent.wait()
     parent.stdout.close()
     eventually(lambda: not processes.group_alive(child))

@@ -16,9 +16,10 @@ from resolvent.federation.control import HERE, address
 from resolvent.federation.processes import Process, free_port, listening, program, start, stop
 from resolvent.federation.project import Project, Server
 
-POLL = "0.05"
-"""Seconds between two looks of Flower's superexec for a task; its default is 1."""
+POLL = "0.2"
+"""Seconds between two looks of a node's superexec for a task, instead of 1; the server's has one task per run."""
 PATIENCE = 60.0
+SERVER = "server"
 
 
 def environment(project: Project, role: str) -> dict[str, str]:
@@ -26,12 +27,12 @@ def environment(project: Project, role: str) -> dict[str, str]:
     home = project.state / "flwr" / role
     home.mkdir(parents=True, exist_ok=True)
     beside = str(Path(sys.executable).parent)
-    return os.environ | {
+    polls = {} if role == SERVER else {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL}
+    return (polls | os.environ) | {
         "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}",
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", POLL),
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -58,7 +59,7 @@ def superlink(project: Project, server: Server) -> Process:
         *("--database", str(project.state / "superlink.db")),
         *("--host", listen, "--port", str(server.port)),
     ]
-    made = start("superlink", command, project.state / "superlink.log", environment(project, "server"))
+    made = start("superlink", command, project.state / "superlink.log", environment(project, SERVER))
     await_(made, lambda: listening(reach, server.port), f"listen at {reach}:{server.port}")
     return made
 
@@ -71,7 +72,7 @@ def superexec(project: Project, server: Server) -> Process:
         *("--root-certificates", str(project.keys / keys.CA)),
         *("--superexec-auth-secret-file", str(project.keys / keys.SECRET)),
     ]
-    return start("superexec", command, project.state / "superexec.log", environment(project, "server"))
+    return start("superexec", command, project.state / "superexec.log", environment(project, SERVER))
 
 
 # --- a node ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import json
@@ -23,6 +24,8 @@ GRACE = 6.0
 """Seconds that a process has to end by itself."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+_guard: tuple[int, subprocess.Popen[bytes]] | None = None
+"""The process that ends all others once this one is gone, with the number of the process that it was started by."""
 
 
 @dataclass
@@ -74,7 +77,33 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
             start_new_session=True,
             preexec_fn=with_parent,
         )
+    _tell_guard(f"+{popen.pid}")
     return Process(name, popen, log)
+
+
+def _tell_guard(words: str) -> None:
+    """Tell a process that outlives this one what to end then: Linux's signal reaches only what was started directly."""
+    global _guard
+    if _guard is None or _guard[0] != os.getpid():
+        command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(GRACE)]
+        nowhere = subprocess.DEVNULL
+        guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
+        _guard = (os.getpid(), guard)
+        atexit.register(_dismiss, *_guard)
+    line = _guard[1].stdin
+    assert line is not None
+    with contextlib.suppress(BrokenPipeError):
+        line.write(f"{words}\n".encode())
+        line.flush()
+
+
+def _dismiss(owner: int, guard: subprocess.Popen[bytes]) -> None:
+    """This process ends: so does its guard, once nothing is left."""
+    if owner == os.getpid() and guard.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            guard.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            guard.wait(3 * GRACE)
 
 
 def stop(*given: Process | None) -> None:
@@ -91,6 +120,8 @@ def stop(*given: Process | None) -> None:
     for process in begun:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.popen.wait(GRACE)
+        if not process.left:
+            _tell_guard(f"-{process.popen.pid}")
 
 
 def group_alive(group: int) -> bool:

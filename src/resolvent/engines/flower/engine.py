@@ -6,6 +6,7 @@ its pair (u_i, p_i), and a late answer is taken in the round in which it comes, 
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from typing import Any, Self
@@ -29,6 +30,8 @@ AFTER, ERROR = "flower.after", "flower.error"
 """Entries of the memory: the round of each user's last answer that was taken, and the bound on its error."""
 ATTEMPTS = 3
 """How often a user whose answers are refused is asked in one round."""
+ROLL_CALL = 5
+"""Looks for answers between two looks at who is online, each of which is work for the superlink."""
 
 
 class FlowerEngine:
@@ -120,8 +123,9 @@ class FlowerEngine:
         asked: set[int] = set()
         before = {i: self._asking.refused[self.facts.names[i]] for i in rows}
         models, began = self.evaluation.riding(), time.monotonic()
-        while True:
-            online = self._asking.online()
+        for look in itertools.count():
+            if look % ROLL_CALL == 0:
+                online = self._asking.online()
             spent = {i for i in rows if self._asking.refused[self.facts.names[i]] - before[i] >= ATTEMPTS}
             idle = [i for i in rows if i not in self._asking.busy and i not in taken and i not in spent]
             if not asked or len(taken) < self._needed(rows, online):

@@ -18,6 +18,7 @@ from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, Ne
 VERBS = ("describe", "start", "local", "measure", "curvature")
 OPERATORS = {kind.__name__: kind for kind in (ExactProx, NewtonProx, GradientProx, GradientSteps)}
 TYPES = {"float64": torch.float64, "float32": torch.float32}
+MODELS_ARE_U = "models_are_u"
 NOTHING_YET = -1
 """The round of a user's last answer, where there is none."""
 
@@ -49,7 +50,7 @@ def operator_of(told: Any) -> Any:
 class Question:
     """What a node is asked. `after`: the round of its last answer that was taken, whose memory it goes on from.
 
-    models: rows of models to evaluate, beside whatever else is asked.
+    models: rows of models to evaluate, beside whatever else is asked. Where they are u, as with FedAvg, u is sent once.
     """
 
     verb: str
@@ -66,6 +67,8 @@ class Question:
 
     def packet(self) -> Packet:
         told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("u", "models")}
+        if self.u is not None and self.models is not None and torch.equal(self.u, self.models):
+            return Packet(told | {MODELS_ARE_U: True}, _arrays(u=self.u))
         return Packet(told, _arrays(u=self.u, models=self.models))
 
     @classmethod
@@ -73,7 +76,10 @@ class Question:
         """The question in a packet; a node asks for no more than that it can be read."""
         try:
             told: dict[str, Any] = {name: _tensor(array) for name, array in packet.arrays.items()}
-            made = cls(**packet.header, **told)
+            header = dict(packet.header)
+            if header.pop(MODELS_ARE_U, False):
+                told["models"] = told.get("u")
+            made = cls(**header, **told)
         except TypeError as error:
             raise Malformed(f"this is no question ({error}); is the server of another version?") from None
         if made.verb not in VERBS:
