@@ -313,6 +313,7 @@ WEIGHT = torch.tensor([1.0, 10.0, 0.1], dtype=DOUBLE)
 )
 @pytest.mark.parametrize("make", [net, normed])
 @pytest.mark.parametrize("kind", [Rows, Flow])
+@pytest.mark.filterwarnings("ignore:loss is a sum over rows")
 def test_streamed_users_are_what_resident_ones_are(loss: Any, make: Any, kind: Any) -> None:
     users = [(x, y.sort().values) for x, y in people(17, 11)]
     test = [(x, y.sort().values) for x, y in people(9, 14, seed=3)]
