@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -192,7 +193,11 @@ def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x.numpy())
     arguments = [run.save(tmp_path / "a"), network.save(tmp_path / "b"), tmp_path / "frame.pickle", tmp_path / "x.npy"]
     said = subprocess.run(
-        [sys.executable, "-c", FRESH, *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", FRESH, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert said.returncode == 0, said.stderr
     labels, classes = said.stdout.splitlines()
