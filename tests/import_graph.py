@@ -46,7 +46,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"checkpoint"},
     ],
     "problems": [
-        {"problem", "products", "room"},
+        {"problem", "products", "room", "labels"},
         {"inputs", "newton", "constraint", "sparse_rows"},
         {"rows", "sets", "simplex", "callables", "pinball"},
         {"penalised", "penalty_words", "linear_sets", "over_rows"},
@@ -71,7 +71,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "problems.linear": [{"loss", "predictor", "products", "careful"}, {"gap"}, {"model"}],
     "problems.softmax": [{"labels", "loss"}, {"gap", "pooled"}, {"model"}],
     "problems.newton": [
-        {"inverses", "safeguard", "objective"},
+        {"inverses", "safeguard", "objective", "krylov"},
         {"equation", "factor"},
         {"certificate", "prox", "conjugate"},
         {"matrix_free"},
