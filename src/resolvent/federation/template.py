@@ -31,6 +31,12 @@ eta = 1.0
 
 [run]
 rounds = 30
+
+# [anderson]           # for convex problems: fewer rounds
+# memory = 3
+
+# [stop]
+# certificates = 1e-6  # before the last round, once these are as small
 """
 
 USER = '''\
