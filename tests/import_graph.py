@@ -49,7 +49,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"problem", "products", "room"},
         {"inputs", "newton", "constraint", "sparse_rows"},
         {"rows", "sets", "simplex", "callables", "pinball"},
-        {"penalised", "penalty_words", "linear_sets"},
+        {"penalised", "penalty_words", "linear_sets", "over_rows"},
         {"quadratic", "linear"},
         {"sparse_least_squares"},
         {
@@ -107,7 +107,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"trace", "program", "arrange"},
         {"method"},
     ],
-    "sklearn": [{"users"}, {"fitting"}, {"logistic", "linear", "poisson"}],
+    "sklearn": [{"users"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
         {"facts", "delayed", "penalty", "process_group", "interrupts", "figures"},
@@ -139,7 +139,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"evaluating", "patience", "predicting", "recording"},
         {"run"},
         {"history"},
-        {"monitor"},
+        {"monitor", "checking", "beginning"},
         {"solve"},
         {"seeds"},
     ],

@@ -22,7 +22,7 @@ from resolvent.cli.running import CODES, RUNS, Form, Out, ProblemName, Quiet
 from resolvent.config import Config
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.build import algorithm as algorithm_of
-from resolvent.experiment.conduct import Outcome
+from resolvent.experiment.driving import Outcome
 from resolvent.experiment.tasks import Task, task
 from resolvent.iteration.table import TABLE
 

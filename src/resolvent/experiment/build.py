@@ -20,7 +20,7 @@ from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Pa
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.table import TABLE, named
 from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
-from resolvent.solving.solve import check
+from resolvent.solving.checking import check
 from resolvent.solving.stopping import Stop
 from resolvent.theory.explain import Explanation, explain
 

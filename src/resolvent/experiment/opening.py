@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from resolvent import config as configs
 from resolvent import engines
 from resolvent.errors import InputError, StorageError, refuse, whole
-from resolvent.experiment import conduct
+from resolvent.experiment import admission, conduct
 from resolvent.experiment.build import build
 from resolvent.iteration import checkpoint
 from resolvent.iteration.engine import Engine
@@ -18,7 +18,7 @@ from resolvent.runs import Folder, damaged
 from resolvent.runs.recorder import monitored
 from resolvent.runs.saving import PERSONAL
 from resolvent.solving.description import Description
-from resolvent.solving.monitor import MonitorState
+from resolvent.solving.recording import Entry, MonitorState
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 
@@ -67,7 +67,7 @@ def users(path: Path) -> Engine | None:
     folder = Folder(path)
     if not (path / "about.json").is_file() or folder.about.get("made") == "python":
         return None
-    conduct.consent(folder, trusted=False)
+    admission.consent(folder, trusted=False)
     made = build(configs.read(folder.config))
     operator = choice.local_operator(made.scheme, made.task.problem)
     return engines.build(made.config.run.engine, made.task.problem, operator, made.scheme.steady)
@@ -113,7 +113,7 @@ class _Continued:
         self.remembered, self.best, self.kept = MonitorState(waited=waited), None, run.best
         self.columns = tuple(map(str, run.history))
 
-    def __call__(self, *happened: Any) -> None:
+    def __call__(self, entry: Entry) -> None:
         pass
 
     give_up = __call__

@@ -16,7 +16,7 @@ from resolvent.runs.checkpoints import KEPT, Checkpoint
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import FIXED
 from resolvent.runs.metrics import Metrics
-from resolvent.solving.monitor import MonitorState
+from resolvent.solving.recording import MonitorState
 
 PERSONAL = "personal"
 """The entry of a saved run's checkpoint that has the personal models of users who share one vector."""
