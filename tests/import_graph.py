@@ -124,6 +124,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"engine"},
     ],
     "federation": [
+        {"settings"},
         {"project"},
         {"keys", "processes", "guard", "bundle", "template"},
         {"control"},
