@@ -198,12 +198,13 @@ function losses(told) {
   const place = $("losses");
   if (!told.losses.length) { place.textContent = told.words; return; }
   const most = Math.max(...told.losses.filter((v) => v !== null), 0);
-  place.replaceChildren(h("div", { className: "bars" }, told.losses.slice(0, 200).map((value, i) => {
+  const named = told.names.some((name) => name.length > 4);
+  place.replaceChildren(h("div", { className: named ? "bars named" : "bars" }, told.losses.slice(0, 200).map((value, i) => {
     const part = h("i");
     part.style.width = `${most > 0 ? (100 * Math.max(value ?? 0, 0)) / most : 0}%`;
     part.style.background = shade(row.colour);
-    return h("div", {}, h("span", {}, String(i)), h("span", { className: "track" }, part), h("span", { className: "number" }, number(value, 4)));
-  })), h("div", { className: "key" }, h("span", {}, `f_i at the model of round ${told.round}`)));
+    return h("div", {}, h("span", { title: told.names[i] }, told.names[i]), h("span", { className: "track" }, part), h("span", { className: "number" }, number(value, 4)));
+  })), h("div", { className: "key" }, h("span", {}, `${told.what} at the model of round ${told.round}`)));
 }
 
 onTheme(() => { if (presence) picture(); });
