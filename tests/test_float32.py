@@ -33,3 +33,15 @@ def test_single_precision_follows_double(problem: str, scheme: str, more: dict[s
     ]
     assert models[0].dtype == torch.float32
     torch.testing.assert_close(models[0].double(), models[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("penalty", [rs.Box(-1, -0.7), rs.Simplex(1.2), rs.Ball([0.9] * 8, 0.7)], ids=str)
+def test_a_constraint_that_single_precision_meets_is_met(penalty: Any) -> None:
+    """0.1 in float32 is not 0.1: the value of a model on the boundary of a set is finite all the same."""
+    runs = [
+        rs.solve(rs.LeastSquares(A.astype(kind), B.astype(kind), penalty=penalty), rs.fedavg(0.01), rounds=30)
+        for kind in (np.float32, np.float64)
+    ]
+    assert [run.status for run in runs] == ["finished", "finished"]
+    values, exact = (run.history["value"].to_numpy() for run in runs)
+    np.testing.assert_allclose(values, exact, rtol=1e-5)

@@ -154,10 +154,13 @@ class Penalised:
     def gap(self, W: Tensor) -> Tensor | None:
         """F(w) - F* for each row of W, in float64: near the minimiser a sum of terms of which none is negative."""
         star = self.least.value
-        return None if star is None else torch.stack([self._gap(w, star) for w in W.double()])
+        return None if star is None else torch.stack([self._gap(w, star) for w in W])
 
-    def _gap(self, w: Tensor, star: float) -> Tensor:
+    def _gap(self, given: Tensor, star: float) -> Tensor:
+        w = given.double()
         g = self.penalty.value(w)
+        if not bool(torch.isfinite(g)):
+            g = self.penalty.value(given).double()  # a point in float32 lies in a set as nearly as float32 can tell
         if not bool(torch.isfinite(g)):
             return g
         plain, size = self.value(w) + g - star, abs(star)

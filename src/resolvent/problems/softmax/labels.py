@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ def _per_user(y: Any) -> Sequence[Any]:
 
 def _labels(given: Any, user: int | None) -> Labels:
     name = "classes" if user is None else f"y[{user}]"
+    if not isinstance(given, Iterable):
+        refuse(name, repr(given), f"a vector of labels is needed{', such as range(3)' if user is None else ''}")
     each: Labels = label_array(given.cpu().numpy() if isinstance(given, Tensor) else given)
     if each.dtype == object:  # text in frames
         each = label_array(each.tolist())
