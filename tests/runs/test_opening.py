@@ -242,6 +242,30 @@ def test_a_run_that_stops_by_a_metric_goes_on_waiting(tmp_path: Path) -> None:
     assert more.best.model.equal(whole.best.model)
 
 
+@pytest.mark.parametrize("patience", [None, 3])
+def test_metrics_of_the_last_round_of_a_first_part_do_not_count_in_a_longer_run(
+    tmp_path: Path, patience: int | None
+) -> None:
+    """They were computed only because the run ended there: the row, the best model and the wait are as if not."""
+    draw = np.random.default_rng(1)
+    problem, scheme = rs.make_logistic(users=4, dim=3, rows=9), rs.fedpi(0.3)
+    options: Any = {"test": rs.HeldOut(draw.normal(size=(40, 3)), np.sign(draw.normal(size=40))), "every": 2}
+    options |= {"validate_every": 3, "metrics": ["log_loss"], "seed": 1, "participation": 0.5}
+    options["stop"] = None if patience is None else rs.Stop(metric="test_log_loss", patience=patience)
+    whole = rs.solve(problem, scheme, rounds=30, **options)
+    columns = [name for name in whole.history if name != "seconds"]
+    for rounds in range(1, whole.state.round):
+        run = rs.solve(problem, scheme, rounds=rounds, **options)
+        if run.status == "stopped":  # by its last evaluation
+            continue
+        back = rs.open(run.save(tmp_path / str(rounds)))
+        for more in (run.resume(rounds=30), back.resume(problem, scheme, rounds=30, **options)):
+            assert more.history[columns].equals(whole.history[columns])
+            assert (more.status, more.reason) == (whole.status, whole.reason)
+            assert more.model.equal(whole.model)
+            assert patience is None or more.best.model.equal(whole.best.model)
+
+
 # --- damage and malice -----------------------------------------------------------------------------------------------
 
 

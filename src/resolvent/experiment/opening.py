@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,15 @@ from resolvent.runs import users as user_rows
 from resolvent.runs.recorder import monitored
 from resolvent.runs.saving import PERSONAL
 from resolvent.solving.description import Description
-from resolvent.solving.recording import Entry, MonitorState
+from resolvent.solving.recording import Continued, MonitorState
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 
 if TYPE_CHECKING:
     import pandas as pd
 
+HELD_OUT = ("validation_", "test_")
+"""How the names of columns begin that are measured on held-out data."""
 COUNTS = ("round", "participants", "bytes_up", "bytes_down")
 
 
@@ -76,6 +79,8 @@ def users(path: Path) -> Engine | None:
 
 def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any]) -> Run:
     """Go on with a run until so many rounds are done in all."""
+    import pandas as pd
+
     whole(rounds, "rounds")
     stored = None if run.folder is None else Folder(run.folder)
     if stored is not None and (run.folder / "about.json").is_file() and stored.about.get("made") != "python":  # type: ignore[operator]
@@ -99,34 +104,30 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
     problem = given.pop("problem", None) if problem is None else problem
     scheme = given.pop("scheme", None) if scheme is None else scheme
     given.pop("problem", None), given.pop("scheme", None)
-    if getattr(given.get("stop"), "metric", None) is not None:
-        given["recorder"] = _Continued(run)
+    before, given["recorder"] = _first_part(run, given.get("every", 1), given.get("validate_every"))
     made = solve(problem, scheme, rounds=left, start=run.state, **given)
-    made.history = _joined(run.history, made.history, made.state.round, given.get("every", 1))
+    made.history = pd.concat([before, made.history], ignore_index=True)
     return made
 
 
-class _Continued:
-    """What a run that stops by a metric remembers of its first part. It stores nothing."""
+def _first_part(run: Run, every: int, validate_every: int | None) -> tuple[pd.DataFrame, Continued]:
+    """The rows of a run and what it remembers as they would be, had it not ended there.
 
-    def __init__(self, run: Run) -> None:
-        waited = run._remembered.waited if run._remembered else 0
-        self.remembered, self.best, self.kept = MonitorState(waited=waited), None, run.best
-        self.columns = tuple(map(str, run.history))
-
-    def __call__(self, entry: Entry) -> None:
-        pass
-
-    give_up = __call__
-
-
-def _joined(before: pd.DataFrame, after: pd.DataFrame, rounds: int, every: int) -> pd.DataFrame:
-    """Two parts of a history; a row that the first one has only because it ended there is left out."""
-    import pandas as pd
-
-    shown = before[(before["round"] % every == 0) | (before["round"] == rounds)]
-    spent = float(before["seconds"].iloc[-1]) if len(before) else 0.0
-    return pd.concat([shown, after.assign(seconds=after["seconds"] + spent)], ignore_index=True)
+    Its last row may be there, or have metrics, only because it was the last. A longer run would not have counted it.
+    """
+    often = every if validate_every is None else validate_every
+    number, rows = run.history["round"], run.history
+    rows = rows[(number % every == 0) | (number % often == 0)].reset_index(drop=True)
+    looked_at = (rows["round"] % often == 0) | (rows.index == 0)
+    metrics = [name for name in map(str, rows) if name.startswith(HELD_OUT)]
+    rows[metrics] = rows[metrics].where(looked_at, math.nan)
+    waited, best = run._remembered.waited if run._remembered else 0, run.best
+    counted = len(rows) and rows["round"].iloc[-1] == run.state.round and looked_at.iloc[-1]
+    if run.status == "finished" and not counted:
+        ended_best = best is not None and best.round == run.state.round
+        waited, best = (best.waited, best.beaten) if ended_best else (max(0, waited - 1), best)  # type: ignore[union-attr]
+    spent = float(run.history["seconds"].iloc[-1]) if len(run.history) else 0.0
+    return rows, Continued(MonitorState(spent, waited=waited), best, tuple(map(str, rows)) if len(rows) else ())
 
 
 def _seed(found: Folder) -> int:

@@ -16,7 +16,7 @@ from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.history import LAST, History
 from resolvent.solving.patience import patience
-from resolvent.solving.recording import Entry, MonitorState, Recorder
+from resolvent.solving.recording import Continued, Entry, MonitorState, Recorder
 from resolvent.solving.stopping import Best, Ending, Stop
 
 CHECK = 10
@@ -37,7 +37,7 @@ class Monitor:
         every: int,
         average: bool,
         stop: Stop | Callable[[Round], bool] | None,
-        recorder: Recorder | None,
+        recorder: Recorder | Continued | None,
         begun: State,
         evaluations: Evaluations,
         validate_every: int | None = None,
@@ -47,7 +47,8 @@ class Monitor:
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
         self.history = History(engine, average, evaluations)
         self._divergence = Divergence(engine, scheme, begun, best, score)
-        self._every, self._stop, self._recorder, self._peers = every, stop, recorder, peers(engine)
+        self._every, self._stop, self._peers = every, stop, peers(engine)
+        self._recorder = None if isinstance(recorder, Continued) else recorder
         self._validate_every = every if validate_every is None else validate_every
         self._seconds, self._last = remembered.seconds, begun
         self._known = recorder is not None and bool(recorder.columns)
@@ -98,7 +99,7 @@ class Monitor:
         """What ends the run with this round, if anything does; `seconds` is what it took."""
         self._seconds += seconds
         self._last, number = happened.state, happened.number
-        due = last or number % self._validate_every == 0
+        due = last or self._regular(number)
         recorded = due or number % self._every == 0
         noted = recorded or (isinstance(self._stop, Stop) and self._stop.limits)
         if noted:
@@ -206,7 +207,7 @@ class Monitor:
         reason = None
         if isinstance(self._stop, Stop):
             if due:
-                reason = self._improves(happened)
+                reason = self._improves(happened, due=not last or self._regular(happened.number))
             if noted and self._stop.limits:
                 reason = self._stop.reason(self.history.row()) or reason
         elif self._stop is not None and self._stop(happened):
@@ -215,9 +216,13 @@ class Monitor:
             return Ending("stopped", reason)
         return Ending("finished", f"{happened.number - self._earlier} rounds") if last else None
 
-    def _improves(self, happened: Round) -> str | None:
+    def _regular(self, number: int) -> bool:
+        """Whether the metrics of this round are computed even if it is not the last one."""
+        return number % self._validate_every == 0
+
+    def _improves(self, happened: Round, due: bool = True) -> str | None:
         """Why the run stops with its last row, where that is not better than the best one for long enough."""
-        return None if self._patience is None else self._patience.compare(self.history.row(), happened)
+        return None if self._patience is None else self._patience.compare(self.history.row(), happened, due)
 
     def _close(self, happened: Round, row: dict[str, Any], ending: Ending) -> tuple[str | None, Ending]:
         """A ending with what must be said of the end; or how the end shows that the run has diverged after all."""

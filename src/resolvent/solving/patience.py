@@ -18,8 +18,11 @@ class Patience:
     def __init__(self, stop: Stop, best: Best | None, waited: int) -> None:
         self._stop, self.best, self.waited = stop, best, waited
 
-    def compare(self, row: dict[str, Any], happened: Round) -> str | None:
-        """Take a row of the history that has the metric; why the run stops, where it has waited long enough."""
+    def compare(self, row: dict[str, Any], happened: Round, due: bool = True) -> str | None:
+        """Take a row of the history that has the metric; why the run stops, where it has waited long enough.
+
+        due: whether a longer run would look at this row too.
+        """
         stop, best = self._stop, self.best
         assert stop.metric is not None
         if stop.metric not in row:
@@ -27,7 +30,8 @@ class Patience:
             refuse("stop.metric", repr(stop.metric), f"the history has {', '.join(metrics)}")
         value = float(row[stop.metric])
         if stop.better(value, math.nan if best is None else best.value):
-            self.best, self.waited = _best(happened, value), 0
+            found = _best(happened, value)
+            self.best, self.waited = found if due else replace(found, beaten=best, waited=self.waited), 0
             return None
         self.waited += 1
         if self.waited < stop.patience:

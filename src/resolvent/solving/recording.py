@@ -22,6 +22,15 @@ class MonitorState(NamedTuple):
     waited: int = 0
 
 
+class Continued(NamedTuple):
+    """What a run goes on with after its first part, where nobody stores it."""
+
+    remembered: MonitorState
+    kept: Best | None
+    columns: tuple[str, ...]
+    best: State | None = None
+
+
 class Entry(NamedTuple):
     """A state as it is recorded: its row where it has one, the ending where it is the last, the best state where that
     is another, the best model by a metric, and at the end each user's metrics on held-out data."""

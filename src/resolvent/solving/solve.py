@@ -36,7 +36,7 @@ from resolvent.solving.evaluating import check_engine, evaluations
 from resolvent.solving.monitor import Monitor
 from resolvent.solving.penalties import meeting, with_penalty
 from resolvent.solving.progress import Bar, wanted
-from resolvent.solving.recording import Recorder
+from resolvent.solving.recording import Continued, Recorder
 from resolvent.solving.run import Run
 from resolvent.solving.stopping import STOP, Stop
 from resolvent.theory.explain import Explanation, explain
@@ -63,7 +63,7 @@ def solve(
     metrics: Mapping[str, Callable[[Any, Any], float]] | Iterable[str] | None = None,
     validate_every: int | None = None,
     penalty: Penalty | None = None,
-    recorder: Recorder | None = None,
+    recorder: Recorder | Continued | None = None,
     explanation: Explanation | None = None,
 ) -> Run:
     """Run `rounds` rounds of a scheme, from `start`: a vector, rows (users, d), or the State of an earlier run.

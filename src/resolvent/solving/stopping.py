@@ -102,6 +102,9 @@ class Best:
     value: float
     memory: Memory = field(default_factory=dict, repr=False)
     """What the model needs beside its parameters: a network's buffers."""
+    beaten: Best | None = field(default=None, repr=False)
+    waited: int = 0
+    """The best before it and how long that had waited, where this one was looked at only since the run ended there."""
 
     def __repr__(self) -> str:
         return f"Best(round {self.round}, {self.value:.6g})"
