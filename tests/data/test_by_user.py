@@ -196,6 +196,19 @@ def test_coefficients_come_back_in_the_units_of_the_table(intercept: bool) -> No
     np.testing.assert_allclose(raw @ np.array(list(named.values())) + shift, scores, atol=1e-5)  # dose is about 1e9
 
 
+def test_a_softmax_of_two_classes_has_coefficients_of_each() -> None:
+    made = table(kind="softmax")
+    problem = made.problem(reg=1.0)
+    w = np.random.default_rng(0).standard_normal(problem.dim)
+    named = problem.preparation.unscale(w)
+    assert list(named) == ["no", "yes"]
+    features = made.x.shape[1]
+    assert [*named["yes"].values()] == [w[-1], *w[features : 2 * features]]
+    assert Preparation.from_dict(problem.preparation.as_dict()) == problem.preparation
+    with pytest.raises(InputError, match=r"reg is 1\.0, but least-squares takes weights, intercept, penalty"):
+        table(target="age").problem(reg=1.0)
+
+
 def test_classes_and_their_order() -> None:
     frame = hospitals().assign(grade=lambda f: np.arange(N) % 3, flag=lambda f: f.ill == "yes")
     two = table(positive="no")

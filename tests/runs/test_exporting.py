@@ -94,6 +94,27 @@ def test_onnx_takes_raw_rows_of_a_table(tmp_path: Path) -> None:
     assert found["prediction"][0] == run.predict(frame)[0]
 
 
+def test_onnx_of_odd_columns(tmp_path: Path) -> None:
+    """Names like those inside the graph, one category alone, and text that is missing: empty."""
+    pd = pytest.importorskip("pandas")
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"n0": random.choice(["a", "b", "c"], 30), "c0": random.standard_normal(30), "_n1": "only"})
+    frame.loc[[3, 7], "n0"] = None
+    labelled = frame.assign(user=np.arange(30) % 3, y=random.standard_normal(30))
+    made = rs.data.from_frame(labelled, user="user", target="y", impute="most_frequent")
+    run = rs.solve(made.problem(), "fedpi", rounds=5)
+    columns: Any = {"c0": frame[["c0"]].to_numpy(float)}
+    columns |= {name: frame[[name]].fillna("").to_numpy(object).copy() for name in ("n0", "_n1")}
+    graph = run.export(tmp_path / "model.onnx")
+    assert inferred(graph, columns)["prediction"] == pytest.approx(run.predict(frame), abs=1e-12)
+    columns["_n1"][5] = "another"
+    assert np.flatnonzero(np.isnan(inferred(graph, columns)["prediction"])).tolist() == [5]
+    taken = labelled.rename(columns={"c0": "prediction"})
+    run = rs.solve(rs.data.from_frame(taken, user="user", target="y", impute="most_frequent").problem(), "fedpi", 5)
+    with pytest.raises(rs.InputError, match="'prediction' has the name of an output"):
+        run.export(tmp_path / "model.onnx")
+
+
 def test_classes_that_nobody_trains_on_do_not_move_the_others(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     random = np.random.default_rng(1)

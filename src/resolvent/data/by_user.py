@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,11 @@ class UserTable:
         """
         table = self if kind == "auto" else self.coded(kind)
         more = {"intercept": True} | more if self.intercept else more
-        problem = fitted.KINDS[table.kind].build(table.A, table.b, **more)
+        build = fitted.KINDS[table.kind].build
+        takes = [name for name in signature(build.__init__).parameters if name not in ("self", "A", "b", "y")]
+        if unknown := [name for name in more if name not in takes]:
+            refuse(unknown[0], repr(more[unknown[0]]), f"{table.kind} takes {', '.join(takes)}")
+        problem = build(table.A, table.b, **more)
         problem.preparation = table.preparation
         return problem
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from resolvent.data.target import COUNTS, MANY, NUMBERS, TWO, Target
@@ -20,7 +19,7 @@ class Kind(NamedTuple):
     """What the labels must be, and what is built of them."""
 
     needs: str
-    build: Callable[..., Any]
+    build: type[Any]
 
 
 KINDS = {

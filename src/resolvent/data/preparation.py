@@ -117,12 +117,12 @@ class Preparation:
         return self.target.decode(np.asarray(predictions))
 
     def unscale(self, model: Any) -> dict[Any, Any]:
-        """The coefficients by name, in the units of the table; one dict per class for more than two classes.
+        """The coefficients by name, in the units of the table; one dict per class of a softmax.
 
         Where the model has an intercept, or where centring makes one, it is called "(intercept)".
         """
         w, d = np.asarray(model, dtype=np.float64).reshape(-1), len(self.features)
-        many = len(self.classes) if self.classes is not None and len(self.classes) > 2 else 1
+        many = self.target.scores
         if len(w) not in (many * d, many * (d + 1)):
             needed = f"{many * d} numbers, or {many * (d + 1)} with an intercept, are needed"
             refuse("model", f"of length {len(w)}", needed)

@@ -25,11 +25,18 @@ class Target:
     """A column of labels. classes: in the order of the model's, the positive one of two last; None for numbers.
 
     rest: where one class is told from all others, what these are; together they are classes[0].
+    each: whether each of two classes has a score of its own, as in a softmax.
     """
 
     name: str
     classes: tuple[Label, ...] | None = None
     rest: tuple[Label, ...] = ()
+    each: bool = False
+
+    @property
+    def scores(self) -> int:
+        """How many scores the model has."""
+        return len(self.classes) if self.classes is not None and (self.each or not self.two) else 1
 
     @property
     def two(self) -> bool:
@@ -77,7 +84,9 @@ class Target:
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Target:
         classes = told["classes"]
-        return cls(told["name"], None if classes is None else tuple(classes), tuple(told["rest"]))
+        return cls(
+            told["name"], None if classes is None else tuple(classes), tuple(told["rest"]), told.get("each", False)
+        )
 
 
 def target(column: Column, needs: str | None, positive: Any = None) -> Target:
@@ -100,7 +109,7 @@ def target(column: Column, needs: str | None, positive: Any = None) -> Target:
     if needs == MANY and positive is None:
         if len(labels) > MOST:
             refuse("target", f"{column.name!r} with {len(labels)} classes", f"at most {MOST} are needed")
-        return Target(column.name, labels)
+        return Target(column.name, labels, each=len(labels) == 2)
     return _two(column.name, labels, positive)
 
 

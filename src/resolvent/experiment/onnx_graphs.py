@@ -23,6 +23,7 @@ from resolvent.installed import install
 from resolvent.solving.description import Description
 
 OPSET = 19
+OUTPUTS = ("prediction", "decision", "probabilities")
 
 
 def linear(told: Description, model: Tensor) -> bytes:
@@ -70,6 +71,10 @@ class _Linear:
         self.constants: list[Any] = []
         self.inputs: list[tuple[str, Any, list[Any]]] = []
         self.outputs: list[tuple[str, Any, list[Any]]] = []
+        names = [] if told.preparation is None else [column.name for column in told.preparation.columns]
+        if taken := [name for name in names if name in OUTPUTS]:
+            raise InputError(f"column {taken[0]!r} has the name of an output of the graph; rename it before training")
+        self.prefix = "_" * (1 + max((len(name) - len(name.lstrip("_")) for name in names), default=0))
 
     def built(self) -> Any:
         import onnx
@@ -106,32 +111,42 @@ class _Linear:
                 fills = np.array([math.nan if c.fill is None else float(c.fill) for c in columns])
                 x = self._node("Where", self._node("IsNaN", x), self._constant(fills), x)
         else:
-            x = self._node("Concat", *(part for column in columns if (part := self._column(column))), axis=1)
+            parts = [self._column(column) for column in columns]
+            x = self._node("Concat", *(part for part, feature in parts if feature), axis=1)
+            for guard in (part for part, feature in parts if not feature):
+                x = self._node("Add", x, guard)
         if self.prepared.scaling is None:
             return x
         mean, scale = (np.array(part, np.float64) for part in (self.prepared.scaling.mean, self.prepared.scaling.scale))
         return self._node("Div", self._node("Sub", x, self._constant(mean)), self._constant(scale))
 
-    def _column(self, column: Any) -> str | None:
-        """A column of numbers, or one column per level of its categories but the first."""
+    def _column(self, column: Any) -> tuple[str, bool]:
+        """A column of numbers, or one column per level of its categories but the first; and whether it is a feature.
+
+        A column of a single level is none: it is 0, or NaN for another level.
+        """
         from onnx import TensorProto
 
         if column.levels is None:
             self.inputs.append((column.name, TensorProto.DOUBLE, ["rows", 1]))
             if column.fill is None:
-                return str(column.name)
+                return str(column.name), True
             fill = self._constant(np.array([float(column.fill)]))
-            return self._node("Where", self._node("IsNaN", column.name), fill, column.name)
+            return self._node("Where", self._node("IsNaN", column.name), fill, column.name), True
         self.inputs.append((column.name, TensorProto.STRING, ["rows", 1]))
         are = [self._node("Equal", column.name, self._text([level])) for level in column.levels]
+        if column.fill is not None and "" not in column.levels:  # text has no NaN: an empty one is missing
+            filled = column.levels.index(column.fill)
+            are[filled] = self._node("Or", are[filled], self._node("Equal", column.name, self._text([""])))
         known = are[0]
         for one in are[1:]:
             known = self._node("Or", known, one)
+        nothing = self._constant(np.array([math.nan]))
         if len(are) == 1:
-            return None
+            return self._node("Where", known, self._constant(np.array([0.0])), nothing), False
         numbers = [self._node("Cast", one, to=TensorProto.DOUBLE) for one in are[1:]]
         together = self._node("Concat", *numbers, axis=1)
-        return self._node("Where", known, together, self._constant(np.array([math.nan])))
+        return self._node("Where", known, together, nothing), True
 
     def _predicts(self, t: str) -> None:
         from onnx import TensorProto
@@ -171,21 +186,21 @@ class _Linear:
     def _node(self, operator: str, *inputs: str, **attributes: Any) -> str:
         from onnx import helper
 
-        name = f"n{len(self.nodes)}"
+        name = f"{self.prefix}n{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
     def _constant(self, values: Any) -> str:
         from onnx import numpy_helper
 
-        name = f"c{len(self.constants)}"
+        name = f"{self.prefix}c{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(values), name))
         return name
 
     def _text(self, words: list[str]) -> str:
         from onnx import TensorProto, helper
 
-        name = f"c{len(self.constants)}"
+        name = f"{self.prefix}c{len(self.constants)}"
         content: Any = [word.encode() for word in words]
         self.constants.append(helper.make_tensor(name, TensorProto.STRING, [len(words)], content))
         return name
