@@ -16,7 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from resolvent.errors import InputError
+from resolvent.errors import BadAnswer, InputError
+from resolvent.local.newton import Newton
 from resolvent.sklearn import FederatedLinearRegression, FederatedLogisticRegression, FederatedPoissonRegressor
 
 ESTIMATORS: dict[str, Any] = {
@@ -103,6 +104,22 @@ def test_the_tolerance_is_checked_at_the_coefficients() -> None:
     assert model.optimality_ == pytest.approx(np.linalg.norm(slopes), rel=1e-6)
     assert 1e-12 < model.optimality_ <= 1e-5
     assert model.n_iter_ < FederatedLogisticRegression(C=2.0, tol=1e-12).fit(X, y, users=users).n_iter_
+
+
+def test_a_prox_that_is_not_found_ends_the_rounds_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Newton.rows
+
+    def lost(self: Any, ask: Any, *more: Any) -> Any:
+        if ask.t == 3:
+            raise BadAnswer("the prox was not found to the tolerance")
+        return asked(self, ask, *more)
+
+    monkeypatch.setattr(Newton, "rows", lost)
+    X = np.random.default_rng(0).standard_normal((30, 3))
+    with pytest.warns(ConvergenceWarning, match="after 3 rounds .*scale the columns of X or give eta"):
+        model = FederatedLogisticRegression().fit(X, X[:, 0] > 0, users=np.arange(30) % 2)
+    assert model.n_iter_ == 3
+    assert model.score(X, X[:, 0] > 0) > 0.8
 
 
 def test_too_few_rounds_are_warned_about() -> None:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from resolvent.errors import ResolventWarning, refuse, whole
+from resolvent.errors import BadAnswer, ResolventWarning, refuse, whole
 from resolvent.iteration.penalties import ElasticNet, Penalty, penalty_of
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.table import TABLE
@@ -65,15 +65,19 @@ def fitted(estimator: Any, X: Any, b: Floats, users: Any, objective: Objective) 
     start[X.shape[1] * objective.scores :] = objective.start
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResolventWarning)  # the tolerance, checked below, is what counts here
-        run = solve(
-            problem, scheme, rounds=whole(estimator.max_iter, "max_iter"), anderson=estimator.anderson,
-            start=start, stop=condition, every=estimator.max_iter, progress=False,
-        )  # fmt: skip
+        try:
+            run = solve(
+                problem, scheme, rounds=whole(estimator.max_iter, "max_iter"), anderson=estimator.anderson,
+                start=start, stop=condition, every=estimator.max_iter, progress=False,
+            )  # fmt: skip
+        except BadAnswer as error:  # a prox that round-off hides: what was found so far is judged like any other end
+            run = error.run  # type: ignore[attr-defined]
     left = condition.at(run.state.w)
     if not left <= condition.tol:
         told = f"after {run.state.round} rounds the optimality condition is violated by {left:.2g}, more than tol"
         told += f" = {condition.tol:g}" + ("; the run diverged" if run.status == "diverged" else "")
-        warnings.warn(f"{told}: raise max_iter or tol", ConvergenceWarning, stacklevel=3)
+        then = "scale the columns of X or give eta" if run.status == "failed" else "raise max_iter or tol"
+        warnings.warn(f"{told}: {then}", ConvergenceWarning, stacklevel=3)
     return _unpacked(run.model.numpy(), X.shape[1], objective.scores, measured, run.state.round, left, names)
 
 
