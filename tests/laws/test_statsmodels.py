@@ -51,8 +51,8 @@ def huber(data: Data) -> tuple[Any, Any]:
 
 
 def quantile(data: Data) -> tuple[Any, Any]:
-    """By reweighted squares, which stay some 1e-6 away from the kinks: fewer digits, of a value that is no lower. Columns
-    of different scales are beyond it, so that it sees them scaled."""
+    """By reweighted squares, which stay some 1e-6 away from the kinks: fewer digits, of a value that is no lower.
+    Columns of different scales are beyond it, so that it sees them scaled."""
     size = np.abs(data.X).max(0)
     found = sm.QuantReg(data.numbers, data.X / size).fit(Q, p_tol=1e-12, max_iter=20_000)
     return rs.Quantile(*data.users(data.numbers), Q), found.params / size
