@@ -87,8 +87,8 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems.penalised": [{"terms", "squares"}, {"barrier", "faces"}, {"certify"}, {"ball"}, {"minimum"}],
     "networks": [
-        {"layout", "reading", "models", "cuda_graphs", "mean_losses"},
-        {"userdata", "plain", "rebuilding"},
+        {"layout", "reading", "models", "cuda_graphs", "mean_losses", "buffers"},
+        {"userdata", "plain", "rebuilding", "copies"},
         {"stacked", "streamed", "verify"},
         {"inputs", "gradients"},
         {"choice", "fitting"},
@@ -104,7 +104,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"pointwise", "pools", "fused"},
         {"convolution", "losses"},
         {"forms", "net"},
-        {"trace", "program", "arrange"},
+        {"trace", "head", "parameters", "noise", "arrange"},
+        {"program"},
         {"method"},
     ],
     "sklearn": [{"users"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
@@ -124,6 +125,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"engine"},
     ],
     "federation": [
+        {"settings"},
         {"project"},
         {"keys", "processes", "guard", "bundle", "template"},
         {"control"},

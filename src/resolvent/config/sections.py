@@ -200,6 +200,8 @@ class FederationSection:
     """The longest |p_i| that is believed; any finite one unless given."""
     curvature: bool = False
     """Whether an automatic eta may ask for users' gradients and Hessians."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection

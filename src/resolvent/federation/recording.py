@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resolvent.engines.flower.engine import FlowerEngine
+from resolvent.engines.penalty import Penalising
 from resolvent.iteration.state import State
 from resolvent.runs.recorder import Recorder
 from resolvent.solving.recording import Entry, MonitorState
@@ -17,7 +18,7 @@ class OneBehind:
     So a run that is killed goes on from one round earlier: nodes find what they remembered then.
     """
 
-    def __init__(self, recorder: Recorder, engine: FlowerEngine) -> None:
+    def __init__(self, recorder: Recorder, engine: FlowerEngine | Penalising) -> None:
         self._recorder, self._engine = recorder, engine
         self._held: Entry | None = None
 
@@ -57,8 +58,8 @@ class OneBehind:
 
     def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:
         """The row with what users have said of its models by now."""
-        known = {name: float(values[0]) for name, values in self._engine.evaluation.known(state.w).items()}
+        known = {name: float(values[0]) for name, values in self._engine.measure(state.w).items()}
         if state.average is not None:
-            averaged = self._engine.evaluation.known(state.average.model)
+            averaged = self._engine.measure(state.average.model)
             known |= {f"average_{name}": float(values[0]) for name, values in averaged.items()}
         return row | {name: value for name, value in known.items() if name in row}
