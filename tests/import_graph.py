@@ -46,10 +46,10 @@ INSIDE: dict[str, list[set[str]]] = {
         {"checkpoint"},
     ],
     "problems": [
-        {"problem", "products", "room"},
+        {"problem", "products", "room", "labels"},
         {"inputs", "newton", "constraint", "sparse_rows"},
         {"rows", "sets", "simplex", "callables", "pinball"},
-        {"penalised", "penalty_words", "linear_sets"},
+        {"penalised", "penalty_words", "linear_sets", "over_rows"},
         {"quadratic", "linear"},
         {"sparse_least_squares"},
         {
@@ -71,7 +71,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "problems.linear": [{"loss", "predictor", "products", "careful"}, {"gap"}, {"model"}],
     "problems.softmax": [{"labels", "loss"}, {"gap", "pooled"}, {"model"}],
     "problems.newton": [
-        {"inverses", "safeguard", "objective"},
+        {"inverses", "safeguard", "objective", "krylov"},
         {"equation", "factor"},
         {"certificate", "prox", "conjugate"},
         {"matrix_free"},
@@ -108,7 +108,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"program"},
         {"method"},
     ],
-    "sklearn": [{"users"}, {"fitting"}, {"logistic", "linear", "poisson"}],
+    "sklearn": [{"users"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
         {"facts", "delayed", "penalty", "process_group", "interrupts", "figures"},
@@ -125,6 +125,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"engine"},
     ],
     "federation": [
+        {"settings"},
         {"project"},
         {"keys", "processes", "guard", "bundle", "template"},
         {"control"},
@@ -139,7 +140,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"evaluating", "patience", "predicting", "recording"},
         {"run"},
         {"history"},
-        {"monitor"},
+        {"monitor", "checking", "beginning"},
         {"solve"},
         {"seeds"},
     ],

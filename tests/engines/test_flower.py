@@ -212,7 +212,7 @@ def test_a_node_that_was_started_again_is_asked_anew() -> None:
 
     run = rs.solve(None, rs.fedpi(ETA), rounds=12, engine=engine, participation=ALL, callback=crash)
     assert run.history.participants.tolist() == [3] * 4 + [2] * 4 + [3] * 4
-    assert events == [("restarted", "site-01")]
+    assert events == [("late", "site-01"), ("restarted", "site-01")]
 
 
 def test_nobody_with_another_key_is_asked() -> None:

@@ -167,6 +167,8 @@ def test_a_run_that_fails_says_why_and_whoever_began_it_is_told(project: Project
         ("min_users = 1", "min_user = 1", "there is no key problem.min_user; did you mean min_users"),
         ("port = 9443", "port = 99999", "server.port is 99999"),
         ("[scheme]", "[schema]", r"there is no section \[schema\]"),
+        ("[run]", '[stop]\nmetric = "value"\n[run]', r"stop.metric is 'value', but users report figures .* too late"),
+        ("[run]", "[stop]\ngap = 1e-9\n[run]", "stop.gap is 1e-09, but nobody in a federation knows"),
     ],
 )
 def test_bad_settings_are_refused_with_a_sentence(project: Project, old: str, new: str, words: str) -> None:

@@ -11,7 +11,7 @@ import resolvent as rs
 from command_line import SMALL, model, resolvent, rows
 from resolvent import config, experiment
 from resolvent.runs import Folder, checkpoints, folders
-from resolvent.solving.monitor import MonitorState
+from resolvent.solving.recording import MonitorState
 from runs.test_opening import table
 
 SETTINGS = {

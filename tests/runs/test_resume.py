@@ -19,7 +19,7 @@ from resolvent.errors import InputError, StorageError
 from resolvent.iteration import checkpoint
 from resolvent.runs import Folder, checkpoints, find, folders
 from resolvent.runs.recorder import Recorder
-from resolvent.solving.monitor import MonitorState
+from resolvent.solving.recording import MonitorState
 
 SMALL = {"problem": {"name": "least-squares", "users": 4, "dim": 6, "rows": 12}, "scheme": {"eta": 0.02}}
 FEDPI = SMALL | {"run": {"rounds": 40}, "participation": {"probability": 0.6}}
@@ -100,7 +100,7 @@ def test_killed_between_any_two_system_calls_it_ends_with_the_same_bits(
     rng = random.Random(name)
     kills = 0
     with pytest.MonkeyPatch.context() as patch:  # the first process gets no further than its folder
-        patch.setattr(experiment.conduct, "_drive", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(experiment.conduct, "drive", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             experiment.begin(build(CASES[name]), tmp_path / "torn", progress=False)
     (torn,) = folders(tmp_path / "torn")

@@ -17,6 +17,7 @@ import resolvent as rs
 from resolvent import runs
 from resolvent.runs.recorder import Recorder
 from resolvent.solving import progress
+from resolvent.solving.recording import Entry
 from resolvent.solving.stopping import Stop
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.ResolventWarning")
@@ -110,12 +111,12 @@ class Leaving:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
 
-    def __call__(self, happened: rs.Round, row: Any, remembered: Any, ending: Any, best: Any, kept: Any = None) -> None:
-        done = happened.number == 9
-        due = done or happened.number in (1, 2, 4, 6, 8)
+    def __call__(self, entry: Entry) -> None:
+        row, done = entry.row, entry.number == 9
+        due = done or entry.number in (1, 2, 4, 6, 8)
         if row is not None and not due:  # what the last round of a shorter run has beside
             row = {name: math.nan if name.startswith(("test", "vali", "pers")) else v for name, v in row.items()}
-        self.recorder(happened, row, remembered, ending if done else None, best, kept)
+        self.recorder(entry._replace(row=row, ending=entry.ending if done else None))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.recorder, name)

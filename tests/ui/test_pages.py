@@ -131,6 +131,9 @@ def test_one_run(address: str, stored: Path, opened: Open) -> None:
     page = opened(f"{address}/run?id={late.id}")
     assert lines(page, 1, "chart-first")[0]["y"] == late.history()["gap"].tolist()
     assert [line["name"] for line in lines(page, 2, "chart-certificates")] == ["stationarity", "consensus"]
+    lines(page, 1, "chart-more")
+    shown = page.evaluate("() => document.getElementById('chart-more')._fullLayout.yaxis.range")
+    assert shown == [0, 0.02]  # eta = 0.01 throughout, and it is seen to be more than zero
     body = page.locator("main").inner_text()
     assert late.about["explanation"]["words"].splitlines()[0] in body
     assert "40 of 40 rounds" in body
@@ -302,12 +305,16 @@ def test_what_is_copied_is_what_the_server_says(address: str, opened: Open) -> N
     assert page.evaluate("() => navigator.clipboard.readText()").startswith("resolvent run least-squares --users 5")
 
 
-PICTURES = {
-    "runs": ("/#runs={all}", "#chart .scatterlayer path"),
-    "run": ("/run?id={last}", "#losses .bars"),
-    "explorer": ("/explorer", "#plane .prox"),
-    "paper": ("/paper", ".panel img"),
+PICTURES: dict[str, tuple[str, dict[str, int]]] = {
+    "runs": ("/#runs={all}", {"#chart .scatterlayer .trace": 3}),
+    "run": ("/run?id={last}", {"#losses .bars": 1, ".scatterlayer .trace": 4}),
+    "explorer": ("/explorer", {"#plane .prox": 1, ".scatterlayer .trace": 1}),
+    "paper": ("/paper", {".panel img": 1}),
 }
+"""The address of each page, and what it must show, at least so many times, before it is photographed."""
+FITTING = """all => Object.entries(all).every(([selector, n]) => document.querySelectorAll(selector).length >= n) &&
+  [...document.querySelectorAll(".js-plotly-plot")].every(
+    chart => Math.abs(chart.querySelector(".main-svg").clientWidth - chart.clientWidth) < 2)"""
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -317,13 +324,13 @@ def test_pictures_of_every_page(name: str, address: str, stored: Path, opened: O
     url = address + path.format(all=",".join(run.id for run in runs), last=runs[-1].id)
     folder = Path(os.environ.get("RESOLVENT_PICTURES") or tmp_path)
     page = opened(url)
-    page.locator(ready).first.wait_for(state="attached", timeout=60_000)
     grounds = set()
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         for width, height in ((1400, 900), (390, 844)):
             page.set_viewport_size({"width": width, "height": height})
-            page.wait_for_timeout(350)
+            page.wait_for_function(FITTING, arg=ready, timeout=60_000)
+            page.wait_for_timeout(350)  # colours fade
             wide = page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
             assert wide[0] <= wide[1], f"{name} is wider than a screen of {width} pixels"
             grounds.add(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))

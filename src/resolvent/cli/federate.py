@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +10,14 @@ import typer
 
 from resolvent import config as configs
 from resolvent.cli import output
+from resolvent.cli.background import alone, detached
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import RUNS, Form, Out, Quiet
 from resolvent.engines.flower.grid import needed
 from resolvent.errors import InputError, whole
 from resolvent.federation import control, demo, doctor, export, keys, processes, running, simulation, template, up
 from resolvent.federation.nodes import NodeProcesses
-from resolvent.federation.project import Project, opened
+from resolvent.federation.project import opened
 from resolvent.runs import Folder
 
 app = typer.Typer(
@@ -74,6 +73,7 @@ def make_keys(
 @app.command(name="up")
 def bring_up(
     nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.")] = 3,
+    setting: Setting = None,
     detach: Detach = False,
     where: Where = HERE,
 ) -> None:
@@ -81,11 +81,12 @@ def bring_up(
     needed()
     whole(nodes, "--nodes")
     project = opened(where)
-    _alone(project, up.ROLE)
+    alone(project, up.ROLE)
     if detach:
-        _detached(project, "up", "up", "--nodes", str(nodes))
+        detached(project, "up", "up", "--nodes", str(nodes), *_passed_on(setting))
         return
-    with up.Federation(project, [f"site-{k}" for k in range(nodes)]) as federation:
+    names = [f"site-{k}" for k in range(nodes)]
+    with up.Federation(project, names, dict.fromkeys(names, _given(setting))) as federation:
         note = processes.note(project.state, "up")
         say(f"the server listens at 127.0.0.1:{federation.server.port}; {nodes} nodes are up; Ctrl-C ends all of it")
         try:
@@ -99,9 +100,9 @@ def server(detach: Detach = False, where: Where = HERE) -> None:
     """Run the server of the federation, on the server's machine; Ctrl-C ends it."""
     needed()
     project = opened(where)
-    _alone(project, up.ROLE)
+    alone(project, up.ROLE)
     if detach:
-        _detached(project, up.ROLE, "server")
+        detached(project, up.ROLE, "server")
         return
     serving = up.ServerProcesses(project, project.server()).open()
     try:
@@ -124,12 +125,11 @@ def node(
     needed()
     project, role = opened(where), f"node-{name}"
     keys.check_name(name)
-    _alone(project, role)
+    alone(project, role)
     if detach:
-        _detached(project, role, "node", name, *(part for one in setting or () for part in ("--set", one)))
+        detached(project, role, "node", name, *_passed_on(setting))
         return
-    config = dict(configs.parse(one) for one in setting or ())
-    running_node = NodeProcesses(project, name, project.server(), config).open()
+    running_node = NodeProcesses(project, name, project.server(), _given(setting)).open()
     note: Path | None = None
     try:
         running_node.await_problem()
@@ -258,27 +258,13 @@ def export_(
 # --- what they are made of -------------------------------------------------------------------------------------------
 
 
-def _alone(project: Project, role: str) -> None:
-    told = processes.noted(project.state).get(role)
-    if told is not None and told["running"]:
-        raise InputError(f"{role} of this federation runs here already (pid {told['pid']}); `federate stop` ends it")
+def _given(settings: list[str] | None) -> dict[str, Any]:
+    """What --set says, for node_config."""
+    return dict(configs.parse(one) for one in settings or ())
 
 
-def _detached(project: Project, role: str, *command: str) -> None:
-    """The same command in the background, once it is ready."""
-    log = project.state / f"{role}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, "-m", "resolvent", "federate", *command, "--project", str(project.path)]
-    with log.open("ab") as file:
-        begun = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    while not processes.noted(project.state).get(role, {}).get("running"):
-        if begun.poll() is not None:
-            last = log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise InputError(f"{role} ended at once: {' '.join(last).removeprefix('resolvent: ')}")
-        time.sleep(0.2)
-    say(f"{role} runs in the background (pid {begun.pid}); `resolvent federate stop` ends it")
+def _passed_on(settings: list[str] | None) -> list[str]:
+    return [part for one in settings or () for part in ("--set", one)]
 
 
 def _tell(done: Folder, form: Format) -> int:

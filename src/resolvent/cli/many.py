@@ -22,7 +22,7 @@ from resolvent.cli.running import CODES, RUNS, Form, Out, ProblemName, Quiet
 from resolvent.config import Config
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.build import algorithm as algorithm_of
-from resolvent.experiment.conduct import Outcome
+from resolvent.experiment.driving import Outcome
 from resolvent.experiment.tasks import Task, task
 from resolvent.iteration.table import TABLE
 
@@ -109,7 +109,9 @@ def _making() -> Make:
 
 
 def _called(problem: str, base: dict[str, Any]) -> str:
-    """A problem and its data in titles and names of files: logistic-a9a."""
+    """A problem and its data in titles and names of files: logistic-a9a; of a file alone, patients."""
+    if base.get("problem", {}).get("data") == problem:
+        return data.stem(problem)
     name, file = Path(problem.replace(".py:", "-")).stem, base.get("problem", {}).get("data")
     return f"{name}-{data.stem(file)}" if isinstance(file, str) else name
 

@@ -16,7 +16,8 @@ from resolvent.cli.output import Format, first_rank, say
 from resolvent.config.sections import ALL_REDUCE, PROBLEMS
 from resolvent.errors import InputError, refuse
 from resolvent.experiment import ranks
-from resolvent.experiment.conduct import Outcome, check_made_here
+from resolvent.experiment.admission import check_made_here
+from resolvent.experiment.driving import Outcome
 from resolvent.runs import Folder
 
 ProblemName = Annotated[

@@ -200,6 +200,8 @@ class FederationSection:
     """The longest |p_i| that is believed; any finite one unless given."""
     curvature: bool = False
     """Whether an automatic eta may ask for users' gradients and Hessians."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection
@@ -268,6 +270,8 @@ class RunSection:
     threads: int | None = None
     """Of torch; the bits of a run may depend on it. None: as many as suit the problem."""
     validate_every: int | None = SOLVE["validate_every"]
+    metrics: tuple[str, ...] | None = SOLVE["metrics"]
+    """What is measured on held-out data, by name; None: the usual ones of the problem."""
 
 
 @dataclass(frozen=True)

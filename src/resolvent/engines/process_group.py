@@ -7,6 +7,7 @@ says why in the rendezvous store and closes its connections, so that no other ra
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from resolvent.errors import InputError, RankLost
 
 TIMEOUT = 1800.0
 """Seconds after which a rank that is not heard of counts as lost. One that dies is noticed at once."""
+FEW = 1 << 15
+"""Bytes of all ranks together up to which gathering is quicker than an all-reduce: it has half as many messages."""
 LEFT = "resolvent/left"
 """The key under which a rank that leaves says why."""
 
@@ -72,22 +75,31 @@ class Group:
     # --- sums ------------------------------------------------------------------------------------------------------
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all ranks. The order of additions depends on the number of ranks alone."""
-        return self._reduced(values, dist.ReduceOp.SUM)
+        """The sum over all ranks. The order of additions depends on the number of ranks and the shape alone."""
+        return self._reduced(values, torch.add, dist.ReduceOp.SUM)
 
     def most(self, values: Tensor) -> Tensor:
         """The largest value of any rank, one by one."""
-        return self._reduced(values, dist.ReduceOp.MAX)
+        return self._reduced(values, torch.maximum, dist.ReduceOp.MAX)
 
-    def _reduced(self, values: Tensor, how: Any) -> Tensor:
-        total = values.detach().contiguous().clone()
-        self._do(lambda: dist.all_reduce(total, op=how), total, total)
+    def _reduced(self, values: Tensor, combine: Callable[[Tensor, Tensor], Tensor], how: Any) -> Tensor:
+        """Few numbers travel once around the ranks, which combine them in the order of ranks; many travel in parts."""
+        own = values.detach().contiguous()
+        if own.device.type == "cpu" and self.size * own.nbytes <= FEW:
+            return functools.reduce(combine, self._gathered(own))
+        total = own.clone()
+        self._do(lambda: dist.all_reduce(total, op=how), total.nbytes, total.nbytes)
         return total
+
+    def _gathered(self, own: Tensor) -> list[Tensor]:
+        rows = [torch.empty_like(own) for _ in range(self.size)]
+        self._do(lambda: dist.all_gather(rows, own), own.nbytes, self.size * own.nbytes)
+        return rows
 
     def spread(self, values: Tensor, source: int = 0) -> Tensor:
         """What one rank has, on all of them; the others bring a tensor of the same shape."""
         given = values.detach().contiguous().clone()
-        self._do(lambda: dist.broadcast(given, source), given if self.rank == source else None, given)
+        self._do(lambda: dist.broadcast(given, source), given.nbytes * (self.rank == source), given.nbytes)
         return given
 
     def words(self, own: Any) -> list[Any]:
@@ -96,19 +108,18 @@ class Group:
         lengths = self.sum(torch.tensor([len(said) * (rank == self.rank) for rank in range(self.size)])).tolist()
         padded = torch.zeros(max(lengths), dtype=torch.uint8)
         padded[: len(said)] = said
-        rows = [torch.empty_like(padded) for _ in range(self.size)]
-        self._do(lambda: dist.all_gather(rows, padded), padded, torch.stack(rows))
+        rows = self._gathered(padded)
         return [json.loads(bytes(row[:n].tolist())) for row, n in zip(rows, lengths, strict=True)]
 
-    def _do(self, operation: Callable[[], Any], sent: Tensor | None, received: Tensor) -> None:
+    def _do(self, operation: Callable[[], Any], sent: int, received: int) -> None:
         if self._lost is not None:
             raise RankLost(self._lost)
         try:
             operation()
         except RuntimeError as error:  # a connection was closed, or nothing was heard for too long
             self._fail(error)
-        self.moved[0] += 0 if sent is None else sent.nbytes
-        self.moved[1] += received.nbytes
+        self.moved[0] += sent
+        self.moved[1] += received
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """From a configuration to a run on disk: what it describes is built here, run, and resumed."""
 
+from resolvent.experiment.admission import find
 from resolvent.experiment.build import Experiment, build
-from resolvent.experiment.conduct import begin, begin_or_resume, find, fork, resume
+from resolvent.experiment.conduct import begin, begin_or_resume, fork, resume
 from resolvent.experiment.together import but_for_seed, run_together
 
 __all__ = [

@@ -4,52 +4,28 @@ from __future__ import annotations
 
 import math
 import shutil
-import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from resolvent import config as configs
 from resolvent import runs
 from resolvent.config import Config, sections
-from resolvent.config.sections import ALL_REDUCE
-from resolvent.errors import (
-    BadAnswer,
-    InputError,
-    RankLost,
-    ResolventWarning,
-    RoundFailed,
-    StorageError,
-    refuse,
-    whole,
-)
+from resolvent.errors import InputError, refuse, whole
+from resolvent.experiment.admission import check_alone, check_made_here, consent, ended, find, lock_sound
 from resolvent.experiment.build import Experiment, build
+from resolvent.experiment.driving import Outcome, check_sink, drive, sink
 from resolvent.experiment.tasks import Task
 from resolvent.iteration import checkpoint
 from resolvent.iteration.state import State, adapt
 from resolvent.iteration.state import begin as begin_state
-from resolvent.runs import durable, lock, trust
+from resolvent.runs import durable, lock
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder, damaged
-from resolvent.runs.ranks import RankRecorder
 from resolvent.runs.recorder import Recorder
 from resolvent.solving.description import Description, describe
-from resolvent.solving.solve import solve
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended, for now. `messages` are what a person should know of how it was resumed."""
-
-    run: Folder
-    status: str
-    reason: str
-    messages: tuple[str, ...] = ()
 
 
 def begin(
@@ -58,7 +34,7 @@ def begin(
     """Run an experiment in a new folder under `out`; a fork goes on from the state of another run."""
     with ExitStack() as stack:
         folder, recorder = _new(experiment, out, stack, fork)
-        return _drive(folder, experiment, recorder, progress)
+        return drive(folder, experiment, recorder, progress)
 
 
 def resume(folder: Folder, progress: bool | None = None, trusted: bool = False, rounds: int | None = None) -> Outcome:
@@ -95,15 +71,6 @@ def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None
     return replace(outcome, messages=(*complaints, *outcome.messages))
 
 
-def check_made_here(folder: Folder) -> None:
-    """Refuse to go on with a run whose problem only Python has."""
-    if folder.about.get("made") == "python":
-        raise InputError(
-            f"run {folder.id} was saved from Python, where its problem is; go on with it there: "
-            "rs.open(folder).resume(problem, scheme, rounds=...)"
-        )
-
-
 def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
     """What is left to do of an experiment under `out`: it is begun, resumed, or done already.
 
@@ -123,17 +90,10 @@ def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = N
             except lock.Held:
                 return None
         if left is None:
-            return _drive(folder, experiment, recorder, progress)
+            return drive(folder, experiment, recorder, progress)
         if left.end is not None:  # it was ended between the look and the lock
             return ended(left)
         return _resumed(left, experiment, stack, progress)
-
-
-def find(fingerprint: str, out: Path) -> Folder | None:
-    """A sound run under `out` that computes this: one that has ended, else one that runs, else one that can go on."""
-    alike = [run for run in runs.folders(out) if _fingerprint(run) == fingerprint and not run.damage()]
-    ranked = sorted(alike, key=lambda run: (run.end is None, run.status != "running"))
-    return next(iter(ranked), None)
 
 
 def about(experiment: Experiment) -> dict[str, Any]:
@@ -169,8 +129,8 @@ def _new(
     experiment: Experiment, out: Path, stack: ExitStack, fork: tuple[Folder, Checkpoint] | None = None
 ) -> tuple[Folder, Recorder]:
     """A new folder, its lock held, ready for the first round; where that fails, no folder is left behind."""
-    _check_alone(experiment)
-    sink = _sink(experiment.config)
+    check_alone(experiment)
+    check_sink(experiment.config)
     told = about(experiment)
     if fork is not None:
         told["forked"] = {"run": fork[0].about["id"], "round": fork[1].round}
@@ -183,7 +143,7 @@ def _new(
         try:
             inner.enter_context(lock.held(folder.path))
             with durable.storing(folder.path, "name another folder with --out, or make room there"):
-                recorder = inner.enter_context(closing(_recorder(folder, experiment.config, sink)))
+                recorder = inner.enter_context(closing(_recorder(folder, experiment.config)))
         except lock.Held:  # another process resumed it first
             raise
         except BaseException:
@@ -224,154 +184,27 @@ def _extend(folder: Folder, rounds: int) -> None:
     folder.forget()
 
 
-def lock_sound(folder: Folder, stack: ExitStack) -> None:
-    """Hold a sound run's lock."""
-    if wrong := folder.damage():
-        raise damaged(folder, wrong)
-    stack.enter_context(lock.held(folder.path))
-
-
-def consent(folder: Folder, trusted: bool) -> None:
-    """Refuse to call code that a folder from elsewhere names."""
-    if folder.code and not trusted and not trust.sealed(folder.path):
-        raise InputError(
-            f"run {folder.id} calls code, {folder.code}, and was not made by this user on this machine; "
-            f"read that file first, then say so with --trust"
-        )
-
-
-def ended(folder: Folder) -> Outcome:
-    """A run that has ended, once it is seen to be what was written."""
-    end = folder.end or {}
-    if wrong := folder.verify():
-        raise damaged(folder, wrong)
-    how = "verified by its checksums" if folder.verified else "made before there were checksums, unverified"
-    return Outcome(folder, end["kind"], end.get("reason", ""), (f"run {folder.id} has {end['kind']} already, {how}",))
-
-
 def _resumed(folder: Folder, experiment: Experiment, stack: ExitStack, progress: bool | None) -> Outcome:
     """Go on with a run whose lock is held."""
-    _check_alone(experiment)
-    sink = _sink(experiment.config)
+    check_alone(experiment)
+    check_sink(experiment.config)
     with durable.storing(folder.path, "make it writable to go on"):
-        recorder = stack.enter_context(closing(_recorder(folder, experiment.config, sink)))
+        recorder = stack.enter_context(closing(_recorder(folder, experiment.config)))
         folder.note("resumed")
         for words in recorder.complaints:
             folder.note("damage", words=words)
-    return _drive(folder, experiment, recorder, progress)
+    return drive(folder, experiment, recorder, progress)
 
 
-def _recorder(folder: Folder, config: Config, sink: Any) -> Recorder:
-    return Recorder(folder, config.run.rounds, config.store.checkpoint, sink and sink(folder.path / "tensorboard"))
-
-
-def sink(folder: Folder, config: Config) -> Any:
-    """Where rows go besides the run's folder, if anywhere."""
-    made = _sink(config)
-    return made and made(folder.path / "tensorboard")
+def _recorder(folder: Folder, config: Config) -> Recorder:
+    return Recorder(folder, config.run.rounds, config.store.checkpoint, sink(folder, config))
 
 
 def create(experiment: Experiment, out: Path, stack: ExitStack, more: dict[str, Any]) -> Folder:
     """A new folder of a run on several ranks, its lock held."""
-    _sink(experiment.config)
+    check_sink(experiment.config)
     code = isinstance(experiment.config.problem, sections.OwnSection)
     told = about(experiment) | more
     folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, None, code)
     stack.enter_context(lock.held(folder.path))
     return folder
-
-
-def _check_alone(experiment: Experiment) -> None:
-    """Refuse what several processes must run together."""
-    if experiment.config.run.engine == ALL_REDUCE:
-        raise InputError(
-            "run.engine is all-reduce, which several processes run together; start `resolvent run` or `resolvent "
-            "resume` with torchrun, as in `torchrun --nproc-per-node 2 -m resolvent run ... --engine all-reduce`"
-        )
-
-
-def _fingerprint(run: Folder) -> str | None:
-    """Of what the run computes: one with more rounds than it was begun with computes something else."""
-    try:
-        known: str | None = run.about.get("fingerprint")
-        if known is None or run.config == run.written:
-            return known
-        before, plus, fork = known.partition("+")
-        return f"{before.rpartition('-')[0]}-{configs.fingerprints(run.config)[0]}{plus}{fork}"
-    except InputError:
-        return None
-
-
-# --- rounds ----------------------------------------------------------------------------------------------------------
-
-
-def _drive(folder: Folder, experiment: Experiment, recorder: Recorder, progress: bool | None) -> Outcome:
-    """Run what is left of an experiment. The lock is held."""
-    torch.set_num_threads(experiment.config.run.threads or torch.get_num_threads())
-    with failing(folder, recorder):
-        status, reason = rounds(experiment, recorder, progress)
-    recorder.end(status, reason)
-    return Outcome(folder, status, reason, tuple(recorder.complaints))
-
-
-@contextmanager
-def failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
-    """What a round raises: noted, everything before it stored, and handed on with what can be done."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except (Exception, SystemExit) as error:
-        recorder.flush()
-        what = str(error) if isinstance(error, BadAnswer | InputError) else f"{type(error).__name__}: {error}"
-        with durable.storing(folder.path, f"and round {recorder.done + 1} failed with {what}"):
-            folder.note("failed", reason=what, round=recorder.done)
-        if isinstance(error, InputError | RankLost):
-            raise
-        raise RoundFailed(
-            f"round {recorder.done + 1} of run {folder.id} failed ({what}); everything before it is stored: "
-            f"`resolvent resume {folder.id}` tries again, `resolvent fork {folder.id}` goes on with corrected code"
-        ) from error
-
-
-def rounds(
-    experiment: Experiment, recorder: Recorder | RankRecorder, progress: bool | None, engine: Any = None
-) -> tuple[str, str]:
-    """Run the rounds that are left, as a recorder stores them: the status and the reason."""
-    config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
-    if recorder.ending is not None and (left <= 0 or recorder.ending.status != "finished"):
-        return recorder.ending
-    if left <= 0:
-        return "finished", f"{config.rounds} rounds"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResolventWarning)  # the explanation says the same, and is shown
-        run = solve(
-            experiment.task.problem,
-            experiment.scheme,
-            rounds=left,
-            anderson=experiment.anderson,
-            participation=experiment.participation,
-            engine=engine or experiment.engine or config.engine,
-            seed=config.seed,
-            start=recorder.state,
-            stop=experiment.stop,
-            average=config.average,
-            every=config.every,
-            validate_every=config.validate_every,
-            progress=progress,
-            test=experiment.task.test,
-            recorder=recorder,
-            explanation=experiment.explanation,
-        )
-    recorder.flush()
-    return run.status, run.reason
-
-
-def _sink(config: Config) -> Any:
-    """What makes a sink in a folder, where one was asked for; refused before anything is made."""
-    if not config.store.tensorboard:
-        return None
-    from resolvent.runs import tensorboard
-
-    tensorboard.needed()
-    return tensorboard.sink

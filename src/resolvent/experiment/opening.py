@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from resolvent import config as configs
 from resolvent import engines
 from resolvent.errors import InputError, StorageError, refuse, whole
-from resolvent.experiment import conduct
+from resolvent.experiment import admission, conduct
 from resolvent.experiment.build import build
 from resolvent.iteration import checkpoint
 from resolvent.iteration.engine import Engine
 from resolvent.local import choice
 from resolvent.runs import Folder, damaged
+from resolvent.runs import users as user_rows
 from resolvent.runs.recorder import monitored
 from resolvent.runs.saving import PERSONAL
 from resolvent.solving.description import Description
-from resolvent.solving.monitor import MonitorState
+from resolvent.solving.recording import Entry, MonitorState
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 
@@ -52,7 +53,7 @@ def open_run(path: str | Path) -> Run:
         str((found.end or {}).get("reason", "")) or (held.numbers.get("verdict") or ["", f"round {held.round}"])[1],
         about["explanation"]["words"],
         seed=_seed(found),
-        user_metrics=_frame(about.get("user_metrics")),
+        user_metrics=_user_metrics(found),
         best=held.kept,
         description=description(found),
         config=found.config,
@@ -67,7 +68,7 @@ def users(path: Path) -> Engine | None:
     folder = Folder(path)
     if not (path / "about.json").is_file() or folder.about.get("made") == "python":
         return None
-    conduct.consent(folder, trusted=False)
+    admission.consent(folder, trusted=False)
     made = build(configs.read(folder.config))
     operator = choice.local_operator(made.scheme, made.task.problem)
     return engines.build(made.config.run.engine, made.task.problem, operator, made.scheme.steady)
@@ -113,7 +114,7 @@ class _Continued:
         self.remembered, self.best, self.kept = MonitorState(waited=waited), None, run.best
         self.columns = tuple(map(str, run.history))
 
-    def __call__(self, *happened: Any) -> None:
+    def __call__(self, entry: Entry) -> None:
         pass
 
     give_up = __call__
@@ -144,13 +145,17 @@ def description(found: Folder) -> Description:
         raise (error if isinstance(error, InputError) else damaged(found, [f"about.json: {error}"])) from error
 
 
-def _frame(told: Any) -> pd.DataFrame | None:
+def _user_metrics(found: Folder) -> pd.DataFrame | None:
+    """Each user's metrics on held-out data; an earlier version's `Run.save` put them into about.json."""
     import pandas as pd
 
+    told = found.about.get("user_metrics")
     try:
-        return None if told is None else pd.DataFrame(told["metrics"], index=[str(name) for name in told["users"]])
-    except (LookupError, TypeError, ValueError):
-        return None
+        return (
+            user_rows.read(found.path) if told is None else pd.DataFrame(told["metrics"], list(map(str, told["users"])))
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise damaged(found, [f"{user_rows.FILE} cannot be read ({type(error).__name__})"]) from error
 
 
 def _first_edition(folder: Path) -> Run:

@@ -24,9 +24,9 @@ from resolvent.engines import process_group
 from resolvent.engines.all_reduce import AllReduce
 from resolvent.engines.process_group import Group
 from resolvent.errors import BadAnswer, InputError, RankLost
-from resolvent.experiment import conduct
+from resolvent.experiment import admission, conduct, driving
 from resolvent.experiment.build import Experiment, build
-from resolvent.experiment.conduct import Outcome
+from resolvent.experiment.driving import Outcome
 from resolvent.experiment.tasks import task
 from resolvent.runs import checkpoints, durable, lock
 from resolvent.runs import ranks as stores
@@ -57,7 +57,7 @@ def begin(config: Config, out: Path, told: Callable[[Experiment], None], progres
         def folder() -> Folder:
             left = _launched(experiment, out, launch, group.size) if again else None
             if left is not None:
-                conduct.lock_sound(left, stack)
+                admission.lock_sound(left, stack)
                 return left
             return conduct.create(experiment, out, stack, {"ranks": group.size, "launch": launch})
 
@@ -77,8 +77,8 @@ def resume(name: str, out: Path, progress: bool | None = None, trusted: bool = F
             if found.about.get("ranks") != group.size:
                 made = f"run {found.id} was made by {found.about.get('ranks')} ranks"
                 raise InputError(f"{made}, and {group.size} were started; start as many")
-            conduct.lock_sound(found, stack)
-            conduct.consent(found, trusted)
+            admission.lock_sound(found, stack)
+            admission.consent(found, trusted)
             return found
 
         found = _on_first(group, folder)
@@ -165,7 +165,7 @@ def _run(
     name = group.words(None if folder is None else [folder.about["id"], folder.id, folder.end is not None])[0]
     run, place, over = name
     if over:
-        return conduct.ended(folder) if folder is not None else Outcome(Folder(out / place), "finished", "")
+        return admission.ended(folder) if folder is not None else Outcome(Folder(out / place), "finished", "")
     own = folder.checkpoints if folder is not None else stores.place(out, place, group.rank)
     at = stores.common(group.words(stores.stored(own, run)))
     if own.is_dir():
@@ -176,8 +176,8 @@ def _run(
     if folder is None:
         status, reason = _elsewhere(experiment, recorder, engine)
         return Outcome(Folder(out / place), status, reason)
-    with conduct.failing(folder, recorder):
-        status, reason = conduct.rounds(experiment, recorder, progress, engine)
+    with driving.failing(folder, recorder):
+        status, reason = driving.rounds(experiment, recorder, progress, engine)
     recorder.end(status, reason)
     return Outcome(folder, status, reason, tuple(recorder.complaints))
 
@@ -185,7 +185,7 @@ def _run(
 def _elsewhere(experiment: Experiment, recorder: Any, engine: AllReduce) -> tuple[str, str]:
     """The rounds on a rank other than 0. Where another rank has failed, this one leaves without a traceback."""
     try:
-        return conduct.rounds(experiment, recorder, False, engine)
+        return driving.rounds(experiment, recorder, False, engine)
     except BadAnswer as error:
         raise RankLost(str(error)) from error
     finally:
@@ -214,7 +214,7 @@ def _recorder(
         return stores.RankRecorder(own, run, config.run.rounds, at, due)
     with durable.storing(folder.path, "make it writable to go on"):
         recorder = stack.enter_context(
-            closing(Recorder(folder, config.run.rounds, seconds, conduct.sink(folder, config), at, due))
+            closing(Recorder(folder, config.run.rounds, seconds, driving.sink(folder, config), at, due))
         )
         if at or len(folder.events) > 1:
             folder.note("resumed")

@@ -11,7 +11,8 @@ from pathlib import Path
 from resolvent.config import Config
 from resolvent.errors import ResolventWarning
 from resolvent.experiment.build import Experiment
-from resolvent.experiment.conduct import Outcome, begin_or_resume
+from resolvent.experiment.conduct import begin_or_resume
+from resolvent.experiment.driving import Outcome
 from resolvent.iteration.engine import Engine
 from resolvent.solving.seeds import side_by_side
 

@@ -10,6 +10,7 @@ from typing import Any
 from resolvent import config as configs
 from resolvent.config import Config
 from resolvent.errors import InputError, refuse
+from resolvent.federation import settings
 
 FILE = "federation.toml"
 
@@ -70,14 +71,16 @@ class Project:
             refuse("server.port", found.port, "a port from 1 to 65535 is needed")
         return found
 
-    def config(self, settings: list[tuple[str, Any]] | None = None) -> Config:
+    def config(self, values: list[tuple[str, Any]] | None = None) -> Config:
         """What a run does, as configured; [federation] is what other runs call their problem."""
         tree = {name: section for name, section in self.tree().items() if name != "server"}
-        tree = configs.with_values(tree, settings or [])
+        tree = configs.with_values(tree, values or [])
         problem = tree.pop("federation", {})
         if "problem" in tree or not isinstance(problem, dict):
             refuse(FILE, "a file with a section [problem]", "a federation's users bring their own: see user.py")
-        return configs.read(tree | {"problem": {"name": "federation"} | problem})
+        found = configs.read(tree | {"problem": {"name": "federation"} | problem})
+        settings.check(found)
+        return found
 
 
 def opened(folder: Path) -> Project:

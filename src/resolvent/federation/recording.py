@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from resolvent.engines.flower.engine import FlowerEngine
-from resolvent.iteration.rounds import Round
+from resolvent.engines.penalty import Penalising
 from resolvent.iteration.state import State
 from resolvent.runs.recorder import Recorder
-from resolvent.solving.monitor import MonitorState
+from resolvent.solving.recording import Entry, MonitorState
 from resolvent.solving.stopping import Best, Ending
-
-Stored = tuple[Round, dict[str, Any] | None, MonitorState, State | None, Best | None]
 
 
 class OneBehind:
@@ -20,9 +18,9 @@ class OneBehind:
     So a run that is killed goes on from one round earlier: nodes find what they remembered then.
     """
 
-    def __init__(self, recorder: Recorder, engine: FlowerEngine) -> None:
+    def __init__(self, recorder: Recorder, engine: FlowerEngine | Penalising) -> None:
         self._recorder, self._engine = recorder, engine
-        self._held: Stored | None = None
+        self._held: Entry | None = None
 
     @property
     def remembered(self) -> MonitorState:
@@ -40,42 +38,28 @@ class OneBehind:
     def columns(self) -> tuple[str, ...]:
         return self._recorder.columns
 
-    def __call__(
-        self,
-        happened: Round,
-        row: dict[str, Any] | None,
-        remembered: MonitorState,
-        ending: Ending | None,
-        best: State | None,
-        kept: Best | None,
-    ) -> None:
+    def __call__(self, entry: Entry) -> None:
         self._pass_on(None)
-        self._held = (happened, row, remembered, best, kept)
-        if ending is not None:
+        self._held = entry
+        if entry.ending is not None:
             self._engine.settle()
-            self._pass_on(ending)
+            self._pass_on(entry.ending)
 
-    def give_up(
-        self,
-        row: dict[str, Any] | None,
-        best: State,
-        remembered: MonitorState,
-        ending: Ending,
-        kept: Best | None,
-    ) -> None:
+    def give_up(self, entry: Entry) -> None:
         self._pass_on(None)
-        self._recorder.give_up(row, best, remembered, ending, kept)
+        self._recorder.give_up(entry)
 
     def _pass_on(self, ending: Ending | None) -> None:
         if self._held is None:
             return
-        (happened, row, remembered, best, kept), self._held = self._held, None
-        self._recorder(happened, row and self._complete(happened.state, row), remembered, ending, best, kept)
+        held, self._held = self._held, None
+        row = held.row and self._complete(held.state, held.row)
+        self._recorder(held._replace(row=row, ending=ending))
 
     def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:
         """The row with what users have said of its models by now."""
-        known = {name: float(values[0]) for name, values in self._engine.evaluation.known(state.w).items()}
+        known = {name: float(values[0]) for name, values in self._engine.measure(state.w).items()}
         if state.average is not None:
-            averaged = self._engine.evaluation.known(state.average.model)
+            averaged = self._engine.measure(state.average.model)
             known |= {f"average_{name}": float(values[0]) for name, values in averaged.items()}
         return row | {name: value for name, value in known.items() if name in row}

@@ -16,16 +16,15 @@ from resolvent import config as configs
 from resolvent import runs
 from resolvent.config import Config
 from resolvent.config.sections import FLOWER
-from resolvent.engines.flower.checks import Limits
 from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.flower.facts import FederationFacts, gather
 from resolvent.engines.flower.grid import Post
-from resolvent.engines.flower.rule import Rule
-from resolvent.errors import InputError, ResolventWarning, refuse
+from resolvent.engines.penalty import Penalising, WithPenalty
+from resolvent.errors import InputError, ResolventWarning
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.conduct import about
 from resolvent.experiment.tasks import Task
-from resolvent.federation import keys
+from resolvent.federation import keys, settings
 from resolvent.federation.project import Project, opened
 from resolvent.federation.recording import OneBehind
 from resolvent.iteration.participation import Everyone
@@ -82,7 +81,8 @@ def conduct(
         else:
             config, names = project.config(), None
         section: Any = config.problem
-        facts = gather(post, "joining", section.users, weights_of(section.weights), section.join, names=names)
+        weights = settings.weights_of(section)
+        facts = gather(post, "joining", section.users, weights, section.join, names=names)
         experiment = prepared(config, facts)
         if not resume:
             told = about(experiment)
@@ -101,46 +101,39 @@ def conduct(
     return folder
 
 
-def weights_of(text: str) -> str | dict[str, float]:
-    """ "rows", "users", or numbers by name: "site-0=1, site-1=2"."""
-    if "=" not in text:
-        return text
-    try:
-        pairs = [part.partition("=") for part in text.split(",")]
-        return {name.strip(): float(number) for name, _, number in pairs}
-    except ValueError:
-        refuse("federation.weights", repr(text), '"rows", "users" or "site-0=1, site-1=2" is needed')
-
-
 def prepared(config: Config, facts: FederationFacts) -> Experiment:
     """What the configuration describes, for these users."""
     section: Any = config.problem
     known: Any = facts  # all that is asked of a problem before its first round
     L = closed_forms.curvatures(known)[1] if facts.convex else 0.0
     eta = 1 / L if 0 < L < float("inf") else None
-    made = Task(known, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
+    penalty = settings.penalty_of(section)
+    penalised = known if penalty is None else WithPenalty(known, penalty)
+    made = Task(penalised, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
     experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), made)
     if isinstance(experiment.participation, Everyone):
         experiment = replace(experiment, participation=Asked())
     return experiment
 
 
-def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder: Folder) -> FlowerEngine:
-    """The engine of a run, whose events go into its folder."""
+def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder: Folder) -> FlowerEngine | Penalising:
+    """The engine of a run, whose events go into its folder. A penalty counts in its values."""
     section: Any = experiment.config.problem
     known: Any = facts
-    return FlowerEngine(
+    engine = FlowerEngine(
         post,
         facts,
         local_operator(experiment.scheme, known),
         folder.about["id"],
         steady=experiment.scheme.steady,
-        rule=Rule(section.close, section.timeout, section.min_users, section.patience),
-        limits=Limits(section.max_norm),
+        rule=settings.rule_of(section),
+        limits=settings.limits_of(section),
         ride=True,
         curvature=section.curvature,
         note=folder.note,
     )
+    penalty = settings.penalty_of(section)
+    return engine if penalty is None else Penalising(engine, penalty)
 
 
 def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post: Post, recorder: Recorder) -> None:

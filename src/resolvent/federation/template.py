@@ -23,6 +23,7 @@ timeout = 120.0        # or after so many seconds,
 min_users = 1          # but not before so many users have answered
 # max_norm = 1e6       # refuse answers that are longer
 # curvature = true     # let eta = "auto" ask for gradients and Hessians too
+# penalty = "l1:0.1"   # minimise f + g: l1, l2, elastic-net, box, orthant, simplex, ball
 
 [scheme]
 algorithm = "fedpi"    # fedavg, fedprox, fedsplit, fedpi, fedrp, reflect_gradient, reflect_prox
@@ -30,6 +31,12 @@ eta = 1.0
 
 [run]
 rounds = 30
+
+# [anderson]           # for convex problems: fewer rounds
+# memory = 3
+
+# [stop]
+# certificates = 1e-6  # before the last round, once these are as small
 """
 
 USER = '''\

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, ResolventWarning, refuse
-from resolvent.problems.problem import Problem
 
 FLOAT = torch.float64
 WEIGHTS = ("rows", "users")
 """Weights by name."""
+
+
+class Sized(Protocol):
+    """How many users and parameters there are, and in which kind of numbers."""
+
+    @property
+    def users(self) -> int: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def weights(self) -> Tensor: ...
 
 
 def as_tensor(data: Any, argument: str) -> Tensor:
@@ -93,7 +103,7 @@ def as_reg(reg: Any, users: int, sizes: Tensor, like: Tensor) -> Tensor:
     return each.expand(users)
 
 
-def as_rows(W: Any, problem: Problem) -> Tensor:
+def as_rows(W: Any, problem: Sized) -> Tensor:
     """W as stacked rows of the problem's kind: (users, d), or one row (1, d) which all users share."""
     lam = problem.weights
     rows = W if isinstance(W, Tensor) and W.dtype == lam.dtype else as_tensor(W, "W").to(lam)
@@ -108,7 +118,7 @@ def as_rows(W: Any, problem: Problem) -> Tensor:
     return rows
 
 
-def points(W: Any, problem: Problem) -> Tensor:
+def points(W: Any, problem: Sized) -> Tensor:
     """W as any number of points of the problem's space, (rows, d)."""
     rows: Tensor = torch.atleast_2d(as_tensor(W, "W").to(problem.weights))
     if rows.ndim != 2 or rows.shape[1] != problem.dim:

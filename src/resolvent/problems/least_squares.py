@@ -13,9 +13,10 @@ from torch import Tensor
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
 from resolvent.problems.linear.predictor import Predictor
+from resolvent.problems.over_rows import OverRows
 from resolvent.problems.penalised import Penalised, least
 from resolvent.problems.penalised.squares import as_objective, squares
-from resolvent.problems.problem import select, short
+from resolvent.problems.problem import select
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.quadratic.affine import Affine, prox_share
 from resolvent.problems.quadratic.decomposition import decompose
@@ -25,7 +26,7 @@ from resolvent.problems.sparse_least_squares import SparseLeastSquares
 from resolvent.problems.sparse_rows import is_sparse
 
 
-class LeastSquares:
+class LeastSquares(OverRows):
     """Least squares over users of any sizes, weights and ranks.
 
     A is (users, rows, d) and b (users, rows), or lists of matrices and vectors of unequal lengths; NumPy, torch,
@@ -36,10 +37,7 @@ class LeastSquares:
     """
 
     offers = frozenset({"value", "grad", "prox", "hessian", "batches", "spectrum"})
-    convex = True
     closed_form = True
-
-    __repr__ = short
 
     def __new__(cls, A: Any = None, *args: Any, **keywords: Any) -> Any:
         """Sparse rows have no dense decompositions: they are a linear model, solved by Newton's method."""
@@ -57,24 +55,6 @@ class LeastSquares:
         self._lam = as_weights(weights, self.rows.users, double, self.rows.sizes)
         self.weights = self._lam.to(like.dtype)
         self.spectrum = decompose(self.rows)
-
-    @property
-    def users(self) -> int:
-        return self.rows.users
-
-    @property
-    def dim(self) -> int:
-        return self.rows.dim
-
-    @property
-    def sizes(self) -> Tensor:
-        """The number of rows of each user."""
-        return self.rows.sizes
-
-    @property
-    def intercepts(self) -> Tensor:
-        """The indices of the parameters that are not penalised."""
-        return torch.arange(self.dim - self.intercept, self.dim, device=self.weights.device)
 
     @property
     def predictor(self) -> Predictor:

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import BadAnswer, refuse
-from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
+from resolvent.problems.inputs import as_rows, points
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.minimum import SURE
 from resolvent.problems.newton.objective import Floats
+from resolvent.problems.over_rows import Ridged
 from resolvent.problems.pinball.minimum import least_deviations
 from resolvent.problems.pinball.prox import Pinball, orthogonal, prox
-from resolvent.problems.problem import select, short
 from resolvent.problems.rows import as_data
 
 COARSE = 1e-6
 """Relative to 1 + |u| + |x|: a prox that is not known to be more precise is refused."""
 
 
-class Quantile:
+class Quantile(Ridged):
     """rho_q(r) = q r for r >= 0 and (q - 1) r below: a . w is the q-quantile of b. q = 1/2 is half of |r|: medians.
 
     `reg` is a number, or one per user. The prox is exact: a formula where a user's rows are orthogonal, as one row is,
@@ -33,10 +33,8 @@ class Quantile:
     """
 
     offers = frozenset({"value", "grad", "prox"})
-    convex = True
     lipschitz = None
-
-    __repr__ = short
+    same = ("q", "intercept", "penalty")
 
     def __init__(
         self,
@@ -51,33 +49,8 @@ class Quantile:
     ) -> None:
         if not (isinstance(q, (int, float)) and 0 < q < 1):
             refuse("q", repr(q), "a number between 0 and 1 is needed")
-        self.q, self.intercept, self.penalty = float(q), bool(intercept), penalty
-        self.rows = as_data(A, b)
-        like = self.rows.buckets[0].b
-        finite(self.rows.gather([bucket.total() for bucket in self.rows.buckets]), "A")
-        finite(self.rows.gather([bucket.b.sum(1) for bucket in self.rows.buckets]), "b")
-        if self.intercept:
-            self.rows = self.rows.with_ones()
-        self.weights = as_weights(weights, self.users, like, self.sizes)
-        self.reg = as_reg(reg, self.users, self.sizes, like)
-
-    @property
-    def users(self) -> int:
-        return self.rows.users
-
-    @property
-    def dim(self) -> int:
-        return self.rows.dim
-
-    @property
-    def sizes(self) -> Tensor:
-        """The number of rows of each user."""
-        return self.rows.sizes
-
-    @property
-    def intercepts(self) -> Tensor:
-        """The indices of the parameters that are neither regularised nor penalised."""
-        return torch.arange(self.dim - self.intercept, self.dim, device=self.weights.device)
+        self.q = float(q)
+        super().__init__(as_data(A, b), reg, weights, intercept, penalty)
 
     @property
     def predictor(self) -> Predictor:
@@ -88,18 +61,12 @@ class Quantile:
     def closed_form(self) -> bool:
         return all(orthogonal(self._one(i)[0]) for i in range(self.users))
 
-    @cached_property
-    def _ridge(self) -> Tensor:
-        ridge = self.reg.unsqueeze(1).repeat(1, self.dim)
-        ridge[:, self.intercepts] = 0
-        return ridge
-
     def value(self, W: Tensor) -> Tensor:
         W, parts = as_rows(W, self), []
         for bucket in self.rows.buckets:
             r = bucket.b - bucket.margins(W)  # 0 for padded rows
             parts.append(torch.maximum(self.q * r, (self.q - 1) * r).sum(1))
-        return self.rows.gather(parts) + 0.5 * (self._ridge * W * W).sum(1)
+        return self.rows.gather(parts) + 0.5 * (self.ridge * W * W).sum(1)
 
     def grad(self, W: Tensor) -> Tensor:
         """A subgradient: the slope of a row at its kink is taken to be 0."""
@@ -107,7 +74,7 @@ class Quantile:
         for bucket in self.rows.buckets:
             r = bucket.margins(W) - bucket.b
             parts.append(bucket.combine((1 - self.q) * (r > 0).to(r) - self.q * (r < 0).to(r)))
-        return self.rows.gather(parts) + self._ridge * W
+        return self.rows.gather(parts) + self.ridge * W
 
     def _one(self, i: int) -> tuple[Floats, Floats]:
         A, b = self.rows.dense(i), self.rows.one(i)[1]
@@ -122,7 +89,7 @@ class Quantile:
         if not bool(torch.isfinite(u).all()):
             return torch.full_like(u, torch.nan)
         A, b = self._one(i)
-        root = np.sqrt(1 + eta * self._ridge[i].cpu().numpy().astype(np.float64))
+        root = np.sqrt(1 + eta * self.ridge[i].cpu().numpy().astype(np.float64))
         rows = Pinball(A / root, b, np.full(len(b), eta * (self.q - 1)), np.full(len(b), eta * self.q))
         found = prox(rows, u.cpu().numpy().astype(np.float64) / root)
         x = found.x / root
@@ -132,16 +99,6 @@ class Quantile:
                 "scale the features, or take a smaller eta"
             )
         return torch.from_numpy(x).to(u)
-
-    def take(self, who: Tensor) -> Quantile:
-        part = object.__new__(Quantile)
-        part.q, part.intercept, part.penalty = self.q, self.intercept, self.penalty
-        part.rows, part.weights, part.reg = self.rows.take(who), select(self.weights, who), self.reg[who]
-        return part
-
-    @property
-    def convexity(self) -> Tensor:
-        return torch.zeros_like(self.reg) if self.intercept else self.reg
 
     @cached_property
     def typical_eta(self) -> float:
@@ -211,5 +168,5 @@ class Quantile:
             here, there = (data.b - data.margins(x.unsqueeze(0)) for x in (w, v))
             slope = [torch.maximum(self.q * r, (self.q - 1) * r) for r in (here, there)]
             parts.append((slope[0] - slope[1]).sum(1))
-        ridge = self.weights.double() @ self._ridge.double()
+        ridge = self.weights.double() @ self.ridge.double()
         return self.weights.double() @ self.rows.gather(parts) + 0.5 * (ridge * (w - v)) @ (w + v)

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.runs import checkpoints, durable
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.recorder import best_of, packed, remembered_in
-from resolvent.solving.monitor import MonitorState
-from resolvent.solving.stopping import Best, Ending
+from resolvent.solving.recording import Entry
 
 
 def place(out: Path, run: str, rank: int) -> Path:
@@ -51,29 +48,14 @@ class RankRecorder:
         self.done = at
         self._waiting: Checkpoint | None = None
 
-    def __call__(
-        self,
-        happened: Round,
-        row: dict[str, Any] | None,
-        remembered: MonitorState,
-        ending: Ending | None,
-        best: State | None,
-        kept: Best | None = None,
-    ) -> None:
-        self._waiting = packed(self._run, happened.state, remembered, ending, best, kept, {"metrics": 0})
-        if self._due() or ending is not None or happened.number == self._rounds:
+    def __call__(self, entry: Entry) -> None:
+        self._waiting = packed(self._run, entry, {"metrics": 0})
+        if self._due() or entry.ending is not None or entry.number == self._rounds:
             self.flush()
 
-    def give_up(
-        self,
-        row: dict[str, Any] | None,
-        best: State,
-        remembered: MonitorState,
-        ending: Ending,
-        kept: Best | None = None,
-    ) -> None:
+    def give_up(self, entry: Entry) -> None:
         """The best state becomes the only checkpoint."""
-        self._waiting = packed(self._run, best, remembered, ending, None, kept, {"metrics": 0})
+        self._waiting = packed(self._run, entry, {"metrics": 0})
         self.flush(alone=True)
 
     def flush(self, alone: bool = False) -> None:

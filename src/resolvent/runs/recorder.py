@@ -10,14 +10,13 @@ from typing import Any
 
 from resolvent.errors import InputError
 from resolvent.iteration import checkpoint, packing
-from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
-from resolvent.runs import checkpoints, durable, inspection
+from resolvent.runs import checkpoints, durable, inspection, sums, users
 from resolvent.runs.checkpoints import KEPT, Checkpoint
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.metrics import Metrics
-from resolvent.solving.monitor import MonitorState
-from resolvent.solving.stopping import Best, Ending
+from resolvent.solving.recording import Entry, MonitorState
+from resolvent.solving.stopping import Ending
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes a row of the history elsewhere, TensorBoard say."""
@@ -57,31 +56,14 @@ class Recorder:
         self._last = time.monotonic()
         self._due = due or (lambda: time.monotonic() - self._last >= self._seconds)
 
-    def __call__(
-        self,
-        happened: Round,
-        row: dict[str, Any] | None,
-        remembered: MonitorState,
-        ending: Ending | None,
-        best: State | None,
-        kept: Best | None = None,
-    ) -> None:
-        self._append(row)
-        self._waiting = self._checkpoint(happened.state, remembered, ending, best, kept)
-        if self._due() or ending is not None or happened.number == self._rounds:
+    def __call__(self, entry: Entry) -> None:
+        self._append(entry)
+        if self._due() or entry.ending is not None or entry.number == self._rounds:
             self.flush()
 
-    def give_up(
-        self,
-        row: dict[str, Any] | None,
-        best: State,
-        remembered: MonitorState,
-        ending: Ending,
-        kept: Best | None = None,
-    ) -> None:
+    def give_up(self, entry: Entry) -> None:
         """The best state becomes the only checkpoint."""
-        self._append(row)
-        self._waiting = self._checkpoint(best, remembered, ending, None, kept)
+        self._append(entry)
         self.flush(alone=True)
 
     @property
@@ -89,19 +71,18 @@ class Recorder:
         """Of the rows stored so far."""
         return self._metrics.columns
 
-    def _append(self, row: dict[str, Any] | None) -> None:
-        if row is not None:
+    def _append(self, entry: Entry) -> None:
+        """Store the row. The checkpoint waits until one is due."""
+        if entry.row is not None:
             with self._storing():
-                self._metrics.append(row)
+                self._metrics.append(entry.row)
             if self._sink is not None:
-                self._sink(row)
-
-    def _checkpoint(
-        self, state: State, remembered: MonitorState, ending: Ending | None, best: State | None, kept: Best | None
-    ) -> Checkpoint:
+                self._sink(entry.row)
+        if entry.users is not None:  # before the checkpoint that says that the run has ended
+            with self._storing():
+                durable.write(self._folder.path / users.FILE, users.text(entry.users))
         length, sha256 = self._metrics.extent
-        more = {"metrics": length, "metrics_sha256": sha256}
-        return packed(self._run, state, remembered, ending, best, kept, more)
+        self._waiting = packed(self._run, entry, {"metrics": length, "metrics_sha256": sha256})
 
     def flush(self, alone: bool = False) -> None:
         """Write the checkpoint that waits, if one does; `alone`: and remove all others."""
@@ -116,9 +97,10 @@ class Recorder:
         """Note how the run ended, with what its files must be from now on."""
         self.flush()
         with self._storing():
-            held = checkpoints.newest_name(self._folder.checkpoints)
+            held, own = checkpoints.newest_name(self._folder.checkpoints), self._folder.path / users.FILE
+            more = {"users": sums.of(own.read_bytes())} if own.is_file() else {}
             self._folder.note(
-                status, reason=reason, round=self.done, metrics=self._metrics.extent._asdict(), checkpoint=held
+                status, reason=reason, round=self.done, metrics=self._metrics.extent._asdict(), checkpoint=held, **more
             )
 
     def close(self) -> None:
@@ -146,25 +128,17 @@ class Recorder:
         return found, complaints
 
 
-def packed(
-    run: str | None,
-    state: State,
-    remembered: MonitorState,
-    ending: Ending | None,
-    best: State | None,
-    kept: Best | None,
-    more: dict[str, Any],
-) -> Checkpoint:
+def packed(run: str | None, entry: Entry, more: dict[str, Any]) -> Checkpoint:
     """The checkpoint of a state, with what the monitor remembers; and the best state and model, where others."""
-    tensors, plain = checkpoint.pack(state)
-    numbers = {"run": run, "state": plain, "pulse": remembered, "verdict": ending} | more
-    if best is not None:
-        others, numbers["best"] = checkpoint.pack(replace(best, yardstick=None))
+    tensors, plain = checkpoint.pack(entry.state)
+    numbers = {"run": run, "state": plain, "pulse": entry.remembered, "verdict": entry.ending} | more
+    if entry.best is not None:
+        others, numbers["best"] = checkpoint.pack(replace(entry.best, yardstick=None))
         tensors |= {BEST + name: tensor for name, tensor in others.items()}
-    if kept is not None:
-        others, numbers["kept"] = packing.pack(kept)
+    if entry.kept is not None:
+        others, numbers["kept"] = packing.pack(entry.kept)
         tensors |= {KEPT + name: tensor for name, tensor in others.items()}
-    return Checkpoint(state.round, tensors, numbers)
+    return Checkpoint(entry.number, tensors, numbers)
 
 
 def remembered_in(numbers: dict[str, Any]) -> tuple[MonitorState, Ending | None]:

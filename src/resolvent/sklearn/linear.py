@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import RegressorMixin
 
 from resolvent.problems.least_squares import LeastSquares
+from resolvent.sklearn.estimator import Federated, Floats
 from resolvent.sklearn.fitting import Objective, fitted, mixture, strength
 
-Floats = NDArray[np.float64]
 
-
-class FederatedLinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class FederatedLinearRegression(RegressorMixin, Federated):  # type: ignore[misc]
     """Linear regression over users' rows. The penalty says which of scikit-learn's objectives it has, with n rows:
 
         None          LinearRegression   |y - Xw|^2
@@ -42,36 +38,23 @@ class FederatedLinearRegression(RegressorMixin, BaseEstimator):  # type: ignore[
         eta: float | str = "auto",
         anderson: int = 10,
     ) -> None:
+        super().__init__(fit_intercept, max_iter, tol, algorithm, eta, anderson)
         self.penalty = penalty
         self.alpha = alpha
         self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.algorithm = algorithm
-        self.eta = eta
-        self.anderson = anderson
 
     def fit(self, X: Any, y: Any, users: Any = None) -> FederatedLinearRegression:
         """Fit the model. users: whose row each one is; without it all rows are one user's."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        X, y = self._rows(X, y, y_numeric=True)
         y = np.asarray(y, np.float64)
         l1, l2 = mixture(self)
         times = strength(self.alpha, "alpha") * (1 if self.penalty == "l2" else len(y))
         centre = float(y.mean()) if self.fit_intercept else 0.0
         size = float(np.sqrt(np.mean((y - centre) ** 2))) or 1.0
         found = fitted(self, X, y - centre, users, Objective(LeastSquares, l1 * times, l2 * times, size=size))
-        self.coef_, self.intercept_ = found.coefficients[0], float(found.intercepts[0]) + centre
-        self.n_iter_, self.optimality_, self.users_ = found.rounds, found.optimality, found.users
+        self._settle(found, found.coefficients[0], float(found.intercepts[0]) + centre)
         return self
 
     def predict(self, X: Any) -> Floats:
         """The expected y of each row."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return np.asarray(safe_sparse_dot(X, self.coef_, dense_output=True) + self.intercept_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
+        return self._linear(X)

@@ -7,20 +7,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.extmath import safe_sparse_dot, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.extmath import softmax
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from resolvent.errors import refuse
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.softmax.model import Softmax
+from resolvent.sklearn.estimator import Federated, Floats
 from resolvent.sklearn.fitting import Objective, fitted, mixture, strength
 
-Floats = NDArray[np.float64]
 
-
-class FederatedLogisticRegression(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[misc]
     """Logistic regression over users' rows, with the objective of sklearn.linear_model.LogisticRegression:
 
         C sum_j loss(y_j, x_j . w + intercept) + (1 - l1_ratio)/2 |w|^2 + l1_ratio |w|_1
@@ -44,19 +42,14 @@ class FederatedLogisticRegression(ClassifierMixin, BaseEstimator):  # type: igno
         eta: float | str = "auto",
         anderson: int = 10,
     ) -> None:
+        super().__init__(fit_intercept, max_iter, tol, algorithm, eta, anderson)
         self.penalty = penalty
         self.C = C
         self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.algorithm = algorithm
-        self.eta = eta
-        self.anderson = anderson
 
     def fit(self, X: Any, y: Any, users: Any = None) -> FederatedLogisticRegression:
         """Fit the model. users: whose row each one is; without it all rows are one user's."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2)
+        X, y = self._rows(X, y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         many = len(self.classes_)
@@ -73,15 +66,12 @@ class FederatedLogisticRegression(ClassifierMixin, BaseEstimator):  # type: igno
         if many > 2:  # a constant added to every class's score changes nothing: the smallest scores are reported
             intercepts = intercepts - intercepts.mean()
             coefficients = coefficients if l1 * over or l2 * over else coefficients - coefficients.mean(0)
-        self.coef_, self.intercept_ = coefficients, intercepts
-        self.n_iter_, self.optimality_, self.users_ = found.rounds, found.optimality, found.users
+        self._settle(found, coefficients, intercepts)
         return self
 
     def decision_function(self, X: Any) -> Floats:
         """Scores: of the second of two classes, (rows,), or of each class, (rows, classes)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        scores: Floats = safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
+        scores = self._linear(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -101,11 +91,6 @@ class FederatedLogisticRegression(ClassifierMixin, BaseEstimator):  # type: igno
     def predict_log_proba(self, X: Any) -> Floats:
         """The logarithm of `predict_proba`."""
         return np.asarray(np.log(self.predict_proba(X)))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
 
 def _inverse(C: Any) -> float:

@@ -6,19 +6,15 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
-from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from resolvent.problems.poisson import Poisson
+from resolvent.sklearn.estimator import Federated, Floats
 from resolvent.sklearn.fitting import Objective, fitted, strength
 
-Floats = NDArray[np.float64]
 
-
-class FederatedPoissonRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class FederatedPoissonRegressor(RegressorMixin, Federated):  # type: ignore[misc]
     """Poisson regression over users' rows, with the objective of sklearn.linear_model.PoissonRegressor:
 
         1/n sum_j (exp(t_j) - y_j t_j) + alpha/2 |w|^2,   t_j = x_j . w + intercept
@@ -39,17 +35,12 @@ class FederatedPoissonRegressor(RegressorMixin, BaseEstimator):  # type: ignore[
         eta: float | str = "auto",
         anderson: int = 10,
     ) -> None:
+        super().__init__(fit_intercept, max_iter, tol, algorithm, eta, anderson)
         self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.algorithm = algorithm
-        self.eta = eta
-        self.anderson = anderson
 
     def fit(self, X: Any, y: Any, users: Any = None) -> FederatedPoissonRegressor:
         """Fit the model. users: whose row each one is; without it all rows are one user's."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        X, y = self._rows(X, y, y_numeric=True)
         y = np.asarray(y, np.float64)
         if y.min() < 0 or not y.sum() > 0:
             raise ValueError(
@@ -58,15 +49,12 @@ class FederatedPoissonRegressor(RegressorMixin, BaseEstimator):  # type: ignore[
         mean = float(y.mean())
         l2 = strength(self.alpha, "alpha") * len(y)
         found = fitted(self, X, y, users, Objective(_poisson, 0.0, l2, start=math.log(mean), size=mean))
-        self.coef_, self.intercept_ = found.coefficients[0], float(found.intercepts[0])
-        self.n_iter_, self.optimality_, self.users_ = found.rounds, found.optimality, found.users
+        self._settle(found, found.coefficients[0], float(found.intercepts[0]))
         return self
 
     def predict(self, X: Any) -> Floats:
         """The expected count of each row."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return np.asarray(np.exp(safe_sparse_dot(X, self.coef_, dense_output=True) + self.intercept_))
+        return np.asarray(np.exp(self._linear(X)))
 
     def score(self, X: Any, y: Any) -> float:
         """D^2, the share of the deviance that is explained, as scikit-learn's PoissonRegressor has it."""
@@ -74,7 +62,6 @@ class FederatedPoissonRegressor(RegressorMixin, BaseEstimator):  # type: ignore[
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.target_tags.positive_only = True
         return tags
 

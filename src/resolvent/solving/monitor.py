@@ -16,8 +16,7 @@ from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.history import LAST, History
 from resolvent.solving.patience import patience
-from resolvent.solving.recording import MonitorState as MonitorState
-from resolvent.solving.recording import Recorder as Recorder
+from resolvent.solving.recording import Entry, MonitorState, Recorder
 from resolvent.solving.stopping import Best, Ending, Stop
 
 CHECK = 10
@@ -138,7 +137,7 @@ class Monitor:
         self._consider()
         ending = self._diverged(self._last.round + 1, str(error))
         if self._recorder is not None:
-            self._recorder.give_up(None, self.state, self.remembered, ending, self.kept)
+            self._recorder.give_up(Entry(self.state, None, self.remembered, ending, kept=self.kept))
         return ending
 
     # --- what it consists of -----------------------------------------------------------------------------------------
@@ -241,10 +240,11 @@ class Monitor:
     def _tell(self, recorder: Recorder, happened: Round, row: dict[str, Any] | None, ending: Ending | None) -> None:
         best, remembered = self._divergence.best, self.remembered
         if ending is not None and ending.status == "diverged":
-            recorder.give_up(row, self.state, remembered, ending, self.kept)
+            recorder.give_up(Entry(self.state, row, remembered, ending, kept=self.kept))
             return
         other = None if best is happened.state else best
-        recorder(self.marked(happened), row, remembered, ending, other, self.kept)
+        own = None if ending is None else self.history.user_frame()
+        recorder(Entry(self.marked(happened).state, row, remembered, ending, other, self.kept, own))
 
 
 def _bytes(state: State) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.stopping import Best, Ending
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class MonitorState(NamedTuple):
@@ -18,6 +20,24 @@ class MonitorState(NamedTuple):
     value: float = math.nan
     residual: float = math.nan
     waited: int = 0
+
+
+class Entry(NamedTuple):
+    """A state as it is recorded: its row where it has one, the ending where it is the last, the best state where that
+    is another, the best model by a metric, and at the end each user's metrics on held-out data."""
+
+    state: State
+    row: dict[str, Any] | None
+    remembered: MonitorState
+    ending: Ending | None = None
+    best: State | None = None
+    kept: Best | None = None
+    users: pd.DataFrame | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the round: 1, 2, ..."""
+        return self.state.round
 
 
 class Recorder(Protocol):
@@ -43,21 +63,10 @@ class Recorder(Protocol):
         """Of the rows that are stored; none where there are no rows yet."""
         ...
 
-    def __call__(
-        self,
-        happened: Round,
-        row: dict[str, Any] | None,
-        remembered: MonitorState,
-        ending: Ending | None,
-        best: State | None,
-        kept: Best | None,
-    ) -> None:
-        """A round, its row where it has one, the ending where it is the last, the best state if another is, and the
-        best model by a metric."""
+    def __call__(self, entry: Entry) -> None:
+        """A round."""
         ...
 
-    def give_up(
-        self, row: dict[str, Any] | None, best: State, remembered: MonitorState, ending: Ending, kept: Best | None
-    ) -> None:
-        """The run has diverged: the best state is what remains of it, and this row the last one."""
+    def give_up(self, entry: Entry) -> None:
+        """The run has diverged: this state, the best one, is what remains of it, and this row is the last one."""
         ...

@@ -9,42 +9,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from resolvent import engines
 from resolvent.data.held_out import HeldOut
-from resolvent.engines.delayed import delayed, forget_delays
+from resolvent.engines.delayed import delayed
 from resolvent.engines.penalty import Penalising, WithPenalty
-from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError, refuse, whole
-from resolvent.iteration import averaging
+from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult
 from resolvent.iteration.acceleration import Accelerate
-from resolvent.iteration.anderson import as_acceleration
-from resolvent.iteration.checkpoint import moved
 from resolvent.iteration.engine import Engine, Joining, peers
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.rounds import rounds as the_rounds
 from resolvent.iteration.scheme import Number, Scheme
-from resolvent.iteration.state import State, adapt, begin
+from resolvent.iteration.state import State
 from resolvent.iteration.table import as_scheme
 from resolvent.local import choice
-from resolvent.local.operators import Operator
-from resolvent.problems.custom import Custom
-from resolvent.problems.inputs import as_tensor
 from resolvent.problems.problem import Problem
-from resolvent.problems.verify import verify
 from resolvent.solving.agreement import described
+from resolvent.solving.beginning import beginning
+from resolvent.solving.checking import check, check_hooks, facts_of, is_problem, one_acceleration, verify_functions
 from resolvent.solving.description import describe, settings
 from resolvent.solving.evaluating import check_engine, evaluations
-from resolvent.solving.monitor import Monitor, Recorder
-from resolvent.solving.penalties import check_penalty, meeting, with_penalty
+from resolvent.solving.monitor import Monitor
+from resolvent.solving.penalties import meeting, with_penalty
 from resolvent.solving.progress import Bar, wanted
+from resolvent.solving.recording import Recorder
 from resolvent.solving.run import Run
 from resolvent.solving.stopping import STOP, Stop
-from resolvent.theory import closed_forms
 from resolvent.theory.explain import Explanation, explain
 
 
@@ -106,14 +100,14 @@ def solve(
         "accelerate": accelerate,
     }
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
-    accelerating = _acceleration(anderson, accelerate)
+    accelerating = one_acceleration(anderson, accelerate)
     problem, beside = with_penalty(problem, engine, penalty)
-    _check_hooks(stop, callback)
+    check_hooks(stop, callback)
     local = partial(choice.local_operator, scheme, problem)
     ready: Any = engine
-    if _is_problem(problem):
+    if is_problem(problem):
         ready, problem = engines.joined(engine, problem, local, scheme.steady)
-    known, scheme = _facts(problem, ready, scheme)
+    known, scheme = facts_of(problem, ready, scheme)
     known = known if beside is None else WithPenalty(known, beside)
     if explanation is None:
         check(known, scheme, taking_part, rounds, every, average, seed)
@@ -129,8 +123,8 @@ def solve(
         given |= {"penalty": getattr(known, "penalty", None)}
         plain = {"rounds": rounds, "seed": seed, "every": every, "average": average}
         peers(where).same(partial(described, given, plain, start))
-        state = _begin(where, scheme, taking_part, accelerating, start)
-        _verify(problem, scheme, state)
+        state = beginning(where, scheme, taking_part, accelerating, start)
+        verify_functions(problem, scheme, state)
         loop = the_rounds(
             where,
             scheme,
@@ -207,123 +201,12 @@ def _drive(
     return "finished", f"{rounds} rounds"  # not reached: the monitor ends the last round
 
 
-def _is_problem(problem: object) -> bool:
-    return hasattr(problem, "offers")
-
-
-def _facts(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[Any, Scheme]:
-    """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
-    if engines.is_engine(engine):
-        facts = engine.facts
-        if problem is not None and problem is not getattr(engine, "problem", None):
-            refuse(
-                "problem", f"of type {type(problem).__name__}", "the engine has its own users: None is needed beside it"
-            )
-        return facts, scheme.computing(facts.operator)
-    if not _is_problem(problem):
-        needed = "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
-        refuse("problem", f"of type {type(problem).__name__}", needed)
-    return problem, scheme
-
-
-def _acceleration(anderson: Accelerate | int | None, accelerate: Accelerate | int | None) -> Accelerate:
-    if anderson is not None and accelerate is not None:
-        refuse("accelerate", repr(accelerate), "anderson is given as well: one of the two is enough")
-    return as_acceleration(anderson if accelerate is None else accelerate)
-
-
 def _attach(error: BaseException, run: Run) -> None:
     """Put the run so far on what ended it."""
     with contextlib.suppress(AttributeError):  # some exceptions take no attributes
         error.run = run  # type: ignore[attr-defined]
 
 
-def check(
-    problem: Any,
-    scheme: Scheme,
-    participation: Participation,
-    rounds: int,
-    every: int = 1,
-    average: str | None = None,
-    seed: int = 0,
-) -> Operator:
-    """The local operator, once everything that `solve` needs of these arguments is there."""
-    operator = choice.local_operator(scheme, problem)
-    participation.check(problem.users)
-    choice.check(operator, problem)
-    check_penalty(problem, scheme)
-    if scheme.auto and not participation.full and participation.absent == "paper":
-        raise InputError(
-            'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
-        )
-    if scheme.auto and operator.certifies is None and problem.lipschitz is None:
-        raise InputError(
-            f'eta is "auto", but {operator} computes the prox only roughly and nothing is known of the curvature; '
-            "give eta a number"
-        )
-    whole(rounds, "rounds")
-    whole(every, "every")
-    averaging.check(average)
-    if whole(seed, "seed", least=0) >= 2**63:
-        refuse("seed", seed, "a whole number below 2^63 is needed")
-    return operator
-
-
-def _verify(problem: Problem | None, scheme: Scheme, state: State) -> None:
-    """Before the first round, a user's own functions must not contradict each other."""
-    if isinstance(problem, Custom) and problem.check and state.round == 0:
-        eta = scheme.eta_at(0) if state.tuning is None else state.tuning.eta
-        verify(problem, state.u, eta, changes=scheme.changes != "never")
-
-
-def _check_hooks(stop: object, callback: object) -> None:
-    if stop is not None and not isinstance(stop, Stop) and not callable(stop):
-        refuse("stop", repr(stop), "rs.Stop(...) or a function of the round is needed")
-    if callback is not None and not callable(callback):
-        refuse("callback", repr(callback), "a function of the round is needed")
-
-
 def _warn(explanation: Explanation) -> None:
     for finding in explanation.findings:
         warnings.warn(str(finding), finding.about, stacklevel=3)
-
-
-def _begin(
-    engine: Engine,
-    scheme: Scheme,
-    participation: Participation,
-    accelerate: Accelerate,
-    start: ArrayLike | Tensor | State | None,
-) -> State:
-    facts = engine.facts
-    rows, dim = facts.here, facts.dim
-    eta0 = _eta0(facts) if scheme.auto else 1.0
-    if isinstance(start, State):
-        if start.u.shape[1] != dim or start.u.shape[0] != (1 if start.together else rows):
-            refuse("start", f"a State of shape {tuple(start.u.shape)}", f"({rows}, {dim}) is what fits here")
-        start = moved(start, facts.device)
-        adapted = adapt(start, rows, scheme, participation, accelerate, eta0)
-        if adapted is not None:
-            return forget_delays(engine, adapted)
-        start = start.u if start.next is None else start.next  # users must part: only the point carries over
-    if start is None:
-        start = facts.start
-    if start is None:
-        u0 = torch.zeros((1, dim), dtype=facts.dtype, device=facts.device)
-    else:
-        u0 = as_tensor(start, "start").to(dtype=facts.dtype, device=facts.device)
-        u0 = u0.unsqueeze(0) if u0.ndim == 1 else u0
-        if u0.ndim != 2 or u0.shape[1] != dim or u0.shape[0] not in (1, rows):
-            refuse("start", f"of shape {tuple(u0.shape)}", f"({dim},) or ({rows}, {dim}) is needed")
-        if not bool(torch.isfinite(u0).all()):
-            refuse("start", "partly NaN or infinite", "finite numbers are needed")
-    w0 = u0 if u0.shape[0] == 1 else engine.mean(u0)
-    return begin(u0, w0, rows, scheme, participation, accelerate, eta0)
-
-
-def _eta0(problem: Any) -> float:
-    """Where an automatic eta starts: 1/L where L is known, else what the problem itself suggests."""
-    _, L = closed_forms.curvatures(problem)
-    if 0 < L < float("inf"):
-        return 1 / L
-    return float(getattr(problem, "typical_eta", 1.0))

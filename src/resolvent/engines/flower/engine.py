@@ -143,7 +143,10 @@ class FlowerEngine:
                 raise BadAnswer(self._too_few(ask, len(taken), needed, seconds))
             time.sleep(self.rule.poll)
         slow = {i for i in taken if taken[i].seconds > self.rule.timeout}
-        self._late = (self._late - taken.keys()) | slow | (asked & open_ if seconds >= self.rule.timeout else set())
+        overdue = asked & open_ if seconds >= self.rule.timeout else set()
+        for user in sorted(overdue - self._late):
+            self._note("late", user=self.facts.names[user], round=ask.t + 1)
+        self._late = (self._late - taken.keys()) | slow | overdue
         return taken
 
     def _needed(self, rows: dict[int, Tensor], online: dict[int, int]) -> int:

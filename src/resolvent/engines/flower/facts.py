@@ -39,6 +39,7 @@ class FederationFacts:
     start: Tensor | None
     metrics: tuple[str, ...]
     problem: str
+    intercepts: tuple[int, ...] = ()
     operator: Any = None
     device = torch.device("cpu")
     minimiser = None
@@ -76,7 +77,7 @@ def gather(
         raise InputError(f"a node described itself in a way that this version does not understand: {error}") from None
     first = told[0]
     for name, other in zip(names, told, strict=True):
-        for what in ("problem", "dim", "dtype", "metrics"):
+        for what in ("problem", "dim", "dtype", "metrics", "intercepts"):
             mine, theirs = getattr(first, what), getattr(other, what)
             if mine != theirs:
                 refuse(what, f"{theirs} on node {name}", f"{mine} on node {names[0]}: all users need the same")
@@ -103,6 +104,7 @@ def gather(
         start=start,
         metrics=first.metrics,
         problem=first.problem,
+        intercepts=first.intercepts,
     )
 
 

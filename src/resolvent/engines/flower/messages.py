@@ -146,6 +146,8 @@ class Description:
     starts: bool = False
     """Whether the problem says where to begin, as networks do."""
     metrics: tuple[str, ...] = ()
+    intercepts: tuple[int, ...] = ()
+    """Coordinates that no penalty touches, in ascending order."""
     version: str = ""
 
     def told(self) -> dict[str, Any]:
@@ -158,7 +160,7 @@ class Description:
             "problem": str, "dim": int, "dtype": str, "samples": int, "offers": list, "convex": bool,
             "closed_form": bool, "lipschitz": (float, type(None)), "convexity": (float, type(None)),
             "typical_eta": (float, type(None)), "rows": (int, type(None)), "means": bool, "starts": bool,
-            "metrics": list, "version": str,
+            "metrics": list, "intercepts": list, "version": str,
         }  # fmt: skip
         if not isinstance(told, dict) or told.keys() != kinds.keys():
             raise Malformed("this is no description of a user")
@@ -168,8 +170,13 @@ class Description:
                 raise Malformed(f"{name} is no {getattr(kind, '__name__', 'number')}")
             if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
                 raise Malformed(f"{name} is {value}")
-            if isinstance(value, list) and not all(isinstance(word, str) for word in value):
-                raise Malformed(f"{name} is no list of words")
+            if isinstance(value, list) and not all(
+                type(one) is (int if name == "intercepts" else str) for one in value
+            ):
+                raise Malformed(f"{name} is not the list that it must be")
         if told["dtype"] not in TYPES or told["dim"] < 1 or told["samples"] < 0:
             raise Malformed("dim, dtype or samples is not what it must be")
-        return cls(**{**told, "offers": tuple(told["offers"]), "metrics": tuple(told["metrics"])})
+        if told["intercepts"] != sorted({i for i in told["intercepts"] if 0 <= i < told["dim"]}):
+            raise Malformed("intercepts are not coordinates in ascending order")
+        lists: dict[str, Any] = {name: tuple(told[name]) for name in ("offers", "metrics", "intercepts")}
+        return cls(**told | lists)

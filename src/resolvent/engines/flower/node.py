@@ -33,7 +33,8 @@ class Node:
         if getattr(problem, "penalty", None) is not None:
             raise InputError(
                 f"a node's problem has the penalty {problem.penalty}, which belongs to the meeting of all users, not "
-                "to one of them: leave it out, and give rs.solve(None, ..., engine=FlowerEngine(...), penalty=...)"
+                'to one of them: leave it out, and set `penalty = "l1:0.1"` in the section [federation] of '
+                "federation.toml on the server, or give rs.solve(None, ..., engine=FlowerEngine(...), penalty=...)"
             )
         self.problem, self._metrics = problem, metrics
         self._memories = Memories(folder)
@@ -68,6 +69,7 @@ class Node:
             means="training" in problem.offers,
             starts=start is not None,
             metrics=tuple(name for name in figures if name not in ("value", "gap")),
+            intercepts=tuple(int(i) for i in getattr(problem, "intercepts", ())),
             version=version(),
         )
         return self._answer(question, facts=told.told())

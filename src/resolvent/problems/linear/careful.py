@@ -42,7 +42,7 @@ def rounding(model: Any, W: Tensor) -> Tensor:
     eps = 4 * torch.finfo(W.dtype).eps
     if not (math.isfinite(slope) and math.isfinite(curvature)):
         return eps * _rounding_here(model, W)
-    bend, spread = model._frobenius * curvature + model.reg, model._frobenius.sqrt() * slope
+    bend, spread = model.frobenius * curvature + model.reg, model.frobenius.sqrt() * slope
     found: Tensor = eps * (bend * length(W) + spread)
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
-from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite
+from resolvent.problems.inputs import as_rows
 from resolvent.problems.linear.careful import careful_prox, rounding
 from resolvent.problems.linear.gap import Minimiser, in_double
 from resolvent.problems.linear.loss import Loss
@@ -21,34 +21,28 @@ from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.linear.products import hessian_diagonal, hessian_times, preconditioner
 from resolvent.problems.newton.inverses import check_room
 from resolvent.problems.newton.lowest import lowest
-from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
 from resolvent.problems.newton.minimum import Minimum, minimum, stacked
 from resolvent.problems.newton.objective import Floats, WeightedLoss
-from resolvent.problems.newton.prox import newton_prox
 from resolvent.problems.newton.safeguard import SafeProx
+from resolvent.problems.over_rows import Curved
 from resolvent.problems.penalised import Least, Penalised, least
-from resolvent.problems.problem import select, short
 from resolvent.problems.products import rows_times, times_rows
-from resolvent.problems.rows import Rows, as_data
+from resolvent.problems.rows import as_data
 
 DENSE = 1 << 25
 """Numbers in all users' sparse rows up to which the minimum may take a dense copy of them."""
 
 
-class LinearModel:
+class LinearModel(Curved):
     """A loss over users of any sizes and weights. `loss` makes a Loss from targets.
 
     `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's. With `intercept` there is one more
     parameter, the last, which `reg` leaves alone. `penalty` is stored for the meeting point.
     """
 
-    offers = frozenset({"value", "grad", "prox", "hessian", "batches"})
-    convex = True
-    closed_form = False
     kind = ""
     """The name of the loss, for predictions; empty where there is none."""
-
-    __repr__ = short
+    same = ("loss", "intercept", "penalty")
 
     def __init__(
         self,
@@ -61,44 +55,10 @@ class LinearModel:
         intercept: bool = False,
         penalty: Any = None,
     ) -> None:
-        self.loss, self.rows = loss, as_data(A, b)
-        self.intercept, self.penalty = bool(intercept), penalty
-        if self.intercept:
-            self.rows = self.rows.with_ones()
-        like = self.rows.buckets[0].b
-        finite(self.rows.gather([bucket.total() for bucket in self.rows.buckets]), "A")
-        for bucket in self.rows.buckets:
+        self.loss, rows = loss, as_data(A, b)
+        for bucket in rows.buckets:
             loss(bucket.b if bucket.mask is None else bucket.b[bucket.mask > 0]).check()
-        finite(self.rows.gather([bucket.b.sum(1) for bucket in self.rows.buckets]), "b")
-        self.weights = as_weights(weights, self.users, like, self.sizes)
-        self.reg = as_reg(reg, self.users, self.sizes, like)
-
-    @property
-    def users(self) -> int:
-        return self.rows.users
-
-    @property
-    def dim(self) -> int:
-        return self.rows.dim
-
-    @property
-    def sizes(self) -> Tensor:
-        """The number of rows of each user."""
-        return self.rows.sizes
-
-    @property
-    def intercepts(self) -> Tensor:
-        """The indices of the parameters that are neither regularised nor penalised."""
-        return torch.arange(self.dim - self.intercept, self.dim, device=self.weights.device)
-
-    @cached_property
-    def _ridge(self) -> Tensor:
-        """reg of each parameter: (users, 1), or (users, d) with an intercept."""
-        if not self.intercept:
-            return self.reg.unsqueeze(1)
-        ridge = self.reg.unsqueeze(1).repeat(1, self.dim)
-        ridge[:, self.intercepts] = 0
-        return ridge
+        super().__init__(rows, reg, weights, intercept, penalty)
 
     @property
     def predictor(self) -> Predictor:
@@ -125,7 +85,7 @@ class LinearModel:
             values = loss.value(bucket.margins(W))
             parts.append((values if bucket.mask is None else values * bucket.mask).sum(1))
         if self.intercept:
-            return self.rows.gather(parts) + 0.5 * (self._ridge * W * W).sum(1)
+            return self.rows.gather(parts) + 0.5 * (self.ridge * W * W).sum(1)
         return self.rows.gather(parts) + 0.5 * self.reg * (W * W).sum(1)
 
     def grad(self, W: Tensor) -> Tensor:
@@ -133,14 +93,14 @@ class LinearModel:
         parts = []
         for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
             parts.append(bucket.combine(loss.slope(bucket.margins(W))))
-        return torch.addcmul(self.rows.gather(parts), self._ridge, W)
+        return torch.addcmul(self.rows.gather(parts), self.ridge, W)
 
     def hessian(self, W: Tensor) -> Tensor:
         """One user at a time, so that a cached inverse has the same bits whichever users are asked together."""
         check_room(self)
         rows = [w.clone() for w in as_rows(W, self).expand(self.users, -1)]
         H = torch.stack([self._bend(i, w) for i, w in enumerate(rows)])
-        H.diagonal(dim1=1, dim2=2).add_(self._ridge)
+        H.diagonal(dim1=1, dim2=2).add_(self.ridge)
         return H
 
     def _bend(self, i: int, w: Tensor) -> Tensor:
@@ -173,38 +133,14 @@ class LinearModel:
         A, b = self.rows.pick(rows)
         scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
         slope = self.loss(b).slope(times_rows(A, W)) * mask * scale.unsqueeze(1)
-        return self._ridge * W + rows_times(slope, A)
-
-    def take(self, who: Tensor) -> Self:
-        part = self._part(self.rows.take(who), select(self.weights, who), self.reg[who])
-        if "_frobenius" in self.__dict__:  # it takes a pass over the data, as much as a gradient
-            part.__dict__["_frobenius"] = self._frobenius[who]
-        return part
-
-    def _part(self, rows: Rows, weights: Tensor, reg: Tensor) -> Self:
-        part = object.__new__(type(self))
-        part.loss, part.intercept, part.penalty = self.loss, self.intercept, self.penalty
-        part.rows, part.weights, part.reg = rows, weights, reg
-        return part
-
-    def double(self) -> Self:
-        """The same in float64."""
-        return self._part(self.rows.double(), self.weights.double(), self.reg.double())
+        return self.ridge * W + rows_times(slope, A)
 
     # --- without matrices of d x d numbers ---------------------------------------------------------------------------
 
     @property
     def matrix_free(self) -> bool:
         """Whether rows are sparse and a matrix of d x d numbers per user would be large."""
-        return self.rows.sparse and self.dim > WIDE
-
-    @cached_property
-    def groups(self) -> list[tuple[Tensor | None, Self]]:
-        """Users who are solved for together, by index (None: everyone), without a copy of their rows."""
-        one = self.weights.new_ones(1)
-        return [
-            (torch.tensor([i]), self._part(self.rows.alone(i), one, self.reg[i : i + 1])) for i in range(self.users)
-        ]
+        return self.rows.sparse and super().matrix_free
 
     def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
         """The product with the Hessians at W, as a function of rows (users, d)."""
@@ -223,16 +159,7 @@ class LinearModel:
         mu = float(self.weights @ self.convexity)
         return size**2 / (2 * mu) if mu > 0 else math.inf
 
-    # --- Newton's method ---------------------------------------------------------------------------------------------
-
-    def prox(self, U: Tensor, eta: float) -> Tensor:
-        """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
-        U = as_rows(U, self).expand(self.users, -1)
-        if self.matrix_free:
-            return grouped_prox(self, U, eta)
-        solved = newton_prox(self, U, eta)
-        solved.demand(eta)
-        return solved.x
+    # --- what Newton's method needs ---------------------------------------------------------------------------------
 
     def careful_prox(self, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
         """The prox of the first user, certified."""
@@ -240,11 +167,6 @@ class LinearModel:
 
     def _weighted(self, b: Floats, weight: Floats) -> WeightedLoss:
         return self.loss(torch.from_numpy(b)).weighted(weight)
-
-    @cached_property
-    def _frobenius(self) -> Tensor:
-        """|A_i|^2, the sum of all squares."""
-        return self.rows.gather([bucket.squares() for bucket in self.rows.buckets])
 
     def rounding(self, W: Tensor) -> Tensor:
         """A bound on the rounding error of grad at W, about: units in the last place of every predictor and slope."""
@@ -259,10 +181,6 @@ class LinearModel:
         if not math.isfinite(curvature):
             return None
         return self.rows.gather([bucket.largest() for bucket in self.rows.buckets]) * curvature + self.reg
-
-    @property
-    def convexity(self) -> Tensor:
-        return torch.zeros_like(self.reg) if self.intercept else self.reg
 
     @cached_property
     def minimum(self) -> Minimum:

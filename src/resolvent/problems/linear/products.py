@@ -19,7 +19,7 @@ def hessian_times(model: Any, W: Tensor) -> Callable[[Tensor], Tensor]:
 
     def times(V: Tensor) -> Tensor:
         parts = [b.combine(k * b.margins(V)) for b, k in zip(buckets, bend, strict=True)]
-        return torch.addcmul(model.rows.gather(parts), model._ridge, V)
+        return torch.addcmul(model.rows.gather(parts), model.ridge, V)
 
     return times
 
@@ -29,7 +29,7 @@ def hessian_diagonal(model: Any, W: Tensor) -> Tensor:
     parts = []
     for bucket, loss in zip(model.rows.buckets, model._losses, strict=True):
         parts.append(bucket.combine_squares(loss.curvature(bucket.margins(W)).unsqueeze(1)).squeeze(1))
-    found: Tensor = model.rows.gather(parts) + model._ridge
+    found: Tensor = model.rows.gather(parts) + model.ridge
     return found
 
 

@@ -12,23 +12,22 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
+from resolvent.problems.inputs import as_rows, points
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.equation import length
 from resolvent.problems.newton.inverses import check_room
 from resolvent.problems.newton.lowest import lowest
-from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
 from resolvent.problems.newton.minimum import Minimum
-from resolvent.problems.newton.prox import newton_prox
-from resolvent.problems.problem import select, short, weighted
-from resolvent.problems.rows import Bucket, Rows, as_data
+from resolvent.problems.over_rows import Curved
+from resolvent.problems.problem import weighted
+from resolvent.problems.rows import Bucket, as_data
 from resolvent.problems.softmax.gap import Minimiser
 from resolvent.problems.softmax.labels import encoded, one_hot
 from resolvent.problems.softmax.loss import bend, slopes, values
 from resolvent.problems.softmax.pooled import preconditioner, reach
 
 
-class Softmax:
+class Softmax(Curved):
     """Multiclass logistic regression over users of any sizes and weights; labels of any kind.
 
     `classes` are all labels, in the order of the scores; without it, those that some user holds, sorted. A model has d
@@ -37,11 +36,7 @@ class Softmax:
     alone; without it 1 / (users * rows_i), as for logistic regression.
     """
 
-    offers = frozenset({"value", "grad", "prox", "hessian", "batches"})
-    convex = True
-    closed_form = False
-
-    __repr__ = short
+    same = ("classes", "intercept", "penalty")
 
     def __init__(
         self,
@@ -55,32 +50,13 @@ class Softmax:
         penalty: Any = None,
     ) -> None:
         codes, self.classes = encoded(y, classes)
-        self.rows = as_data(A, codes if isinstance(A, (list, tuple)) else _stacked(codes))
-        self.intercept, self.penalty = bool(intercept), penalty
-        like = self.rows.buckets[0].b
-        finite(self.rows.gather([bucket.total() for bucket in self.rows.buckets]), "A")
-        if self.intercept:
-            self.rows = self.rows.with_ones()
-        self.weights = as_weights(weights, self.users, like, self.sizes)
-        self.reg = as_reg(reg, self.users, self.sizes, like)
+        rows = as_data(A, codes if isinstance(A, (list, tuple)) else _stacked(codes))
+        super().__init__(rows, reg, weights, intercept, penalty)
 
     @property
-    def users(self) -> int:
-        return self.rows.users
-
-    @property
-    def dim(self) -> int:
-        return len(self.classes) * self.rows.dim
-
-    @property
-    def sizes(self) -> Tensor:
-        """The number of rows of each user."""
-        return self.rows.sizes
-
-    @property
-    def intercepts(self) -> Tensor:
-        """The indices of the parameters that are neither regularised nor penalised: the last, one per class."""
-        return torch.arange(self.dim - len(self.classes) * self.intercept, self.dim, device=self.weights.device)
+    def scores(self) -> int:
+        """One per class."""
+        return len(self.classes)
 
     @property
     def predictor(self) -> Predictor:
@@ -100,15 +76,6 @@ class Softmax:
         return torch.cat([M[:, :, :-1].flatten(1), M[:, :, -1]], 1) if self.intercept else M.flatten(1)
 
     @cached_property
-    def _ridge(self) -> Tensor:
-        """reg of each parameter: (users, 1), or (users, d) with intercepts."""
-        if not self.intercept:
-            return self.reg.unsqueeze(1)
-        ridge = self.reg.unsqueeze(1).repeat(1, self.dim)
-        ridge[:, self.intercepts] = 0
-        return ridge
-
-    @cached_property
     def _truth(self) -> list[Tensor]:
         """One-hot labels of each bucket, (users, classes, rows)."""
         return [one_hot(bucket.b, len(self.classes)) for bucket in self.rows.buckets]
@@ -121,14 +88,14 @@ class Softmax:
         for bucket, truth in zip(self.rows.buckets, self._truth, strict=True):
             each = values(bucket.scores(M), truth)
             parts.append((each if bucket.mask is None else each * bucket.mask).sum(1))
-        return self.rows.gather(parts) + 0.5 * (self._ridge * W * W).sum(1)
+        return self.rows.gather(parts) + 0.5 * (self.ridge * W * W).sum(1)
 
     def grad(self, W: Tensor) -> Tensor:
         W = as_rows(W, self)
         M, parts = self._matrices(W), []
         for bucket, truth in zip(self.rows.buckets, self._truth, strict=True):
             parts.append(bucket.combine_scores(slopes(bucket.scores(M), truth)))
-        return torch.addcmul(self._vectors(self.rows.gather(parts)), self._ridge, W)
+        return torch.addcmul(self._vectors(self.rows.gather(parts)), self.ridge, W)
 
     def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
         """The product with the Hessians at W, as a function of rows (users, d)."""
@@ -138,7 +105,7 @@ class Softmax:
         def times(V: Tensor) -> Tensor:
             H = self._matrices(V)
             parts = [b.combine_scores(bend(q, b.scores(H))) for b, q in zip(self.rows.buckets, p, strict=True)]
-            return torch.addcmul(self._vectors(self.rows.gather(parts)), self._ridge, V)
+            return torch.addcmul(self._vectors(self.rows.gather(parts)), self.ridge, V)
 
         return times
 
@@ -147,7 +114,7 @@ class Softmax:
         for bucket in self.rows.buckets:
             p = torch.softmax(bucket.scores(M), 1)
             parts.append(bucket.combine_squares(p * (1 - p)))
-        return self._vectors(self.rows.gather(parts)) + self._ridge
+        return self._vectors(self.rows.gather(parts)) + self.ridge
 
     def hessian(self, W: Tensor) -> Tensor:
         """One user at a time, so that a cached inverse has the same bits whichever users are asked together."""
@@ -165,7 +132,7 @@ class Softmax:
                 H[k, :, j], H[j, :, k] = block, block.T
         order = self._vectors(torch.arange(self.dim, device=w.device).reshape(1, many, -1))[0]
         H = H.reshape(self.dim, self.dim)[order][:, order].contiguous()
-        H.diagonal().add_(self._ridge[i])
+        H.diagonal().add_(self.ridge[i])
         return H
 
     def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
@@ -175,52 +142,11 @@ class Softmax:
         scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
         slope = slopes(batch.scores(self._matrices(W)), one_hot(codes, len(self.classes)))
         weighted = slope * (mask * scale.unsqueeze(1)).unsqueeze(1)
-        return self._ridge * W + self._vectors(batch.combine_scores(weighted))
-
-    def take(self, who: Tensor) -> Softmax:
-        return self._part(self.rows.take(who), select(self.weights, who), self.reg[who])
-
-    def _part(self, rows: Rows, weights: Tensor, reg: Tensor) -> Softmax:
-        part = object.__new__(Softmax)
-        part.classes, part.intercept, part.penalty = self.classes, self.intercept, self.penalty
-        part.rows, part.weights, part.reg = rows, weights, reg
-        return part
-
-    # --- the prox ----------------------------------------------------------------------------------------------------
-
-    @property
-    def matrix_free(self) -> bool:
-        """Whether a matrix of d x d numbers per user would be large."""
-        return self.dim > WIDE
-
-    @cached_property
-    def groups(self) -> list[tuple[Tensor | None, Softmax]]:
-        """Users who are solved for together, by index (None: everyone), without a copy of their rows."""
-        if self.users == 1 or not self.rows.large:
-            return [(None, self)]
-        one = self.weights.new_ones(1)
-        return [
-            (torch.tensor([i], device=one.device), self._part(self.rows.alone(i), one, self.reg[i : i + 1]))
-            for i in range(self.users)
-        ]
-
-    def prox(self, U: Tensor, eta: float) -> Tensor:
-        """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
-        U = as_rows(U, self).expand(self.users, -1)
-        if self.matrix_free:
-            return grouped_prox(self, U, eta)
-        solved = newton_prox(self, U, eta)
-        solved.demand(eta)
-        return solved.x
-
-    @cached_property
-    def _frobenius(self) -> Tensor:
-        """|A_i|^2, the sum of all squares."""
-        return self.rows.gather([bucket.squares() for bucket in self.rows.buckets])
+        return self.ridge * W + self._vectors(batch.combine_scores(weighted))
 
     def rounding(self, W: Tensor) -> Tensor:
         """A bound on the rounding error of grad at W, about: units in the last place of every score and slope."""
-        bends, spread = 0.5 * self._frobenius + self.reg, 1.5 * self._frobenius.sqrt()
+        bends, spread = 0.5 * self.frobenius + self.reg, 1.5 * self.frobenius.sqrt()
         return 4 * torch.finfo(W.dtype).eps * (bends * length(W) + spread)
 
     # --- constants and the minimum -----------------------------------------------------------------------------------
@@ -229,13 +155,6 @@ class Softmax:
     def lipschitz(self) -> Tensor:
         """|A_i|^2 / 2 + reg_i, with |A_i| the largest singular value."""
         return self.rows.gather([bucket.largest() for bucket in self.rows.buckets]) / 2 + self.reg
-
-    @property
-    def convexity(self) -> Tensor:
-        return torch.zeros_like(self.reg) if self.intercept else self.reg
-
-    def double(self) -> Softmax:
-        return self._part(self.rows.double(), self.weights.double(), self.reg.double())
 
     def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
         """The inverse of the blocks of each class, from some of the rows; beside them scores that all classes share,
@@ -279,7 +198,7 @@ class Softmax:
         if w is None or value is None:
             return None
         same = self.double()
-        ridge = (same.weights @ same._ridge).expand(self.dim)
+        ridge = (same.weights @ same.ridge).expand(self.dim)
         at = torch.from_numpy(w).to(self.weights.device)
         return same, Minimiser.at(at, value, ridge, same.rows, same.weights, same._matrices)
 

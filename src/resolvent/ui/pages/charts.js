@@ -26,7 +26,7 @@ export async function draw(element, lines, options) {
   const Plotly = await plotly();
   if (drawn.get(element)?.[0] !== lines) return; // something newer waits
   const ends = options.log ? bounds(lines) : null, log = Boolean(ends) && ends[1] > 2 * ends[0];
-  await Plotly.react(element, traces(lines, log), layout({ ...options, log, ends }), {
+  await Plotly.react(element, traces(lines, log), layout({ ...options, log, ends, level: level(lines) }), {
     displaylogo: false, responsive: true, displayModeBar: false, doubleClick: "reset",
   });
   element.dataset.drawn = String(Number(element.dataset.drawn ?? 0) + 1);
@@ -60,13 +60,25 @@ function bounds(lines) {
   return most > 0 ? [least, most] : [1, 10];
 }
 
-function layout({ x, y, log, ends, logx, legend, marks = [], range }) {
+/** The value of lines that are all level; else null. Plotly would show one that is small as zero. */
+function level(lines) {
+  let first = null;
+  for (const line of lines) for (const values of [line.y, line.low ?? [], line.high ?? []]) for (const v of values) {
+    if (v === null || v === undefined) continue;
+    first ??= v;
+    if (v !== first) return null;
+  }
+  return first;
+}
+
+function layout({ x, y, log, ends, level, logx, legend, marks = [], range }) {
   const ink = style("--ink"), faint = style("--faint"), line = style("--line");
   const axis = { gridcolor: line, zeroline: false, linecolor: line, tickfont: { color: faint, size: 12 }, showline: true };
   const title = (text) => ({ text, standoff: 8, font: { size: 12.5, color: faint } });
   return {
     xaxis: { ...axis, title: title(XS[x] ?? x), type: logx ? "log" : "linear", showgrid: false, ...(range ? { range } : {}) },
-    yaxis: { ...axis, title: title(verbatim(YS[y] ?? y)), type: log ? "log" : "linear", exponentformat: "power", automargin: true, ...ticks(log, ends, faint) },
+    yaxis: { ...axis, title: title(verbatim(YS[y] ?? y)), type: log ? "log" : "linear", exponentformat: "power", automargin: true, ...ticks(log, ends, faint),
+      ...(level ? { range: [Math.min(0, 2 * level), Math.max(0, 2 * level)] } : {}) },
     font: { family: style("--sans"), color: ink, size: 13 },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 64, r: 14, t: 10, b: 46 }, hovermode: "x unified",

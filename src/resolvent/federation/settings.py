@@ -1,0 +1,56 @@
+"""The section [federation] of federation.toml, as the engine takes it. What is wrong in the file is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resolvent.config import Config
+from resolvent.engines.flower.checks import Limits
+from resolvent.engines.flower.rule import Rule
+from resolvent.errors import refuse
+from resolvent.experiment.tasks import within
+from resolvent.iteration.penalties import Penalty
+from resolvent.problems.penalty_words import parse_penalty
+
+KNOWN_AT_ONCE = ("residual", "stationarity", "consensus")
+"""Columns that the server computes by itself, so that a run can stop by them."""
+
+
+def check(config: Config) -> None:
+    """Refuse now what would be refused, or would never work, once the run has begun."""
+    with within("federation"):
+        for read in (rule_of, limits_of, weights_of, penalty_of):
+            read(config.problem)
+    stop = config.stop
+    if stop.gap is not None:
+        refuse("stop.gap", stop.gap, "nobody in a federation knows f*: stop by stop.certificates instead")
+    if stop.metric not in (None, *KNOWN_AT_ONCE):
+        later = "users report figures of a model with their next answers, too late to stop by them"
+        refuse("stop.metric", repr(stop.metric), f"{later}: stop by stop.certificates, residual or seconds instead")
+
+
+def rule_of(section: Any) -> Rule:
+    """When rounds close."""
+    return Rule(section.close, section.timeout, section.min_users, section.patience)
+
+
+def limits_of(section: Any) -> Limits:
+    """What answers must keep to."""
+    return Limits(section.max_norm)
+
+
+def weights_of(section: Any) -> str | dict[str, float]:
+    """ "rows", "users", or numbers by name: "site-0=1, site-1=2"."""
+    text: str = section.weights
+    if "=" not in text:
+        return text
+    try:
+        pairs = [part.partition("=") for part in text.split(",")]
+        return {name.strip(): float(number) for name, _, number in pairs}
+    except ValueError:
+        refuse("federation.weights", repr(text), '"rows", "users" or "site-0=1, site-1=2" is needed')
+
+
+def penalty_of(section: Any) -> Penalty | None:
+    """g, which is applied where users meet."""
+    return None if section.penalty is None else parse_penalty(section.penalty)

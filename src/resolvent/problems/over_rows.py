@@ -1,0 +1,146 @@
+"""What problems over users' rows have in common: their sizes, intercepts, a ridge, and the prox by Newton's method."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite
+from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
+from resolvent.problems.newton.prox import newton_prox
+from resolvent.problems.problem import select, short
+from resolvent.problems.rows import Rows
+
+
+class OverRows:
+    """Users' rows, with an intercept as the coefficient of a last feature that is 1."""
+
+    rows: Rows
+    weights: Tensor
+    intercept: bool
+    penalty: Any
+    convex = True
+
+    __repr__ = short
+
+    @property
+    def scores(self) -> int:
+        """Numbers that a model makes of one row."""
+        return 1
+
+    @property
+    def users(self) -> int:
+        return self.rows.users
+
+    @property
+    def dim(self) -> int:
+        return self.scores * self.rows.dim
+
+    @property
+    def sizes(self) -> Tensor:
+        """The number of rows of each user."""
+        return self.rows.sizes
+
+    @property
+    def intercepts(self) -> Tensor:
+        """The indices of the parameters that are neither regularised nor penalised: the last, one per score."""
+        return torch.arange(self.dim - self.scores * self.intercept, self.dim, device=self.weights.device)
+
+
+class Ridged(OverRows):
+    """The same with reg_i/2 |w|^2 in every f_i, intercepts left alone."""
+
+    reg: Tensor
+    same: tuple[str, ...] = ("intercept", "penalty")
+    """The attributes that do not depend on which users there are."""
+
+    def __init__(self, rows: Rows, reg: Any, weights: Any, intercept: bool, penalty: Any) -> None:
+        finite(rows.gather([bucket.total() for bucket in rows.buckets]), "A")
+        finite(rows.gather([bucket.b.sum(1) for bucket in rows.buckets]), "b")
+        self.intercept, self.penalty = bool(intercept), penalty
+        self.rows = rows.with_ones() if self.intercept else rows
+        like = self.rows.buckets[0].b
+        self.weights = as_weights(weights, self.users, like, self.sizes)
+        self.reg = as_reg(reg, self.users, self.sizes, like)
+
+    @cached_property
+    def ridge(self) -> Tensor:
+        """reg of each parameter: (users, 1), or (users, d) with intercepts."""
+        if not self.intercept:
+            return self.reg.unsqueeze(1)
+        ridge = self.reg.unsqueeze(1).repeat(1, self.dim)
+        ridge[:, self.intercepts] = 0
+        return ridge
+
+    @property
+    def convexity(self) -> Tensor:
+        return torch.zeros_like(self.reg) if self.intercept else self.reg
+
+    def take(self, who: Tensor) -> Self:
+        return self.over(self.rows.take(who), select(self.weights, who), self.reg[who])
+
+    def over(self, rows: Rows, weights: Tensor, reg: Tensor) -> Self:
+        """The same over other rows."""
+        part = object.__new__(type(self))
+        part.rows, part.weights, part.reg = rows, weights, reg
+        for name in self.same:
+            setattr(part, name, getattr(self, name))
+        return part
+
+
+class Curved(Ridged):
+    """The same with Hessians: its prox is found by Newton's method."""
+
+    offers = frozenset({"value", "grad", "prox", "hessian", "batches"})
+    closed_form = False
+
+    def grad(self, W: Tensor) -> Tensor:
+        """(users, d)."""
+        raise NotImplementedError
+
+    def hessian(self, W: Tensor) -> Tensor:
+        """(users, d, d)."""
+        raise NotImplementedError
+
+    @property
+    def matrix_free(self) -> bool:
+        """Whether a matrix of d x d numbers per user would be large."""
+        return self.dim > WIDE
+
+    @cached_property
+    def groups(self) -> list[tuple[Tensor | None, Self]]:
+        """Users who are solved for together, by index (None: everyone), without a copy of their rows."""
+        if self.users == 1 or not self.rows.large:
+            return [(None, self)]
+        one = self.weights.new_ones(1)
+        return [
+            (torch.tensor([i], device=one.device), self.over(self.rows.alone(i), one, self.reg[i : i + 1]))
+            for i in range(self.users)
+        ]
+
+    def prox(self, U: Tensor, eta: float) -> Tensor:
+        """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
+        U = as_rows(U, self).expand(self.users, -1)
+        if self.matrix_free:
+            return grouped_prox(self, U, eta)
+        solved = newton_prox(self, U, eta)
+        solved.demand(eta)
+        return solved.x
+
+    def take(self, who: Tensor) -> Self:
+        part = super().take(who)
+        if "frobenius" in self.__dict__:  # it takes a pass over the data, as much as a gradient
+            part.__dict__["frobenius"] = self.frobenius[who]
+        return part
+
+    def double(self) -> Self:
+        """The same in float64."""
+        return self.over(self.rows.double(), self.weights.double(), self.reg.double())
+
+    @cached_property
+    def frobenius(self) -> Tensor:
+        """|A_i|^2, the sum of all squares."""
+        return self.rows.gather([bucket.squares() for bucket in self.rows.buckets])

@@ -1,0 +1,92 @@
+"""What `solve` demands of its arguments before the first round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resolvent import engines
+from resolvent.errors import InputError, refuse, whole
+from resolvent.iteration import averaging
+from resolvent.iteration.acceleration import Accelerate
+from resolvent.iteration.anderson import as_acceleration
+from resolvent.iteration.participation import Participation
+from resolvent.iteration.scheme import Scheme
+from resolvent.iteration.state import State
+from resolvent.local import choice
+from resolvent.local.operators import Operator
+from resolvent.problems.custom import Custom
+from resolvent.problems.problem import Problem
+from resolvent.problems.verify import verify
+from resolvent.solving.penalties import check_penalty
+from resolvent.solving.stopping import Stop
+
+
+def check(
+    problem: Any,
+    scheme: Scheme,
+    participation: Participation,
+    rounds: int,
+    every: int = 1,
+    average: str | None = None,
+    seed: int = 0,
+) -> Operator:
+    """The local operator, once everything that `solve` needs of these arguments is there."""
+    operator = choice.local_operator(scheme, problem)
+    participation.check(problem.users)
+    choice.check(operator, problem)
+    check_penalty(problem, scheme)
+    if scheme.auto and not participation.full and participation.absent == "paper":
+        raise InputError(
+            'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
+        )
+    if scheme.auto and operator.certifies is None and problem.lipschitz is None:
+        raise InputError(
+            f'eta is "auto", but {operator} computes the prox only roughly and nothing is known of the curvature; '
+            "give eta a number"
+        )
+    whole(rounds, "rounds")
+    whole(every, "every")
+    averaging.check(average)
+    if whole(seed, "seed", least=0) >= 2**63:
+        refuse("seed", seed, "a whole number below 2^63 is needed")
+    return operator
+
+
+def check_hooks(stop: object, callback: object) -> None:
+    if stop is not None and not isinstance(stop, Stop) and not callable(stop):
+        refuse("stop", repr(stop), "rs.Stop(...) or a function of the round is needed")
+    if callback is not None and not callable(callback):
+        refuse("callback", repr(callback), "a function of the round is needed")
+
+
+def is_problem(problem: object) -> bool:
+    return hasattr(problem, "offers")
+
+
+def facts_of(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[Any, Scheme]:
+    """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
+    if engines.is_engine(engine):
+        facts = engine.facts
+        if problem is not None and problem is not getattr(engine, "problem", None):
+            refuse(
+                "problem", f"of type {type(problem).__name__}", "the engine has its own users: None is needed beside it"
+            )
+        return facts, scheme.computing(facts.operator)
+    if not is_problem(problem):
+        needed = "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
+        refuse("problem", f"of type {type(problem).__name__}", needed)
+    return problem, scheme
+
+
+def one_acceleration(anderson: Accelerate | int | None, accelerate: Accelerate | int | None) -> Accelerate:
+    """The acceleration that is asked for under either name."""
+    if anderson is not None and accelerate is not None:
+        refuse("accelerate", repr(accelerate), "anderson is given as well: one of the two is enough")
+    return as_acceleration(anderson if accelerate is None else accelerate)
+
+
+def verify_functions(problem: Problem | None, scheme: Scheme, state: State) -> None:
+    """Before the first round, a user's own functions must not contradict each other."""
+    if isinstance(problem, Custom) and problem.check and state.round == 0:
+        eta = scheme.eta_at(0) if state.tuning is None else state.tuning.eta
+        verify(problem, state.u, eta, changes=scheme.changes != "never")
