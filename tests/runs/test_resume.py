@@ -115,9 +115,9 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from resolvent.cli import main; main()", *arguments]
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.slow)])
-def test_sigkill_at_random_moments(kills: int, tmp_path: Path) -> None:
-    asked = ["least-squares", "--users", "4", "--dim", "6", "--rows", "12", "--eta", "0.02", "--rounds", "4000"]
+@pytest.mark.parametrize(("kills", "rounds"), [(5, 1000), pytest.param(20, 4000, marks=pytest.mark.slow)])
+def test_sigkill_at_random_moments(kills: int, rounds: int, tmp_path: Path) -> None:
+    asked = ["least-squares", "--users", "4", "--dim", "6", "--rows", "12", "--eta", "0.02", "--rounds", str(rounds)]
     asked += ["--participation", "0.6", "--anderson", "2", "--quiet"]
     subprocess.run(command("run", *asked, "--out", str(tmp_path / "whole")), check=True, capture_output=True)
     (whole,) = folders(tmp_path / "whole")
