@@ -46,7 +46,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"checkpoint"},
     ],
     "problems": [
-        {"problem", "products", "room"},
+        {"problem", "products", "room", "labels"},
         {"inputs", "newton", "constraint", "sparse_rows"},
         {"rows", "sets", "simplex", "callables", "pinball"},
         {"penalised", "penalty_words", "linear_sets", "over_rows"},
@@ -71,7 +71,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "problems.linear": [{"loss", "predictor", "products", "careful"}, {"gap"}, {"model"}],
     "problems.softmax": [{"labels", "loss"}, {"gap", "pooled"}, {"model"}],
     "problems.newton": [
-        {"inverses", "safeguard", "objective"},
+        {"inverses", "safeguard", "objective", "krylov"},
         {"equation", "factor"},
         {"certificate", "prox", "conjugate"},
         {"matrix_free"},
@@ -87,8 +87,8 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems.penalised": [{"terms", "squares"}, {"barrier", "faces"}, {"certify"}, {"ball"}, {"minimum"}],
     "networks": [
-        {"layout", "reading", "models", "cuda_graphs", "mean_losses"},
-        {"userdata", "plain", "rebuilding"},
+        {"layout", "reading", "models", "cuda_graphs", "mean_losses", "buffers"},
+        {"userdata", "plain", "rebuilding", "copies"},
         {"stacked", "streamed", "verify"},
         {"inputs", "gradients"},
         {"choice", "fitting"},
@@ -104,7 +104,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"pointwise", "pools", "fused"},
         {"convolution", "losses"},
         {"forms", "net"},
-        {"trace", "program", "arrange"},
+        {"trace", "head", "parameters", "noise", "arrange"},
+        {"program"},
         {"method"},
     ],
     "sklearn": [{"users"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],

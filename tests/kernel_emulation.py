@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 from math import ceil
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 from resolvent.networks.stacked.cuda import source
 from resolvent.networks.stacked.cuda.compiler import Code
 from resolvent.networks.stacked.cuda.geometry import ConvGeometry
-from resolvent.networks.stacked.cuda.tiling import forward_tile, input_tile, stripe
+from resolvent.networks.stacked.cuda.stripes import stripe
+from resolvent.networks.stacked.cuda.tiling import forward_tile, input_tile
 
 HEADER = Path(__file__).with_name("kernel_emulation.h")
 ARGUMENTS = {
@@ -22,11 +24,15 @@ ARGUMENTS = {
     "input_gradient": "const float* a, const byte* b, const float* c, float* d, int e, int f",
     "weight_gradient": "const float* a, const float* b, const byte* c, float* d, int e, int f",
     "add_shares": "const float* a, float* b, float* c, int d, int e, int f",
+    "head": "const float* a, const float* b, const float* c, const float* d, const float* e, const long long* f, "
+    "const float* g, float* h, float* i, float* j, float* k, float* l, int m",
+    "split": "const float* a, float* b, const int* c, int d, int e, int f, int g",
+    "join": "float* a, const float* b, const int* c, int d, int e, int f, int g",
 }
 
 
 def launch(folder: Path, code: Code, grid: tuple[int, int, int], threads: int, *args: Tensor | int) -> None:
-    names = ", ".join("abcdefg"[: len(args)])
+    names = ", ".join(ascii_lowercase[: len(args)])
     call = f"launch({{(unsigned)X, (unsigned)Y, (unsigned)Z}}, T, [=] {{ {code.name}({names}); }});"
     entry = f'extern "C" void run(int X, int Y, int Z, int T, {ARGUMENTS[code.name]}) {{ {call} }}'
     text, library = folder / f"{code.name}.cpp", folder / f"{code.name}.so"

@@ -18,6 +18,8 @@ from resolvent.paper.results import Results
 
 TENTH = 10
 """Made problems have a tenth of the rows, so a tenth of the curvature, and ten times the step sizes."""
+EVERY = 5
+"""One row of the history for so many rounds: a row takes longer than such a round."""
 SIZES: dict[str, Settings] = {
     "least-squares": {"problem.users": 5, "problem.dim": 10, "problem.rows": 500},
     "logistic": {"problem.users": 4, "problem.dim": 10, "problem.rows": 100, "run.rounds": 250},
@@ -49,7 +51,7 @@ def small(panel: Panel) -> Panel:
         return replace(panel, quick=panel.quick | NETWORK, lines=tuple(lines), seeds=1)
     if name is None:
         return panel
-    base = _scaled(panel.base) | SIZES[name]
+    base = _scaled(panel.base) | SIZES[name] | {"run.every": panel.base.get("run.every", EVERY)}
     return replace(panel, base=base, lines=tuple(replace(x, settings=_scaled(x.settings)) for x in panel.lines))
 
 

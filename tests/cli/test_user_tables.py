@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
+import resolvent as rs
 from command_line import Said, model, resolvent, rows
 from resolvent import data
 from resolvent.runs import folders
@@ -105,6 +106,47 @@ def test_an_interrupted_run_has_the_same_test_rows_when_it_is_resumed() -> None:
     assert on["test_auc"].iloc[-1] == whole.history()["test_auc"].iloc[-1]
 
 
+def test_metrics_by_name_and_each_users_own_on_disk(table: pd.DataFrame) -> None:
+    ran("--drop", "id", "--test", 0.2, "--metrics", "auc,log_loss")
+    (run,) = folders(RUNS)
+    history = run.history()
+    assert [name for name in history if str(name).startswith("test_")] == ["test_auc", "test_log_loss"]
+    made = data.from_frame(table, "hospital", "ill", drop=["id"], test=0.2, standardise=True)
+    whole = rs.solve(made.problem(), "fedpi", rounds=80, anderson=5, test=made.held_out, metrics=["auc", "log_loss"])
+    opened = rs.open(run.path)
+    assert whole.user_metrics is not None
+    assert opened.user_metrics is not None
+    assert opened.user_metrics.equals(whole.user_metrics)
+    assert list(opened.user_metrics.index) == list(made.users)
+    file = run.path / "users.csv"
+    file.write_text(file.read_text().replace("north", "south", 1))
+    assert run.damage() == ["users.csv was changed since it was written"]
+    file.unlink()
+    assert run.damage() == ["users.csv is missing"]
+
+
+def test_users_metrics_are_those_of_the_end_of_a_run_that_was_given_more_rounds() -> None:
+    ran("--drop", "id", "--test", 0.2)
+    (run,) = folders(RUNS)
+    first = rs.open(run.path).user_metrics
+    assert resolvent("resume", run.id, "--rounds", 90, "--quiet").code == 0
+    ran("--drop", "id", "--test", 0.2, "--rounds", 90, "--metrics", "accuracy,auc,log_loss")
+    longer, whole = (rs.open(each.path).user_metrics for each in folders(RUNS))
+    assert first is not None
+    assert longer is not None
+    assert whole is not None
+    assert longer.equals(whole)
+    assert not longer.equals(first)
+
+
+def test_a_comparison_of_a_file_is_called_after_it() -> None:
+    told = ("--algorithms", "fedpi", "--drop", "id,ward", "--rounds", 3, "--test", 0.2, "--metrics", "auc")
+    said = resolvent("compare", "patients.csv", *USUAL, *told, "--quiet")
+    assert said.code == 0, said.err
+    assert sorted(path.name for path in RUNS.glob("compare*")) == ["compare-patients.html", "compare-patients.png"]
+    assert all("test_auc" in run.history() and "test_log_loss" not in run.history() for run in folders(RUNS))
+
+
 BAD: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "no such file": (("run", "patient.csv"), ["there is no file patient.csv"]),
     "no such column of users": (
@@ -120,6 +162,12 @@ BAD: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "no such test user": (("run", "patients.csv", *USUAL, "--test-users", "nort"), ["'nort'", "nearest: 'north'"]),
     "test twice": (("run", "patients.csv", *USUAL, "--test", 0.1, "--test-users", "north"), ["one of the two"]),
     "unknown filling": (("run", "patients.csv", *USUAL, "--impute", "zero"), ["impute is 'zero'", "median"]),
+    "no such metric": (
+        ("run", "patients.csv", *USUAL, "--test", 0.1, "--metrics", "acuracy"),
+        ["did you mean accuracy"],
+    ),
+    "a metric of numbers": (("run", "patients.csv", *USUAL, "--test", 0.1, "--metrics", "rmse"), ["metrics is 'rmse'"]),
+    "metrics of nothing": (("run", "patients.csv", *USUAL, "--metrics", "auc"), ["run.metrics is 'auc'", "--test"]),
     "no such class": (("run", "patients.csv", *USUAL, "--positive", "maybe"), ["positive is 'maybe'", "no, yes"]),
     "keys of patients": (
         ("run", "names.csv", "--user-column", "hospital", "--target", "ill"),

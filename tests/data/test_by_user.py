@@ -214,6 +214,50 @@ def test_classes_and_their_order() -> None:
     assert numbers.kind == "least-squares"
 
 
+def test_labels_that_are_numbers_come_back_as_numbers() -> None:
+    for values, kind in (([0.0, 0.5], "auto"), ([0.0, 0.5, 3.0], "softmax")):
+        made = table(changed(dose=np.resize(values, N)), target="dose", drop=["id", "ill"], kind=kind)
+        back = made.preparation.labels(made.preparation.encode(np.array(values)))
+        assert (str(back.dtype), back.tolist()) == ("float64", values)
+
+
+def test_texts_that_differ_by_a_nul_at_the_end_are_kept_apart() -> None:
+    """NumPy's own text drops it."""
+    given = ["u", "u\0", "v"]
+    frame = changed(ill=np.resize(np.array(given, object), N), ward=np.resize(np.array(["x\0", "x"], object), N))
+    made = table(frame)
+    assert made.preparation.classes == tuple(given)
+    assert "ward=x\0" in made.preparation.features
+    assert made.preparation.labels(made.preparation.encode(given)).tolist() == given
+    problem = made.problem()
+    assert set(problem.predictor.predict(np.eye(1, problem.dim)[0], made.x)) <= {0, 1, 2}
+    softmax = rs.Softmax([np.eye(3)], [given], reg=1.0)
+    assert softmax.classes == tuple(given)
+    assert softmax.predictor.predict(softmax.minimiser, np.eye(3)).tolist() == given
+    test = rs.HeldOut([np.eye(3)], [given])
+    run = rs.solve(softmax, rs.fedpi(1.0), rounds=5, test=test)
+    assert run.history.test_accuracy.iloc[-1] == 1
+
+
+def test_a_frames_own_categories_may_be_numbers() -> None:
+    made = table(changed(ward=pd.Categorical(np.resize([1, 2, 10], N))))
+    assert [name for name in made.preparation.features if "ward" in name] == ["ward=10", "ward=2"]
+    new = {"age": 1, "ward": 10, "smoker": True, "dose": 1}
+    assert dict(zip(made.preparation.features, made.preparation.transform(new)[0], strict=True))["ward=10"] == 1
+
+
+def test_columns_that_are_called_by_numbers() -> None:
+    frame = hospitals()
+    names = {name: k for k, name in enumerate(frame.columns)}
+    more: dict[str, Any] = {"categories": [names["ward"]], "impute": {names["age"]: "mean"}}
+    made = from_frame(frame.rename(columns=names), names["hospital"], names["ill"], drop=[names["id"]], **more)
+    usual = table(frame, categories=["ward"], impute={"age": "mean"})
+    assert np.array_equal(made.x, usual.x)
+    assert made.preparation.columns[0].name == str(names["age"])
+    row = frame.rename(columns=names).iloc[0].to_dict()
+    assert np.array_equal(made.preparation.transform(row)[0], made.x[0])
+
+
 def test_rows_may_be_dealt_instead() -> None:
     frame = hospitals()
     made = from_frame(frame, target="ill", drop=["id", "hospital"], users=4, partition="contiguous")
@@ -243,6 +287,7 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "no such target": (hospitals, {"target": "iil"}, "target is 'iil'.*nearest: 'ill'"),
     "no such user column": (hospitals, {"user": "hospitals"}, "user is 'hospitals'.*nearest: 'hospital'"),
     "no such column to drop": (hospitals, {"drop": ["ids"]}, "drop is 'ids'.*nearest: 'id'"),
+    "a number to drop": (hospitals, {"drop": 3}, r"drop is 3, but a list.*\[3\]"),
     "text to drop": (hospitals, {"drop": "id"}, r"drop is 'id', but a list.*\['id'\]"),
     "the target dropped": (hospitals, {"drop": ["ill"]}, "drop is 'ill'"),
     "user and target the same": (hospitals, {"user": "ill"}, "column of users"),

@@ -21,6 +21,7 @@ import resolvent as rs
 from resolvent.errors import BadAnswer, InputError, ResolventWarning
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.certificate import Iterate, certificate
+from resolvent.problems.newton.krylov import RESOLVED, krylov
 from resolvent.problems.newton.matrix_free import matrix_free_prox
 from resolvent.problems.newton.objective import Objective
 from resolvent.problems.pinball.prox import Pinball, prox
@@ -266,7 +267,34 @@ class TestManyFeatures:
         rest = rs.solve(problem, scheme, rounds=3, start=half.state)
         assert torch.equal(whole.model, rest.model)
         vector = 3 * 520 * 8
-        assert whole.history.bytes_up.iloc[0] == (1 + 17) * vector  # a gradient and 16 products with the Hessian
+        g, H = krylov(problem, torch.zeros(1, 520, dtype=torch.float64))
+        assert len(g) == len(H) >= 16
+        assert (
+            whole.history.bytes_up.iloc[0] == (2 + len(g)) * vector
+        )  # an answer, a gradient, products with the Hessian
+
+    def test_the_curvature_that_automatic_eta_sees_is_all_that_matters(self) -> None:
+        """A Krylov space is large enough once Newton's step in it leaves next to nothing of the gradient."""
+        rng = np.random.default_rng(0)
+        A = rng.standard_normal((2, 40, 60)) * np.geomspace(1, 0.3, 60)
+        problem = rs.Softmax(A, rng.integers(0, 10, (2, 40)), reg=0.005)
+        w = 0.1 * torch.from_numpy(rng.standard_normal((1, 600)))
+        g, T = krylov(problem, w)
+        assert 16 < len(g) < 64
+        G, H = problem.weights @ problem.grad(w), torch.tensordot(problem.weights, problem.hessian(w), 1)
+        space = [G / G.norm()]
+        for _ in range(len(g) - 1):  # an orthonormal basis of G, H G, H^2 G, ...
+            v = H @ space[-1]
+            for _ in range(2):
+                v = v - torch.stack(space).T @ (torch.stack(space) @ v)
+            space.append(v / v.norm())
+        Q = torch.stack(space)
+        torch.testing.assert_close(Q @ H @ Q.T, T, rtol=1e-8, atol=1e-8 * float(T.max()))
+        left = [
+            float((G - H @ Q[:k].T @ torch.linalg.solve(T[:k, :k], g[:k])).norm() / G.norm())
+            for k in (len(g) - 1, len(g))
+        ]
+        assert left[1] <= RESOLVED < left[0]
 
     def test_softmax_of_many_parameters(self) -> None:
         rng = np.random.default_rng(3)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import resolvent as rs
 from resolvent.iteration.table import named
-from resolvent.local.descent import batches
+from resolvent.local.descent import batches, gradients
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 DOUBLE = torch.float64
@@ -403,3 +403,15 @@ def test_dropout_as_a_function_is_dropout() -> None:
     problem = rs.Neural(Functional().to(DOUBLE), [people((12,))[0]] * 2)
     a, b = rs.solve(problem, rs.fedavg(0.1), rounds=1).personal
     assert not torch.equal(a, b)
+
+
+def test_users_numbers_are_not_looked_at_where_nothing_is_drawn() -> None:
+    """On a GPU full gradient steps are recorded once, and numbers cannot be copied to the CPU meanwhile."""
+    numbers = torch.arange(3, device="meta")  # any look at them is an error
+    plain = rs.Neural(net(), people())
+    steps = list(gradients(plain, 2, None, 0, 0, numbers))
+    assert len(steps) == 2
+    assert all(torch.equal(step(plain.start), plain.grad(plain.start)) and moves is None for step, moves in steps)
+    dropping = rs.Neural(nn.Sequential(net(), nn.Dropout(0.5)), people())
+    with pytest.raises(NotImplementedError):
+        list(gradients(dropping, 2, None, 0, 0, numbers))

@@ -13,6 +13,7 @@ import httpx
 import pandas as pd
 import pytest
 
+import resolvent as rs
 from command_line import strictly
 from resolvent.runs import folders
 from resolvent.ui.jobs import Jobs
@@ -185,6 +186,26 @@ def test_losses_are_those_of_the_model(client: httpx.Client, stored: Path) -> No
     assert model is not None
     losses = client.get(f"/api/runs/{run.id}/losses").json()["losses"]
     assert losses == problem.value(model.unsqueeze(0)).tolist()
+
+
+def test_users_of_a_table_are_told_by_name(tmp_path: Path) -> None:
+    patients = rs.data.hospitals()
+    patients.to_csv(tmp_path / "patients.csv", index=False)
+    told = {"name": "logistic", "data": str(tmp_path / "patients.csv"), "user_column": "hospital", "target": "ill"}
+    out = tmp_path / "runs"
+    run = make(out, "fedpi", problem=told | {"test": 0.2})
+    table = rs.open(run.path).user_metrics
+    assert table is not None
+    with serving(out) as place, httpx.Client(base_url=place) as client:
+        found = client.get(f"/api/runs/{run.id}/losses").json()
+        assert (found["names"], found["losses"]) == (list(table.index), table["test_log_loss"].tolist())
+        assert (found["what"], found["round"]) == ("test log loss", 15)
+        assert set(found["names"]) == set(patients["hospital"])
+        (run.path / "users.csv").rename(tmp_path / "secret.csv")
+        (run.path / "users.csv").symlink_to(tmp_path / "secret.csv")
+        hidden = client.get(f"/api/runs/{run.id}/losses").json()
+        assert (hidden["losses"], hidden["names"]) == ([], [])
+        assert "--test" in hidden["words"]
 
 
 def test_seeds_are_one_curve_and_differences_are_told(client: httpx.Client, stored: Path) -> None:

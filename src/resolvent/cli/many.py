@@ -109,7 +109,9 @@ def _making() -> Make:
 
 
 def _called(problem: str, base: dict[str, Any]) -> str:
-    """A problem and its data in titles and names of files: logistic-a9a."""
+    """A problem and its data in titles and names of files: logistic-a9a; of a file alone, patients."""
+    if base.get("problem", {}).get("data") == problem:
+        return data.stem(problem)
     name, file = Path(problem.replace(".py:", "-")).stem, base.get("problem", {}).get("data")
     return f"{name}-{data.stem(file)}" if isinstance(file, str) else name
 

@@ -21,6 +21,7 @@ from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
 from resolvent.problems.inputs import WEIGHTS
 from resolvent.runs import trust
+from resolvent.solving.metrics import NAMED
 
 
 class Flag(NamedTuple):
@@ -72,6 +73,8 @@ FLAGS = (
          RUN, True),
     Flag("--patience", "stop.patience", "N", "With --stop-metric: evaluations without improvement to wait for.", RUN),
     Flag("--validate-every", "run.validate_every", "N", "Rounds between two evaluations on held-out data.", RUN),
+    Flag("--metrics", "run.metrics", "NAME,...",
+         f"What is measured on held-out data: {', '.join(NAMED)}; else what is usual.", RUN, True, NAMED),
     Flag("--users", "problem.users", "N", "How many users.", PROBLEM),
     Flag("--dim", "problem.dim", "N", "Dimension of a generated problem.", PROBLEM),
     Flag("--penalty", "problem.penalty", "KIND", "g beside the users' functions: l1:0.1, l2:T, elastic-net:L1:L2, "

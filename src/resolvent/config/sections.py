@@ -270,6 +270,8 @@ class RunSection:
     threads: int | None = None
     """Of torch; the bits of a run may depend on it. None: as many as suit the problem."""
     validate_every: int | None = SOLVE["validate_every"]
+    metrics: tuple[str, ...] | None = SOLVE["metrics"]
+    """What is measured on held-out data, by name; None: the usual ones of the problem."""
 
 
 @dataclass(frozen=True)

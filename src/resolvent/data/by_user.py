@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -93,9 +93,9 @@ class UserTable:
 
 def from_frame(
     frame: Any,
-    user: str | None = None,
-    target: str | None = None,
-    drop: Sequence[str] = (),
+    user: str | int | None = None,
+    target: str | int | None = None,
+    drop: Sequence[str | int] = (),
     test: float | None = None,
     test_users: Collection[Any] = (),
     impute: Impute = None,
@@ -103,7 +103,7 @@ def from_frame(
     intercept: bool = True,
     positive: Any = None,
     seed: int = 0,
-    categories: Sequence[str] = (),
+    categories: Sequence[str | int] = (),
     users: int | None = None,
     partition: str | None = None,
     kind: str = "auto",
@@ -122,6 +122,9 @@ def from_frame(
     Statistics (levels, fills, means, spreads) are merged from what each user reports of its own training rows.
     """
     found = frame if isinstance(frame, Source) else source(frame)
+    user, target = (None if name is None else str(name) for name in (user, target))  # frames number their columns too
+    drop, categories = _listed("drop", drop), _listed("categories", categories)
+    impute = {str(name): kind for name, kind in impute.items()} if isinstance(impute, Mapping) else impute
     names = _features(found, user, target, drop, categories)
     assert target is not None
     imputing.check(impute, names)
@@ -158,6 +161,13 @@ def from_frame(
     return UserTable(division, x, labels, positive, preparation, intercept, fitted.kind(kind, meant)[0])
 
 
+def _listed(argument: str, names: Any) -> list[str]:
+    """The names of several columns."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        refuse(argument, repr(names), f"a list of columns is needed: [{names!r}]")
+    return [str(name) for name in names]
+
+
 def _features(
     found: Source, user: str | None, target: str | None, drop: Sequence[str], categories: Sequence[str]
 ) -> list[str]:
@@ -166,9 +176,6 @@ def _features(
         refuse("frame", "without rows", "at least one row is needed")
     if target is None:
         refuse("target", "missing", f"the column to predict is needed: one of {', '.join(found.names[:12])}")
-    for argument, names in (("drop", drop), ("categories", categories)):
-        if isinstance(names, str):
-            refuse(argument, repr(names), f"a list of columns is needed: [{names!r}]")
     one = [] if user is None else [user]
     for argument, names in (("user", one), ("target", [target]), ("drop", drop), ("categories", categories)):
         for name in names:

@@ -26,7 +26,7 @@ def feature(column: Column, users: Sequence[RowNumbers], impute: imputing.Impute
     if column.kind != TEXT:
         return Feature(column.name, None, fill)
     levels = union(column, users)
-    if not category:
+    if not category and not column.coded:
         _check(column, levels)
     return Feature(column.name, levels, fill)
 

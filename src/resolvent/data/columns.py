@@ -30,6 +30,8 @@ class Column:
     name: str
     kind: Literal["number", "boolean", "text"]
     values: NDArray[Any]
+    coded: bool = False
+    """Whether the frame itself says that its numbers are categories."""
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -121,7 +123,7 @@ def _pandas_column(name: str, series: Any) -> Column:
     missing = series.isna().to_numpy()
     values = [None if gone else value for value, gone in zip(series.tolist(), missing, strict=True)]
     if isinstance(dtype, pd.CategoricalDtype):
-        return _words(name, values)
+        return _words(name, values, types.is_numeric_dtype(dtype.categories.dtype))
     return _inspected(name, values)
 
 
@@ -149,8 +151,8 @@ def _polars(frame: Any, argument: str) -> Source:
     return Source(_distinct(frame.columns, argument), frame.height, column)
 
 
-def _words(name: str, values: list[Any]) -> Column:
-    return Column(name, TEXT, objects(None if value is None else word(value) for value in values))
+def _words(name: str, values: list[Any], coded: bool = False) -> Column:
+    return Column(name, TEXT, objects(None if value is None else word(value) for value in values), coded)
 
 
 def _inspected(name: str, values: list[Any]) -> Column:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.errors import refuse
+from resolvent.problems.labels import label_array
 
 
 class HeldOut:
@@ -81,7 +82,7 @@ def _matrix(A: Any, user: int) -> Any:
 
 
 def _targets(given: Any, user: int) -> NDArray[Any]:
-    y = _array(given)
+    y = label_array(given) if isinstance(given, list | tuple) else _array(given)
     if y.ndim != 1:
         refuse(f"b[{user}]", f"of shape {y.shape}", "a vector, one target per row, is needed")
     if y.dtype.kind == "f" and not np.isfinite(y).all():

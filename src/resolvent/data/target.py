@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data.columns import BOOLEAN, NUMBER, Column, source, word
+from resolvent.data.columns import BOOLEAN, NUMBER, TEXT, Column, objects, source, word
 from resolvent.errors import refuse
+from resolvent.problems.labels import label_array
 
 Label = str | int | float | bool
 TWO, MANY, NUMBERS, COUNTS = "two classes", "classes", "numbers", "counts"
@@ -40,7 +41,7 @@ class Target:
             return source(y, "y").column(self.name)
         if hasattr(y, "detach"):
             y = y.detach().cpu().numpy()
-        values = np.asarray(y) if not hasattr(y, "tolist") or isinstance(y, np.ndarray) else y
+        values = label_array(y) if not hasattr(y, "tolist") or isinstance(y, np.ndarray) else y
         if np.ndim(values) != 1:
             refuse("y", f"of shape {np.shape(values)}", "one label per row is needed")
         return source({self.name: values}, "y").column(self.name)
@@ -68,8 +69,9 @@ class Target:
         at = (predictions > 0).astype(np.int64) if self.two else np.rint(predictions).astype(np.int64)
         if at.size and (at.min() < 0 or at.max() >= len(self.classes)):
             refuse("predictions", f"from {at.min()} to {at.max()}", f"there are {len(self.classes)} classes")
-        alike = len({type(label) for label in self.classes}) == 1
-        labels: NDArray[Any] = np.array(self.classes, dtype=None if alike else object)
+        kinds = {type(label) for label in self.classes}
+        alike = len(kinds) == 1 or kinds == {int, float}
+        labels = label_array(self.classes) if alike else objects(self.classes)
         return np.asarray(labels[at])
 
     @classmethod
@@ -111,17 +113,17 @@ def suggested(column: Column, labels: tuple[Label, ...], positive: Any) -> str:
 
 def values(column: Column) -> tuple[Label, ...]:
     """The different labels, sorted, as plain values."""
-    found = np.unique(column.values.astype(str) if column.kind == "text" else column.values)
+    if column.kind == TEXT:
+        return tuple(sorted({str(v) for v in column.values}))
+    found = np.unique(column.values)
     if column.kind == BOOLEAN:
         return tuple(bool(v) for v in found)
-    if column.kind == NUMBER:
-        return tuple(int(v) if float(v).is_integer() else float(v) for v in found)
-    return tuple(str(v) for v in found)
+    return tuple(int(v) if float(v).is_integer() else float(v) for v in found)
 
 
 def check_present(column: Column) -> None:
     """Refuse labels that are missing or infinite."""
-    missing = column.missing if column.kind == "text" else ~np.isfinite(column.values)
+    missing = column.missing if column.kind == TEXT else ~np.isfinite(column.values)
     if missing.any():
         n, row = int(missing.sum()), int(missing.argmax()) + 1
         what = f"missing, NaN or infinite in {n} row{'s' if n > 1 else ''} (the first is row {row})"

@@ -13,12 +13,11 @@ from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer,
 from resolvent.iteration.penalties import penalty_of
 from resolvent.local.operators import Operator
 from resolvent.local.training import Trained
+from resolvent.problems.newton.krylov import krylov
 from resolvent.problems.problem import Problem, objective, select
 
 WIDE = 1000
 """The longest model whose mean Hessian is asked for: it has d^2 numbers, and its eigenvalues take d^3 operations."""
-LANCZOS = 16
-"""Products with the Hessian of a model that is longer than that."""
 NUMBERS = 1 << 24
 """In the Hessians that are held at a time."""
 
@@ -85,31 +84,6 @@ def curvature(problem: Any, w: Tensor, weights: Tensor | None = None) -> tuple[T
         return krylov(problem, w) if weights is None else None
     lam = problem.weights if weights is None else weights
     return None if problem.dim > WIDE else (lam @ problem.grad(w), _mean_hessian(problem, w, lam))
-
-
-def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient g (k,) and the Hessian H (k, k) of f at w (1, d), seen from g, H g, H^2 g, ... (Lanczos' method).
-
-    In those coordinates H is tridiagonal and g is along the first. Its eigenvalues are those of H that matter for g.
-    """
-    g, product = (problem.weights @ problem.grad(w)).unsqueeze(0), problem.hessian_times(w)
-    size = torch.linalg.vector_norm(g)
-    if not bool(torch.isfinite(size)) or float(size) == 0:
-        return size.reshape(1), size.new_zeros((1, 1))
-    basis, T = [g / size], size.new_zeros((LANCZOS, LANCZOS))
-    for k in range(LANCZOS):
-        v = (problem.weights @ product(basis[-1])).unsqueeze(0)
-        T[k, k] = (v * basis[-1]).sum()
-        Q = torch.cat(basis)
-        for _ in range(2):  # against round-off
-            v = v - (v @ Q.T) @ Q
-        beta = torch.linalg.vector_norm(v)
-        if k + 1 == LANCZOS or not float(beta) > 1e-10 * float(T[k, k]):
-            break
-        T[k, k + 1] = T[k + 1, k] = beta
-        basis.append(v / beta)
-    many = len(basis)
-    return torch.nn.functional.pad(size.reshape(1), (0, many - 1)), T[:many, :many]
 
 
 def _mean_hessian(problem: Any, w: Tensor, lam: Tensor) -> Tensor:

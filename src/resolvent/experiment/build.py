@@ -11,7 +11,7 @@ import torch
 import resolvent
 from resolvent import config as configs
 from resolvent.config import Config
-from resolvent.config.sections import SCHEDULES, SchemeSection
+from resolvent.config.sections import FLOWER, SCHEDULES, SchemeSection
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.tasks import Task, task, within
 from resolvent.iteration.anderson import Anderson
@@ -21,6 +21,8 @@ from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.table import TABLE, named
 from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
 from resolvent.solving.checking import check
+from resolvent.solving.evaluating import evaluations
+from resolvent.solving.metrics import NAMED
 from resolvent.solving.stopping import Stop
 from resolvent.theory.explain import Explanation, explain
 
@@ -77,7 +79,23 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         stop=stop,
     )
     check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed)
+    if run.metrics is not None:
+        _check_metrics(run.metrics, run.engine, made)
     return built
+
+
+def _check_metrics(names: tuple[str, ...], engine: str, made: Task) -> None:
+    """Refuse metrics that cannot be computed, before a folder is made."""
+    told = ",".join(names)
+    for name in names or ("",):
+        if name not in NAMED:
+            raise InputError(f"there is no metric {name!r}{configs.nearest(name, NAMED)}")
+    if engine == FLOWER:
+        refuse("run.metrics", repr(told), "users of a federation measure their own held-out data: leave it out")
+    if made.test is None and "inspect" not in made.problem.offers:
+        refuse("run.metrics", repr(told), "held-out rows are needed: give --test or --test-users")
+    with within("run"):
+        evaluations(made.problem, test=made.test, metrics=names)
 
 
 def _resolved(config: Config, made: Task) -> Config:

@@ -83,6 +83,7 @@ def rounds(
             average=config.average,
             every=config.every,
             validate_every=config.validate_every,
+            metrics=config.metrics,
             progress=progress,
             test=experiment.task.test,
             recorder=recorder,

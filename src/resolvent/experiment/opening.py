@@ -15,6 +15,7 @@ from resolvent.iteration import checkpoint
 from resolvent.iteration.engine import Engine
 from resolvent.local import choice
 from resolvent.runs import Folder, damaged
+from resolvent.runs import users as user_rows
 from resolvent.runs.recorder import monitored
 from resolvent.runs.saving import PERSONAL
 from resolvent.solving.description import Description
@@ -52,7 +53,7 @@ def open_run(path: str | Path) -> Run:
         str((found.end or {}).get("reason", "")) or (held.numbers.get("verdict") or ["", f"round {held.round}"])[1],
         about["explanation"]["words"],
         seed=_seed(found),
-        user_metrics=_frame(about.get("user_metrics")),
+        user_metrics=_user_metrics(found),
         best=held.kept,
         description=description(found),
         config=found.config,
@@ -144,13 +145,17 @@ def description(found: Folder) -> Description:
         raise (error if isinstance(error, InputError) else damaged(found, [f"about.json: {error}"])) from error
 
 
-def _frame(told: Any) -> pd.DataFrame | None:
+def _user_metrics(found: Folder) -> pd.DataFrame | None:
+    """Each user's metrics on held-out data; an earlier version's `Run.save` put them into about.json."""
     import pandas as pd
 
+    told = found.about.get("user_metrics")
     try:
-        return None if told is None else pd.DataFrame(told["metrics"], index=[str(name) for name in told["users"]])
-    except (LookupError, TypeError, ValueError):
-        return None
+        return (
+            user_rows.read(found.path) if told is None else pd.DataFrame(told["metrics"], list(map(str, told["users"])))
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise damaged(found, [f"{user_rows.FILE} cannot be read ({type(error).__name__})"]) from error
 
 
 def _first_edition(folder: Path) -> Run:

@@ -42,6 +42,8 @@ class Round(NamedTuple):
     """When the round was closed, in seconds since the run began, where the engine keeps time."""
     meeting: Met | None = None
     """Where users met, before any extrapolation."""
+    products: int = 0
+    """How many products with the Hessian each of them was asked for, where a model is long."""
     look: Callable[[Round], dict[str, float]] | None = None
     """Computes `metrics`, where a run has more to say than the engine."""
 
@@ -141,7 +143,7 @@ def rounds(
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
 
-        tuning, curvature = _tuned(engine, state, meet)
+        tuning, curvature, products = _tuned(engine, state, meet)
         eta = tuning.eta if tuning is not None else constant or scheme.eta_at(t)
         if t > 0 and eta != state.eta:
             state = _changed(engine, scheme, meet, replace(state, past=accelerate.restart(state.past)), eta)
@@ -152,7 +154,7 @@ def rounds(
         if came == 0:  # nobody has answered yet: only what users remember has changed
             left = averaging.skip(average, state.average, t)
             state = replace(state, round=t + 1, memory=answers.memory, average=left)
-            yield Round(state, state.eta, who, 0, None, None, engine, curvature, answers.clock)
+            yield Round(state, state.eta, who, 0, None, None, engine, curvature, answers.clock, products=products)
             continue
         complete = state.complete or (seen is not None and engine.every(seen))
 
@@ -188,7 +190,7 @@ def rounds(
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
             together=state.together,
         )
-        yield Round(state, eta, who, came, (u, plain), spread, engine, curvature, answers.clock, meeting)
+        yield Round(state, eta, who, came, (u, plain), spread, engine, curvature, answers.clock, meeting, products)
 
 
 def _answered(engine: Engine, ask: Ask, state: State) -> tuple[Tensor, Tensor, Tensor | None, Spread | None, Answers]:
@@ -232,21 +234,21 @@ def _changed(engine: Engine, scheme: Scheme, meet: Meet, state: State, eta: floa
     return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
 
 
-def _tuned(engine: Engine, state: State, meet: Meet) -> tuple[Tuning | None, int]:
-    """The automatic eta of the round to come, and how many users were asked for their curvature.
+def _tuned(engine: Engine, state: State, meet: Meet) -> tuple[Tuning | None, int, int]:
+    """The automatic eta of the round to come, how many users were asked for their curvature, and for how many products.
 
     An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta changes.
     """
     tuning, begun = state.tuning, state.next is not None
     if tuning is None or not tuning.wanted(state.round) or (begun and not state.complete):
-        return tuning, 0
+        return tuning, 0, 0
     if engine.facts.operator.certifies != "p":
-        return tuning, 0
+        return tuning, 0, 0
     at = engine.mean(state.p)
     curved = engine.curvature(at)
     if curved is not None:
-        return balanced(tuning, state.round, *meet.curvature(at, *curved)), engine.facts.users
-    return travelled(tuning, state.round, state.u, state.p, engine.mean, engine.gram) if begun else tuning, 0
+        return balanced(tuning, state.round, *meet.curvature(at, *curved)), engine.facts.users, len(curved[0])
+    return travelled(tuning, state.round, state.u, state.p, engine.mean, engine.gram) if begun else tuning, 0, 0
 
 
 def _count(asked: Present, answers: Answers) -> int:

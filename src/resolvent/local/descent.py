@@ -49,6 +49,9 @@ def gradients(
     part: Any, steps: int, batch: int | None, seed: Seed, t: int, names: Tensor | None
 ) -> Iterator[LocalStep]:
     """The gradient of each step: the full one, or one per batch of `steps` shuffled passes (Algorithm 2)."""
+    if batch is None and not _draws(part):  # a GPU may be recording these steps, and cannot send users' numbers then
+        yield from ((part.grad, None) for _ in range(steps))
+        return
     numbers = np.arange(part.users) if names is None else names.cpu().numpy()
     sizes = None if batch is None else part.sizes.cpu()  # once: an accelerator has to be waited for
     for k in range(steps):
@@ -64,9 +67,12 @@ def gradients(
 
 def _seeds(part: Any, seed: Seed, t: int, k: int, j: int, numbers: Any) -> dict[str, Any]:
     """What a training gradient takes besides the parameters: a seed per user, for dropout and other noise."""
-    if "training" not in part.offers or part.stateless:
-        return {}
-    return {"seeds": randomness.words(seed, randomness.STEPS, t, k, j, numbers)}
+    return {"seeds": randomness.words(seed, randomness.STEPS, t, k, j, numbers)} if _draws(part) else {}
+
+
+def _draws(part: Any) -> bool:
+    """Whether a training gradient needs seeds."""
+    return "training" in part.offers and not part.stateless
 
 
 def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, seeds: dict[str, Any], x: Tensor) -> Tensor:

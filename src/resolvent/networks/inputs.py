@@ -101,3 +101,14 @@ def _checked(pair: XY, name: str, placement: Placement) -> XY:
     if len(x) == 0:
         refuse(name, "empty", "every user needs at least one row")
     return placement.checked(pair, name)
+
+
+def as_device(device: torch.device | str) -> torch.device:
+    """A device that is there."""
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise InputError(f'device is {device}, which is not there ({first}); take device="cpu"') from None
+    return where

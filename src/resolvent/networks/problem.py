@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resolvent.errors import InputError, ResolventWarning, refuse
+from resolvent.errors import ResolventWarning, refuse
 from resolvent.iteration.engine import Look
+from resolvent.networks.buffers import as_memory, own_buffers, remembered
 from resolvent.networks.choice import propose, verified
+from resolvent.networks.copies import described, untrained, with_values
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
-from resolvent.networks.inputs import as_user_data
+from resolvent.networks.inputs import as_device, as_user_data
 from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
 from resolvent.networks.mean_losses import is_sum, mean_loss
 from resolvent.networks.plain import Buffers
@@ -28,9 +30,6 @@ from resolvent.networks.streamed import Placement
 from resolvent.networks.userdata import Batch, Resident
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.problem import select
-
-BUFFER = "buffer."
-"""The prefix of buffers' names in memory."""
 
 
 class Neural:
@@ -68,7 +67,7 @@ class Neural:
         self._module = copied(model)
         self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
-        where = _device(first.device if device is None else device)
+        where = as_device(first.device if device is None else device)
         kind = first.dtype if dtype is None else dtype
         self.start = self.layout.flatten(model).to(where, kind)
         self.mean = mean_loss(loss)
@@ -203,15 +202,12 @@ class Neural:
     def remembering(self, memory: Buffers) -> Neural:
         """A copy for one round of training, which updates its own buffers: those in memory, or those of the module."""
         part = copy.copy(self)
-        part._buffers = {
-            name: memory.get(BUFFER + name, b.unsqueeze(0).expand(self.users, *b.shape))
-            for name, b in self._first_buffers.items()
-        }
+        part._buffers = remembered(self._first_buffers, memory, self.users)
         return part
 
     def memory(self) -> Buffers:
         """Each user's buffers, (users, ...)."""
-        return {BUFFER + name: rows for name, rows in (self._buffers or {}).items()}
+        return as_memory(self._buffers or {})
 
     # --- what comes out ----------------------------------------------------------------------------------------------
 
@@ -230,7 +226,7 @@ class Neural:
         personal models are users' own; one row does not tell.
         """
         look = look or Look()
-        buffers = _own_buffers(memory)
+        buffers = own_buffers(memory)
         common = self.common(memory, self._mean) if common is None else common
         several = len(personal) > 1 if several is None else several
         alike = copy.copy(self)
@@ -242,33 +238,25 @@ class Neural:
 
     def common(self, memory: Buffers, mean: Callable[[Tensor], Tensor]) -> Buffers:
         """The buffers that the global model is evaluated with, (1, ...) each."""
-        return {name: mean(rows) for name, rows in _own_buffers(memory).items()}
+        return {name: mean(rows) for name, rows in own_buffers(memory).items()}
 
     def common_memory(self, memory: Buffers) -> Buffers:
         """What the global model needs of users' memory: the mean of their buffers, (1, ...)."""
-        return {name: self._mean(rows) for name, rows in memory.items() if name.startswith(BUFFER)}
+        return as_memory(self.common(memory, self._mean))
 
     def _mean(self, rows: Tensor) -> Tensor:
         return mean_buffer(self.weights, rows)
 
     def module(self, w: Tensor, memory: Buffers, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
-        made = copied(self._module)
-        self.layout.load(made, w.detach())
-        for name, buffer in made.named_buffers():
-            if BUFFER + name in memory:
-                rows = memory[BUFFER + name]
-                buffer.copy_(self._mean(rows)[0] if user is None else rows[user])
-        return made
+        rows = own_buffers(memory)
+        buffers = {name: self._mean(b)[0] if user is None else b[user] for name, b in rows.items()}
+        return with_values(self._module, self.layout, w, buffers)
 
     @property
     def network(self) -> dict[str, Any]:
         """What the module is made of, in plain values: names, shapes and types, and a row of its input."""
-        fixed = [name for name, p in self._module.named_parameters() if not p.requires_grad]
-        return {
-            "class": f"{type(self._module).__module__}.{type(self._module).__qualname__}",
-            "parameters": [[n, list(shape)] for n, shape in zip(self.layout.names, self.layout.shapes, strict=True)],
-            "fixed": [*fixed, *self._first_buffers],
+        return described(self._module, self.layout, list(self.fixed())) | {
             "loss": None if self.mean is None else self.mean.function,
             "weights": self.weights.tolist(),
             "input": self._input,
@@ -276,8 +264,7 @@ class Neural:
 
     def fixed(self) -> Buffers:
         """What is not trained: parameters that require no gradient, and the buffers that training began with."""
-        frozen = {n: p.detach() for n, p in self._module.named_parameters() if not p.requires_grad}
-        return frozen | dict(self._first_buffers)
+        return untrained(self._module, self._first_buffers)
 
     def gap(self, W: Tensor) -> Tensor | None:
         return None
@@ -286,21 +273,6 @@ class Neural:
         return f"Neural({type(self._module).__name__}, {self.users} users, d = {self.dim}, {self.method})"
 
 
-def _own_buffers(memory: Buffers) -> Buffers:
-    """Users' buffers in what they remember, by their names in the module."""
-    return {name.removeprefix(BUFFER): rows for name, rows in memory.items() if name.startswith(BUFFER)}
-
-
 def _as_seeds(words: NDArray[Any] | None) -> Tensor | None:
     """Hashed words (users,) as seeds of torch's generators."""
     return None if words is None else torch.from_numpy((words >> 1).astype("int64"))
-
-
-def _device(device: torch.device | str) -> torch.device:
-    try:
-        where = torch.device(device)
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f'device is {device}, which is not there ({first}); take device="cpu"') from None
-    return where

@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
 from resolvent.networks import models
+from resolvent.networks.buffers import own_buffers
 from resolvent.networks.layout import mean_buffer
-
-BUFFER = "buffer."
-"""The prefix of buffers' names in memory."""
 
 
 def tensors(described: Any, model: Tensor, memory: dict[str, Tensor], user: int | None = None) -> dict[str, Tensor]:
@@ -25,10 +23,8 @@ def tensors(described: Any, model: Tensor, memory: dict[str, Tensor], user: int 
     if at != len(model):
         raise InputError(f"the network has {at} parameters, but the model has {len(model)}; the run's files do not fit")
     weights = torch.tensor(network["weights"], dtype=torch.float64)
-    for name, rows in memory.items():
-        if name.startswith(BUFFER):
-            mine = mean_buffer(weights.to(rows.device), rows)[0] if user is None else rows[user]
-            found[name.removeprefix(BUFFER)] = mine
+    for name, rows in own_buffers(memory).items():
+        found[name] = mean_buffer(weights.to(rows.device), rows)[0] if user is None else rows[user]
     return {name: tensor.detach().cpu() for name, tensor in found.items()}
 
 

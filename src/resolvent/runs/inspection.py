@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent import config as configs
 from resolvent.errors import DamagedRun
-from resolvent.runs import checkpoints, sums
+from resolvent.runs import checkpoints, sums, users
 from resolvent.runs.metrics import Extent
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def _rows(run: Folder) -> list[str]:
         extent = Extent(**end["metrics"])
         if extent.differs(run.metrics) or run.metrics.stat().st_size != extent.bytes:
             return ["metrics.csv was changed since the run ended"]
+    if end is not None and "users" in end and (words := sums.differs(run.path, users.FILE, end["users"])):
+        return [words]
     frame = run.history()
     return [] if "round" in frame else ["metrics.csv has no rounds"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from resolvent.errors import InputError
 from resolvent.iteration import checkpoint, packing
 from resolvent.iteration.state import State
-from resolvent.runs import checkpoints, durable, inspection
+from resolvent.runs import checkpoints, durable, inspection, sums, users
 from resolvent.runs.checkpoints import KEPT, Checkpoint
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.metrics import Metrics
@@ -78,6 +78,9 @@ class Recorder:
                 self._metrics.append(entry.row)
             if self._sink is not None:
                 self._sink(entry.row)
+        if entry.users is not None:  # before the checkpoint that says that the run has ended
+            with self._storing():
+                durable.write(self._folder.path / users.FILE, users.text(entry.users))
         length, sha256 = self._metrics.extent
         self._waiting = packed(self._run, entry, {"metrics": length, "metrics_sha256": sha256})
 
@@ -94,9 +97,10 @@ class Recorder:
         """Note how the run ended, with what its files must be from now on."""
         self.flush()
         with self._storing():
-            held = checkpoints.newest_name(self._folder.checkpoints)
+            held, own = checkpoints.newest_name(self._folder.checkpoints), self._folder.path / users.FILE
+            more = {"users": sums.of(own.read_bytes())} if own.is_file() else {}
             self._folder.note(
-                status, reason=reason, round=self.done, metrics=self._metrics.extent._asdict(), checkpoint=held
+                status, reason=reason, round=self.done, metrics=self._metrics.extent._asdict(), checkpoint=held, **more
             )
 
     def close(self) -> None:

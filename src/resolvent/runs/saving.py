@@ -11,7 +11,7 @@ from typing import Any
 from resolvent import config as configs
 from resolvent.errors import InputError
 from resolvent.iteration import checkpoint, packing
-from resolvent.runs import checkpoints, durable, events, inspection, lock, sums
+from resolvent.runs import checkpoints, durable, events, inspection, lock, sums, users
 from resolvent.runs.checkpoints import KEPT, Checkpoint
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import FIXED
@@ -75,6 +75,8 @@ def _fill(run: Any, part: Path, name: str) -> None:
     created = datetime.now().astimezone().isoformat(timespec="milliseconds")
     about = {"id": name, "format": inspection.FORMAT, "created": created} | told(run, tree)
     contents = {"config.toml": configs.text(tree).encode(), "about.json": (json.dumps(about, indent=2) + "\n").encode()}
+    if run.user_metrics is not None:
+        contents[users.FILE] = users.text(run.user_metrics)
     if run.description.fixed:
         contents[FIXED] = checkpoints.plain(run.description.fixed)
     more = {sums.FILE: sums.listing(contents), events.FILE: events.line("started") + b"\n"}
@@ -119,8 +121,6 @@ def told(run: Any, tree: dict[str, Any]) -> dict[str, Any]:
     problem = {key: tree.get("problem", {}).get(key) for key in ("users", "dim")}
     words = str(run.explanation)
     facts = dict(getattr(run.explanation, "facts", None) or {"solves": None})
-    own = run.user_metrics
-    frame = None if own is None else {"users": list(own.index), "metrics": own.to_dict("list")}
     return {
         "fingerprint": f"python-{configs.fingerprints(tree)[0]}",
         "made": "python",
@@ -128,7 +128,6 @@ def told(run: Any, tree: dict[str, Any]) -> dict[str, Any]:
         "problem": problem | {"minimum": None, "partition": {}},
         "model": run.description.as_dict(),
         "seed": run.seed,
-        "user_metrics": frame,
         "explanation": facts | {"words": words},
         "environment": environment(),
     }

@@ -23,7 +23,7 @@ def changed(folder: Path) -> list[str]:
     known = {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and len(pair[0]) == 64}
     if len(known) != len(pairs) or not {"config.toml", "about.json"} <= known.keys():
         return [f"{FILE} is damaged"]
-    return [words for name, sha256 in known.items() if (words := _compared(folder, name, sha256))]
+    return [words for name, sha256 in known.items() if (words := differs(folder, name, sha256))]
 
 
 def of(content: bytes) -> str:
@@ -31,7 +31,8 @@ def of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _compared(folder: Path, name: str, sha256: str) -> str:
+def differs(folder: Path, name: str, sha256: str) -> str:
+    """How a file differs from the one with this checksum, in a few words; empty where it does not."""
     path = folder / name
     if Path(name).name != name or not path.is_file():
         return f"{name} is missing"

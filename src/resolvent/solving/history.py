@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from resolvent.engines.in_process import LANCZOS
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
 from resolvent.iteration.engine import Engine, Traffic
 from resolvent.iteration.rounds import Round
@@ -107,7 +106,7 @@ class History:
         # model, a gradient and products with the Hessian, one after the other.
         users, asked = happened.participants, happened.curvature
         if getattr(self._engine.facts, "matrix_free", False):
-            many = (users + asked * (1 + LANCZOS)) * self._bytes
+            many = (users + asked * (1 + happened.products)) * self._bytes
             return Traffic(many, many)
         return Traffic((users + asked * (self._dim + 3) // 2) * self._bytes, (users + asked) * self._bytes)
 

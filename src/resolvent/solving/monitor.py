@@ -243,7 +243,8 @@ class Monitor:
             recorder.give_up(Entry(self.state, row, remembered, ending, kept=self.kept))
             return
         other = None if best is happened.state else best
-        recorder(Entry(self.marked(happened).state, row, remembered, ending, other, self.kept))
+        own = None if ending is None else self.history.user_frame()
+        recorder(Entry(self.marked(happened).state, row, remembered, ending, other, self.kept, own))
 
 
 def _bytes(state: State) -> int:

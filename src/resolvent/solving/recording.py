@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from resolvent.iteration.state import State
 from resolvent.solving.stopping import Best, Ending
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class MonitorState(NamedTuple):
@@ -21,7 +24,7 @@ class MonitorState(NamedTuple):
 
 class Entry(NamedTuple):
     """A state as it is recorded: its row where it has one, the ending where it is the last, the best state where that
-    is another, and the best model by a metric."""
+    is another, the best model by a metric, and at the end each user's metrics on held-out data."""
 
     state: State
     row: dict[str, Any] | None
@@ -29,6 +32,7 @@ class Entry(NamedTuple):
     ending: Ending | None = None
     best: State | None = None
     kept: Best | None = None
+    users: pd.DataFrame | None = None
 
     @property
     def number(self) -> int:

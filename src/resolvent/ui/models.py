@@ -129,7 +129,9 @@ class Presence(BaseModel):
 
 class Losses(BaseModel):
     losses: list[Number]
+    names: list[str]
     round: int
+    what: str
     words: str
 
 

@@ -21,7 +21,7 @@ from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
 from resolvent.runs import ENDED, Folder, lock
 
-FILES = ("config.toml", "about.json", "metrics.csv", "events.jsonl", "holder.json")
+FILES = ("config.toml", "about.json", "metrics.csv", "events.jsonl", "users.csv", "holder.json")
 LONGEST_LINE = 1 << 16
 """Bytes of a row of metrics, at most."""
 Row = dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a run's model costs each user: f_i at the model of the last checkpoint, where the problem is made by a seed."""
+"""How a run's model serves each user: a metric on rows held out, else f_i where a seed makes the problem."""
 
 from __future__ import annotations
 
@@ -10,28 +10,57 @@ from resolvent import config as configs
 from resolvent.config import sections
 from resolvent.experiment.tasks import task
 from resolvent.runs import Folder
+from resolvent.runs import users as user_rows
 from resolvent.runs.folder import model_of
 from resolvent.ui.curves import plain
 
 LARGEST = 20_000_000
 """Numbers in the data of a problem that is made again for this, at most."""
+SHOWN = ("log_loss", "rmse", "loss", "accuracy", "auc")
+"""Which metric is shown where a run has several: the first of these that it has."""
 ONE_AT_A_TIME = threading.Lock()
 
 
 def losses(run: Folder) -> dict[str, Any]:
-    """The loss of each user at the model, or why it is not known. Files are not read for it, and no code is called."""
+    """What is known of each user, or why nothing is. Nothing outside of the run is read, and no code is called."""
+    return _held_out(run) or _made_again(run)
+
+
+def _held_out(run: Folder) -> dict[str, Any] | None:
+    """By the metrics that a run stores of each user when it ends; None where there are none."""
+    try:
+        table = None if (run.path / user_rows.FILE).is_symlink() else user_rows.read(run.path)
+    except (LookupError, ValueError):
+        return None  # damaged, as the page says elsewhere
+    if table is None or run.end is None or not len(table.columns):
+        return None
+    name = next((column for best in SHOWN for column in table.columns if column.endswith(best)), table.columns[0])
+    return _told(plain(table[name].to_numpy()), list(map(str, table.index)), run.end["round"], name.replace("_", " "))
+
+
+def _made_again(run: Folder) -> dict[str, Any]:
     section = configs.read(run.config).problem
     if not isinstance(section, sections.LeastSquaresSection | sections.LogisticSection):
-        return {"losses": [], "round": 0, "words": "Known for problems that are made by a seed."}
+        return _unknown(
+            "Known for problems that are made by a seed, and at the end of runs with held-out rows (--test)."
+        )
     if section.users * section.rows * section.dim > LARGEST:
-        return {"losses": [], "round": 0, "words": "The data of this problem are too large to be made again for it."}
+        return _unknown("The data of this problem are too large to be made again for it.")
     held, _ = run.newest()
     if held is None:
-        return {"losses": [], "round": 0, "words": "Known after the first checkpoint."}
+        return _unknown("Known after the first checkpoint.")
     with ONE_AT_A_TIME:
         problem = _problem(section, int(run.config["run"]["seed"]))
         values = problem.value(model_of(held.state).unsqueeze(0))
-    return {"losses": plain(values.numpy()), "round": held.round, "words": ""}
+    return _told(plain(values.numpy()), list(map(str, range(problem.users))), held.round, "f_i")
+
+
+def _told(values: list[Any], names: list[str], number: int, what: str) -> dict[str, Any]:
+    return {"losses": values, "names": names, "round": number, "what": what, "words": ""}
+
+
+def _unknown(words: str) -> dict[str, Any]:
+    return _told([], [], 0, "") | {"words": words}
 
 
 @lru_cache(maxsize=2)

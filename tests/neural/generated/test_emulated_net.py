@@ -80,5 +80,5 @@ def test_a_net_by_fused_layers_is_the_net(name: str, emulated: list[str]) -> Non
     expected, want = plain_loop(fed.to(torch.float64))
     torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
     assert all(apart(grad[u], want[u]) < 1e-5 for u in range(2))
-    assert {"forward", "weight_gradient", "add_shares"} <= set(emulated)
+    assert {"forward", "weight_gradient", "add_shares", "head", "split", "join"} <= set(emulated)
     assert ("input_gradient" in emulated) == ("two" in name)

@@ -79,12 +79,20 @@ def in_use(gradients: Gradients, n: int) -> Any:
     return next(p for (shape, with_grad, _), p in known.items() if shape[1] == n and with_grad)
 
 
-def reference(gradients: Gradients, program: Any, W: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+def reference(
+    gradients: Gradients,
+    program: Any,
+    W: Tensor,
+    x: Tensor,
+    y: Tensor,
+    dtype: torch.dtype,
+    fixed: dict[str, Tensor] | None = None,
+) -> Tensor:
     """Each user's gradient by plain autograd, with the choices of the program's last forward pass."""
     grads = []
     for u in range(len(W)):
         w = W[u : u + 1].to(dtype).requires_grad_()
-        parameters = {name: part[0] for name, part in gradients.layout.split(w).items()}
+        parameters = {name: part[0] for name, part in gradients.layout.split(w).items()} | (fixed or {})
         values = [x[u].to(dtype)]
         for stage, ctx in zip(program.net.stages, program.contexts, strict=True):
             value, layer = values[stage.inputs[0]], stage.layer
@@ -134,6 +142,39 @@ def test_nets_drawn_at_random(seed: int) -> None:
         assert apart(grad[u], want[u]) < limit, f"{model}, {n} images of {shape}"
     torch.testing.assert_close(gradients.values(W, x, y), loss)
     torch.testing.assert_close(loss.cpu().double(), plain_loop(fed.to(torch.float64))[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_ends_drawn_at_random(seed: int) -> None:
+    """One or two linear layers after a convolution, narrow enough for one kernel or not."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    random = np.random.default_rng(seed)
+    width, classes, n = (int(random.choice(some)) for some in ([5, 20, 32, 40], [2, 7, 10], [3, 65, 70, 1024, 1100]))
+    bias, last_bias = bool(random.integers(0, 3)), bool(random.integers(0, 3))
+    deep = [nn.Linear(3 * 16, width, bias=bias), nn.ReLU(), nn.Linear(width, classes, bias=last_bias)]
+    layers = deep if seed % 3 else [nn.Linear(3 * 16, classes, bias=bias)]
+    first = [nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    model = nn.Sequential(*first, *layers)
+    if seed == 4:
+        model[0].requires_grad_(False)
+    if seed == 5:
+        model[-1].requires_grad_(False)
+    fed = federation(model, (1, 10, 10), users=3, n=n, dtype=torch.float32, seed=seed)
+    W, x, y = (part.cuda() for part in (fed.W, fed.x, fed.y % classes))
+    gradients = propose(fed.model, fed.loss, "cuda", torch.float32)
+    for _ in range(3):
+        loss, grad, _ = gradients.value_and_grad(W, x, y)
+    program = in_use(gradients, n)
+    assert program.head is not None
+    assert program.head.geometry.deep == (len(layers) == 3 and width <= 32)
+    known = {name: p.detach().cuda() for name, p in fed.model.named_parameters() if not p.requires_grad}
+    want, plain = (
+        reference(gradients, program, W, x, y, dtype, {name: p.to(dtype) for name, p in known.items()})
+        for dtype in (torch.float64, torch.float32)
+    )
+    for u in range(3):
+        assert apart(grad[u], want[u]) < max(TOLERANCE, 2 * apart(plain[u], want[u])), f"{model}, {n} images"
+    torch.testing.assert_close(gradients.values(W, x, y), loss)
 
 
 def test_the_mnist_cnn_at_its_size() -> None:

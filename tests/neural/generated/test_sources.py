@@ -15,7 +15,8 @@ from resolvent.networks.stacked.cuda import compiler, source
 from resolvent.networks.stacked.cuda.compiler import Code
 from resolvent.networks.stacked.cuda.geometry import MANY, ConvGeometry, ImageGroups
 from resolvent.networks.stacked.cuda.launch import divided, shares
-from resolvent.networks.stacked.cuda.tiling import SHARED, WARPS, forward_tile, input_tile, stripe
+from resolvent.networks.stacked.cuda.stripes import stripe
+from resolvent.networks.stacked.cuda.tiling import SHARED, WARPS, forward_tile, input_tile
 
 MAX = {"pooling": "max", "pool": (2, 2), "relu": "last"}
 CASES = {

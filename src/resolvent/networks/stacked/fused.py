@@ -11,7 +11,8 @@ from resolvent.networks.stacked.cuda import source
 from resolvent.networks.stacked.cuda.compiler import Code
 from resolvent.networks.stacked.cuda.geometry import ConvGeometry
 from resolvent.networks.stacked.cuda.launch import GradientSlot, divided, launch, multiprocessors, weight_gradient
-from resolvent.networks.stacked.cuda.tiling import Tile, forward_tile, input_tile, stripe
+from resolvent.networks.stacked.cuda.stripes import stripe
+from resolvent.networks.stacked.cuda.tiling import Tile, forward_tile, input_tile
 from resolvent.networks.stacked.layers import Context, Shape, Unstackable
 
 WAVES = 4

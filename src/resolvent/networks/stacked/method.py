@@ -21,7 +21,8 @@ from resolvent.networks.stacked.cuda.obstacle import obstacle
 from resolvent.networks.stacked.layers import Shape
 from resolvent.networks.stacked.losses import StackedLoss
 from resolvent.networks.stacked.net import Net
-from resolvent.networks.stacked.program import Program, draw_noise
+from resolvent.networks.stacked.noise import draw_noise
+from resolvent.networks.stacked.program import Program
 from resolvent.networks.stacked.thread_pool import parallel_map
 from resolvent.networks.stacked.workspace import Workspace
 

@@ -17,9 +17,11 @@ from resolvent.networks.layout import ParameterLayout
 from resolvent.networks.stacked.cuda import innermost
 from resolvent.networks.stacked.cuda.compiler import prepare
 from resolvent.networks.stacked.fused import FusedConv
+from resolvent.networks.stacked.head import Head, LossBuffers, find_head
 from resolvent.networks.stacked.layers import Context, Linear, Reshape, Shape
-from resolvent.networks.stacked.losses import StackedLoss
+from resolvent.networks.stacked.losses import CrossEntropy, StackedLoss
 from resolvent.networks.stacked.net import Net
+from resolvent.networks.stacked.parameters import Parameters
 from resolvent.networks.stacked.pointwise import Dropout
 from resolvent.networks.stacked.workspace import Tape, Workspace
 
@@ -53,25 +55,21 @@ class Program:
         with_dropout: bool,
         loss_form: StackedLoss | None,
     ) -> None:
-        self.workspace, self.net, self.layout, self.fixed, self.users = workspace, net, layout, fixed, users
+        self.workspace, self.net, self.layout, self.users = workspace, net, layout, users
         self.forward_tape, self.prologue, self.epilogue = Tape(workspace), Tape(workspace), Tape(workspace)
-        shapes = dict(zip(layout.names, layout.shapes, strict=True))
-        self.weights: dict[str, Tensor] = {}
-        self.weight_grads: dict[str, Tensor] = {}
-        for name in dict.fromkeys(name for stage in net.stages for name in stage.parameters):
-            shape = shapes[name] if name in shapes else tuple(fixed[name].shape)
-            matrix = (shape[0], prod(shape[1:]))
-            self.weights[name] = workspace.empty(("weight", users, name), users, matrix)
-            if name in shapes and with_grad:
-                self.weight_grads[name] = workspace.empty(("weight_grad", users, name), users, matrix)
+        self.parameters = Parameters(workspace, net, layout, fixed, users, with_grad)
+        self.weights, self.weight_grads = self.parameters.weights, self.parameters.grads
         self.noise = {
             k: workspace.empty(("noise", users, k), users, (*net.shapes(features)[stage.inputs[0]], n))
             for k, stage in enumerate(net.stages)
             if with_dropout and isinstance(stage.layer, Dropout)
         }
         self.contexts = self._contexts()
+        fuses = workspace.generated and with_grad and loss_form == CrossEntropy(logits=True)
+        self.head = find_head(net, self.contexts) if fuses else None
         if workspace.generated:
             codes = [stage.layer.codes(n, with_grad) for stage in net.stages if isinstance(stage.layer, FusedConv)]
+            codes += [] if self.head is None else [[self.head.code(n)]]
             prepare(chain.from_iterable(codes), workspace.like.device.index)
         self.features = features
         self.out = self._write_forward(n)
@@ -112,7 +110,11 @@ class Program:
         """Record the forward pass for n images per user; gives the output's buffer."""
         values = [self._data(n)]
         for ctx, stage in zip(self.contexts, self.net.stages, strict=True):
+            if self.head is not None and ctx.stage == self.head.first:
+                self.body, self.head_input = list(self.forward_tape.calls), values[stage.inputs[0]]
             values.append(stage.layer.write_forward(ctx, *(values[i] for i in stage.inputs)))
+        if self.head is not None and not self.head_input.is_contiguous():
+            self.head = None
         return values[-1]
 
     def _data(self, n: int) -> Tensor:
@@ -134,13 +136,26 @@ class Program:
         if add not in self._backward_tapes:
             alone, together = Tape(self.workspace), Tape(self.workspace)
             if self.G is not None:
-                self._write_backward(self.G, alone, add)
+                self._write_backward({len(self.contexts): self.G}, alone, add)
             together.calls = [*self.forward_tape.calls, self._loss_and_output_grad, *alone.calls]
+            if self.head is not None and self.y is not None:
+                together.calls = list(self.body)
+                self._write_with_head(self.head, together, add)
             self._backward_tapes[add] = alone, together
         return self._backward_tapes[add]
 
-    def _write_backward(self, G: Tensor, tape: Tape, add: bool) -> None:
-        grads = {len(self.contexts): G}
+    def _write_with_head(self, head: Head, tape: Tape, add: bool) -> None:
+        """Loss and gradients where one kernel does the end of the net."""
+        assert self.y is not None
+        assert self.G is not None
+        buffers = LossBuffers(self.y, self.weight, self.loss, self.G)
+        dx = head.write(tape, self.contexts, self.head_input, buffers, add)
+        (value,) = self.net.stages[head.first].inputs
+        self._write_backward({} if dx is None else {value: dx}, tape, add)
+        self.written.update(name for stage in self.net.stages[head.first :] for name in stage.parameters)
+
+    def _write_backward(self, grads: dict[int, Tensor], tape: Tape, add: bool) -> None:
+        """Record the backward pass from gradients at some values; each is that of a value of its number."""
         self.epilogue.calls.clear()
         # Of layers that share a parameter, all but the first one add to its gradient.
         written = self.written = set[str]()
@@ -170,27 +185,21 @@ class Program:
             grad=like.new_empty(self.users, self.layout.dim),
             mask=like.new_empty(self.weight.shape, dtype=torch.bool) if masked else None,
         )
-        together = self.backward(add=False)[1]
         if self.y is None:
             self.y = y.new_empty(y.shape, device=like.device)
-        tape.record(self._copy_parameters, whole.W)
+        together = self.backward(add=False)[1]
+        tape.record(self.parameters.load, whole.W)
         tape.record(self._weigh, whole.mask)
         tape.calls += [*self.prologue.calls, *together.calls, *self.epilogue.calls]
-        tape.record(self._copy_gradient, whole.grad)
+        tape.record(self.parameters.store, whole.grad, self.written)
         return whole
 
     # --- running -----------------------------------------------------------------------------------------------------
 
     def load_parameters(self, rows: Tensor) -> None:
         """Copy in the users' parameters, (users, d), or (1, d) for all of them."""
-        self._copy_parameters(rows)
+        self.parameters.load(rows)
         self.prologue.replay()
-
-    def _copy_parameters(self, rows: Tensor) -> None:
-        split = self.layout.split(rows)
-        for name, weight in self.weights.items():
-            value = split[name] if name in split else self.fixed[name].to(rows).unsqueeze(0)
-            weight.copy_(value.reshape(len(value), *weight.shape[1:]))
 
     def _load_block(self, x: Tensor, noise: dict[int, Tensor]) -> None:
         x = x.flatten(2)
@@ -255,31 +264,9 @@ class Program:
     def copy_gradient(self, out: Tensor) -> None:
         """Write the sum of all blocks' gradients into rows `out` (users, d)."""
         self.epilogue.replay()
-        self._copy_gradient(out)
-
-    def _copy_gradient(self, out: Tensor) -> None:
-        for name, part in self.layout.split(out).items():
-            if name in self.written:
-                part.copy_(self.weight_grads[name].view_as(part))
-            else:
-                part.zero_()
+        self.parameters.store(out, self.written)
 
 
 def _trains(ctx: Context) -> bool:
     """Whether a gradient at the stage's result is needed."""
     return ctx.needs_input_grad or ctx.weight_grad is not None or ctx.bias_grad is not None
-
-
-def draw_noise(net: Net, features: Shape, n: int, seeds: list[int], like: Tensor) -> dict[int, Tensor]:
-    """The noise of each dropout for n images per user, (users, ...features, n): what torch draws after manual_seed."""
-    shapes = net.shapes(features)
-    drawn: dict[int, list[Tensor]] = {}
-    for seed in seeds:
-        generator = torch.Generator(like.device)
-        generator.manual_seed(seed)
-        for k, stage in enumerate(net.stages):
-            if isinstance(stage.layer, Dropout):
-                keep = 1 - stage.layer.p
-                noise = like.new_empty((n, *shapes[stage.inputs[0]])).bernoulli_(keep, generator=generator)
-                drawn.setdefault(k, []).append(noise.div_(keep))
-    return {k: torch.stack(parts).movedim(1, -1) for k, parts in drawn.items()}

@@ -68,7 +68,8 @@ def _lower(
 
 
 @triton.jit
-def _fold(cols, x, C, KH, KW, OH, OW, H, W, n, bu, SH, SW, PH, PW, DH, DW, COLUMNS: tl.constexpr, RUN: tl.constexpr):
+def _place(C, H, W, n, COLUMNS: tl.constexpr, RUN: tl.constexpr):
+    """A program's row of values with its user, channel and height; its columns and images; which of them are there."""
     blocks = tl.cdiv(W, COLUMNS)
     row = tl.program_id(0) // blocks
     w = ((tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS))[:, None]
@@ -77,6 +78,12 @@ def _fold(cols, x, C, KH, KW, OH, OW, H, W, n, bu, SH, SW, PH, PW, DH, DW, COLUM
     u = row // (H * C)
     images = (tl.program_id(1) * RUN + tl.arange(0, RUN))[None, :]
     real = (w < W) & (images < n)
+    return row, u, c, h, w, images, real
+
+
+@triton.jit
+def _fold(cols, x, C, KH, KW, OH, OW, H, W, n, bu, SH, SW, PH, PW, DH, DW, COLUMNS: tl.constexpr, RUN: tl.constexpr):
+    row, u, c, h, w, images, real = _place(C, H, W, n, COLUMNS, RUN)
     total = tl.zeros([COLUMNS, RUN], dtype=x.dtype.element_ty)
     base = cols + u.to(tl.int64) * bu + images
     for i in range(KH):
@@ -94,14 +101,7 @@ def _fold(cols, x, C, KH, KW, OH, OW, H, W, n, bu, SH, SW, PH, PW, DH, DW, COLUM
 
 @triton.jit
 def _maxima(x, y, C, H, W, n, su, sc, sh, sw, step, K: tl.constexpr, COLUMNS: tl.constexpr, RUN: tl.constexpr):
-    blocks = tl.cdiv(W, COLUMNS)
-    row = tl.program_id(0) // blocks
-    w = ((tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS))[:, None]
-    h = row % H
-    c = (row // H) % C
-    u = row // (H * C)
-    images = (tl.program_id(1) * RUN + tl.arange(0, RUN))[None, :]
-    real = (w < W) & (images < n)
+    row, u, c, h, w, images, real = _place(C, H, W, n, COLUMNS, RUN)
     source = x + u.to(tl.int64) * su + c.to(tl.int64) * sc + h * sh + w * sw + images
     best = tl.load(source, mask=real, other=0.0)
     for k in tl.static_range(1, K):
@@ -136,14 +136,7 @@ def _unmax(
     COLUMNS: tl.constexpr,
     RUN: tl.constexpr,
 ):
-    blocks = tl.cdiv(W, COLUMNS)
-    row = tl.program_id(0) // blocks
-    w = ((tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS))[:, None]
-    h = row % H
-    c = (row // H) % C
-    u = row // (H * C)
-    images = (tl.program_id(1) * RUN + tl.arange(0, RUN))[None, :]
-    real = (w < W) & (images < n)
+    _row, u, c, h, w, images, real = _place(C, H, W, n, COLUMNS, RUN)
     source = x + u.to(tl.int64) * su + c.to(tl.int64) * sc + h * sh + w * sw + images
     target = out + u.to(tl.int64) * tu + c.to(tl.int64) * tc + h * th + w * tw + images
     g = tl.load(G + u.to(tl.int64) * gu + c.to(tl.int64) * gc + h * gh + w * gw + images, mask=real, other=0.0)

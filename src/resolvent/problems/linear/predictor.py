@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from resolvent.errors import refuse
+from resolvent.problems.labels import label_array
 
 CLASSIFIERS = ("logistic", "squared-hinge", "softmax")
 REGRESSIONS = ("least-squares", "huber", "poisson", "quantile")
@@ -61,8 +62,7 @@ class Predictor:
         if self.classes is None:
             return np.asarray(np.exp(scores) if self.loss == "poisson" else scores)
         best = scores.argmax(1) if self.loss == "softmax" else (scores > 0).astype(np.int64)
-        labels: NDArray[Any] = np.asarray(self.classes)[best]
-        return labels
+        return np.asarray(label_array(self.classes)[best])
 
     def probabilities(self, model: Any, X: Any) -> NDArray[np.float64]:
         """Of each class, (rows, classes). Only logistic regression and softmax have them."""

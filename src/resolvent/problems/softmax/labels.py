@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.errors import refuse
+from resolvent.problems.labels import label_array
 
 Labels = NDArray[Any]
 
@@ -48,9 +49,9 @@ def _per_user(y: Any) -> Sequence[Any]:
 
 def _labels(given: Any, user: int | None) -> Labels:
     name = "classes" if user is None else f"y[{user}]"
-    each: Labels = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
+    each: Labels = label_array(given.cpu().numpy() if isinstance(given, Tensor) else given)
     if each.dtype == object:  # text in frames
-        each = np.array(each.tolist())
+        each = label_array(each.tolist())
     if each.ndim != 1 or not len(each):
         refuse(name, f"of shape {each.shape}", "a vector of labels is needed")
     return each

@@ -12,14 +12,14 @@ from torch import Tensor
 from resolvent.networks.stacked.cuda import source
 from resolvent.networks.stacked.cuda.compiler import Code, kernel
 from resolvent.networks.stacked.cuda.geometry import ConvGeometry
-from resolvent.networks.stacked.cuda.tiling import stripe
+from resolvent.networks.stacked.cuda.stripes import stripe
 
 LONG, FEW, MANY = 1024, 32, 1024
 """A product is thin with rows at least so long, at most so many on one side, and at most so many on the other."""
 
 
 class GradientSlot(NamedTuple):
-    """Where a gradient belongs, if anybody wants it, and whether it is added to what is tctx."""
+    """Where a gradient belongs, if anybody wants it, and whether it is added to what is there."""
 
     out: Tensor | None
     add: bool
@@ -47,29 +47,34 @@ def weight_gradient(
 
 
 def thin_product(tape: Any, a: Tensor, b: Tensor, out: Tensor, add: bool) -> bool:
-    """out_i = a_i b_i^T for long rows of which a or b has few: the weight gradient of a 1 x 1 convolution of one pixel.
+    """out_i = a_i b_i^T for long rows of which a or b has few; False where a matrix product is better."""
+    return thin_gradient(tape, a, b, GradientSlot(out, add), GradientSlot(None, False))
+
+
+def thin_gradient(tape: Any, G: Tensor, x: Tensor, weight: GradientSlot, bias: GradientSlot) -> bool:
+    """G_i x_i^T and the sums of G_i's rows: the weight gradient of a 1 x 1 convolution of one pixel.
 
     False where a matrix product is better, or rows do not lie one after the other.
     """
-    rows, columns, n = a.shape[1], b.shape[1], a.shape[2]
-    whole = a.is_contiguous() and b.is_contiguous() and out.is_contiguous()
+    rows, columns, n = G.shape[1], x.shape[1], G.shape[2]
+    whole = all(each is None or each.is_contiguous() for each in (G, x, weight.out, bias.out))
     if not whole or n < LONG or min(rows, columns) > FEW or max(rows, columns) > MANY:
         return False
     geometry = ConvGeometry(columns, rows, (1, 1), (1, 1), bias=False)
-    slots = GradientSlot(out, add), GradientSlot(None, False)
-    weight_gradient(tape, ("thin", a.shape, b.shape), geometry, (b, a, b), slots)
+    weight_gradient(tape, ("thin", G.shape, x.shape), geometry, (x, G, x), (weight, bias))
     return True
 
 
 def launch(tape: Any, code: Code, grid: tuple[int, int, int], warps: int, args: tuple[Any, ...]) -> None:
+    """Record a launch."""
     device = tape.workspace.like.device
-    launched = kernel(code, device.index)
+    kernel(code, device.index)  # compiled now
+    tape.record(run, device, code, grid, warps, args)
 
-    def run() -> None:
-        with torch.cuda.device(device):
-            launched(grid=grid, block=(32 * warps, 1, 1), args=args)
 
-    tape.record(run)
+def run(device: torch.device, code: Code, grid: tuple[int, int, int], warps: int, args: tuple[Any, ...]) -> None:
+    with torch.cuda.device(device):
+        kernel(code, device.index)(grid=grid, block=(32 * warps, 1, 1), args=args)
 
 
 def multiprocessors(device: torch.device) -> int:

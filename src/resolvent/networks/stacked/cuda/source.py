@@ -8,7 +8,9 @@ from pathlib import Path
 
 from resolvent.networks.stacked.cuda.compiler import Code
 from resolvent.networks.stacked.cuda.geometry import ConvGeometry, ImageGroups
-from resolvent.networks.stacked.cuda.tiling import Stripe, Tile, cells_met
+from resolvent.networks.stacked.cuda.head import HeadGeometry
+from resolvent.networks.stacked.cuda.stripes import Stripe
+from resolvent.networks.stacked.cuda.tiling import Tile, cells_met
 
 FOLDER = Path(__file__).parent
 
@@ -28,6 +30,14 @@ def weight_gradient(geometry: ConvGeometry, stripe: Stripe) -> Code:
 
 def add_shares(geometry: ConvGeometry) -> Code:
     return _code("add_shares", geometry, ImageGroups(1, False, False).constants())
+
+
+def head(geometry: HeadGeometry, n: int) -> Code:
+    return Code(_with_constants(geometry.constants(n), "images.cuh", "head.cu"), "head")
+
+
+def rows(name: str) -> Code:
+    return Code(_read("rows.cu"), name)
 
 
 def innermost() -> Code:
@@ -54,8 +64,12 @@ def by_column(geometry: ConvGeometry, tile: Tile) -> str:
 
 
 def _code(name: str, geometry: ConvGeometry, cut: dict[str, int]) -> Code:
-    lines = [f"constexpr int {key} = {value};" for key, value in (geometry.constants() | cut).items()]
-    return Code("\n".join([*lines, "", _read("common.cuh"), _read(f"{name}.cu")]), name)
+    return Code(_with_constants(geometry.constants() | cut, "images.cuh", "common.cuh", f"{name}.cu"), name)
+
+
+def _with_constants(values: dict[str, int], *files: str) -> str:
+    lines = [f"constexpr int {key} = {value};" for key, value in values.items()]
+    return "\n".join([*lines, "", *map(_read, files)])
 
 
 @cache

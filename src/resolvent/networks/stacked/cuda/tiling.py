@@ -1,4 +1,4 @@
-"""How the work of each kernel is cut: which tile a warp takes, how many channels, how many warps. By rule, from shapes.
+"""How forward and the gradient at the input are cut: a warp's tile, its channels, the warps. By rule, from shapes.
 
 A multiprocessor starts four instructions per cycle, and its load unit serves one number per lane and cycle. So a cut is
 judged by its instructions, by what it loads, and by its registers where they are many, over all of the work: positions
@@ -12,14 +12,12 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from math import ceil, inf
+from math import ceil
 
 from resolvent.networks.stacked.cuda.geometry import ConvGeometry, ImageGroups
 
 FORWARD_SUMS, INPUT_SUMS = 96, 112
 """Sums that a thread keeps in registers, at most."""
-MOST = 220
-"""Registers that a cut may need: a thread has 255, some of them for addresses."""
 FEW = 64
 """With so few sums three blocks of threads share a multiprocessor in the gradient at the input, rather than two."""
 BODY = 2000
@@ -57,36 +55,6 @@ class Tile:
             "WEIGHT_BLOCKS": self.weight_blocks,
             "PARTS": self.parts,
             "WARPS": self.warps,
-            "RESIDENT": self.resident,
-        }
-
-
-@dataclass(frozen=True)
-class Stripe:
-    """A warp's share in the weight gradient: `channels` of input times `block` of output, all taps.
-
-    A block of threads has `channel_warps` such shares along the input channels times `warps / channel_warps` along the
-    outputs, so that its warps read the same numbers at the same time.
-    """
-
-    images: ImageGroups
-    block: int
-    channels: int
-    warps: int
-    channel_warps: int
-    channel_parts: int
-    parts: int
-    unroll: int
-    resident: int
-
-    def constants(self) -> dict[str, int]:
-        return self.images.constants() | {
-            "BLOCK": self.block,
-            "CHANNELS": self.channels,
-            "WARPS": self.warps,
-            "CHANNEL_WARPS": self.channel_warps,
-            "CHANNEL_PARTS": self.channel_parts,
-            "UNROLL": self.unroll,
             "RESIDENT": self.resident,
         }
 
@@ -138,7 +106,7 @@ def _registers(geometry: ConvGeometry, tile: Tile) -> int:
     return height * width * v * tile.block + height * (width + kw - 1) * v + ceil(kw * tile.block / 4) * 4
 
 
-def _crowded(registers: int, free: int, price: float) -> float:
+def crowded(registers: int, free: int, price: float) -> float:
     """What registers beyond those that are free cost, as a factor."""
     return 1 + price * max(0, registers - free) / 100
 
@@ -154,7 +122,7 @@ def _forward_cost(geometry: ConvGeometry, tile: Tile) -> tuple[float, int]:
     loads = geometry.inputs * (patch * v + 4 * weights)
     times = ceil(geometry.cells[0] / a) * ceil(geometry.cells[1] / b) * ceil(geometry.outputs / block) / v
     registers = _registers(geometry, tile)
-    return (instructions + 0.1 * loads) * times * _crowded(registers, 150, 0.8), registers
+    return (instructions + 0.1 * loads) * times * crowded(registers, 150, 0.8), registers
 
 
 def _input_cost(geometry: ConvGeometry, tile: Tile) -> tuple[float, int]:
@@ -173,7 +141,7 @@ def _input_cost(geometry: ConvGeometry, tile: Tile) -> tuple[float, int]:
             total += many * times * geometry.outputs * (instructions + 1.5 * cells * v + 4 * weights)
         total += many * times * (block * height * width * (1.5 + v) + 100)
     registers = _registers(geometry, tile)
-    return total * ceil(geometry.inputs / block) / v * _crowded(registers, 120, 0.4), registers
+    return total * ceil(geometry.inputs / block) / v * crowded(registers, 120, 0.4), registers
 
 
 @cache
@@ -211,48 +179,3 @@ def cells_met(geometry: ConvGeometry, b: int, x: int) -> tuple[int, int]:
     first = x * b + before
     left = min(max(0, -first), patch)
     return left, max(left, min(patch, geometry.cells[1] - first))
-
-
-@cache
-def stripe(geometry: ConvGeometry, n: int) -> Stripe:
-    """How the weight gradient is cut."""
-    stripes = product(range(1, min(8, geometry.outputs) + 1), range(1, min(8, geometry.inputs) + 1))
-    block, channels = min(stripes, key=lambda each: _stripe_cost(geometry, *each))
-    return cut_stripe(geometry, n, block, channels)
-
-
-def cut_stripe(geometry: ConvGeometry, n: int, block: int, channels: int) -> Stripe:
-    """Warps of a block of threads so that none is idle."""
-    blocks, channel_blocks = ceil(geometry.outputs / block), ceil(geometry.inputs / channels)
-    shapes = [(a, b) for a, b in product((1, 2, 4), repeat=2) if a * b <= WARPS]
-    channel_warps, across = min(
-        shapes, key=lambda s: (ceil(channel_blocks / s[0]) * s[0] * ceil(blocks / s[1]) * s[1], -s[0] * s[1], s[0])
-    )
-    parts = ceil(channel_blocks / channel_warps)
-    unroll = max(1, BODY // (geometry.taps * geometry.pool[0] * geometry.pool[1] * block * channels))
-    warps = channel_warps * across
-    registers = _stripe_registers(geometry, block, channels)
-    resident = (16 if registers <= 120 else 12 if registers <= 150 else 8) // warps
-    return Stripe(
-        ImageGroups.of(n), block, channels, warps, channel_warps, parts, parts * ceil(blocks / across), unroll, resident
-    )
-
-
-def _stripe_registers(geometry: ConvGeometry, block: int, channels: int) -> int:
-    """For sums, for inputs under this cell and the next and where the next row begins, and for gradients."""
-    (kh, kw), (p, q) = geometry.kernel, geometry.pool
-    first = kw + q - 1
-    window = channels * (kh + p - 1) * (ceil((first + q) / q) * q + first)
-    return block * channels * geometry.taps + window + 2 * block
-
-
-def _stripe_cost(geometry: ConvGeometry, block: int, channels: int) -> tuple[float, int]:
-    """Instructions per cell, for all channels."""
-    p, q = geometry.pool
-    work = geometry.taps * p * q * block * channels
-    unpooling = 2 + (2 * p * q if geometry.pooling == "max" else 2)
-    other = channels * (geometry.kernel[0] + p - 1) * q + block * unpooling + 8
-    times = ceil(geometry.outputs / block) * ceil(geometry.inputs / channels)
-    registers = _stripe_registers(geometry, block, channels)
-    fits = registers <= MOST or block * channels == 1
-    return (work + other) * times * _crowded(registers, 120, 0.2) if fits else inf, registers

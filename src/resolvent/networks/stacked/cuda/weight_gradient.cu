@@ -46,6 +46,33 @@ __device__ __forceinline__ void load_cell(Cell& to, const float* g, const byte* 
   }
 }
 
+// One cell and output channel where maxima are over two rows: of the inputs under each tap those of the maximum's row are
+// chosen first, and only then multiplied. A choice goes by another unit than a multiplication, and serves POOL_W of them.
+__device__ __forceinline__ void add_chosen(float (&sums)[KEPT], const float (&ring)[CHANNELS][RING][DEPTH], int step,
+                                           float g, int code) {
+  const bool second = code >= POOL_W;
+  if (RELU && code == DEAD) g = 0.0f;
+  float grad[POOL_W];
+#pragma unroll
+  for (int e = 0; e < POOL_W; e++) grad[e] = code % POOL_W == e ? g : 0.0f;
+#pragma unroll
+  for (int c = 0; c < CHANNELS; c++)
+#pragma unroll
+    for (int i = 0; i < KERNEL_H; i++) {
+      float row[FIRST];
+#pragma unroll
+      for (int j = 0; j < FIRST; j++) {
+        const float* column = ring[c][(step * POOL_W + j) % RING];
+        row[j] = second ? column[(i + 1) % DEPTH] : column[i];
+      }
+#pragma unroll
+      for (int e = 0; e < POOL_W; e++)
+#pragma unroll
+        for (int j = 0; j < KERNEL_W; j++)
+          sums[c * TAPS + i * KERNEL_W + j] = fmaf(grad[e], row[e + j], sums[c * TAPS + i * KERNEL_W + j]);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const byte* __restrict__ codes,
                 float* __restrict__ shares, int given, int code_stride) {
@@ -120,6 +147,10 @@ weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const 
 #pragma unroll
                 for (int e = 0; e < ENTRIES; e++) bias[o] += entry(one, cell.code[o], e);
               }
+            }
+            if (ROWS_CHOSEN) {
+              add_chosen(sums[o], ring, s, one, cell.code[o]);
+              continue;
             }
 #pragma unroll
             for (int e = 0; e < ENTRIES; e++) {

@@ -1,0 +1,50 @@
+"""The curvature of f = sum_i lambda_i f_i over many parameters, seen through products with its Hessian."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FEWEST, MOST = 16, 64
+"""Products with the Hessian."""
+RESOLVED = 3e-2
+"""Part of the gradient that Newton's step may leave, where the space has all of the curvature that matters."""
+
+
+def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient g (k,) and the Hessian H (k, k) of f at w (1, d), seen from g, H g, H^2 g, ... (Lanczos' method).
+
+    In those coordinates H is tridiagonal and g is along the first. Its eigenvalues are those of H that matter for g.
+    The space grows until Newton's step in it leaves next to nothing of g: a smaller one has not seen the least
+    curvatures along which f still falls.
+    """
+    g, product = (problem.weights @ problem.grad(w)).unsqueeze(0), problem.hessian_times(w)
+    size = torch.linalg.vector_norm(g)
+    if not bool(torch.isfinite(size)) or float(size) == 0:
+        return size.reshape(1), size.new_zeros((1, 1))
+    basis, T = [g / size], size.new_zeros((MOST, MOST))
+    for k in range(MOST):
+        v = (problem.weights @ product(basis[-1])).unsqueeze(0)
+        T[k, k] = (v * basis[-1]).sum()
+        Q = torch.cat(basis)
+        for _ in range(2):  # against round-off
+            v = v - (v @ Q.T) @ Q
+        beta = torch.linalg.vector_norm(v)
+        many = k + 1
+        if many == MOST or not float(beta) > 1e-10 * float(T[k, k]):
+            break
+        if many >= FEWEST and _left(T[:many, :many], beta) <= RESOLVED:
+            break
+        T[k, k + 1] = T[k + 1, k] = beta
+        basis.append(v / beta)
+    return torch.nn.functional.pad(size.reshape(1), (0, many - 1)), T[:many, :many].clone()
+
+
+def _left(T: Tensor, beta: Tensor) -> float:
+    """|g + H h| / |g| for Newton's step h in the space: only the next direction is left."""
+    first = torch.zeros_like(T[:, :1])
+    first[0] = 1
+    step, info = torch.linalg.solve_ex(T, first)
+    return float((beta * step[-1]).abs()) if int(info) == 0 else float("inf")
