@@ -169,6 +169,7 @@ def test_a_run_that_fails_says_why_and_whoever_began_it_is_told(project: Project
         ("[scheme]", "[schema]", r"there is no section \[schema\]"),
         ("[run]", '[stop]\nmetric = "value"\n[run]', r"stop.metric is 'value', but users report figures .* too late"),
         ("[run]", "[stop]\ngap = 1e-9\n[run]", "stop.gap is 1e-09, but nobody in a federation knows"),
+        ("[run]", '[run]\nmetrics = ["auc"]', r"run.metrics is .*, but a federation's metrics are those of metrics"),
     ],
 )
 def test_bad_settings_are_refused_with_a_sentence(project: Project, old: str, new: str, words: str) -> None:
