@@ -76,7 +76,7 @@ def ours(name: str, problem: Any) -> None:
     began = time.process_time()
     run = rs.solve(problem, rs.fedpi("auto"), rounds=MOST, anderson=5, stop=rs.Stop(gap=TARGET * abs(least)))
     gap = run.history.gap.iloc[-1] / abs(least)
-    looks = int(run.history.bytes_up.sum()) // (8 * problem.dim * USERS) - len(run.history)
+    looks = int(run.history.bytes_up.sum()) // (8 * problem.dim * problem.users) - len(run.history)
     print(f"fedpi, Anderson 5: {len(run.history)} rounds, {time.process_time() - began:.1f} s, gap {gap:.1e};", end=" ")
     print(f"eta {run.history.eta.iloc[-1]:.2g}, from {looks} vectors per user beside those of the rounds", flush=True)
 
