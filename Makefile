@@ -36,7 +36,7 @@ demo: $(STAMP) ## solve the paper's two problems with every algorithm: tables, p
 	@echo "see them move: $(VENV)/bin/resolvent ui --runs out"
 
 test: $(STAMP) ## the tests, without the slow ones, on all cores
-	$(PY) -m pytest -n auto
+	$(PY) -m pytest -n auto --dist worksteal
 
 slow: $(STAMP) ## the slow tests
 	$(PY) -m pytest -m slow -n auto

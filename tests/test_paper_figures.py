@@ -4,7 +4,6 @@ The figures of reference come from an independent NumPy implementation with its 
 data by less than a factor of 2, rounds on logistic regression by about a half.
 """
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ def test_sampling_that_holds_reaches_the_solution(make: object, least_squares: r
 def test_automatic_eta_from_any_start(
     name: str, eta: float, least_squares: rs.LeastSquares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["resolvent.solving.solve"], "_eta0", lambda problem: eta)
+    monkeypatch.setattr("resolvent.solving.beginning._eta0", lambda problem: eta)
     run = rs.solve(least_squares, name, rounds=60, stop=rs.Stop(gap=1e-10))
     assert run.status == "stopped"
     assert run.history.eta.iloc[-1] == pytest.approx(rs.theory.best_eta(least_squares), rel=0.2)

@@ -107,6 +107,7 @@ WRONG: dict[type, tuple[Any, ...]] = {
     float: ("1", True, math.inf, math.nan, 10**400, [1.0]),
     bool: (1, 0, "true", 1.0),
     str: (1, 1.0, True, ["a"]),
+    tuple[str, ...]: (True, [1]),
 }
 
 

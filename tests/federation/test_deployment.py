@@ -185,7 +185,6 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
         # a known key, but a server whose certificate another authority has signed
         other = template.write(tmp_path / "other")
         keys.make_server(other, ["127.0.0.1"])
-        other.nodes.mkdir(parents=True)
         for name in ("site-0", "site-0.pub"):
             (other.nodes / name).write_bytes((project.nodes / name).read_bytes())
         words = log_of(node_of(other, "site-0"), refused)

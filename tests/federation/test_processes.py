@@ -57,6 +57,27 @@ def test_a_process_and_its_children_are_ended(tmp_path: Path, monkeypatch: pytes
     processes.stop(made)  # again: nothing happens
 
 
+def test_ctrl_c_while_a_process_is_being_started_is_not_lost(tmp_path: Path) -> None:
+    """Python ignores what is raised while it forks: here the signal comes just then."""
+    armed = [True]
+    os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGINT) if armed and armed.pop() else None)
+    blocked, handler = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            processes.start("one", [sys.executable, "-c", "pass"], tmp_path / "log", dict(os.environ))
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+
+
+def test_a_process_that_was_started_can_be_interrupted(tmp_path: Path) -> None:
+    tell = "import signal; print('blocked', signal.pthread_sigmask(signal.SIG_BLOCK, ()), 'up', flush=True)"
+    made = started(tmp_path, tell)
+    processes.stop(made)
+    assert "blocked set() up" in made.log.read_text()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_processes_of_a_killed_parent_end_as_well(tmp_path: Path, number: signal.Signals) -> None:
     """Also what they have started in turn, which Linux's signal to the children of a killed process does not reach."""

@@ -15,7 +15,7 @@ from engines.fake_grid import FakeGrid
 from resolvent import runs
 from resolvent.engines.flower.node import Node
 from resolvent.errors import BadAnswer, InputError
-from resolvent.federation import control, doctor, export, keys, server_app, simulation, template
+from resolvent.federation import control, doctor, export, keys, running, server_app, simulation, template, up
 from resolvent.federation.project import Project, Server, opened
 
 pytest.importorskip("flwr")
@@ -169,12 +169,34 @@ def test_a_run_that_fails_says_why_and_whoever_began_it_is_told(project: Project
         ("[scheme]", "[schema]", r"there is no section \[schema\]"),
         ("[run]", '[stop]\nmetric = "value"\n[run]', r"stop.metric is 'value', but users report figures .* too late"),
         ("[run]", "[stop]\ngap = 1e-9\n[run]", "stop.gap is 1e-09, but nobody in a federation knows"),
+        ("[run]", '[run]\nmetrics = ["auc"]', r"run.metrics is .*, but a federation's metrics are those of metrics"),
     ],
 )
 def test_bad_settings_are_refused_with_a_sentence(project: Project, old: str, new: str, words: str) -> None:
     settings(project, old, new)
     with pytest.raises(InputError, match=words):
         _ = project.server(), server_app.conduct(grid_of(project), project, project.runs)
+
+
+def test_a_run_needs_the_keys_of_its_users(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "server_here", lambda project: project.server())
+    (project.nodes / "site-1.pub").unlink()
+    with pytest.raises(InputError, match=r"federation.users is 3, but 2 public keys of nodes are in .*; copy the file"):
+        running.begin(project, project.runs)
+
+
+def test_keys_that_are_copied_later_are_made_known(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(control, "register", lambda project, server: seen.append(project.names()))
+    serving = up.ServerProcesses(project, project.server())
+    serving.superlink = serving.superexec = SimpleNamespace(running=True)  # type: ignore[assignment]
+    serving.check()
+    serving.check()
+    keys.make_node(project, "site-9")
+    serving.check()
+    assert seen == [list(NAMES), [*NAMES, "site-9"]]
 
 
 def test_such_a_run_is_resumed_by_federate_alone(project: Project) -> None:

@@ -115,8 +115,9 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from resolvent.cli import main; main()", *arguments]
 
 
-def test_sigkill_at_twenty_random_moments(tmp_path: Path) -> None:
-    asked = ["least-squares", "--users", "4", "--dim", "6", "--rows", "12", "--eta", "0.02", "--rounds", "4000"]
+@pytest.mark.parametrize(("kills", "rounds"), [(5, 1000), pytest.param(20, 4000, marks=pytest.mark.slow)])
+def test_sigkill_at_random_moments(kills: int, rounds: int, tmp_path: Path) -> None:
+    asked = ["least-squares", "--users", "4", "--dim", "6", "--rows", "12", "--eta", "0.02", "--rounds", str(rounds)]
     asked += ["--participation", "0.6", "--anderson", "2", "--quiet"]
     subprocess.run(command("run", *asked, "--out", str(tmp_path / "whole")), check=True, capture_output=True)
     (whole,) = folders(tmp_path / "whole")
@@ -125,7 +126,7 @@ def test_sigkill_at_twenty_random_moments(tmp_path: Path) -> None:
     done: list[int] = []
     process = subprocess.Popen(command("run", *asked, "--out", str(tmp_path / "torn")), stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 480
-    while moments < 20 and time.monotonic() < deadline:
+    while moments < kills and time.monotonic() < deadline:
         found = wait_for_progress(tmp_path / "torn", process, done[-1] if done else 0)
         if found is None:
             break
@@ -139,11 +140,11 @@ def test_sigkill_at_twenty_random_moments(tmp_path: Path) -> None:
         )
     assert process.wait(timeout=480) == 0
     (torn,) = folders(tmp_path / "torn")
-    assert moments == 20
+    assert moments == kills
     assert done == sorted(done)
-    assert len(set(done)) > 10
+    assert len(set(done)) > kills / 2
     assert same(whole, torn)
-    assert [event["kind"] for event in torn.events] == ["started", *["resumed"] * 20, "finished"]
+    assert [event["kind"] for event in torn.events] == ["started", *["resumed"] * kills, "finished"]
 
 
 def wait_for_progress(out: Path, process: subprocess.Popen[Any], beyond: int) -> Folder | None:

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,26 +59,44 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
     """Start a process in a group of its own; its output goes to a log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def with_parent() -> None:
         """On Linux, whoever started it takes it along, even if killed."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if prctl is not None:
             prctl(_DIE_WITH_PARENT, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)
 
-    with log.open("ab") as file:
-        popen = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=env,
-            start_new_session=True,
-            preexec_fn=with_parent,
-        )
-    _tell_guard(f"+{popen.pid}")
-    return Process(name, popen, log)
+    made: Process | None = None
+    try:
+        with _signals_later(), log.open("ab") as file:
+            popen = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+                preexec_fn=with_parent,
+            )
+            made = Process(name, popen, log)
+            _tell_guard(f"+{popen.pid}")
+    except BaseException:
+        stop(made)
+        raise
+    return made
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come afterwards. In the middle of a fork Python would print what they raise, and go on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _tell_guard(words: str) -> None:

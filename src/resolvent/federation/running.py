@@ -43,7 +43,12 @@ def begin(project: Project, out: Path, resume: str = "") -> Following:
             raise InputError(f"run {folder.id} is running; `resolvent federate status` shows it")
         resume = folder.id
     else:
-        project.config()  # refused before anything is submitted
+        section: Any = project.config().problem  # refused before anything is submitted
+        if (there := len(project.names())) < section.users:
+            raise InputError(
+                f"federation.users is {section.users}, but {there} public keys of nodes are in {project.nodes}; copy "
+                "the file NAME.pub of every node there"
+            )
     control.register(project, server)
     tickets = project.state / "tickets"
     tickets.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,8 @@ def check(config: Config) -> None:
     with within("federation"):
         for read in (rule_of, limits_of, weights_of, penalty_of):
             read(config.problem)
+    if config.run.metrics is not None:
+        refuse("run.metrics", config.run.metrics, "a federation's metrics are those of metrics(...) in user.py")
     stop = config.stop
     if stop.gap is not None:
         refuse("stop.gap", stop.gap, "nobody in a federation knows f*: stop by stop.certificates instead")

@@ -140,6 +140,7 @@ def write(folder: Path, host: str = "127.0.0.1", port: int = 9443, users: int = 
         for name, text in files.items():
             if not (folder / name).exists():
                 (folder / name).write_text(text)
+        Project(folder).nodes.mkdir(parents=True, exist_ok=True)  # where other machines' files are copied to
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); name another folder") from None
     return Project(folder.resolve())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -24,12 +24,13 @@ class ServerProcesses:
         self.project, self.server = project, server
         self.superlink: Process | None = None
         self.superexec: Process | None = None
+        self._registered: list[str] = []
 
     def open(self) -> Self:
         try:
             self.superlink = deployment.superlink(self.project, self.server)
             self.superexec = deployment.superexec(self.project, self.server)
-            control.register(self.project, self.server)
+            self._register()
             told = {"host": self.server.host, "port": self.server.port, "bind": self.server.bind}
             self._note = processes.note(self.project.state, ROLE, **told)
         except BaseException:
@@ -46,7 +47,16 @@ class ServerProcesses:
             return None
         if not self.superexec.running:
             self.superexec = deployment.superexec(self.project, self.server)
+        with suppress(InputError):  # the superlink may be busy, and a file half copied: the next look tries again
+            self._register()
         return None
+
+    def _register(self) -> None:
+        """Make nodes whose public keys have come known to the superlink: it lets nobody else in."""
+        names = self.project.names()
+        if names != self._registered:
+            control.register(self.project, self.server)
+            self._registered = names
 
     def close(self) -> None:
         processes.stop(self.superexec, self.superlink)

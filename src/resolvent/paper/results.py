@@ -50,6 +50,15 @@ class Results(Mapping[str, "list[pd.DataFrame]"]):
         value = float(self.series(label, column).iloc[-1])
         return value if math.isfinite(value) else math.inf
 
+    def told(self, label: str) -> str:
+        """The last value in words, and how many seeds diverged where some did and others did not."""
+        gone, seeds = sum(self._gone(frame) for frame in self[label]), len(self[label])
+        final = self.final(label)
+        if not 0 < gone < seeds:
+            return short(final)
+        some = f"{gone} of {seeds} seeds"
+        return f"{short(final)} ({some} diverged)" if math.isfinite(final) else f"diverged with {some}"
+
     def floor(self, label: str) -> float:
         """Where a noisy line has settled: the median over its last quarter; infinite where it diverged."""
         values = self.series(label)
@@ -62,8 +71,15 @@ class Results(Mapping[str, "list[pd.DataFrame]"]):
 
     def diverged(self, label: str) -> bool:
         """Whether most of its runs diverged."""
-        ended = [frame.attrs.get("status") == "diverged" for frame in self[label]]
-        return statistics.median(ended) > 0.5
+        return statistics.median(self._gone(frame) for frame in self[label]) > 0.5
+
+    def surviving(self, label: str) -> list[pd.DataFrame]:
+        """Its runs that did not diverge."""
+        return [frame for frame in self[label] if not self._gone(frame)]
+
+    @staticmethod
+    def _gone(frame: pd.DataFrame) -> bool:
+        return frame.attrs.get("status") == "diverged"
 
     def at(self, label: str, n: int) -> float:
         """The value of a line in round n, or the next that was recorded."""
@@ -94,7 +110,7 @@ class Results(Mapping[str, "list[pd.DataFrame]"]):
 
     def numbers(self, *labels: str) -> str:
         """Final values, as a phrase."""
-        return ", ".join(f"{label}: {short(self.final(label))}" for label in labels or self)
+        return ", ".join(f"{label}: {self.told(label)}" for label in labels or self)
 
 
 def short(value: float) -> str:

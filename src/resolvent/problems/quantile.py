@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +10,13 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import BadAnswer, refuse
+from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows, points
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.minimum import SURE
 from resolvent.problems.newton.objective import Floats
 from resolvent.problems.over_rows import Ridged
+from resolvent.problems.penalised.terms import Terms, terms
 from resolvent.problems.pinball.minimum import least_deviations
 from resolvent.problems.pinball.prox import Pinball, orthogonal, prox
 from resolvent.problems.rows import as_data
@@ -29,7 +30,7 @@ class Quantile(Ridged):
 
     `reg` is a number, or one per user. The prox is exact: a formula where a user's rows are orthogonal, as one row is,
     else by the method of multipliers, certified. The minimum comes from a linear program without `reg`, and from a prox
-    with it; it is not known with `reg` and an intercept.
+    with it; it is not known with `reg` and an intercept, nor with a constraint. A penalty's l2 counts as reg does.
     """
 
     offers = frozenset({"value", "grad", "prox"})
@@ -114,24 +115,47 @@ class Quantile(Ridged):
     # --- the minimum -------------------------------------------------------------------------------------------------
 
     @cached_property
+    def penalised(self) -> Terms | None:
+        """The penalty, where the minimum with it is known: l1 and l2 without a constraint."""
+        g = penalty_of(self)
+        own = None if g is None else terms(g, self.dim)
+        return own if own is not None and own.norms else None
+
+    @cached_property
+    def _slopes(self) -> tuple[Floats, Floats]:
+        """l1 of the penalty, and the mean of reg with l2 of the penalty, of each parameter."""
+        ridge = (self.weights.double() @ self.ridge.double()).expand(self.dim).cpu().numpy()
+        if self.penalised is None:
+            return np.zeros(self.dim), ridge
+        return self.penalised.l1, ridge + self.penalised.l2
+
+    @cached_property
     def _star(self) -> Tensor | None:
-        """The minimiser in float64, whatever the data are in. None with a penalty."""
-        if self.penalty is not None:
+        """The minimiser in float64, whatever the data are in; with a penalty, that of f + g.
+
+        l1_j |w_j| is the loss of one more row, l1_j e_j, whose target is 0.
+        """
+        if self.penalty is not None and self.penalised is None:
             return None
         lam = self.weights.double()
         counted = [i for i in range(self.users) if float(lam[i]) > 0]
         A, b = (np.concatenate(parts) for parts in zip(*(self._one(i) for i in counted), strict=True))
         cost = np.repeat([float(lam[i]) for i in counted], [int(self.sizes[i]) for i in counted])
-        kappa = float(lam @ self.reg.double())
-        if kappa == 0:
-            w = least_deviations(A, b, -cost * self.q, cost * (1 - self.q))
-        elif self.intercept:
+        low, high = cost * (self.q - 1), cost * self.q
+        l1, kappa = self._slopes
+        if l1.any():
+            some, more = np.flatnonzero(l1), l1[l1 > 0]
+            A, b = np.concatenate([A, np.eye(self.dim)[some]]), np.concatenate([b, np.zeros(len(some))])
+            low, high = np.concatenate([low, -more]), np.concatenate([high, more])
+        if not kappa.any():
+            w = least_deviations(A, b, -high, -low)
+        elif not kappa.all():  # an intercept
             return None
         else:
-            root = math.sqrt(kappa)
-            found = prox(Pinball(A / root, b, cost * (self.q - 1), cost * self.q), np.zeros(self.dim))
+            root = np.sqrt(kappa)
+            found = prox(Pinball(A / root, b, low, high), np.zeros(self.dim))
             w = found.x / root
-            value = np.maximum(self.q * (b - A @ w), (self.q - 1) * (b - A @ w)) @ cost + kappa / 2 * (w @ w)
+            value = np.maximum(high * (b - A @ w), low * (b - A @ w)).sum() + (kappa * w) @ w / 2
             if not found.excess <= SURE * value:
                 return None
         return None if w is None else torch.from_numpy(w).to(self.weights.device)
@@ -145,7 +169,7 @@ class Quantile(Ridged):
         return None if self._star is None else self._total(self._star)
 
     def gap(self, W: Tensor) -> Tensor | None:
-        """f(w) - f*, row by row in float64 so that little cancels; never below 0."""
+        """f(w) - f*, of f + g with a penalty, row by row in float64 so that little cancels; never below 0."""
         if self._star is None:
             return None
         gaps = [self._beyond(w, self._star) for w in points(W, self).double()]
@@ -168,5 +192,6 @@ class Quantile(Ridged):
             here, there = (data.b - data.margins(x.unsqueeze(0)) for x in (w, v))
             slope = [torch.maximum(self.q * r, (self.q - 1) * r) for r in (here, there)]
             parts.append((slope[0] - slope[1]).sum(1))
-        ridge = self.weights.double() @ self.ridge.double()
-        return self.weights.double() @ self.rows.gather(parts) + 0.5 * (ridge * (w - v)) @ (w + v)
+        l1, ridge = (torch.from_numpy(each).to(w) for each in self._slopes)
+        norms = 0.5 * (ridge * (w - v)) @ (w + v) + l1 @ (w.abs() - v.abs())
+        return self.weights.double() @ self.rows.gather(parts) + norms

@@ -205,7 +205,7 @@ def _detail(run: Folder, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _event(event: dict[str, Any]) -> dict[str, str]:
-    known = ("time", "kind", "sum", "reason", "words", "metrics", "checkpoint")
+    known = ("time", "kind", "sum", "reason", "words", "metrics", "checkpoint", "users")
     more = ", ".join(f"{key} {value}" for key, value in event.items() if key not in known)
     words = [str(event[key]) for key in ("reason", "words") if event.get(key)]
     return {"time": event["time"], "kind": event["kind"], "words": "; ".join([*words, *([more] if more else [])])}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 FEWEST, MOST = 16, 64
 """Products with the Hessian."""
-RESOLVED = 1e-3
+RESOLVED = 3e-2
 """Part of the gradient that Newton's step may leave, where the space has all of the curvature that matters."""
 
 

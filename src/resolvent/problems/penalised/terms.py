@@ -27,6 +27,12 @@ class Terms:
     centre: Floats | None = None
     radius: float = 0.0
 
+    @property
+    def norms(self) -> bool:
+        """Whether g has no constraint: l1 and l2 are all of it."""
+        bounded = np.isfinite(self.low).any() or np.isfinite(self.high).any()
+        return not bounded and self.a is None and self.centre is None
+
     def take(self, some: np.ndarray) -> Terms:
         """These coordinates alone."""
         parts = {name: getattr(self, name)[some] for name in ("l1", "l2", "low", "high", "members")}

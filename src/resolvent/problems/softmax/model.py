@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
+from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows, points
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.equation import length
@@ -19,6 +20,7 @@ from resolvent.problems.newton.inverses import check_room
 from resolvent.problems.newton.lowest import lowest
 from resolvent.problems.newton.minimum import Minimum
 from resolvent.problems.over_rows import Curved
+from resolvent.problems.penalised.terms import terms
 from resolvent.problems.problem import weighted
 from resolvent.problems.rows import Bucket, as_data
 from resolvent.problems.softmax.gap import Minimiser
@@ -169,13 +171,29 @@ class Softmax(Curved):
         return size * reach(self, w, mu) if self.intercept else size**2 / (2 * mu)
 
     @cached_property
+    def penalised(self) -> Softmax | None:
+        """f + g as a problem without a penalty, where g is an l2 that pulls at all coefficients alike; else None."""
+        g = penalty_of(self)
+        own = None if g is None else terms(g, self.dim)
+        if own is None or not own.norms or own.l1.any():
+            return None
+        l2 = own.l2[: self.dim - self.scores * self.intercept]
+        if (l2 != l2[0]).any():
+            return None
+        whole = self.over(self.rows, self.weights, self.reg + float(l2[0]))
+        whole.penalty = None
+        return whole
+
+    @cached_property
     def minimum(self) -> Minimum:
-        """The minimiser of f in float64, whatever the data are in, certified; or why it is not known."""
-        if self.penalty is not None:
-            return Minimum.unknown("the minimum of softmax regression is not sought with a penalty")
-        if float(self.weights @ self.reg) == 0:
+        """The minimiser in float64, whatever the data are in, certified; or why it is not known. With a penalty it is
+        that of f + g."""
+        whole = self if self.penalty is None else self.penalised
+        if whole is None:
+            return Minimum.unknown("the minimum of softmax regression is sought with an l2 penalty at most")
+        if float(whole.weights @ whole.reg) == 0:
             return Minimum.unknown("no minimiser is looked for without reg: separable data have none")
-        return lowest(self.double())
+        return lowest(whole.double())
 
     @property
     def minimiser(self) -> Tensor | None:
@@ -197,13 +215,13 @@ class Softmax(Curved):
         w, value = self.minimum.w, self.minimum.value
         if w is None or value is None:
             return None
-        same = self.double()
+        same = (self if self.penalised is None else self.penalised).double()
         ridge = (same.weights @ same.ridge).expand(self.dim)
         at = torch.from_numpy(w).to(self.weights.device)
         return same, Minimiser.at(at, value, ridge, same.rows, same.weights, same._matrices)
 
     def gap(self, W: Tensor) -> Tensor | None:
-        """f(w) - f*, to many digits also where it is tiny."""
+        """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny."""
         if self._least is None:
             return None
         same, least = self._least

@@ -70,13 +70,16 @@ function flat(tree, before = "") {
   });
 }
 
+/** Bars with room for users' names. */
+const wide = (names) => (names.some((name) => name.length > 4) ? "bars named" : "bars");
+
 function partition() {
   const held = detail.problem.partition ?? {};
   const counts = held.counts ?? (held.users ?? []).map((n) => [n]);
   $("partition").hidden = !counts.length;
   if (!counts.length) return;
   const most = Math.max(...counts.map((user) => user.reduce((a, b) => a + b, 0)));
-  const names = held.classes ?? ["rows"];
+  const names = held.classes ?? ["rows"], users = held.names ?? counts.map((_, i) => String(i));
   const bars = counts.slice(0, 200).map((user, i) => {
     const total = user.reduce((a, b) => a + b, 0);
     const parts = user.map((n, k) => {
@@ -84,10 +87,10 @@ function partition() {
       part.style.width = `${(100 * n) / most}%`;
       return n ? part : null;
     });
-    return h("div", {}, h("span", {}, String(i)), h("span", { className: "track" }, parts), h("span", { className: "number faint" }, String(total)));
+    return h("div", {}, h("span", { title: users[i] }, users[i]), h("span", { className: "track" }, parts), h("span", { className: "number faint" }, String(total)));
   });
   const key = held.classes ? h("div", { className: "key" }, names.slice(0, 20).map((name, k) => h("span", {}, h("i", { className: `p${k % 10}` }), `class ${name}`))) : null;
-  $("partition").lastElementChild.replaceChildren(h("div", { className: "bars" }, bars), ...(key ? [key] : []));
+  $("partition").lastElementChild.replaceChildren(h("div", { className: wide(users) }, bars), ...(key ? [key] : []));
 }
 
 // --- what does -------------------------------------------------------------------------------------------------------
@@ -198,8 +201,7 @@ function losses(told) {
   const place = $("losses");
   if (!told.losses.length) { place.textContent = told.words; return; }
   const most = Math.max(...told.losses.filter((v) => v !== null), 0);
-  const named = told.names.some((name) => name.length > 4);
-  place.replaceChildren(h("div", { className: named ? "bars named" : "bars" }, told.losses.slice(0, 200).map((value, i) => {
+  place.replaceChildren(h("div", { className: wide(told.names) }, told.losses.slice(0, 200).map((value, i) => {
     const part = h("i");
     part.style.width = `${most > 0 ? (100 * Math.max(value ?? 0, 0)) / most : 0}%`;
     part.style.background = shade(row.colour);
