@@ -327,6 +327,7 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         lambda: changed(age=["?" if k == 3 else str(k) for k in range(N)]), {}, r"'age', which holds numbers, and '\?'"
     ),
     "numbers as text": (lambda: changed(age=[str(k) for k in range(N)]), {}, "'age'.*written as text.*categories="),
+    "decimal commas": (lambda: changed(age=[f"{k % 4},5" for k in range(N)]), {}, "'age'.*decimal comma.*'0,5'"),
     "names": (lambda: changed(ward=[f"x{k}" for k in range(N)]), {}, "'ward' with 120 different texts in 120 rows"),
     "a mixture": (lambda: changed(ward=[k if k % 2 else "x" for k in range(N)]), {}, "'ward'.*mixes int and str"),
     "lists": (lambda: changed(ward=[[1]] * N), {}, "'ward'.*of type list"),

@@ -50,6 +50,10 @@ def _check(column: Column, levels: tuple[str, ...]) -> None:
         what = f"numbers, and {odd!r} among them" if odd is not None else "numbers written as text"
         way = "mark such cells as missing and impute them" if odd is not None else "convert it to numbers"
         refuse("column", f"{name}, which holds {what}", f"either kind is needed: {way}, or name it in categories=")
+    commas = [_is_number(level.replace(",", ".", 1)) for level in levels]
+    if all(commas):
+        way = 'a decimal point is needed: read it with pd.read_csv(..., decimal=","), or name it in categories='
+        refuse("column", f"{name}, which holds numbers with a decimal comma ({levels[0]!r})", way)
     rows = int((~column.missing).sum())
     if n > FEW and 2 * n > rows:
         refuse(
