@@ -463,7 +463,7 @@ class TestInput:
             "-1 and \\+1": lambda: rs.SquaredHinge(A, [[0, 1], [1, 0]]),
             "two different labels": lambda: rs.Softmax(A, [["a", "a"], ["a", "a"]]),
             "one of the classes": lambda: rs.Softmax(A, [["a", "c"], ["a", "b"]], classes=["a", "b"]),
-            "classes is 3, .* such as range": lambda: rs.Softmax(A, [[0, 1], [1, 2]], classes=3),
+            "classes is 3, .* such as range": lambda: rs.Softmax(A, [[0, 1], [1, 2]], classes=3),  # type: ignore[arg-type]
             "y\\[0\\] is 1, ": lambda: rs.Softmax(A, [1, 2]),
             "a list with one matrix per user": lambda: rs.Logistic(sp.csr_array(A[0]), [1, 1]),
         }.items():
