@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -59,11 +60,9 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
     """Start a process in a group of its own; its output goes to a log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     def with_parent() -> None:
         """On Linux, whoever started it takes it along, even if killed."""
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if prctl is not None:
             prctl(_DIE_WITH_PARENT, signal.SIGTERM)
             if os.getppid() != parent:
@@ -91,12 +90,24 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
 
 @contextlib.contextmanager
 def _signals_later() -> Iterator[None]:
-    """Ctrl-C and SIGTERM come afterwards. In the middle of a fork Python would print what they raise, and go on."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    """Ctrl-C and SIGTERM come afterwards. In the middle of a fork Python would print what they raise, and go on.
+
+    Blocking them would not do: another thread may take them, and Python calls the handler in this one all the same.
+    """
+    noted: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if threading.current_thread() is not threading.main_thread():
+        handlers = {}  # they are called in the main thread alone
+    raising = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in raising:
+        signal.signal(number, lambda number, frame: noted.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in raising.items():
+            signal.signal(number, handler)
+        for came in noted:
+            signal.raise_signal(came)
 
 
 def _tell_guard(words: str) -> None:
