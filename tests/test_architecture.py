@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ PAGE = (Path(__file__).resolve().parents[1] / "docs" / "architecture.md").read_t
 JOURNEY = PAGE.split("## A vector's journey")[1].split("\n## ")[0]
 
 
+@cache
 def defined() -> set[str]:
     """Every module, function, class, method and field of the package, by its own name and with its class or module."""
     found: set[str] = set()

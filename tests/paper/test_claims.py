@@ -20,7 +20,6 @@ from shrunken import images, small, tampered
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "paper.md"
 PANELS = [(figure, panel) for figure in FIGURES for panel in figure.panels]
-CONVEX = [pytest.param(f, p, id=f"{f.name}-{p.key}") for f, p in PANELS if not p.networks]
 NETWORKS = [pytest.param(f, p, id=f"{f.name}-{p.key}") for f, p in PANELS if p.networks]
 EXPECTED = {  # what the small versions say: the first words of a claim
     ("fig-extrap", "left"): {"Acceleration speeds up": HOLDS, "It does not change": HOLDS},
@@ -39,6 +38,11 @@ EXPECTED = {  # what the small versions say: the first words of a claim
     ("examples", "f+2f-"): {"With steps": HOLDS},
     ("tab-fl", "only"): {"With eta that vanishes": HOLDS, "With constant eta": IN_PART},
 }
+CONVEX = [
+    pytest.param(f, p, id=f"{f.name}-{p.key}", marks=() if (f.name, p.key) in EXPECTED else pytest.mark.slow)
+    for f, p in PANELS
+    if not p.networks
+]
 
 
 def said(made: conduct.Made, beginning: str) -> str:
