@@ -72,3 +72,18 @@ def test_data_just_above_the_floor_is_data(size: float) -> None:
     R, _, clear = stacked_root(rows, z, sizes, exact=False)
     assert (len(R), clear) == (4, False)
     assert DOUBTFUL * noise(5) > size * noise(5) * 10 / np.linalg.norm(A[:, 4])
+
+
+def test_a_column_that_nobody_sees_is_no_direction() -> None:
+    """Rounding in users' decompositions must not pass for data in a column of zeros."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        A = [rng.standard_normal((int(n), 6)) * (rng.random((int(n), 6)) < 0.5) for n in rng.integers(1, 9, 3)]
+        for a in A:
+            a[:, seed % 6] = 0
+        b = [rng.integers(0, 3, len(a)).astype(float) for a in A]
+        rows, targets = np.vstack(A), np.concatenate(b)
+        r = targets - rows @ np.linalg.lstsq(rows, targets, rcond=None)[0]
+        problem = rs.LeastSquares(A, b)
+        assert problem.fstar == pytest.approx(r @ r / 6, rel=1e-9, abs=1e-12)
+        assert float(problem.minimiser[seed % 6]) == 0

@@ -43,6 +43,8 @@ def _decompose(bucket: Any, r: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         for i in hard.nonzero().flatten().tolist():
             found = _by_rows(A[i], b[i])
             V[start + i, :k], s[start + i, :k], y[start + i, :k], floor[start + i] = found
+        # a column of zeros has no part in what the rows see: what is left of it there is rounding
+        V[some].masked_fill_((A == 0).all(1).unsqueeze(1) & (s[some] > 0).unsqueeze(2), 0)
     return V, s, y, floor
 
 
