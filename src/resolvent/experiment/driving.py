@@ -13,10 +13,13 @@ import torch
 from resolvent.config import Config
 from resolvent.errors import BadAnswer, InputError, RankLost, ResolventWarning, RoundFailed, StorageError
 from resolvent.experiment.build import Experiment
+from resolvent.iteration.state import State
 from resolvent.runs import durable
 from resolvent.runs.folder import Folder
 from resolvent.runs.ranks import RankRecorder
 from resolvent.runs.recorder import Recorder
+from resolvent.solving.recording import Recorder as Recording
+from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 
 
@@ -68,17 +71,34 @@ def rounds(
         return recorder.ending
     if left <= 0:
         return "finished", f"{config.rounds} rounds"
+    where = engine or experiment.engine or config.engine
+    run = solved(experiment, left, recorder.state, recorder, experiment.task.problem, where, progress)
+    recorder.flush()
+    return run.status, run.reason
+
+
+def solved(
+    experiment: Experiment,
+    left: int,
+    start: State | None,
+    recorder: Recording,
+    problem: Any,
+    engine: Any,
+    progress: bool | None,
+) -> Run:
+    """The rounds that are left of an experiment, from where it was left; problem: None where the engine has users."""
+    config = experiment.config.run
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResolventWarning)  # the explanation says the same, and is shown
-        run = solve(
-            experiment.task.problem,
+        warnings.simplefilter("ignore", ResolventWarning)  # the explanation says the same, and is shown or stored
+        return solve(
+            problem,
             experiment.scheme,
             rounds=left,
             anderson=experiment.anderson,
             participation=experiment.participation,
-            engine=engine or experiment.engine or config.engine,
+            engine=engine,
             seed=config.seed,
-            start=recorder.state,
+            start=start,
             stop=experiment.stop,
             average=config.average,
             every=config.every,
@@ -89,8 +109,6 @@ def rounds(
             recorder=recorder,
             explanation=experiment.explanation,
         )
-    recorder.flush()
-    return run.status, run.reason
 
 
 def check_sink(config: Config) -> None:

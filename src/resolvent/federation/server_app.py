@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -20,9 +19,10 @@ from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.flower.facts import FederationFacts, gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.penalty import Penalising, WithPenalty
-from resolvent.errors import InputError, ResolventWarning
+from resolvent.errors import InputError
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.conduct import about
+from resolvent.experiment.driving import solved
 from resolvent.experiment.tasks import Task
 from resolvent.federation import keys, settings
 from resolvent.federation.project import Project, opened
@@ -32,7 +32,6 @@ from resolvent.iteration.state import State
 from resolvent.local.choice import local_operator
 from resolvent.runs import Folder, lock
 from resolvent.runs.recorder import Recorder
-from resolvent.solving.solve import solve
 from resolvent.theory import closed_forms
 
 SMALL = 0.1
@@ -143,24 +142,7 @@ def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post
         return
     engine = engine_of(experiment, facts, post, folder)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResolventWarning)  # the explanation says the same, and is stored
-            run = solve(
-                None,
-                experiment.scheme,
-                rounds=left,
-                anderson=experiment.anderson,
-                participation=experiment.participation,
-                engine=engine,
-                seed=config.seed,
-                start=recorder.state,
-                stop=experiment.stop,
-                average=config.average,
-                every=config.every,
-                progress=False,
-                recorder=OneBehind(recorder, engine),
-                explanation=experiment.explanation,
-            )
+        run = solved(experiment, left, recorder.state, OneBehind(recorder, engine), None, engine, progress=False)
     except BaseException as error:
         recorder.flush()
         folder.note("failed", reason=str(error) or type(error).__name__, round=recorder.done)
