@@ -77,7 +77,7 @@ def tampered(panel: Panel, facts: dict[str, Any], draws: int = 150) -> Iterator[
 def _frames(panel: Panel, levels: Any, rates: Any) -> dict[str, list[pd.DataFrame]]:
     made = {}
     for line, level, rate in zip(panel.lines, levels, rates, strict=True):
-        frames = [_frame(panel, line, level, rate, seed) for seed in range(line.seeds or panel.seeds)]
+        frames = [_frame(panel, line, level, rate, seed) for seed in range(panel.seeds)]
         made[line.label] = frames
     return made
 

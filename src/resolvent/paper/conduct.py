@@ -133,13 +133,8 @@ def plan(panel: Panel, line: PanelLine, scale: str, device: str = "cpu") -> Iter
     settings |= line.settings | (line.quick if scale == QUICK else {})
     if panel.networks:
         settings["problem.device"] = device
-    for seed in range(seeds(panel, line, scale)):
+    for seed in range(panel.large_seeds if scale == PAPER else panel.seeds):
         yield configs.read(configs.with_values({}, [*settings.items(), ("run.seed", seed)]))
-
-
-def seeds(panel: Panel, line: PanelLine, scale: str) -> int:
-    """How many runs a line has at a scale."""
-    return line.seeds or (panel.large_seeds if scale == PAPER else panel.seeds)
 
 
 def asked(config: Config) -> str:

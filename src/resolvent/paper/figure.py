@@ -56,8 +56,6 @@ class PanelLine:
     """Whether this library adds it to what the paper shows."""
     hidden: bool = False
     """Whether it is run for a claim, or to confirm a closed form, but not drawn."""
-    seeds: int | None = None
-    """None: the panel's."""
 
     @property
     def name(self) -> str:
