@@ -43,8 +43,9 @@ choice ("not judged" where its runs were not made again), and so do the counts b
 - Networks of `fig:extrap` and `fig:extrap_error`: with quick runs' 10 steps of 0.1 acceleration as the paper
   prints it made FedAvg three times worse; it has 50 of 0.02 there.
 - Networks at the paper's size: lines are compared on the leading seeds that all of the paper's lines have (ours:
-  that all of ours have). First every line had all of its seeds; then FedSplit at eta = 100, diverged with seed 1, made
-  the claim that it and FedPi run away hold without the "in part" that it has now.
+  that all of ours have), by now on all four. First every line had all of its seeds, when some had fewer; then FedSplit
+  at eta = 100, diverged with seed 1, made the claim that it and FedPi run away hold without the "in part" that it
+  has now.
 - `theorems:fedprox` fp: on a first problem, with 30 users in 4 dimensions, averages under 1/t^0.6 were still
   above those of the constant step after 2000 rounds; the problem shown is smaller.
 - `sec:acc` gamma and `law` fedavg: "the same end" is within 5 % (first 0.1 %), "close" within 10 % (first 5 %).
