@@ -90,7 +90,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"layout", "reading", "models", "cuda_graphs", "mean_losses", "buffers"},
         {"userdata", "plain", "rebuilding", "copies"},
         {"stacked", "streamed", "verify"},
-        {"inputs", "gradients"},
+        {"inputs", "gradients", "one_pass"},
         {"choice", "fitting"},
         {"evaluation"},
         {"problem"},
@@ -98,7 +98,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "networks.stacked": [
         {"thread_pool", "cpu_loops", "triton_channels", "cuda"},
-        {"triton_kernels"},
+        {"triton_kernels", "step_loop"},
         {"workspace"},
         {"layers"},
         {"pointwise", "pools", "fused"},
