@@ -125,7 +125,7 @@ class Neural:
     def method(self) -> str:
         """How gradients are computed, and why: "stacked: ...", "vmap: ..." or "loop: ...". It never changes.
 
-        On a GPU it also says how each convolution is computed.
+        On a GPU it also says how each convolution and each linear layer is computed.
         """
         return "; ".join([f"{self.gradients.method}: {self.gradients.reason}", *self.gradients.choices])
 
