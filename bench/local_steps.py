@@ -1,6 +1,7 @@
 """`python -m bench.local_steps --device cpu|cuda`: a local step of all users, with pull and momentum as one pass.
 
-Both sides compute the same gradients, and the same bits; one of them then takes torch's operations one after the other.
+Beside it the same gradients, followed by torch's operations one after the other, to the same bits; and what one would
+write by hand, torch.func.vmap and the same operations.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import resolvent as rs
-from bench.neural import NETS
+from bench.neural import NETS, vectorised
 from bench.timing import machine, take_turns
 from resolvent.local.descent import Descent, Pull, descend, gradients
+from resolvent.networks import ParameterLayout
 
 STEPS, RATE, ETA = 10, 0.01, 100.0
 CASES = {"FedAvg": (0.0, False), "a prox": (0.0, True), "a prox, momentum": (0.9, True)}
@@ -38,9 +40,37 @@ def compare(name: str, n: int, device: str, turns: int) -> None:
         sides = {kind.__name__: side(problem, momentum, pulled) for kind, problem in problems.items()}
         ends = [answer() for answer, _ in sides.values()]
         assert torch.equal(*ends), "both sides compute the same bits"
-        before, after = take_turns({kind: run for kind, (_, run) in sides.items()}, turns).values()
-        words = f"{1e3 * before:.2f} ms by operations, {1e3 * after:.2f} in one pass, {before / after:.2f}x"
+        timed = {kind: run for kind, (_, run) in sides.items()} | {
+            "vmap": by_hand(model, rows, device, momentum, pulled)
+        }
+        before, after, hand = take_turns(timed, turns).values()
+        words = f"{1e3 * after:.2f} ms in one pass, {1e3 * before:.2f} by operations ({before / after:.2f}x)"
+        words += f", {1e3 * hand:.2f} with vmap ({hand / after:.2f}x)"
         print(f"{name}, {users} users x {n}, {title}: {words}", flush=True)
+
+
+def by_hand(
+    model: nn.Module, rows: list[tuple[Tensor, Tensor]], device: str, momentum: float, pulled: bool
+) -> Callable[[], int]:
+    """The same steps as plain torch, all of its threads working on each operation."""
+    layout = ParameterLayout.of(model)
+    gradient = vectorised(model.to(device), layout)
+    x, y = (torch.stack(each).to(device) for each in zip(*rows, strict=True))
+    u = layout.flatten(model).to(device).expand(len(x), -1)
+
+    def run() -> int:
+        W, v = u, torch.zeros_like(u)
+        for _ in range(STEPS):
+            g = gradient(W, x, y)[1]
+            if pulled:
+                g = g + (W - u) / ETA
+            v = torch.add(g, v, alpha=momentum) if momentum else g
+            W = W - RATE * v
+        if W.is_cuda:
+            torch.cuda.synchronize()
+        return STEPS
+
+    return run
 
 
 def side(problem: rs.Neural, momentum: float, pulled: bool) -> tuple[Callable[[], Tensor], Callable[[], int]]:
