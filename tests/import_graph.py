@@ -90,7 +90,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"layout", "reading", "models", "cuda_graphs", "mean_losses", "buffers"},
         {"userdata", "plain", "rebuilding", "copies"},
         {"stacked", "streamed", "verify"},
-        {"inputs", "gradients"},
+        {"inputs", "gradients", "one_pass"},
         {"choice", "fitting"},
         {"evaluation"},
         {"problem"},
@@ -98,7 +98,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "networks.stacked": [
         {"thread_pool", "cpu_loops", "triton_channels", "cuda"},
-        {"triton_kernels"},
+        {"triton_kernels", "step_loop"},
         {"workspace"},
         {"layers"},
         {"pointwise", "pools", "fused"},
@@ -108,6 +108,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"program"},
         {"method"},
     ],
+    "config": [{"defaults", "presets"}, {"problem_sections"}, {"sections"}, {"reading"}],
     "sklearn": [{"users"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [

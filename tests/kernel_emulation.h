@@ -1,5 +1,6 @@
 // A CUDA block as threads of a CPU, so that generated kernels can be tried without a GPU: one block after the other.
 #include <barrier>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <thread>
@@ -18,6 +19,10 @@ struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 template <class T> inline T __ldg(const T* p) { return *p; }
+inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline int min(int a, int b) { return a < b ? a : b; }
 
 static thread_local Three threadIdx, blockIdx;

@@ -26,6 +26,7 @@ ARGUMENTS = {
     "add_shares": "const float* a, float* b, float* c, int d, int e, int f",
     "head": "const float* a, const float* b, const float* c, const float* d, const float* e, const long long* f, "
     "const float* g, float* h, float* i, float* j, float* k, float* l, int m",
+    "update": "float* a, const float* b, float* c, const float* d, const bool* e, int f, int g, int h, int i, int j",
     "split": "const float* a, float* b, const int* c, int d, int e, int f, int g",
     "join": "float* a, const float* b, const int* c, int d, int e, int f, int g",
 }

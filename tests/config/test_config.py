@@ -15,10 +15,15 @@ from hypothesis import strategies as st
 import resolvent as rs
 from resolvent import config as configs
 from resolvent import experiment
-from resolvent.config import Config, sections
+from resolvent.config import Config, problem_sections, sections
 from resolvent.errors import InputError
 
-PROBLEMS = (sections.LeastSquaresSection, sections.LogisticSection, sections.TableSection, sections.OwnSection)
+PROBLEMS = (
+    problem_sections.LeastSquaresSection,
+    problem_sections.LogisticSection,
+    problem_sections.TableSection,
+    problem_sections.OwnSection,
+)
 WORDS = st.text(st.characters(codec="utf-8"))
 
 
@@ -41,7 +46,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 def section(kind: type) -> st.SearchStrategy[Any]:
     keys = {name: values(hint) for name, hint in typing.get_type_hints(kind).items()}
-    if kind is sections.OwnSection:
+    if kind is problem_sections.OwnSection:
         keys["name"] = WORDS.map(lambda path: f"{path}.py:function")
     return st.builds(kind, **keys)
 
@@ -62,7 +67,9 @@ def test_what_is_written_is_read_back(config: Config) -> None:
 
 def test_what_is_written_to_a_file_is_read_back(tmp_path: Path) -> None:
     config = Config(
-        problem=sections.TableSection("logistic", data='übung "1"\x7f\t\\ 数据.csv', target="ä", positive=1e-300)
+        problem=problem_sections.TableSection(
+            "logistic", data='übung "1"\x7f\t\\ 数据.csv', target="ä", positive=1e-300
+        )
     )
     (tmp_path / "config.toml").write_text(configs.dumps(config), encoding="utf-8")
     assert configs.read(configs.load(tmp_path / "config.toml")) == config
@@ -70,7 +77,7 @@ def test_what_is_written_to_a_file_is_read_back(tmp_path: Path) -> None:
 
 def test_nothing_given_is_every_default() -> None:
     assert configs.read({}) == Config()
-    assert configs.read({"problem": {"name": "logistic"}}).problem == sections.LogisticSection()
+    assert configs.read({"problem": {"name": "logistic"}}).problem == problem_sections.LogisticSection()
 
 
 # --- types and names -------------------------------------------------------------------------------------------------
@@ -161,10 +168,10 @@ def test_settings_go_into_their_sections_and_leave_the_tree_alone() -> None:
 # --- fingerprints ----------------------------------------------------------------------------------------------------
 
 BASE = {
-    sections.LeastSquaresSection: Config(),
-    sections.LogisticSection: Config(problem=sections.LogisticSection()),
-    sections.TableSection: Config(problem=sections.TableSection("logistic", "a.csv")),
-    sections.OwnSection: Config(problem=sections.OwnSection("a.py:f")),
+    problem_sections.LeastSquaresSection: Config(),
+    problem_sections.LogisticSection: Config(problem=problem_sections.LogisticSection()),
+    problem_sections.TableSection: Config(problem=problem_sections.TableSection("logistic", "a.csv")),
+    problem_sections.OwnSection: Config(problem=problem_sections.OwnSection("a.py:f")),
 }
 CHANGED = {int: (7,), float: (0.123,), bool: (True, False), str: ("b.py:g",)}
 
@@ -182,7 +189,7 @@ def other(hint: Any, value: Any) -> Any:
 
 def keys() -> list[tuple[type, str, str]]:
     every: list[tuple[type, str]] = [
-        (sections.LeastSquaresSection, f.name) for f in fields(Config) if f.name != "problem"
+        (problem_sections.LeastSquaresSection, f.name) for f in fields(Config) if f.name != "problem"
     ]
     every += [(kind, "problem") for kind in PROBLEMS]
     found = []

@@ -15,7 +15,7 @@ from resolvent import config as configs
 from resolvent import data
 from resolvent.cli.output import say
 from resolvent.config import Config
-from resolvent.config.sections import AUTO, FITTED, PROBLEMS
+from resolvent.config.problem_sections import AUTO, FITTED, PROBLEMS
 from resolvent.data import imputing
 from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE

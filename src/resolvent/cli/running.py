@@ -13,7 +13,8 @@ from resolvent import experiment, report, runs
 from resolvent.cli import output
 from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, configurable, configure, problem_of
 from resolvent.cli.output import Format, first_rank, say
-from resolvent.config.sections import ALL_REDUCE, PROBLEMS
+from resolvent.config.problem_sections import PROBLEMS
+from resolvent.config.sections import ALL_REDUCE
 from resolvent.errors import InputError, refuse
 from resolvent.experiment import ranks
 from resolvent.experiment.admission import check_made_here

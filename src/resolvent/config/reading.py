@@ -20,16 +20,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from resolvent.config.presets import PRESETS
-from resolvent.config.sections import (
+from resolvent.config.problem_sections import (
     FITTED,
     PROBLEMS,
-    SPELLINGS,
-    Config,
     FederationSection,
     LeastSquaresSection,
     OwnSection,
     TableSection,
 )
+from resolvent.config.sections import SPELLINGS, Config
 from resolvent.errors import InputError, refuse
 
 SECTIONS = {f.name: f for f in fields(Config)}

@@ -11,7 +11,7 @@ from typing import Any
 
 from resolvent import config as configs
 from resolvent import runs
-from resolvent.config import Config, sections
+from resolvent.config import Config, problem_sections
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.admission import check_alone, check_made_here, consent, ended, find, lock_sound
 from resolvent.experiment.build import Experiment, build
@@ -55,7 +55,7 @@ def resume(folder: Folder, progress: bool | None = None, trusted: bool = False, 
 
 def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
     """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
-    if isinstance(config.problem, sections.OwnSection) and config.problem.name == folder.code:
+    if isinstance(config.problem, problem_sections.OwnSection) and config.problem.name == folder.code:
         consent(folder, trusted)
     if wrong := folder.damage():
         raise damaged(folder, wrong)
@@ -136,7 +136,7 @@ def _new(
         told["forked"] = {"run": fork[0].about["id"], "round": fork[1].round}
         told["fingerprint"] += f"+{fork[0].about['id']}-{fork[1].round}"  # not what a run from the start computes
     start = None if fork is None else fork[1]
-    code = isinstance(experiment.config.problem, sections.OwnSection)
+    code = isinstance(experiment.config.problem, problem_sections.OwnSection)
     fixed = described(experiment.task).fixed
     folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, start, code, fixed)
     with ExitStack() as inner:
@@ -203,7 +203,7 @@ def _recorder(folder: Folder, config: Config) -> Recorder:
 def create(experiment: Experiment, out: Path, stack: ExitStack, more: dict[str, Any]) -> Folder:
     """A new folder of a run on several ranks, its lock held."""
     check_sink(experiment.config)
-    code = isinstance(experiment.config.problem, sections.OwnSection)
+    code = isinstance(experiment.config.problem, problem_sections.OwnSection)
     told = about(experiment) | more
     folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, None, code)
     stack.enter_context(lock.held(folder.path))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from resolvent import data
-from resolvent.config import sections
+from resolvent.config import problem_sections
 from resolvent.engines.penalty import WithPenalty
 from resolvent.errors import InputError, refuse
 from resolvent.networks import models
@@ -59,7 +59,7 @@ def within(section: str) -> Iterator[None]:
         raise error if section in str(error) else InputError(f"{section}: {error}") from None
 
 
-def task(section: sections.ProblemSection, seed: int, threads: int | None = None) -> Task:
+def task(section: problem_sections.ProblemSection, seed: int, threads: int | None = None) -> Task:
     """The problem that a section describes, made with the threads that its runs will have where these are given.
 
     A function of the user's is called with one thread, whether its run begins or is resumed.
@@ -68,7 +68,9 @@ def task(section: sections.ProblemSection, seed: int, threads: int | None = None
     for name, value in vars(section).items():
         if isinstance(value, str) and "\0" in value:
             refuse(f"problem.{name}", repr(value), "text without NUL is needed")
-    torch.set_num_threads(1 if isinstance(section, sections.OwnSection) or not threads or threads < 1 else threads)
+    torch.set_num_threads(
+        1 if isinstance(section, problem_sections.OwnSection) or not threads or threads < 1 else threads
+    )
     with within("problem"):
         try:
             return _penalised(made(section, seed), section)
@@ -79,7 +81,7 @@ def task(section: sections.ProblemSection, seed: int, threads: int | None = None
             raise InputError(f"the problem cannot be made ({why}); take fewer users, rows or features") from error
 
 
-def _penalised(made: Task, section: sections.ProblemSection) -> Task:
+def _penalised(made: Task, section: problem_sections.ProblemSection) -> Task:
     """The task with the penalty that its section names; a column of ones as an intercept is not penalised."""
     words = getattr(section, "penalty", None)
     if words is None:
@@ -91,7 +93,7 @@ def _penalised(made: Task, section: sections.ProblemSection) -> Task:
     return replace(made, problem=problem if beside is None else WithPenalty(problem, beside))
 
 
-def _least_squares(s: sections.LeastSquaresSection, seed: int) -> Task:
+def _least_squares(s: problem_sections.LeastSquaresSection, seed: int) -> Task:
     seed = seed if s.seed is None else s.seed
     _fits(s.users, s.rows, s.dim)
     return Task(make_least_squares(s.users, s.dim, s.rows, s.noise, s.shift, seed), s, eta=1e-5)
@@ -107,12 +109,12 @@ def _fits(users: int, rows: int, dim: int) -> None:
         refuse("the problem", came, f"this machine has {there / 2**30:.3g} GiB: take fewer")
 
 
-def _logistic(s: sections.LogisticSection, seed: int) -> Task:
+def _logistic(s: problem_sections.LogisticSection, seed: int) -> Task:
     _fits(s.users, s.rows, s.dim)
     return Task(make_logistic(s.users, s.dim, s.rows, seed if s.seed is None else s.seed), s, eta=1e-2)
 
 
-def _table(s: sections.TableSection, seed: int) -> Task:
+def _table(s: problem_sections.TableSection, seed: int) -> Task:
     sha256 = _same_file(Path(s.data), s.sha256)
     found, target = data.columns(s.data, s.target)
     with within(Path(s.data).name):
@@ -146,7 +148,7 @@ def _table(s: sections.TableSection, seed: int) -> Task:
     return Task(problem, section, eta=eta, partition=partition, test=table.held_out)
 
 
-def _numbers(s: sections.TableSection, kind: str) -> dict[str, Any]:
+def _numbers(s: problem_sections.TableSection, kind: str) -> dict[str, Any]:
     """What was asked for beside the table, by the names of the problem's arguments."""
     own = {"huber": ("delta",), "quantile": ("quantile",)}.get(kind, ())
     for name in ("delta", "quantile"):
@@ -164,7 +166,7 @@ def _imputing(words: str | None) -> str | dict[str, str] | None:
     return {column.strip(): kind.strip() for column, _, kind in pairs}
 
 
-def _images(s: sections.ImagesSection, seed: int) -> Task:
+def _images(s: problem_sections.ImagesSection, seed: int) -> Task:
     """A network of the paper's; a user's images are split 80/10/10 for training, validation and test."""
     seed = seed if s.seed is None else s.seed
     make, network = LOADERS[s.name]
@@ -190,7 +192,7 @@ def _images(s: sections.ImagesSection, seed: int) -> Task:
     return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=parted, factory=network.__name__)
 
 
-def _own(s: sections.OwnSection, seed: int) -> Task:
+def _own(s: problem_sections.OwnSection, seed: int) -> Task:
     path, _, name = s.name.rpartition(":")
     if not Path(path).is_file():
         refuse("problem", repr(s.name), f"there is no file {path}: file.py:function is needed")
@@ -215,7 +217,7 @@ def _own(s: sections.OwnSection, seed: int) -> Task:
     return Task(problem, replace(s, name=f"{Path(path).absolute()}:{name}", sha256=sha256), threads=threads)
 
 
-def _federation(s: sections.FederationSection, seed: int) -> Task:
+def _federation(s: problem_sections.FederationSection, seed: int) -> Task:
     raise InputError(
         "this run's users are on other machines: `resolvent federate run` begins such runs, and goes on with them "
         "with --resume"
@@ -228,12 +230,12 @@ LOADERS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Modul
     "cifar10": (data.cifar10, models.cifar10_cnn),
 }
 TASKS: dict[type, Callable[[Any, int], Task]] = {
-    sections.LeastSquaresSection: _least_squares,
-    sections.LogisticSection: _logistic,
-    sections.TableSection: _table,
-    sections.ImagesSection: _images,
-    sections.OwnSection: _own,
-    sections.FederationSection: _federation,
+    problem_sections.LeastSquaresSection: _least_squares,
+    problem_sections.LogisticSection: _logistic,
+    problem_sections.TableSection: _table,
+    problem_sections.ImagesSection: _images,
+    problem_sections.OwnSection: _own,
+    problem_sections.FederationSection: _federation,
 }
 
 

@@ -19,7 +19,7 @@ from resolvent.errors import refuse, whole
 from resolvent.iteration.engine import Ask
 from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Plain
-from resolvent.local.descent import accelerated, descend, gradients, optimise
+from resolvent.local.descent import Pull, accelerated, descend, gradients, optimise
 from resolvent.local.law import Law, Target, UserFacts
 from resolvent.local.matrix_free import MatrixFreeNewton
 from resolvent.local.newton import Newton
@@ -175,8 +175,8 @@ class GradientProx:
         steps = gradients(part, self.steps, self.batch, ask.seeding, ask.t, ask.names)
         if self.optimiser is not None:
             rate = {} if self.lr is None else {"lr": self.lr}
-            return optimise(u, partial(self.optimiser, **rate), steps, pull=lambda x: (x - u) / ask.eta)
-        return descend(u, lr, self.momentum, steps, pull=lambda x: (x - u) / ask.eta)
+            return optimise(u, partial(self.optimiser, **rate), steps, Pull(u, ask.eta))
+        return descend(part, u, lr, self.momentum, steps, Pull(u, ask.eta))
 
 
 @dataclass(frozen=True)
@@ -225,9 +225,8 @@ class GradientSteps:
         return _stepping(problem, self._descend, steady and self.batch is None)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
-        return descend(
-            u, ask.eta, self.momentum, gradients(part, self.steps, self.batch, ask.seeding, ask.t, ask.names)
-        )
+        steps = gradients(part, self.steps, self.batch, ask.seeding, ask.t, ask.names)
+        return descend(part, u, ask.eta, self.momentum, steps)
 
 
 def _batch(batch: int | None, users: UserFacts) -> int | None:

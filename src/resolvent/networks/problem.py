@@ -24,6 +24,7 @@ from resolvent.networks.fitting import check_fits, check_trains, cuts
 from resolvent.networks.inputs import as_device, as_user_data
 from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
 from resolvent.networks.mean_losses import is_sum, mean_loss
+from resolvent.networks.one_pass import OnePass, one_pass
 from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.thread_pool import one_thread
 from resolvent.networks.streamed import Placement
@@ -124,7 +125,7 @@ class Neural:
     def method(self) -> str:
         """How gradients are computed, and why: "stacked: ...", "vmap: ..." or "loop: ...". It never changes.
 
-        On a GPU it also says how each convolution is computed.
+        On a GPU it also says how each convolution and each linear layer is computed.
         """
         return "; ".join([f"{self.gradients.method}: {self.gradients.reason}", *self.gradients.choices])
 
@@ -138,6 +139,12 @@ class Neural:
         would spin-wait between gradients and slow the worker threads down."""
         divided = self.gradients.method == "stacked" and self.gradients.device.type == "cpu"
         return one_thread() if divided else nullcontext()
+
+    def descent(
+        self, x: Tensor, lr: Tensor | float, momentum: float, pull: tuple[Tensor, float] | None
+    ) -> OnePass | None:
+        """Gradient descent whose steps are one pass over rows x each; None where it cannot be compiled."""
+        return one_pass(x, lr, momentum, pull)
 
     def captured(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """A function of parameters that is called many times, as one CUDA graph. The next call overwrites its result.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resolvent.config.sections import NETWORKS
+from resolvent.config.problem_sections import NETWORKS
 
 if TYPE_CHECKING:
     from resolvent.paper.results import Results

@@ -15,7 +15,7 @@ from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 
 if TYPE_CHECKING:
-    from resolvent.config.sections import ProblemSection
+    from resolvent.config.problem_sections import ProblemSection
 
 CURVES = "curves"
 """The fact that holds curves to draw: values by round 1, 2, ..., by label."""

@@ -9,7 +9,7 @@ import typing
 from dataclasses import MISSING, fields
 from typing import Any, Literal
 
-from resolvent.config import Config, sections
+from resolvent.config import Config, problem_sections
 from resolvent.iteration.table import TABLE
 
 HIDDEN = {"problem": {"folder", "sha256"}, "run": {"threads"}, "store": {"tensorboard"}}
@@ -70,7 +70,9 @@ def form() -> dict[str, Any]:
     whole = Config()
     shared = [(f.name, type(getattr(whole, f.name))) for f in fields(Config) if f.name != "problem"]
     return {
-        "problems": [{"name": name, "fields": _fields("problem", kind)} for name, kind in sections.PROBLEMS.items()],
+        "problems": [
+            {"name": name, "fields": _fields("problem", kind)} for name, kind in problem_sections.PROBLEMS.items()
+        ],
         "sections": [{"name": name, "fields": _fields(name, kind)} for name, kind in shared],
     }
 

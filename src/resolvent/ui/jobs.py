@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from resolvent import config as configs
-from resolvent.config import sections
+from resolvent.config import problem_sections
 from resolvent.errors import InputError
 from resolvent.runs import Folder, lock
 from resolvent.ui.store import Store
@@ -146,8 +146,8 @@ def command(tree: dict[str, Any]) -> list[str]:
     config = configs.read(tree)
     told = configs.plain(config)
     name = str(told["problem"]["name"])
-    if name not in sections.PROBLEMS:
-        raise InputError(f"there is no problem {name!r}{configs.nearest(name, sections.PROBLEMS)}")
+    if name not in problem_sections.PROBLEMS:
+        raise InputError(f"there is no problem {name!r}{configs.nearest(name, problem_sections.PROBLEMS)}")
     given = [(section, key, value) for section, values in tree.items() for key, value in values.items()]
     settings = [f"{section}.{key}={json.dumps(value)}" for section, key, value in given
                 if value is not None and (section, key) != ("problem", "name")]  # fmt: skip

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from resolvent import config as configs
-from resolvent.config import sections
+from resolvent.config import problem_sections
 from resolvent.experiment.tasks import task
 from resolvent.runs import Folder
 from resolvent.runs import users as user_rows
@@ -40,7 +40,7 @@ def _held_out(run: Folder) -> dict[str, Any] | None:
 
 def _made_again(run: Folder) -> dict[str, Any]:
     section = configs.read(run.config).problem
-    if not isinstance(section, sections.LeastSquaresSection | sections.LogisticSection):
+    if not isinstance(section, problem_sections.LeastSquaresSection | problem_sections.LogisticSection):
         return _unknown(
             "Known for problems that are made by a seed, and at the end of runs with held-out rows (--test)."
         )

@@ -10,6 +10,7 @@ from resolvent.networks.models import cifar10_cnn, mnist_cnn
 from resolvent.networks.stacked.arrange import arrange
 from resolvent.networks.stacked.cuda.obstacle import obstacle
 from resolvent.networks.stacked.fused import FusedConv
+from resolvent.networks.stacked.head import BEFORE, linear_choices
 from resolvent.networks.stacked.trace import trace
 
 
@@ -104,3 +105,50 @@ def test_obstacles_of_device_and_numbers() -> None:
     assert obstacle(torch.device("cpu"), f32, None) == "it is not on a CUDA device"
     assert obstacle(cuda, torch.float64, None) == "the kernels are for float32"
     assert obstacle(cuda, f32, torch.bfloat16) == "products go by autocast"
+
+
+def said(model: nn.Module, shape: tuple[int, ...], obstacle: str = "") -> list[str]:
+    """What is said of linear layers."""
+    return list(linear_choices(arrange(trace(model), shape, obstacle).net, obstacle))
+
+
+IN, BY, WHY = "in the kernel that ends with the loss", "matrix products, since", BEFORE
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(64, 9)], [f"2.weight: {IN}"]),
+        (
+            [nn.ReLU(), nn.Flatten(), nn.Linear(36, 9), nn.ReLU(), nn.Linear(9, 3)],
+            [f"2.weight: {IN}", f"4.weight: {IN}"],
+        ),
+        (
+            [nn.Flatten(), nn.Linear(36, 9), nn.ReLU(), nn.Linear(9, 3)],
+            [f"1.weight: {BY} {WHY}", f"3.weight: {IN}"],
+        ),
+        (
+            [nn.Flatten(), nn.Linear(36, 3)],
+            [f"1.weight: {BY} it reads the data, which do not lie as the kernel needs them"],
+        ),
+        ([nn.ReLU(), nn.Flatten(), nn.Linear(36, 33)], [f"2.weight: {BY} it has more than 32 outputs"]),
+        ([nn.ReLU(), nn.Flatten(), nn.Linear(36, 9), nn.ReLU()], [f"2.weight: {BY} other layers follow"]),
+        (
+            [nn.ReLU(), nn.Flatten(), nn.Linear(36, 900), nn.ReLU(), nn.Linear(900, 32)],
+            [f"2.weight: {BY} {WHY}", f"4.weight: {BY} its weights do not fit into 48 KiB of shared memory"],
+        ),
+    ],
+)
+def test_linear_layers(layers: list[nn.Module], words: list[str]) -> None:
+    assert said(nn.Sequential(*layers), (1, 6, 6)) == words
+
+
+def test_what_stands_in_the_way_of_every_kernel_is_said_of_linear_layers_too() -> None:
+    why = "the loss is not cross entropy"
+    assert said(mnist_cnn(), (1, 28, 28), why) == [f"{name}.weight: {BY} {why}" for name in ("7", "9")]
+
+
+def test_shared_parameters_keep_their_layers_apart() -> None:
+    first = nn.Linear(6, 6)
+    (_, last) = said(nn.Sequential(nn.ReLU(), first, nn.ReLU(), first), (6,))
+    assert last.endswith("other layers share its parameters")

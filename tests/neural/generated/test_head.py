@@ -81,17 +81,19 @@ def head_of(model: nn.Module, shape: tuple[int, ...]) -> Head | None:
 @pytest.mark.parametrize(
     ("layers", "found"),
     [
-        ([nn.Linear(20, 8), nn.ReLU(), nn.Linear(8, 3)], HeadGeometry(20, 8, 3, True, True, True, False)),
+        ([nn.ReLU(), nn.Linear(20, 8), nn.ReLU(), nn.Linear(8, 3)], HeadGeometry(20, 8, 3, True, True, True, False)),
+        ([nn.Linear(20, 8), nn.ReLU(), nn.Linear(8, 3)], HeadGeometry(8, 3, 3, False, True, True, True)),
         ([nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3)], HeadGeometry(64, 3, 3, False, True, True, True)),
         ([nn.Linear(20, 8), nn.Tanh(), nn.Linear(8, 3)], HeadGeometry(8, 3, 3, False, True, True, True)),
-        ([nn.Linear(20, 3, bias=False)], HeadGeometry(20, 3, 3, False, False, False, False)),
-        ([nn.Linear(20, 33)], None),
-        ([nn.Linear(2000, 10)], None),
-        ([nn.Linear(20, 3), nn.ReLU()], None),
+        ([nn.ReLU(), nn.Linear(20, 3, bias=False)], HeadGeometry(20, 3, 3, False, False, False, False)),
+        ([nn.Linear(20, 3)], None),
+        ([nn.ReLU(), nn.Linear(20, 33)], None),
+        ([nn.Linear(20, 2000), nn.Linear(2000, 10)], None),
+        ([nn.ReLU(), nn.Linear(20, 3), nn.ReLU()], None),
     ],
 )
 def test_which_ends_go_by_one_kernel(layers: list[nn.Module], found: HeadGeometry | None) -> None:
-    head = head_of(nn.Sequential(*layers), (layers[0].in_features,))  # type: ignore[arg-type]
+    head = head_of(nn.Sequential(*layers), (20,))
     assert (head and head.geometry) == found
 
 

@@ -25,7 +25,7 @@ BITS = 8
 
 @dataclass(frozen=True)
 class Arranged:
-    """A net, and in `choices` a sentence for each of its convolutions."""
+    """A net, and in `choices` a sentence for each of its layers with weights, as far as they are known."""
 
     net: Net
     choices: tuple[str, ...] = ()

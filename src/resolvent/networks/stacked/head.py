@@ -13,10 +13,12 @@ from resolvent.networks.stacked.cuda import source
 from resolvent.networks.stacked.cuda.compiler import Code
 from resolvent.networks.stacked.cuda.head import HeadGeometry
 from resolvent.networks.stacked.cuda.launch import GradientSlot, launch, thin_gradient
-from resolvent.networks.stacked.layers import Bias, Context, Linear
+from resolvent.networks.stacked.layers import Bias, Context, Linear, Reshape
 from resolvent.networks.stacked.net import Net, consumers
 from resolvent.networks.stacked.pointwise import ReLU
 from resolvent.networks.stacked.workspace import Tape
+
+BEFORE = "only narrow layers at the end of a net share a kernel"
 
 
 class Affine(NamedTuple):
@@ -88,21 +90,53 @@ def _write_gradient(tape: Tape, contexts: list[Context], layer: Affine, G: Tenso
 
 def find_head(net: Net, contexts: list[Context]) -> Head | None:
     """The longest end of a net that fits one kernel."""
-    names = Counter(name for stage in net.stages for name in stage.parameters)
+    layers = _fitting(net)
+    if isinstance(layers, str):
+        return None
+    return Head(layers, _geometry(net, layers, contexts[layers[0].linear].needs_input_grad))
+
+
+def linear_choices(net: Net, obstacle: str) -> tuple[str, ...]:
+    """How each linear layer is computed, a sentence for each; `obstacle`: why there is no kernel for the net's end."""
+    layers = obstacle or _fitting(net)
+    inside = {} if isinstance(layers, str) else {layer.linear for layer in layers}
+    linear = [k for k, stage in enumerate(net.stages) if isinstance(stage.layer, Linear)]
+    said = []
+    for k in linear:
+        reason = layers if isinstance(layers, str) and (obstacle or k == linear[-1]) else BEFORE
+        way = "in the kernel that ends with the loss" if k in inside else f"matrix products, since {reason}"
+        said.append(f"{net.stages[k].parameter or 'a linear layer'}: {way}")
+    return tuple(said)
+
+
+def _fitting(net: Net) -> tuple[Affine, ...] | str:
+    """The linear layers at the end of a net that fit one kernel, as many as do; or why not even the last one does."""
     last = _affine(net, len(net.stages) - 1)
     if last is None:
-        return None
+        return "other layers follow"
     before = _affine(net, last.linear - 2) if _follows(net, last.linear - 1, ReLU) else None
-    linked = before is not None and _alone(net, last.linear)
-    for layers in ([(before, last)] if before is not None and linked else []) + [(last,)]:
-        stages = [net.stages[k] for layer in layers for k in layer if k is not None]
-        geometry = _geometry(net, contexts, layers)
-        if geometry.fits and all(names[name] == 1 for stage in stages for name in stage.parameters):
-            return Head(layers, geometry)
-    return None
+    if before is not None and _alone(net, last.linear) and not _misfit(net, (before, last)):
+        return before, last
+    return _misfit(net, (last,)) or (last,)
 
 
-def _geometry(net: Net, contexts: list[Context], layers: tuple[Affine, ...]) -> HeadGeometry:
+def _misfit(net: Net, layers: tuple[Affine, ...]) -> str:
+    names = Counter(name for stage in net.stages for name in stage.parameters)
+    stages = [net.stages[k] for layer in layers for k in layer if k is not None]
+    if any(names[name] > 1 for stage in stages for name in stage.parameters):
+        return "other layers share its parameters"
+    if _reads_data(net, layers[0].linear):
+        return "it reads the data, which do not lie as the kernel needs them"
+    return _geometry(net, layers).misfit
+
+
+def _reads_data(net: Net, k: int) -> bool:
+    """Whether stage k reads the data as they come."""
+    (value,) = net.stages[k].inputs
+    return value == 0 or (isinstance(net.stages[value - 1].layer, Reshape) and _reads_data(net, value - 1))
+
+
+def _geometry(net: Net, layers: tuple[Affine, ...], to_input: bool = True) -> HeadGeometry:
     first, last = (net.stages[layer.linear].layer for layer in (layers[0], layers[-1]))
     assert isinstance(first, Linear)
     assert isinstance(last, Linear)
@@ -113,7 +147,7 @@ def _geometry(net: Net, contexts: list[Context], layers: tuple[Affine, ...]) -> 
         deep=len(layers) == 2,
         bias=layers[0].bias is not None,
         last_bias=layers[-1].bias is not None,
-        to_input=contexts[layers[0].linear].needs_input_grad,
+        to_input=to_input,
     )
 
 

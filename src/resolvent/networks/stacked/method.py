@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, prod
 from queue import Empty, SimpleQueue
@@ -18,8 +18,9 @@ from resolvent.networks.plain import Examples
 from resolvent.networks.stacked.arrange import Arranged, arrange
 from resolvent.networks.stacked.convolution import Conv, ConvPool
 from resolvent.networks.stacked.cuda.obstacle import obstacle
+from resolvent.networks.stacked.head import linear_choices
 from resolvent.networks.stacked.layers import Shape
-from resolvent.networks.stacked.losses import StackedLoss
+from resolvent.networks.stacked.losses import CrossEntropy, StackedLoss
 from resolvent.networks.stacked.net import Net
 from resolvent.networks.stacked.noise import draw_noise
 from resolvent.networks.stacked.program import Program
@@ -146,12 +147,15 @@ class Stacked:
         self._width(features, self.net)
 
     def arranged(self, features: Shape, like: Tensor) -> Arranged:
-        """The net for images of this shape where `like` is, and how its convolutions are computed there."""
+        """The net for images of this shape where `like` is, and how its layers with weights are computed there."""
         key = (features, like.device, like.dtype, self.compute)
         if key not in self._arranged:
             known = Arranged(self.net)
             if like.is_cuda:
-                known = arrange(self.net, features, obstacle(like.device, like.dtype, self.compute))
+                general = obstacle(like.device, like.dtype, self.compute)
+                known = arrange(self.net, features, general)
+                loss = "" if self.loss_form == CrossEntropy(logits=True) else "the loss is not cross entropy"
+                known = replace(known, choices=known.choices + linear_choices(known.net, general or loss))
             self._arranged[key] = known
         return self._arranged[key]
 

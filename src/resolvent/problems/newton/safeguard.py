@@ -56,7 +56,8 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
     reach = 1 + float(u.norm()) + float(x.norm())
     if size <= max(tol * (1 + float(u.norm())), min(floor, WORST * reach)):
         return SafeProx(x, size if floor <= tol * reach else size + floor)
-    return SafeProx(x, size, "Newton's method does not get nearer: its hessian may not be the derivative of its grad")
+    why = "its hessian may not be the derivative of its grad, or its rows are scaled too differently"
+    return SafeProx(x, size, f"Newton's method does not get nearer: {why}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,8 +33,13 @@ class HeadGeometry:
     to_input: bool
 
     @property
-    def fits(self) -> bool:
-        return max(self.width, self.classes) <= WIDEST and self.shared(1) <= SHARED
+    def misfit(self) -> str:
+        """Why it does not fit one kernel; empty: it does."""
+        if max(self.width, self.classes) > WIDEST:
+            return f"it has more than {WIDEST} outputs"
+        if self.shared(1) > SHARED:
+            return f"its weights do not fit into {SHARED >> 10} KiB of shared memory"
+        return ""
 
     def images(self, n: int) -> ImageGroups:
         """Two per lane where that halves the loads of weights and there is room for their sums."""

@@ -44,6 +44,12 @@ def innermost() -> Code:
     return Code(_read("innermost.cu"), "innermost")
 
 
+def update(momentum: bool, pull: bool, moves: bool) -> Code:
+    """Which of these there are: momentum, a pull, users that rest."""
+    flags = {"MOMENTUM": int(momentum), "PULL": int(pull), "MOVES": int(moves)}
+    return Code(_with_constants(flags, "update.cu"), "update")
+
+
 def by_column(geometry: ConvGeometry, tile: Tile) -> str:
     """The calls for the first tile of a row, the last one and those between: each knows which cells are there."""
     tiles = ceil(geometry.size[1] / (tile.cells[1] * geometry.pool[1]))

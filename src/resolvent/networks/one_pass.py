@@ -1,0 +1,76 @@
+"""Gradient descent of all users at once, each step one pass over (users, d): gradient, pull, momentum and step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.networks.stacked.cuda.obstacle import obstacle
+from resolvent.networks.stacked.cuda.update import Update
+from resolvent.networks.stacked.thread_pool import parallel_map
+from resolvent.networks.stacked.workspace import loops_for
+
+SHARE = 1 << 19
+"""Numbers that a thread takes at least: a smaller share is done before the thread has begun."""
+
+
+class OnePass:
+    """x <- x - lr v with v <- momentum v + g + (x - u) / eta: the bits of torch's operations, each number read once.
+
+    pull: (u, eta), or None for no pull. Every step overwrites x.
+    """
+
+    def __init__(self, x: Tensor, lr: float, momentum: float, pull: tuple[Tensor, float] | None) -> None:
+        self.x = x.clone(memory_format=torch.contiguous_format)
+        self.lr, self.momentum = lr, momentum
+        self.v = torch.zeros_like(self.x) if momentum else None
+        self.u = None if pull is None else _rows(pull[0])
+        self.eta = 1.0 if pull is None else pull[1]
+
+    def step(self, g: Tensor, moves: Tensor | None) -> None:
+        """One step by the gradients g; moves: (users, 1), or None for all."""
+        if self.x.is_cuda:
+            Update(self.x, g.contiguous(), self.v, self.u, moves, self.lr, self.momentum, self.eta).run()
+        else:
+            self._loop(g, moves)
+
+    def _loop(self, g: Tensor, moves: Tensor | None) -> None:
+        from resolvent.networks.stacked.step_loop import step
+
+        kind = self.x.numpy().dtype.type
+        arrays = [_array(each) for each in (self.x, g.contiguous(), self.v, self.u)]
+        moved = None if moves is None else moves.flatten().numpy()
+        constants = kind(self.lr), kind(self.momentum), kind(self.eta)
+        users = len(self.x)
+        parts = min(users, max(1, self.x.numel() // SHARE))
+        cuts = np.linspace(0, users, parts + 1).astype(int)
+
+        def work(share: tuple[int, int]) -> None:
+            step(*arrays, *constants, moved, *share)
+
+        parallel_map(work, list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)), self.x.device)
+
+
+def one_pass(x: Tensor, lr: Any, momentum: float, pull: tuple[Tensor, float] | None) -> OnePass | None:
+    """Descent from rows x; None where there is nothing to compute it with, or lr is not one number."""
+    if isinstance(lr, Tensor) or not _compiles(x):
+        return None
+    return OnePass(x, lr, momentum, pull)
+
+
+def _compiles(x: Tensor) -> bool:
+    if x.device.type == "cpu":
+        return loops_for(x.device, x.dtype, None) is not None
+    return not obstacle(x.device, x.dtype, None)
+
+
+def _rows(u: Tensor) -> Tensor:
+    """One row where all are the same one, else all of them, without gaps."""
+    return (u[:1] if len(u) > 1 and u.stride(0) == 0 else u).contiguous()
+
+
+def _array(x: Tensor | None) -> Any:
+    return None if x is None else x.numpy()
