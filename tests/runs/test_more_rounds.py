@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,23 +65,30 @@ def test_more_rounds_have_the_bits_of_a_longer_run(settings: tuple[str, ...]) ->
 def test_a_run_that_is_killed_while_it_gets_more_rounds_goes_on(survives: int, monkeypatch: pytest.MonkeyPatch) -> None:
     start = ("run", "least-squares", *SMALL, "--eta", "0.02", "--every", 5)
     run, longer = ran(*start, "--rounds", 12), ran(*start, "--rounds", 16, "--out", "longer")
+    with killed(monkeypatch, survives):
+        experiment.resume(run, False, rounds=16)
+    assert everything(ran("resume", run.id, "--rounds", 16)) == everything(longer)
+
+
+class Killed(BaseException):
+    pass
+
+
+@contextmanager
+def killed(monkeypatch: pytest.MonkeyPatch, survives: int) -> Iterator[None]:
+    """As if the process were killed at the checkpoint after so many."""
     left, write = [survives], checkpoints.write
 
-    def killed(*arguments: Any, **more: Any) -> None:
+    def dies(*arguments: Any, **more: Any) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise Killed
         write(*arguments, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "write", killed)
+        patch.setattr(checkpoints, "write", dies)
         with pytest.raises(Killed):
-            experiment.resume(run, False, rounds=16)
-    assert everything(ran("resume", run.id, "--rounds", 16)) == everything(longer)
-
-
-class Killed(BaseException):
-    pass
+            yield
 
 
 def test_what_a_run_with_more_rounds_computes_is_not_taken_for_what_it_was() -> None:
@@ -135,18 +144,8 @@ def test_the_best_model_on_disk_survives_a_kill(survives: int, monkeypatch: pyte
              "--validate-every", 2)  # fmt: skip
     whole = ran(*start, "--out", "whole")
     assert whole.status == "stopped"
-    left, write = [survives], checkpoints.write
-
-    def killed(*arguments: Any, **more: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise Killed
-        write(*arguments, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "write", killed)
-        with pytest.raises(Killed):
-            resolvent(*start, "--quiet")
+    with killed(monkeypatch, survives):
+        resolvent(*start, "--quiet")
     (run,) = folders(Path("runs"))
     assert everything(ran("resume", run.id)) == everything(whole)
     opened = rs.open(run.path)
