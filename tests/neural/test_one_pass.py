@@ -95,6 +95,21 @@ def test_in_double_precision() -> None:
     assert not torch.equal(fused.x, x)
 
 
+@pytest.mark.parametrize("eta", [1e-60, 1e-40, 1e30, float("inf")])
+def test_an_eta_beyond_the_range_of_floats_does_what_torch_does(eta: float) -> None:
+    """1e-60 is 0 in single precision."""
+    pytest.importorskip("numba")
+    torch.manual_seed(5)
+    x, g = torch.randn(2, 9), torch.randn(2, 9)
+    pull = Pull(x + 1, eta)
+    fused, plain = one_pass.one_pass(x, RATE, 0.0, pull), Descent(x, RATE, 0.0, pull)
+    assert fused is not None
+    fused.step(g, None)
+    plain.step(g, None)
+    assert torch.equal(fused.x.isnan(), plain.x.isnan())
+    assert torch.equal(fused.x.nan_to_num(), plain.x.nan_to_num())
+
+
 def test_many_numbers_are_divided_among_threads_without_a_trace() -> None:
     pytest.importorskip("numba")
     torch.manual_seed(2)

@@ -35,7 +35,7 @@ def compiled(*flags: str) -> Callable[[Callable[..., None]], Callable[..., None]
     """Compile with these fast-math flags; the code is cached on disk if there is a place for it."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        options: dict[str, Any] = {"nogil": True, "fastmath": set(flags)}
+        options: dict[str, Any] = {"nogil": True, "fastmath": set(flags), "error_model": "numpy"}
         try:
             return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
         except RuntimeError:  # neither the package's folder nor the user's cache can be written

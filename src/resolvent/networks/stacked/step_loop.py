@@ -1,5 +1,9 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""A local step of some users on a CPU, in one pass. This module needs Numba, as `cpu_loops` does."""
+"""A local step of some users on a CPU, in one pass.
+
+This module needs Numba, as `cpu_loops` does. Code that is cached on disk is used until this file changes: after a
+change of `compiled`, delete it (`__pycache__/step_loop*.nb*`).
+"""
 
 from __future__ import annotations
 
