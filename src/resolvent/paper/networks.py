@@ -14,6 +14,8 @@ QUICK_MNIST: Settings = {"problem.images": 600, "run.rounds": 20}
 """At most 24 training images per user instead of 2,400: users are cut to the size of the smallest."""
 STEPS, RATE, ETA, SMALL_ETA = 100, 0.01, 100.0, 0.1
 """FedSplit and FedPi take the small one: at 100 quick runs run away, since duals of size eta |grad f_i| build up."""
+TIE = 1.05
+"""Losses this close count as equal."""
 ONE, MANY = "FedAvg, one step", "FedAvg, many steps"
 QUICK_LOCAL: Settings = {"local.steps": STEPS // QUICK, "local.lr": RATE * QUICK}
 QUICK_WORDS = (

@@ -9,7 +9,7 @@ from typing import Any
 from resolvent.experiment.tasks import task
 from resolvent.paper import networks
 from resolvent.paper.figure import Across, Claim, ClaimVerdict, Figure, First, Panel, Settings
-from resolvent.paper.networks import MNIST, QUICK_MNIST, QUICK_WORDS
+from resolvent.paper.networks import MNIST, QUICK_MNIST, QUICK_WORDS, TIE
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, algorithms
 from resolvent.paper.small import section
@@ -23,8 +23,6 @@ TITLES = {
     "shards:2": "at most two digits a user",
 }
 EXACT = ("FedAvg, k = 1", "FedSplit", "FedPi")
-TIE = 1.05
-"""Losses this close are a tie."""
 BEGINNING = 2.3
 """The loss of a network that has learnt nothing."""
 BIASED = ("FedAvg, k = 5", "FedProx", "FedRP")

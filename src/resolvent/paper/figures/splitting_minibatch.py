@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from resolvent.paper import networks
 from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, PanelLine, Settings
-from resolvent.paper.networks import MNIST, QUICK_MNIST, QUICK_WORDS
+from resolvent.paper.networks import MNIST, QUICK_MNIST, QUICK_WORDS, TIE
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, algorithms, also
 
@@ -87,7 +87,7 @@ def _network() -> tuple[PanelLine, ...]:
     return tuple(made)
 
 
-def _network_best(results: Results, tie: float = 1.05) -> ClaimVerdict:
+def _network_best(results: Results, tie: float = TIE) -> ClaimVerdict:
     finals = {label: results.final(label) for label in results.lines}
     order = sorted(finals, key=finals.__getitem__)
     words = "final losses: " + ", ".join(f"{label}: {short(finals[label])}" for label in order)
