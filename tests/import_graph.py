@@ -97,7 +97,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"joining"},
     ],
     "networks.stacked": [
-        {"thread_pool", "cpu_loops", "triton_channels", "cuda"},
+        {"thread_pool", "jobs", "cpu_loops", "triton_channels", "cuda"},
         {"triton_kernels", "step_loop"},
         {"workspace"},
         {"layers"},

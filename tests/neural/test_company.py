@@ -30,6 +30,7 @@ CASES = {
     "one image": (THIN, (320,), 1),
     "thin": (THIN, (320,), 5),
     "smooth": (SMOOTH, (1, 8, 8), 19),
+    "mlp": (nn.Sequential(nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10)), (784,), 20),
 }
 
 
@@ -61,7 +62,7 @@ def test_company_does_not_change_a_bit(name: str, dtype: torch.dtype) -> None:
         assert torch.equal(gradients.outputs(fed.W[who], fed.x[who]), gradients.outputs(fed.W, fed.x)[who])
 
 
-@pytest.mark.parametrize("name", ["mnist", "small"])
+@pytest.mark.parametrize("name", ["mnist", "small", "mlp"])
 def test_threads_and_blocks_do_not_change_a_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, shape, _ = CASES[name]
     fed = federation(model, shape, users=5, n=150, dtype=torch.float32)

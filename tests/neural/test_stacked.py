@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from neural_reference import chosen, federation, plain_loop
 from resolvent.networks import Captured
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
-from resolvent.networks.stacked import convolution
+from resolvent.networks.stacked import convolution, jobs
 from resolvent.networks.stacked import method as stacked
 from resolvent.networks.stacked.trace import trace
 
@@ -281,9 +281,9 @@ def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
     fed = federation(model, shape, users=3, n=150, loss=loss)
     mask, seeds = torch.ones(3, 150), torch.tensor([1, 2, 3])
     mask[1, 100:] = mask[2, 3:] = 0
-    monkeypatch.setattr(stacked, "LARGEST", largest)
+    monkeypatch.setattr(jobs, "LARGEST", largest)
     got, want = (chosen(fed, method=method) for method in ("stacked", "loop"))
-    assert [len(job.blocks) for job in stacked.plan_jobs(1, 150, 5 * 72, 11, 1 << 19, whole=True)] == [blocks]
+    assert [len(job.blocks) for job in jobs.plan_jobs(1, 150, 5 * 72, 11, 1 << 19, 1, whole=True)] == [blocks]
     for noise in (None, seeds):
         a, b = (gradients.value_and_grad(fed.W, fed.x, fed.y, mask, noise) for gradients in (got, want))
         torch.testing.assert_close(a.loss, b.loss)
@@ -291,13 +291,25 @@ def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
         torch.testing.assert_close(got.values(fed.W, fed.x, fed.y, mask, noise), a.loss)
 
 
-def test_plan_covers_every_image_once() -> None:
+@pytest.mark.parametrize("threads", [None, 1, 2, 3, 16])
+def test_plan_covers_every_image_once(threads: int | None) -> None:
     for users, n, width, numbers in [(7, 1, 3, 10), (5, 100, 1000, 1 << 14), (3, 999, 10, 1 << 11), (2, 16, 9, 1)]:
-        jobs = stacked.plan_jobs(users, n, width, 11, numbers)
+        plan = jobs.plan_jobs(users, n, width, 11, numbers, threads)
         seen = torch.zeros(users, n)
-        for job in jobs:
+        for job in plan:
             for a, b in job.blocks:
                 seen[job.who, a:b] += 1
         assert bool((seen == 1).all())
-        alone = {job.blocks for job in stacked.plan_jobs(1, n, width, 11, numbers)}
-        assert alone == {job.blocks for job in jobs}, "how images are divided depends on who else is there"
+        alone = {job.blocks for job in jobs.plan_jobs(1, n, width, 11, numbers, threads)}
+        assert alone == {job.blocks for job in plan}, "how images are divided depends on who else is there"
+
+
+def test_every_thread_has_as_many_users() -> None:
+    def sizes(users: int, threads: int, dim: int = 200_000) -> list[int]:
+        return [job.last - job.first for job in jobs.plan_jobs(users, 20, 784, dim, 1 << 19, threads)]
+
+    assert sizes(20, 1) == [20]
+    assert sizes(20, 2) == [10, 10]
+    assert sizes(3, 8) == [1, 1, 1]
+    assert sizes(21, 2, dim=800_000) == [3, 4, 3, 4, 3, 4]  # five at most, by their parameters
+    assert sizes(4, 1, dim=10_000_000) == [1, 1, 1, 1]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from math import ceil, prod
+from math import prod
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -19,12 +18,13 @@ from resolvent.networks.stacked.arrange import Arranged, arrange
 from resolvent.networks.stacked.convolution import Conv, ConvPool
 from resolvent.networks.stacked.cuda.obstacle import obstacle
 from resolvent.networks.stacked.head import linear_choices
+from resolvent.networks.stacked.jobs import Job, one_block, plan_jobs
 from resolvent.networks.stacked.layers import Shape
 from resolvent.networks.stacked.losses import CrossEntropy, StackedLoss
 from resolvent.networks.stacked.net import Net
 from resolvent.networks.stacked.noise import draw_noise
 from resolvent.networks.stacked.program import Program
-from resolvent.networks.stacked.thread_pool import parallel_map
+from resolvent.networks.stacked.thread_pool import parallel_map, threads_there
 from resolvent.networks.stacked.workspace import Workspace
 
 BLOCK_NUMBERS = 1 << 19
@@ -32,51 +32,13 @@ BLOCK_NUMBERS = 1 << 19
 operations longer, so that threads wait less for Python's lock."""
 COLUMNS = 4
 """Blocks are this many times larger where convolutions go by columns, which are the largest values then."""
-LANES = 16
-"""Images per block are a multiple of this, if a user has as many: runs of images are then whole vectors."""
-JOBS_PER_USER = 4
-"""A user's blocks are divided into at most this many jobs, which threads may share."""
 CUDA_BLOCK_NUMBERS = 1 << 30
 """The same on CUDA, at most. Larger is faster, by a fifth from a quarter of it, and all buffers together take about
 three times as many numbers. A device of n bytes of memory allows n / CUDA_SHARE numbers."""
 CUDA_SHARE = 128
-LARGEST = 1 << 27
-"""The same where a loss must see all of a user's outputs at once: several blocks would go forward twice."""
 CACHED_PROGRAMS = 16
 """Programs that a workspace holds before it drops them all."""
 CACHED_PLANS = 256
-
-
-@dataclass(frozen=True)
-class Job:
-    """Users from `first` to `last`, and blocks of their images, each (from, to), whose gradients are summed."""
-
-    first: int
-    last: int
-    blocks: tuple[tuple[int, int], ...]
-
-    @property
-    def who(self) -> slice:
-        return slice(self.first, self.last)
-
-
-def plan_jobs(users: int, n: int, width: int, dim: int, numbers: int, whole: bool = False) -> list[Job]:
-    """Jobs for images whose largest value has `width` numbers; `whole`: all images of a user in one job.
-
-    How a user's images are divided depends on their number alone, so that sums are the same whoever else takes part.
-    """
-    most = max(1, (LARGEST if whole else numbers) // width // LANES) * LANES
-    count = max(1, round(n / most))
-    blocks = list(pairwise([*(k * most for k in range(count)), n]))
-    per_job = count if whole else ceil(count / JOBS_PER_USER)
-    parts = [tuple(blocks[k : k + per_job]) for k in range(0, count, per_job)]
-    together = max(1, min(256, numbers // (width * min(n, most) + dim)))
-    groups = [(first, min(first + together, users)) for first in range(0, users, together)]
-    return [Job(first, last, part) for first, last in groups for part in parts]
-
-
-def _one_block(jobs: list[Job]) -> bool:
-    return len(jobs) == 1 and len(jobs[0].blocks) == 1
 
 
 @dataclass(eq=False)
@@ -103,7 +65,7 @@ class Stacked:
         """Each user's loss (users,), and gradient (users, d) if asked for."""
         loss_form = self._loss_form(given.x, given.y)
         jobs = self._plan(W, given.x, whole=loss_form is None)
-        if W.is_cuda and with_grad and loss_form is not None and given.seeds is None and _one_block(jobs):
+        if W.is_cuda and with_grad and loss_form is not None and given.seeds is None and one_block(jobs):
             with self._workspace(W) as workspace, torch.no_grad():
                 return self._program(workspace, given.x, with_grad).whole(W, given.x, given.y, given.mask)
         weight = None if loss_form is None else loss_form.weigh(given.y, given.mask, W)
@@ -179,20 +141,21 @@ class Stacked:
         return width
 
     def _plan(self, like: Tensor, x: Tensor, whole: bool = False) -> list[Job]:
-        key = (tuple(x.shape), like.device, like.dtype, whole)
+        threads = None if like.is_cuda else threads_there()
+        key = (tuple(x.shape), like.device, like.dtype, whole, threads)
         if key not in self._plans:
             if len(self._plans) >= CACHED_PLANS:
                 self._plans.clear()
-            self._plans[key] = self._new_plan(like, x, whole)
+            self._plans[key] = self._new_plan(like, x, whole, threads)
         return self._plans[key]
 
-    def _new_plan(self, like: Tensor, x: Tensor, whole: bool) -> list[Job]:
+    def _new_plan(self, like: Tensor, x: Tensor, whole: bool, threads: int | None) -> list[Job]:
         features = tuple(x.shape[2:])
         numbers = BLOCK_NUMBERS * COLUMNS if self.columns else BLOCK_NUMBERS
         if like.is_cuda:
             numbers = min(CUDA_BLOCK_NUMBERS, torch.cuda.get_device_properties(like.device).total_memory // CUDA_SHARE)
         width = self._width(features, self.arranged(features, like).net)
-        return plan_jobs(len(x), x.shape[1], width, self.layout.dim, numbers, whole)
+        return plan_jobs(len(x), x.shape[1], width, self.layout.dim, numbers, threads, whole)
 
     @contextmanager
     def _workspace(self, like: Tensor) -> Iterator[Workspace]:

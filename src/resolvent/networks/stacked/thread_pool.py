@@ -39,6 +39,12 @@ def one_thread() -> Iterator[int]:
         _available = outer
 
 
+def threads_there() -> int:
+    """On how many threads `parallel_map` would work now."""
+    threads = torch.get_num_threads()
+    return _available if threads == 1 else threads
+
+
 @lru_cache(maxsize=1)
 def _thread_pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "resolvent", initializer=torch.set_num_threads, initargs=(1,))
