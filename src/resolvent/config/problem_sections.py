@@ -85,6 +85,10 @@ class TableSection:
     """Of Huber's loss: the residual from which on it is linear."""
     quantile: float | None = None
     """Of quantile regression."""
+    sha256: str | None = None
+    """Of the file; filled in by the first run and checked by every later one."""
+    penalty: str | None = None
+    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
     def __post_init__(self) -> None:
         """Fill in what was left open, so that what is written to disk says it all."""
@@ -94,11 +98,6 @@ class TableSection:
         for key, value in fill.items():
             if getattr(self, key) is None:
                 object.__setattr__(self, key, value)
-
-    sha256: str | None = None
-    """Of the file; filled in by the first run and checked by every later one."""
-    penalty: str | None = None
-    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +157,6 @@ class FederationSection:
 
 
 ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection
-
-
 PROBLEMS: dict[str, type[LeastSquaresSection] | type[LogisticSection] | type[ImagesSection]] = {
     "least-squares": LeastSquaresSection,
     "logistic": LogisticSection,
