@@ -122,6 +122,17 @@ def test_many_numbers_are_divided_among_threads_without_a_trace() -> None:
     assert torch.equal(fused.x, plain.x)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_nobody_takes_a_step(device: str) -> None:
+    if device == "cpu":
+        pytest.importorskip("numba")
+    x = torch.zeros(0, 3, device=device)
+    fused = one_pass.one_pass(x, RATE, 0.9, Pull(x, ETA))
+    assert fused is not None
+    fused.step(x, None)
+    assert fused.x.shape == (0, 3)
+
+
 def test_a_rate_for_each_user_goes_by_operations() -> None:
     assert one_pass.one_pass(torch.zeros(2, 3), torch.tensor([[0.1], [0.2]]), 0.0, None) is None
 

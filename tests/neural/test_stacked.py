@@ -304,6 +304,12 @@ def test_plan_covers_every_image_once(threads: int | None) -> None:
         assert alone == {job.blocks for job in plan}, "how images are divided depends on who else is there"
 
 
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_nobody_and_nothing_have_plans_too(threads: int | None) -> None:
+    assert jobs.plan_jobs(0, 20, 784, 11, 1 << 19, threads) == []
+    assert {job.blocks for job in jobs.plan_jobs(4, 0, 784, 11, 1 << 19, threads)} == {((0, 0),)}
+
+
 def test_every_thread_has_as_many_users() -> None:
     def sizes(users: int, threads: int, dim: int = 200_000) -> list[int]:
         return [job.last - job.first for job in jobs.plan_jobs(users, 20, 784, dim, 1 << 19, threads)]

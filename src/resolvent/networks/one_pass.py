@@ -32,9 +32,9 @@ class OnePass:
 
     def step(self, g: Tensor, moves: Tensor | None) -> None:
         """One step by the gradients g; moves: (users, 1), or None for all."""
-        if self.x.is_cuda:
+        if self.x.is_cuda and len(self.x):  # CUDA refuses to launch nothing
             Update(self.x, g.contiguous(), self.v, self.u, moves, self.lr, self.momentum, self.eta).run()
-        else:
+        elif not self.x.is_cuda:
             self._loop(g, moves)
 
     def _loop(self, g: Tensor, moves: Tensor | None) -> None:

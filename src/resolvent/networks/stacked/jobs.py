@@ -60,6 +60,6 @@ def _groups(users: int, images: int, dim: int, numbers: int, threads: int | None
     if threads is None:
         count = ceil(users / max(1, min(MOST_USERS, numbers // (images + dim))))
     else:
-        together = max(1, min(MOST_USERS, TOGETHER * numbers // images, PARAMETERS // dim))
+        together = max(1, min(MOST_USERS, TOGETHER * numbers // max(1, images), PARAMETERS // dim))
         count = min(users, ceil(ceil(users / together) / threads) * threads)
-    return [users * k // count for k in range(count + 1)]
+    return [users * k // max(1, count) for k in range(count + 1)]
