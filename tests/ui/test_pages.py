@@ -229,9 +229,42 @@ def test_a_run_is_started_from_the_form(tmp_path: Path, opened: Open) -> None:
         playwright.expect(page.locator(".line .status")).to_have_text("finished", timeout=60_000)
         assert page.locator("#start").is_hidden()
         (run,) = folders(out)
-        assert lines(page, 1)[0]["y"] == run.history()["gap"].tolist()  # it is selected by itself
+        grows(page, "chart", 11)  # it is selected by itself
+        assert lines(page, 1)[0]["y"] == run.history()["gap"].tolist()
         assert run.config["scheme"]["algorithm"] == "fedsplit"
         assert run.config["problem"] | {"users": 3, "dim": 4, "rows": 10} == run.config["problem"]
+        page.context.close()
+
+
+@pytest.mark.parametrize("shown", ["/#runs={}", "/run?id={}"])
+def test_no_row_is_drawn_twice_however_slow_the_answers_are(
+    shown: str, stored: Path, tmp_path: Path, opened: Open
+) -> None:
+    out, first = tmp_path / "runs", folders(stored)[0]
+    unfinished = shutil.ignore_patterns("checkpoints", "events.jsonl")
+    run = Folder(shutil.copytree(first.path, out / first.id, ignore=unfinished))
+    rows = run.metrics.read_bytes().splitlines(keepends=True)
+    chart = "chart" if "#" in shown else "chart-first"
+
+    def have(number: int) -> None:
+        run.metrics.write_bytes(b"".join(rows[: 1 + number]))
+        os.utime(run.path)  # changes of files that nobody writes are looked for where the folder changed
+
+    have(4)
+    with serving(out) as place:
+        page = opened(place + shown.format(run.id))
+        grows(page, chart, 3)
+        held: list[Any] = []
+        page.route("**/metrics?*", lambda request: held.append(request))
+        for number in (7, 11, 15):
+            have(number)
+            page.wait_for_timeout(700)  # the stream looks every 0.1 to 0.3 s
+        assert held
+        page.route("**/metrics?*", lambda request: request.continue_())  # those that come after these
+        for request in held:
+            request.continue_()
+        grows(page, chart, 14)
+        assert drawn(page, chart)[0]["y"] == first.history()["gap"].tolist()
         page.context.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import tomllib
 from pathlib import Path
@@ -106,7 +107,7 @@ def test_configurations_are_read_as_toml_reads_them(stored: Path, tmp_path: Path
 
 def test_curves_grow_by_what_was_appended(tmp_path: Path) -> None:
     path, curves = tmp_path / "metrics.csv", Curves()
-    assert curves.since(path, 0) == {"start": 0, "rows": 0, "columns": {}}
+    assert curves.since(path, 0) | {"edition": ""} == {"start": 0, "rows": 0, "edition": "", "columns": {}}
     path.write_text("round,gap,bytes_up,bytes_down\n1,0.1,8,8\n2,nan,8,8\n5,-inf,8,8\n6,")
     told = curves.since(path, 0)
     assert told["columns"]["gap"] == [0.1, None, None]
@@ -123,6 +124,26 @@ def test_curves_grow_by_what_was_appended(tmp_path: Path) -> None:
     assert told["rows"] == 10_000
     assert len(told["columns"]["gap"]) <= 4001
     assert told["columns"]["round"][-1] == 10_000
+
+
+@pytest.mark.parametrize("kept", range(4))
+@pytest.mark.parametrize("digits", range(1, 6))
+def test_a_file_that_was_cut_and_has_grown_again_is_read_anew(kept: int, digits: int, tmp_path: Path) -> None:
+    """Rows of a resumed run take other seconds, so that what was the end of a row may lie within one."""
+    path, curves, lines = tmp_path / "metrics.csv", Curves(), ["round,seconds\n", "1,0.5\n", "2,0.5\n", "3,0.5\n"]
+    path.write_text("".join(lines))
+    told = curves.since(path, 0)
+    seconds = [0.5] * kept + [round(1 / 3, digits)] * (12 - kept)
+    with path.open("r+") as file:
+        file.truncate(len("".join(lines[: 1 + kept])))
+        file.seek(0, os.SEEK_END)
+        file.writelines(f"{kept + n},{value!r}\n" for n, value in enumerate(seconds[kept:], 1))
+    again = curves.since(path, 3, told["edition"])
+    begin = again["start"]
+    assert begin == (3 if kept == 3 else 0)
+    assert again["rows"] == 12
+    assert again["columns"] == {"round": [float(n) for n in range(begin + 1, 13)], "seconds": seconds[begin:]}
+    assert curves.since(path, 12, again["edition"])["columns"] == {"round": [], "seconds": []}
 
 
 def test_the_row_of_a_given_round(stored: Path) -> None:

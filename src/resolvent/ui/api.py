@@ -90,8 +90,12 @@ def _runs(api: APIRouter, store: Store, curves: Curves) -> None:
         return Json(_detail(store.folder(run), store.row(run)))
 
     @api.get("/runs/{run}/metrics", response_model=models.Metrics, summary="The rows of a run from a number on")
-    def metrics(run: RunId, after: Annotated[int, Query(ge=0, le=2**31)] = 0) -> Response:
-        return Json(curves.since(store.folder(run).metrics, after))
+    def metrics(
+        run: RunId,
+        after: Annotated[int, Query(ge=0, le=2**31)] = 0,
+        edition: Annotated[str | None, Query(max_length=100)] = None,
+    ) -> Response:
+        return Json(curves.since(store.folder(run).metrics, after, edition))
 
     @api.get("/runs/{run}/participation", response_model=models.Presence, summary="Who took part in the last rounds")
     def participation(run: RunId) -> Response:

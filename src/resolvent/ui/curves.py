@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -33,6 +34,10 @@ class Parsed:
     length: int = 0
     """Bytes that were parsed."""
     file: tuple[int, int] = (0, 0)
+    last: bytes = b""
+    """The last row as it stood in the file; where another stands there, the file was cut and has grown again."""
+    edition: str = field(default_factory=lambda: secrets.token_hex(6))
+    """Another one whenever the file is read from its beginning."""
 
 
 class Curves:
@@ -42,16 +47,20 @@ class Curves:
         self._parsed: OrderedDict[Path, Parsed] = OrderedDict()
         self._lock = threading.Lock()
 
-    def since(self, path: Path, after: int) -> dict[str, Any]:
-        """The rows from number `after` on, as columns; all of them where the file is shorter than that by now."""
+    def since(self, path: Path, after: int, edition: str | None = None) -> dict[str, Any]:
+        """The rows from number `after` on, as columns; all of them where those before are not what they were.
+
+        That is so where a resumed run cut the file: it is shorter by now, or not of the edition that was told.
+        """
         with self._lock:
             known = self._parsed.pop(path, Parsed())
             self._parsed[path] = known = _read(path, known)
             while len(self._parsed) > RETAINED:
                 self._parsed.popitem(last=False)
-            names, table = known.names, known.table
-        begin = after if after <= len(table) else 0
-        return {"start": begin, "rows": len(table), "columns": _columns(names, table, begin)}
+        rows = len(known.table)
+        begin = after if after <= rows and edition in (None, known.edition) else 0
+        columns = _columns(known.names, known.table, begin)
+        return {"start": begin, "rows": rows, "edition": known.edition, "columns": columns}
 
 
 def _read(path: Path, known: Parsed) -> Parsed:
@@ -63,8 +72,9 @@ def _read(path: Path, known: Parsed) -> Parsed:
         raise InputError(f"{path.name} cannot be read ({error.strerror}); it may be a link, or not yours") from None
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(file.fileno())
-        if known.file != (found.st_dev, found.st_ino) or found.st_size < known.length:
-            known = Parsed(file=(found.st_dev, found.st_ino))
+        identity = found.st_dev, found.st_ino
+        if known.file != identity or os.pread(handle, len(known.last), known.length - len(known.last)) != known.last:
+            known = Parsed(file=identity)
         file.seek(known.length)
         content = file.read()
     content = content[: content.rfind(b"\n") + 1]
@@ -79,7 +89,8 @@ def _read(path: Path, known: Parsed) -> Parsed:
     except ValueError:
         raise InputError(f"{path.name} cannot be read; bring it back from a copy, or run it again") from None
     table = fresh if not known.length else np.concatenate([known.table, fresh])
-    return Parsed(names, table, known.length + len(content), known.file)
+    last = content[content.rfind(b"\n", 0, -1) + 1 :]
+    return Parsed(names, table, known.length + len(content), known.file, last, known.edition)
 
 
 def _columns(names: list[str], table: NDArray[np.float64], begin: int) -> Columns:

@@ -72,10 +72,12 @@ class RunDetail(BaseModel):
 
 
 class Metrics(BaseModel):
-    """Rows from number `start` on, as columns; `rows` is how many there are in all."""
+    """Rows from number `start` on, as columns; `rows` is how many there are in all. Whoever gives `edition` back when
+    asking for more is sent all rows again where a resumed run has cut some of them."""
 
     start: int
     rows: int
+    edition: str
     columns: dict[str, list[Number]]
 
 

@@ -1,11 +1,12 @@
 // One run: its curves as they grow, what it solves, who took part, what happened.
 
-import { $, api, duration, encoded, h, live, number, oncePerFrame, onTheme, shade, status, style, tell } from "./shared.js";
+import { $, api, duration, encoded, h, live, Metrics, number, oncePerFrame, onTheme, shade, status, style, tell } from "./shared.js";
 import { draw, positive, XS } from "./charts.js";
 
 const id = new URLSearchParams(location.search).get("id") ?? "";
 const place = `runs/${encoded(id)}`;
-let row = null, detail = null, known = { rows: 0, columns: {} }, shownLosses = -1, paces = [];
+const metrics = new Metrics(id);
+let row = null, detail = null, shownLosses = -1, paces = [];
 
 const CHARTS = [
   { key: "first", title: "Gap", of: (c) => (some(c.gap) ? ["gap"] : ["value"]) },
@@ -123,12 +124,7 @@ function remaining() {
 }
 
 async function rows() {
-  const more = await api(`${place}/metrics?after=${known.rows}`);
-  if (more.start === 0) known = { rows: more.rows, columns: more.columns };
-  else if (more.rows > known.rows) {
-    for (const [name, values] of Object.entries(more.columns)) (known.columns[name] ??= []).push(...values);
-    known.rows = more.rows;
-  }
+  await metrics.update();
   redraw();
   latest();
 }
@@ -136,14 +132,14 @@ async function rows() {
 const LATEST = [["gap", "gap f(w) − f*"], ["value", "loss f(w)"], ["residual", "residual"], ["stationarity", "stationarity"], ["consensus", "consensus"], ["test_accuracy", "test accuracy"], ["eta", "η"], ["participants", "participants"], ["bytes", "bytes so far"], ["clock", "simulated seconds"]];
 
 function latest() {
-  const last = (name) => known.columns[name]?.at(-1);
+  const last = (name) => metrics.columns[name]?.at(-1);
   const told = LATEST.filter(([name]) => last(name) !== undefined && last(name) !== null).map(([name, words]) => [words, number(last(name), 4)]);
   $("latest").replaceChildren(...(told.length ? told : [["rounds", "none yet"]]).flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]));
 }
 
 const redraw = oncePerFrame(() => {
   if (!detail || detail.damage.length) return;
-  const x = $("x").value || "round", columns = known.columns;
+  const x = $("x").value || "round", columns = metrics.columns;
   const wanted = document.querySelector("input[name=scale]:checked").value === "log";
   for (const chart of CHARTS) {
     const names = chart.of(columns).filter((name) => some(columns[name]));
@@ -222,18 +218,6 @@ async function act(verb, words) {
 $("stop").addEventListener("click", () => act("stop", "Stopping after this round; what was done is stored"));
 $("resume").addEventListener("click", () => act("resume", "Resuming"));
 
-let busy = false, again = false;
-
-async function follow() {
-  if (busy) { again = true; return; }
-  busy = true;
-  do {
-    again = false;
-    await rows().catch(() => {});
-  } while (again);
-  busy = false;
-}
-
 let calm;
 
 begin().then(() => live({
@@ -245,7 +229,7 @@ begin().then(() => live({
     row = now;
     state();
     if (detail.damage.length) return;
-    follow();
+    rows().catch(() => {});
     clearTimeout(calm);
     calm = setTimeout(async () => { try { detail = await api(place); extras(); } catch { /* it was deleted */ } }, turned ? 0 : 1500);
   },

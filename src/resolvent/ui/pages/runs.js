@@ -1,6 +1,6 @@
 // Every run in a table that shows only the rows in sight, and the curves of those that are selected.
 
-import { $, ago, api, duration, encoded, h, live, number, oncePerFrame, onTheme, shade, status, tell } from "./shared.js";
+import { $, ago, api, duration, encoded, h, live, Metrics, number, oncePerFrame, onTheme, shade, status, tell } from "./shared.js";
 import { draw, plotly, positive, XS, YS } from "./charts.js";
 import { openForm } from "./form.js";
 
@@ -175,14 +175,9 @@ async function chosen() {
 }
 
 /** Fetch the rows of a run that are not here yet. */
-async function fill(id) {
-  const known = data.get(id) ?? { rows: 0, columns: {} };
-  const more = await api(`runs/${encoded(id)}/metrics?after=${known.rows}`);
-  if (more.start === 0) data.set(id, { rows: more.rows, columns: more.columns });
-  else if (more.rows > known.rows) {
-    for (const [name, values] of Object.entries(more.columns)) (known.columns[name] ??= []).push(...values);
-    data.set(id, { rows: more.rows, columns: known.columns });
-  }
+function fill(id) {
+  if (!data.has(id)) data.set(id, new Metrics(id));
+  return data.get(id).update();
 }
 
 function axes() {

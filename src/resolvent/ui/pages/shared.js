@@ -44,6 +44,34 @@ export async function api(path, { body, signal } = {}) {
 
 export const encoded = (id) => encodeURIComponent(id);
 
+/** The rows of a run's metrics, as columns that grow. */
+export class Metrics {
+  columns = {};
+  #rows = 0;
+  #edition = "";
+  #under = Promise.resolve();
+  #next = null;
+
+  constructor(id) { this.id = id; }
+
+  /** Fetch what is not here yet. One request at a time: two that begin at the same row would both append what follows it. */
+  update() {
+    this.#next ??= this.#under.catch(() => {}).then(() => {
+      this.#next = null;
+      return (this.#under = this.#fetch());
+    });
+    return this.#next;
+  }
+
+  async #fetch() {
+    const more = await api(`runs/${encoded(this.id)}/metrics?after=${this.#rows}&edition=${this.#edition}`);
+    if (more.start === 0) this.columns = more.columns;
+    else for (const [name, values] of Object.entries(more.columns)) (this.columns[name] ??= []).push(...values);
+    this.#rows = more.rows;
+    this.#edition = more.edition;
+  }
+}
+
 /** Live events: handlers by name. The dot in the header says whether they arrive. */
 export function live(handlers) {
   const source = new EventSource("/api/stream");
