@@ -1,10 +1,12 @@
 """Processes that share a folder of runs share the work: no configuration is run twice, and none is left out."""
 
+import fcntl
 import json
 import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,7 +48,9 @@ def test_what_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
 
 def test_a_sweep_takes_the_next_one_and_waits_for_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("resolvent.cli.many.PAUSE", 0.05)
+    waits = threading.Event()
+    pausing = SimpleNamespace(sleep=lambda seconds: (waits.set(), time.sleep(0.05)))
+    monkeypatch.setattr("resolvent.cli.many.time", pausing)
     sweep = ("sweep", "least-squares", *SMALL, "--rounds", 3, "--grid", "scheme.eta=0.01,0.02")
     assert resolvent(*sweep).code == 0
     first = folders(Path("runs"))[0]
@@ -56,13 +60,33 @@ def test_a_sweep_takes_the_next_one_and_waits_for_the_last(tmp_path: Path, monke
     with lock.held(first.path):
         thread = threading.Thread(target=lambda: said.append(resolvent(*sweep)))
         thread.start()
-        time.sleep(1.0)
-        assert not said  # the other one is done: it waits
-    thread.join(30)
+        assert waits.wait(120)  # the other one is done
+        assert not said
+    thread.join(120)
     assert said[0].code == 0
     assert len(folders(Path("runs"))) == 2
     lines = [line.partition("] ")[2] for line in said[0].err.splitlines() if line.startswith("[")]
     assert [line.rpartition(": ")[2] for line in lines][:2] == ["being run", "done already"]
+
+
+def test_those_who_only_look_are_not_taken_for_the_writer(tmp_path: Path) -> None:
+    """A killed run still names its holder. Nobody holds its lock, however many processes ask whether one does."""
+    (tmp_path / "holder.json").write_text(json.dumps({"pid": 1, "machine": "elsewhere", "since": ""}))
+    with lock.held(tmp_path):
+        assert lock.is_held(tmp_path)
+    (tmp_path / "holder.json").write_text("{}")
+    take, seen = fcntl.flock, []
+
+    def met(handle: int, how: int) -> None:
+        """Another one looks while this one holds what it looks with."""
+        take(handle, how)
+        patch.undo()
+        seen.append(lock.is_held(tmp_path))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fcntl, "flock", met)
+        assert not lock.is_held(tmp_path)
+    assert seen == [False]
 
 
 def test_a_store_whose_lock_is_held_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

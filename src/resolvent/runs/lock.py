@@ -5,6 +5,7 @@ The locks are the operating system's, so they die with their process.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -80,11 +81,38 @@ def claiming(out: Path) -> Iterator[None]:
 
 def is_held(folder: Path) -> bool:
     """Whether a process writes this run now."""
+    path = folder / "lock"
+    if not os.path.exists(folder / "holder.json") or path.is_symlink():
+        return False
+    shared = _is_held(path)
+    return _is_taken(path) if shared is None else shared
+
+
+def _is_held(path: Path) -> bool | None:
+    """By a shared lock, so that two processes which only look do not take each other for the writer; None where
+    there are none."""
+    try:
+        import fcntl
+
+        handle = os.open(path, os.O_RDONLY | durable.NOFOLLOW)
+    except ImportError:
+        return None
+    except OSError:  # nobody has ever held it, or it is not for us to know
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as error:
+        return True if error.errno in (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK) else None
+    finally:
+        os.close(handle)
+
+
+def _is_taken(path: Path) -> bool:
+    """By holding it for a moment."""
     from filelock import Timeout
 
-    if not (folder / "holder.json").exists() or (folder / "lock").is_symlink():
-        return False
-    lock = _lock(folder / "lock", 0)
+    lock = _lock(path, 0)
     try:
         lock.acquire()
     except Timeout:
