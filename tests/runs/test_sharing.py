@@ -75,7 +75,7 @@ def test_those_who_only_look_are_not_taken_for_the_writer(tmp_path: Path) -> Non
     with lock.held(tmp_path):
         assert lock.is_held(tmp_path)
     (tmp_path / "holder.json").write_text("{}")
-    take, seen = fcntl.flock, []
+    take, seen = fcntl.flock, list[bool]()
 
     def met(handle: int, how: int) -> None:
         """Another one looks while this one holds what it looks with."""

@@ -17,6 +17,7 @@ import resolvent as rs
 from command_line import strictly
 from resolvent.runs import folders
 from resolvent.ui.jobs import Jobs
+from resolvent.ui.store import Store, Unknown
 
 from .conftest import make, serving
 
@@ -151,6 +152,45 @@ def test_a_token_is_exchanged_for_a_cookie(stored: Path) -> None:
         assert {"HttpOnly", "SameSite=Strict"} <= {part.strip() for part in answer.headers["set-cookie"].split(";")}
         assert client.get("/api/runs").status_code == 200  # by the cookie
         assert client.get(f"{place}//evil.example/", params={"token": TOKEN}).headers["location"] == "/evil.example/"
+
+
+PLACES = ("runs/{}", "runs/{}/metrics", "runs/{}/participation", "runs/{}/losses", "download/csv?run={}",
+          "download/png?run={}")  # fmt: skip
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_run_that_is_deleted_meanwhile(when: str, stored: Path, tmp_path: Path) -> None:
+    """Before the request, though nobody has looked since; or once the request has found it."""
+    first, found = folders(stored)[0], Store.folder
+    with serving(tmp_path) as place, httpx.Client(base_url=place) as client, pytest.MonkeyPatch.context() as patch:
+
+        def asked(verb: str, path: str, body: Any = None) -> None:
+            patch.undo()
+            run = Path(shutil.copytree(first.path, tmp_path / first.id))
+            assert len(client.get("/api/runs").json()["runs"]) == 1
+            if when == "before":
+                shutil.rmtree(run)
+            else:
+                patch.setattr(Store, "folder", lambda *told: (found(*told), shutil.rmtree(run, ignore_errors=True))[0])
+            answer = client.request(verb, f"/api/{path.format(first.id)}", json=body)
+            shutil.rmtree(run, ignore_errors=True)
+            wanted = (404,) if when == "before" else (200, 400, 404, 409)
+            assert answer.status_code in wanted, f"{path}: {answer.status_code} {answer.text}"
+
+        for path in PLACES:
+            asked("GET", path)
+        for verb in ("stop", "resume") if when == "before" else ("stop",):  # the process that resumes would say so
+            asked("POST", f"runs/{{}}/{verb}", {})
+        asked("POST", "compare", {"runs": [first.id]})
+
+
+def test_a_run_that_somebody_else_finds_deleted(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, run = Store(tmp_path), folders(stored)[0].id
+    shutil.copytree(stored / run, tmp_path / run)
+    store.refresh()
+    monkeypatch.setattr(store, "_look", lambda *told: store._entries.clear())
+    with pytest.raises(Unknown):
+        store.row(run)
 
 
 # --- what it answers -------------------------------------------------------------------------------------------------

@@ -62,10 +62,10 @@ def _strict(value: Any) -> Any:
 def router(out: Path, ending: Callable[[], bool]) -> APIRouter:
     """The API over a folder of runs; `ending` says whether the server is about to end."""
     store, curves = Store(out), Curves()
+    store.refresh()
     jobs, panels = Jobs(store), Panels(out)
     stream = Stream(store, jobs, ending)
     api = APIRouter(prefix="/api", responses=REFUSED, default_response_class=Json)
-    store.refresh()
     _runs(api, store, curves)
     _jobs(api, store, jobs)
     _explorer(api)

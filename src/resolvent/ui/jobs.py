@@ -77,10 +77,10 @@ class Jobs:
 
     def stop(self, run: Folder) -> None:
         """Interrupt the process that writes a run; what it has done is stored, and can be resumed."""
-        pid = holder(run)
+        pid = holder(run.path)
         if pid is None or not lock.is_held(run.path):
             raise Conflict(f"run {run.id} is not running")
-        mine = any(job.process.pid == pid and job.process.poll() is None for job in self._jobs.values())
+        mine = any(job.process.pid == pid and job.process.poll() is None for job in self._all())
         if not mine and not _writes(pid, run):
             raise Conflict(f"run {run.id} is written by a process that this page cannot stop; stop it where it began")
         with suppress(ProcessLookupError):
@@ -88,9 +88,11 @@ class Jobs:
 
     def rows(self) -> list[dict[str, Any]]:
         """Every job, oldest first: what it runs, and how it ended."""
+        return [self._row(job) for job in self._all()]
+
+    def _all(self) -> list[Job]:
         with self._lock:
-            jobs = list(self._jobs.values())
-        return [self._row(job) for job in jobs]
+            return list(self._jobs.values())
 
     def _start(self, arguments: list[str], run: str | None = None) -> dict[str, Any]:
         with self._lock:
@@ -103,11 +105,11 @@ class Jobs:
                     [sys.executable, "-m", "resolvent", *arguments, "--quiet", "--format", "json"],
                     stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
                 )  # fmt: skip
-            self._jobs[job_id] = Job(job_id, process, output, run)
-            ended = [job for job in self._jobs.values() if job.process.poll() is not None]
+            job = self._jobs[job_id] = Job(job_id, process, output, run)
+            ended = [old for old in self._jobs.values() if old.process.poll() is not None]
             for old in ended[: max(0, len(ended) - RETAINED)]:
                 del self._jobs[old.id]
-        return self._row(self._jobs[job_id])
+        return self._row(job)
 
     def _row(self, job: Job) -> dict[str, Any]:
         code = job.process.poll()
@@ -120,7 +122,7 @@ class Jobs:
     def _found(self, job: Job) -> str | None:
         """The run that a job has begun."""
         for row in self._store.rows():
-            if row["status"] == "running" and holder(self._store.folder(row["id"])) == job.process.pid:
+            if row["status"] == "running" and holder(self._store.out / row["id"]) == job.process.pid:
                 return str(row["id"])
         with suppress(OSError, ValueError, LookupError, TypeError):
             if job.process.poll() is not None:
@@ -154,10 +156,10 @@ def command(tree: dict[str, Any]) -> list[str]:
     return ["run", name, *(part for setting in settings for part in ("--set", setting))]
 
 
-def holder(run: Folder) -> int | None:
+def holder(folder: Path) -> int | None:
     """The process that says it writes a run on this machine."""
     try:
-        about = json.loads((run.path / "holder.json").read_text())
+        about = json.loads((folder / "holder.json").read_text())
         pid = about["pid"] if about["machine"] == platform.node() else None
         return pid if isinstance(pid, int) and not isinstance(pid, bool) and pid > 1 else None
     except (OSError, ValueError, LookupError, TypeError):

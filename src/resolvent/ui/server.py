@@ -48,6 +48,10 @@ def build(out: Path, guard: Guard, ending: Callable[[], bool] = lambda: False) -
         code = next((code for kind, code in codes.items() if isinstance(error, kind)), 400)
         return Json({"detail": " ".join(str(error).split())[:1000]}, status_code=code)
 
+    @app.exception_handler(FileNotFoundError)
+    def deleted(request: Request, error: Exception) -> Response:
+        return refused(request, Unknown("a file of that run is not there any more; it may have been deleted"))
+
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

@@ -40,6 +40,7 @@ class Entry:
     watched: bool
     """Whether a process writes it, or did so when it was killed."""
     row: Row
+    """Another one whenever it says something else."""
 
 
 class Store:
@@ -75,7 +76,10 @@ class Store:
         self.folder(name)
         with self._lock, suppress(OSError):
             self._look(name, (self.out / name).stat().st_mtime_ns)
-        return self._entries[name].row
+        entry = self._entries.get(name)
+        if entry is None:  # deleted, and somebody else has looked since
+            raise _unknown(name)
+        return entry.row
 
     def folder(self, name: str) -> Folder:
         """A run by its exact id; nothing else is ever opened."""
@@ -86,8 +90,8 @@ class Store:
                 if name in there:
                     self._look(name, there[name])
             entry = self._entries.get(name)
-        if entry is None:
-            raise Unknown(f"there is no run {name[:100]!r} here; it may have been deleted, or be in another folder")
+        if entry is None or not os.path.isdir(entry.folder.path):
+            raise _unknown(name)
         return Folder(entry.folder.path)
 
     # --- what it consists of -----------------------------------------------------------------------------------------
@@ -106,18 +110,22 @@ class Store:
         if entry is not None and entry.seen[0] == modified and not entry.watched:
             return None
         path = self.out / name
-        watched = (path / "holder.json").exists()
+        watched = os.path.exists(path / "holder.json")
         running = watched and lock.is_held(path)
         seen = (modified, running, _stamp(path / "metrics.csv"), _stamp(path / "events.jsonl"))
         if entry is not None and entry.seen == seen:
             return None
-        if entry is None and not ((path / "about.json").is_file() or (path / "checkpoints").is_dir()):
+        if entry is None and not (os.path.isfile(path / "about.json") or os.path.isdir(path / "checkpoints")):
             return None
         folder = entry.folder if entry is not None and entry.row["status"] != "damaged" else Folder(path)
         row = summary(folder, running)
-        old = None if entry is None else entry.row
-        self._entries[name] = Entry(folder, seen, watched, row)
-        return None if row == old else row
+        same = entry is not None and entry.row == row
+        self._entries[name] = Entry(folder, seen, watched, entry.row if same and entry is not None else row)
+        return None if same else row
+
+
+def _unknown(name: str) -> Unknown:
+    return Unknown(f"there is no run {name[:100]!r} here; it may have been deleted, or be in another folder")
 
 
 def _stamp(path: Path) -> tuple[int, int]:

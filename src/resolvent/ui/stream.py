@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from resolvent.ui.jobs import Jobs
-from resolvent.ui.store import Store
+from resolvent.ui.store import Row, Store
 
 SHORTEST, LONGEST, SHARE = 0.1, 0.3, 4.0
 """Seconds between two looks at the folder: so many times what a look takes, within these bounds."""
@@ -25,10 +25,15 @@ def message(event: str, data: Any) -> bytes:
 
 
 class Stream:
-    """Looks for changes while somebody listens, and tells everyone who does."""
+    """Looks for changes while somebody listens, and tells everyone who does.
+
+    A page that asks for all runs after the hello, and then applies what it is told in order, shows what is there.
+    """
 
     def __init__(self, store: Store, jobs: Jobs, ending: Callable[[], bool]) -> None:
         self._store, self._jobs, self._ending = store, jobs, ending
+        self._told = {row["id"]: row for row in store.rows()}
+        self._told_jobs = jobs.rows()
         self._listeners: set[asyncio.Queue[bytes]] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -40,7 +45,7 @@ class Stream:
             self._task = asyncio.create_task(self._watch())
         try:
             yield b"retry: 1000\n\n" + message("hello", {})
-            while not (self._ending() or await gone()):
+            while not (self._ending() or self._task.done() or await gone()):  # without a watch, the page begins anew
                 try:
                     yield await asyncio.wait_for(queue.get(), BEAT)
                 except TimeoutError:
@@ -49,17 +54,26 @@ class Stream:
             self._listeners.discard(queue)
 
     async def _watch(self) -> None:
-        jobs: list[dict[str, Any]] = self._jobs.rows()
         while self._listeners:
             began = time.perf_counter()
-            changed, lost = await asyncio.to_thread(self._store.refresh)
+            changed, lost = await asyncio.to_thread(self._news)
             if changed or lost:
                 self._tell(message("runs", {"changed": changed, "gone": lost}))
-            now = await asyncio.to_thread(self._jobs.rows)
-            if now != jobs:
-                jobs = now
+            jobs = await asyncio.to_thread(self._jobs.rows)
+            if jobs != self._told_jobs:
+                self._told_jobs = jobs
                 self._tell(message("jobs", jobs))
             await asyncio.sleep(min(max(SHORTEST, SHARE * (time.perf_counter() - began)), LONGEST))
+
+    def _news(self) -> tuple[list[Row], list[str]]:
+        """What differs from what was told last. Requests look at runs too, so that what the store finds changed here
+        is not all of it."""
+        self._store.refresh()
+        told, now = self._told, {row["id"]: row for row in self._store.rows()}
+        self._told = now
+        return [row for name, row in now.items() if told.get(name) is not row], [
+            name for name in told if name not in now
+        ]
 
     def _tell(self, told: bytes) -> None:
         for queue in self._listeners:
