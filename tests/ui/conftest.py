@@ -20,6 +20,8 @@ from resolvent.ui import server
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
          "--no-first-run"]  # fmt: skip
+PATIENCE = 120_000
+"""Milliseconds after which what should come is taken not to; as many as a busy machine may need."""
 SMALL = {"name": "least-squares", "users": 4, "dim": 5, "rows": 12}
 
 
@@ -40,10 +42,12 @@ def serving(out: Path, host: str = "127.0.0.1", token: str | None = None) -> Ite
     while not running.started:
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    running.should_exit = True
-    thread.join(10)
-    listener.close()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        running.should_exit = True
+        thread.join(60)
+        listener.close()
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +81,7 @@ def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if BROWSER is None:
         pytest.skip("no Chromium is installed")
+    playwright.expect.set_options(timeout=PATIENCE)
     with playwright.sync_playwright() as driver:
         found = driver.chromium.launch(executable_path=BROWSER, args=QUIET)
         yield found
@@ -100,7 +105,7 @@ def opened(browser: Any) -> Iterator[Open]:
     def open_page(url: str, expected: str | None = None) -> Any:
         """`expected`: what the browser itself logs of a request that the test means to be refused."""
         context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light")
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.extend(_complained(message, expected)))

@@ -7,7 +7,7 @@ let loading;
 /** Plotly, from this server. */
 export function plotly() {
   loading ??= new Promise((resolve, reject) => {
-    const script = h("script", { src: "/static/plotly.min.js", onload: () => resolve(window.Plotly), onerror: reject });
+    const script = h("script", { src: "/static/plotly.min.js", onload: () => resolve(window.Plotly), onerror: () => { loading = undefined; reject(new Error("the server does not answer")); } });
     document.head.append(script);
   });
   return loading;

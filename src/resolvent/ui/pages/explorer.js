@@ -1,6 +1,6 @@
 // The scheme under one's fingers: every slider's move runs the whole algorithm again.
 
-import { $, api, copy, h, number, onTheme, s, shade, style, tell } from "./shared.js";
+import { $, api, copy, h, inTurn, number, onTheme, s, shade, style, tell } from "./shared.js";
 import { draw, positive, YS } from "./charts.js";
 import { drawPlane, phases } from "./plane.js";
 
@@ -96,7 +96,7 @@ function change(part) {
   setup = { ...setup, ...part };
   if (setup.problem !== before) setup = { ...setup, eta: problem().eta[1], heterogeneity: problem().heterogeneity[0], rounds: problem().rounds };
   if (setup.problem === "sets" && setup.forward) setup = { ...setup, forward: false };
-  setup.heterogeneity = Math.min(setup.heterogeneity, problem().heterogeneity[1]);
+  setup = { ...setup, heterogeneity: Math.min(setup.heterogeneity, problem().heterogeneity[1]) };
   settle();
   remember();
   ask();
@@ -104,23 +104,17 @@ function change(part) {
 
 // --- what the server computes ----------------------------------------------------------------------------------------
 
-let asking = false, behind = false;
-
-async function ask() {
-  if (asking) { behind = true; return; }
-  asking = true;
-  do {
-    behind = false;
-    const wanted = JSON.stringify(setup), fresh = setup.problem !== told?.problem;
-    try {
-      const answer = await api("explore", { body: setup });
-      told = { ...answer, problem: setup.problem, setup: JSON.parse(wanted) };
-      if (fresh) { place = firstLook(); measures(); }
-      show();
-    } catch (error) { tell(error.message, true); }
-  } while (behind);
-  asking = false;
-}
+const ask = inTurn(async () => {
+  const asked = setup; // a change makes another one
+  try {
+    const answer = await api("explore", { body: asked });
+    if (asked.problem !== setup.problem) return; // the next answer is that of the problem which is chosen now
+    const fresh = asked.problem !== told?.setup.problem;
+    told = { ...answer, setup: asked };
+    if (fresh) { place = firstLook(); measures(); }
+    show();
+  } catch (error) { tell(error.message, true); }
+});
 
 const parts = () => phases(told.setup);
 const firstLook = () => parts().length - 1;

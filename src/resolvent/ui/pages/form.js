@@ -13,11 +13,15 @@ export async function openForm(then) {
   $("start").showModal();
   $("form").onsubmit = async (event) => {
     event.preventDefault();
+    const button = event.submitter;
+    if (button?.disabled) return;
+    if (button) button.disabled = true; // a second click would start a second run
     try {
       const job = await api("runs", { body: { config: values() } });
       $("start").close();
       then(job);
     } catch (error) { $("refused").textContent = error.message; }
+    if (button) button.disabled = false;
   };
 }
 

@@ -1,12 +1,12 @@
 // One run: its curves as they grow, what it solves, who took part, what happened.
 
-import { $, api, duration, encoded, h, live, Metrics, number, oncePerFrame, onTheme, shade, status, style, tell } from "./shared.js";
+import { $, api, duration, encoded, h, inTurn, live, Metrics, number, oncePerFrame, onTheme, shade, status, style, tell } from "./shared.js";
 import { draw, positive, XS } from "./charts.js";
 
 const id = new URLSearchParams(location.search).get("id") ?? "";
 const place = `runs/${encoded(id)}`;
 const metrics = new Metrics(id);
-let row = null, detail = null, shownLosses = -1, paces = [];
+let row = null, detail = null, built = false, shownLosses = -1, paces = [];
 
 const CHARTS = [
   { key: "first", title: "Gap", of: (c) => (some(c.gap) ? ["gap"] : ["value"]) },
@@ -19,11 +19,8 @@ const some = (values) => values?.some((v) => v !== null);
 
 // --- what does not change --------------------------------------------------------------------------------------------
 
-async function begin() {
-  try {
-    detail = await api(place);
-  } catch (error) { missing(error.message); return; }
-  row = detail.row;
+/** Show a run that was just read. */
+function begin() {
   document.title = `${row.title || row.id} · Resolvent`;
   $("name").textContent = row.title ? `${row.title} on ${row.problem}` : row.id;
   $("id").textContent = row.id;
@@ -34,7 +31,8 @@ async function begin() {
   $("downloads").lastElementChild.replaceChildren(...[["csv", "CSV"], ["parquet", "Parquet"], ["png", "PNG picture"], ["svg", "SVG picture"], ["html", "HTML report"]]
     .map(([kind, words]) => h("a", { href: `/api/download/${kind}?run=${encoded(id)}`, download: `${id}.${kind}` }, words)));
   state();
-  if (detail.damage.length) return;
+  if (detail.damage.length || built) return;
+  built = true;
   for (const name of ["round", "seconds", "bytes"]) $("x").add(new Option(XS[name], name));
   $("charts").replaceChildren(...CHARTS.map((chart) => h("section", { className: "card" }, h("h2", { id: `title-${chart.key}` }, chart.title), h("div", { className: "chart", id: `chart-${chart.key}` }))));
   explained();
@@ -42,11 +40,12 @@ async function begin() {
   partition();
   $("toml").textContent = detail.toml;
   $("environment").replaceChildren(...flat(detail.environment).flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]));
-  await rows();
-  extras();
 }
 
 function missing(words) {
+  detail = null;
+  source.close();
+  clearTimeout(calm);
   document.querySelector("main").replaceChildren(h("div", { className: "empty" }, h("h2", {}, "No such run"), h("p", {}, words), h("a", { href: "/" }, "All runs")));
 }
 
@@ -125,6 +124,7 @@ function remaining() {
 
 async function rows() {
   await metrics.update();
+  if (!detail) return;
   redraw();
   latest();
 }
@@ -161,12 +161,15 @@ let presence = null;
 
 async function extras() {
   events();
+  const round = row.status === "running" ? Math.floor(row.round / 50) : row.round;
   try {
     presence = await api(`${place}/participation`);
-    picture();
-    const round = row.status === "running" ? Math.floor(row.round / 50) : row.round;
-    if (round !== shownLosses) { shownLosses = round; losses(await api(`${place}/losses`)); }
-  } catch (error) { $("losses").textContent = error.message; }
+    if (detail) picture();
+    if (round === shownLosses) return;
+    const told = await api(`${place}/losses`);
+    if (detail) losses(told);
+    shownLosses = round;
+  } catch (error) { if (detail) $("losses").textContent = error.message; }
 }
 
 function events() {
@@ -205,33 +208,60 @@ function losses(told) {
   })), h("div", { className: "key" }, h("span", {}, `${told.what} at the model of round ${told.round}`)));
 }
 
-onTheme(() => { if (presence) picture(); });
+onTheme(() => { if (presence && detail) picture(); });
 
 // --- stop, resume, changes -------------------------------------------------------------------------------------------
 
 async function act(verb, words) {
-  $(verb).disabled = true;
+  const button = $(verb);
+  button.disabled = true;
   try { await api(`${place}/${verb}`, { body: {} }); tell(words); } catch (error) { tell(error.message, true); }
-  $(verb).disabled = false;
+  button.disabled = false;
 }
 
 $("stop").addEventListener("click", () => act("stop", "Stopping after this round; what was done is stored"));
 $("resume").addEventListener("click", () => act("resume", "Resuming"));
 
-let calm;
+let calm, heard = false, failed = null;
 
-begin().then(() => live({
+/** Read the run again. An event that came meanwhile may be newer than the answer; events come in order. */
+const look = inTurn(async () => {
+  clearTimeout(calm);
+  heard = false;
+  let told;
+  try {
+    told = await api(place);
+  } catch (error) {
+    if (error.status === 404 || (error.status && !detail)) missing(error.message); else tell(error.message, true);
+    return;
+  }
+  if (source.readyState === EventSource.CLOSED && !detail) return; // it was deleted
+  detail = told;
+  if (!heard) row = detail.row;
+  begin();
+  if (detail.damage.length) return;
+  await rows().catch((error) => tell(error.message, true));
+  if (detail) await extras();
+});
+
+const source = live({
+  hello: look,
+  again: look,
   runs: ({ changed, gone }) => {
     if (gone.includes(id)) { missing("It was deleted."); return; }
     const now = changed.find((each) => each.id === id);
-    if (!now || !detail) return;
-    const turned = now.status !== row.status;
+    if (!now) return;
+    const turned = now.status !== row?.status;
     row = now;
+    heard = true;
+    if (!detail) { look(); return; }
     state();
-    if (detail.damage.length) return;
-    rows().catch(() => {});
+    if (!detail.damage.length) rows().catch(() => {});
     clearTimeout(calm);
-    calm = setTimeout(async () => { try { detail = await api(place); extras(); } catch { /* it was deleted */ } }, turned ? 0 : 1500);
+    calm = setTimeout(look, turned ? 0 : 1500);
   },
-  jobs: (jobs) => { const failed = jobs.filter((job) => job.run === id && job.status === "failed").at(-1); if (failed) tell(failed.words, true); },
-}));
+  jobs: (jobs) => {
+    const last = jobs.filter((job) => job.run === id).at(-1);
+    if (last?.status === "failed" && last.id !== failed) { failed = last.id; tell(last.words, true); }
+  },
+});

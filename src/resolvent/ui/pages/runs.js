@@ -1,6 +1,6 @@
 // Every run in a table that shows only the rows in sight, and the curves of those that are selected.
 
-import { $, ago, api, duration, encoded, h, live, Metrics, number, oncePerFrame, onTheme, shade, status, tell } from "./shared.js";
+import { $, ago, api, duration, encoded, h, inTurn, live, Metrics, number, oncePerFrame, onTheme, shade, status, tell } from "./shared.js";
 import { draw, plotly, positive, XS, YS } from "./charts.js";
 import { openForm } from "./form.js";
 
@@ -45,15 +45,13 @@ const paint = oncePerFrame(() => {
     const run = shown[k];
     there.add(run.id);
     let line = lines.get(run.id);
-    if (!line || line.run !== run) {
-      const old = line?.element;
+    if (!line) {
       line = { run, element: row(run) };
-      if (old) {
-        const had = old.contains(document.activeElement);
-        old.replaceWith(line.element);
-        if (had) line.element.focus({ preventScroll: true });
-      } else $("sheet").append(line.element);
+      $("sheet").append(line.element);
       lines.set(run.id, line);
+    } else if (line.run !== run) {
+      line.run = run;
+      revise(line.element, row(run));
     }
     const element = line.element;
     element.style.transform = `translateY(${k * HEIGHT}px)`;
@@ -66,6 +64,11 @@ const paint = oncePerFrame(() => {
   for (const [id, line] of lines) if (!there.has(id)) { line.element.remove(); lines.delete(id); }
   count();
 });
+
+/** Replace the cells that say something else by now. The line stays: a click begins and ends on the same element. */
+function revise(line, fresh) {
+  [...fresh.children].forEach((cell, k) => { if (!line.children[k].isEqualNode(cell)) line.children[k].replaceWith(cell); });
+}
 
 function row(run) {
   const done = run.rounds ? Math.min(1, run.round / run.rounds) : 0;
@@ -158,21 +161,27 @@ $("clear").addEventListener("click", () => { picked.clear(); chosen(); });
 
 const NOT_Y = new Set(["round", "seconds", "bytes", "bytes_up", "bytes_down", "clock"]);
 
-async function chosen() {
+function chosen() {
   paint();
   remember();
   $("nothing").hidden = picked.size > 0;
   $("chart").style.visibility = picked.size ? "visible" : "hidden";
-  if (!picked.size) { comparison = null; differences(); return; }
+  if (!picked.size) { comparison = null; differences(); }
+  return compare();
+}
+
+const compare = inTurn(async () => {
+  if (!picked.size) return;
   const wanted = [...picked].filter((id) => runs.get(id)?.status !== "damaged").slice(0, 200);
   try {
     const [made] = await Promise.all([api("compare", { body: { runs: wanted } }), ...wanted.map((id) => fill(id))]);
-    if (made.runs.every((id) => picked.has(id))) comparison = made;
+    if (!made.runs.every((id) => picked.has(id))) return; // the next answer is that of the runs which are selected now
+    comparison = made;
   } catch (error) { tell(error.message, true); return; }
   axes();
   redraw();
   differences();
-}
+});
 
 /** Fetch the rows of a run that are not here yet. */
 function fill(id) {
@@ -271,57 +280,75 @@ function empty(folder) {
 }
 
 let folder = "runs";
+const wished = (wish.runs ?? "").split(",");
+const newer = new Set(); // the runs that events have told of since all were asked for: the answer may be older
 
-async function everything() {
-  const told = await api("runs");
+const everything = inTurn(async () => {
+  newer.clear();
+  const told = await api("runs"), there = new Set(told.runs.map((run) => run.id));
   folder = told.folder;
-  runs.clear();
-  for (const run of told.runs) runs.set(run.id, run);
+  for (const id of [...runs.keys()]) if (!there.has(id) && !newer.has(id)) runs.delete(id);
+  for (const run of told.runs) if (!newer.has(run.id)) runs.set(run.id, run);
+  for (const id of wished.splice(0)) if (runs.has(id)) picked.add(id);
   for (const id of picked) if (!runs.has(id)) picked.delete(id);
   choices(); empty(folder); sift();
-}
+  chosen();
+});
 
 let waiting = new Set();
 
 async function follow() {
   const those = [...waiting];
   waiting = new Set();
-  await Promise.all(those.map(fill)).catch(() => {});
+  await Promise.allSettled(those.map(fill)); // one that was deleted does not hold up the others
   axes();
   redraw();
 }
 
-let connected = false; // once it was, a further hello means that events were missed
 const following = oncePerFrame(follow);
-const seen = new Set();
+const attempt = (work) => work().catch((error) => tell(error.message, true));
 
 live({
-  hello: () => { if (connected) everything().catch((error) => tell(error.message, true)); connected = true; },
-  again: () => everything(),
+  hello: () => {
+    const before = jobs;
+    attempt(everything);
+    attempt(async () => { const now = await api("jobs"); if (jobs === before) attend(now); });
+  },
+  again: () => attempt(everything),
   runs: ({ changed, gone }) => {
     for (const run of changed) {
+      newer.add(run.id);
       runs.set(run.id, run);
       if (picked.has(run.id)) waiting.add(run.id);
     }
-    for (const id of gone) { runs.delete(id); data.delete(id); picked.delete(id); }
+    let fewer = false;
+    for (const id of gone) { newer.add(id); runs.delete(id); data.delete(id); fewer = picked.delete(id) || fewer; }
     choices(); empty(folder); sift();
+    if (fewer) chosen();
     if (waiting.size) following();
   },
-  jobs: (jobs) => {
-    for (const job of jobs) {
-      if (job.status === "failed" && !seen.has(`${job.id} failed`)) { seen.add(`${job.id} failed`); tell(job.words, true); }
-      if (job.run && !seen.has(job.id)) { seen.add(job.id); if (started.has(job.id)) { picked.add(job.run); chosen(); } }
-    }
-  },
+  jobs: (jobs) => attend(jobs),
 });
 
-const started = new Set();
-$("new").addEventListener("click", () => openForm((job) => { started.add(job.id); tell("Starting; the run appears once its problem is made"); }));
+const started = new Set(), told = new Set();
+let jobs = null;
+
+/** Say which jobs have failed, and select the runs of those that were started here; events may tell of a job before the
+ *  request that starts it is answered. */
+function attend(now) {
+  for (const job of now) {
+    if (job.status === "failed" && !told.has(job.id)) { told.add(job.id); if (jobs) tell(job.words, true); }
+    if (job.run && started.delete(job.id)) { picked.add(job.run); chosen(); }
+  }
+  jobs = now;
+}
+
+$("new").addEventListener("click", () => openForm((job) => {
+  started.add(job.id);
+  if (!told.has(job.id)) tell("Starting; the run appears once its problem is made");
+  attend(jobs ?? []);
+}));
 
 heads();
-everything().then(() => {
-  for (const id of (wish.runs ?? "").split(",")) if (runs.has(id)) picked.add(id);
-  chosen();
-}).catch((error) => tell(error.message, true));
 setTimeout(plotly, 1200); // so that the first selection need not wait for it
 setInterval(() => { for (const [, line] of lines) line.element.querySelector(".when").textContent = ago(line.run.created); }, 30000);

@@ -39,29 +39,31 @@ export async function api(path, { body, signal } = {}) {
   if (answer.ok) return JSON.parse(text);
   let words = text;
   try { words = JSON.parse(text).detail ?? text; } catch { /* a plain sentence */ }
-  throw new Error(words || `the server answered ${answer.status}`);
+  throw Object.assign(new Error(words || `the server answered ${answer.status}`), { status: answer.status });
 }
 
 export const encoded = (id) => encodeURIComponent(id);
+
+/** An asynchronous function, one call at a time: what is asked for during a call is done once, after it. So answers come in
+ *  the order of their questions, and the last one is to the last question. */
+export function inTurn(work) {
+  let under = Promise.resolve(), next = null;
+  return () => (next ??= under.catch(() => {}).then(() => {
+    next = null;
+    return (under = work());
+  }));
+}
 
 /** The rows of a run's metrics, as columns that grow. */
 export class Metrics {
   columns = {};
   #rows = 0;
   #edition = "";
-  #under = Promise.resolve();
-  #next = null;
 
   constructor(id) { this.id = id; }
 
-  /** Fetch what is not here yet. One request at a time: two that begin at the same row would both append what follows it. */
-  update() {
-    this.#next ??= this.#under.catch(() => {}).then(() => {
-      this.#next = null;
-      return (this.#under = this.#fetch());
-    });
-    return this.#next;
-  }
+  /** Fetch what is not here yet. Two requests that begin at the same row would both append what follows it. */
+  update = inTurn(() => this.#fetch());
 
   async #fetch() {
     const more = await api(`runs/${encoded(this.id)}/metrics?after=${this.#rows}&edition=${this.#edition}`);
@@ -72,7 +74,8 @@ export class Metrics {
   }
 }
 
-/** Live events: handlers by name. The dot in the header says whether they arrive. */
+/** Live events: handlers by name. What changes is told from the hello on, so whoever asks for the state after it misses nothing;
+ *  a further hello means that events were missed. The dot in the header says whether they arrive. */
 export function live(handlers) {
   const source = new EventSource("/api/stream");
   const dot = $("live");
@@ -83,7 +86,7 @@ export function live(handlers) {
     dot.setAttribute("aria-label", words);
   };
   source.addEventListener("hello", () => { say("on", "Live: changes appear as they happen"); handlers.hello?.(); });
-  source.addEventListener("error", () => say("off", "The server does not answer; trying again"));
+  source.addEventListener("error", () => say("off", source.readyState === EventSource.CLOSED ? "The server refuses to answer; open the page anew" : "The server does not answer; trying again"));
   for (const [name, handle] of Object.entries(handlers)) {
     if (name !== "hello") source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
   }
