@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,9 +34,12 @@ def make(out: Path, algorithm: str = "fedpi", seed: int = 0, rounds: int = 15, *
 
 
 @contextmanager
-def serving(out: Path, host: str = "127.0.0.1", token: str | None = None) -> Iterator[str]:
+def serving(
+    out: Path, host: str = "127.0.0.1", token: str | None = None, listener: socket.socket | None = None
+) -> Iterator[str]:
     """The address of a server over a folder of runs."""
-    listener = server.listening("127.0.0.1", 0)
+    listener = listener or server.listening("127.0.0.1", 0)
+    place = f"http://127.0.0.1:{listener.getsockname()[1]}"
     running = server.prepared(out, server.guard_for(host, token))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -43,7 +47,7 @@ def serving(out: Path, host: str = "127.0.0.1", token: str | None = None) -> Ite
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield place
     finally:
         running.should_exit = True
         thread.join(60)
@@ -112,8 +116,8 @@ def opened(browser: Any) -> Iterator[Open]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(url)
-        own = url.split("/")[2]
-        asked[:] = [each for each in asked if each.split("/")[2:3] != [own] and not each.startswith(("data:", "blob:"))]
+        own = url.split("/")[2:3]
+        asked[:] = [each for each in asked if each.split("/")[2:3] != own and not each.startswith(("data:", "blob:"))]
         return page
 
     yield open_page

@@ -65,9 +65,15 @@ const paint = oncePerFrame(() => {
   count();
 });
 
-/** Replace the cells that say something else by now. The line stays: a click begins and ends on the same element. */
-function revise(line, fresh) {
-  [...fresh.children].forEach((cell, k) => { if (!line.children[k].isEqualNode(cell)) line.children[k].replaceWith(cell); });
+/** Make an element say what another one says. It stays itself: a click that began on it ends on it. */
+function revise(old, fresh) {
+  if (old.isEqualNode(fresh)) return;
+  if (old.nodeName !== fresh.nodeName || old.childNodes.length !== fresh.childNodes.length) { old.replaceWith(fresh); return; }
+  if (old.nodeType === Node.TEXT_NODE) { old.data = fresh.data; return; }
+  for (const { name, value } of fresh.attributes) {
+    if (name === "style") old.style.cssText = value; else old.setAttribute(name, value);
+  }
+  [...fresh.childNodes].forEach((child, k) => revise(old.childNodes[k], child));
 }
 
 function row(run) {
