@@ -238,5 +238,5 @@ def test_a_report_that_cannot_be_written(many: list[Folder]) -> None:
 
 
 def test_a_process_says_the_same() -> None:
-    process = subprocess.run(beside(*ON, "--eta", "0"), capture_output=True, text=True, timeout=60)
+    process = subprocess.run(beside(*ON, "--eta", "0"), capture_output=True, text=True, timeout=300)
     refused(Said(process.returncode, process.stdout, process.stderr), ["eta is 0.0"])

@@ -49,9 +49,9 @@ REFUSED = {
 def launch(ranks: int, *jobs: str) -> list[dict[str, Any]]:
     """What came of each job on each rank."""
     with socket.socket() as free, TemporaryDirectory() as folder:
-        free.bind(("127.0.0.1", 0))
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that rank 0 may listen there, and nobody else
+        free.bind(("127.0.0.1", 0))  # is given the port until it does
         port = free.getsockname()[1]
-        free.close()
         group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         more = group | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "engines.rank", folder, *jobs]

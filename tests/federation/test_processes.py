@@ -25,17 +25,17 @@ from resolvent.errors import InputError
 from resolvent.federation import processes, worker
 
 CHILD = (
-    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], {more}); "
+    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], {more}); "
 )
-LEADER = CHILD.format(more="stdout=2") + "print('up', flush=True); time.sleep(60)"
+LEADER = CHILD.format(more="stdout=2") + "print('up', flush=True); time.sleep(600)"
 STUBBORN = (
     CHILD.format(more="stdout=2")
-    + "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    + "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 )
 
 
 def eventually(what: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not what():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -88,7 +88,7 @@ def test_processes_of_a_killed_parent_end_as_well(tmp_path: Path, number: signal
     code = (
         "import os, sys, time; from pathlib import Path; from resolvent.federation import processes; "
         f"p = processes.start('x', [sys.executable, '-c', {LEADER!r}], Path({str(tmp_path / 'log')!r}), "
-        "dict(os.environ)); print(p.popen.pid, flush=True); time.sleep(60)"
+        "dict(os.environ)); print(p.popen.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -103,7 +103,7 @@ def test_processes_of_a_killed_parent_end_as_well(tmp_path: Path, number: signal
 def test_roles_are_found_and_stopped(tmp_path: Path) -> None:
     code = (
         "import signal, sys, time; from pathlib import Path; from resolvent.federation import processes; "
-        f"processes.note(Path({str(tmp_path)!r}), 'server', port=7); print('up', flush=True); time.sleep(60)"
+        f"processes.note(Path({str(tmp_path)!r}), 'server', port=7); print('up', flush=True); time.sleep(600)"
     )
     made = started(tmp_path, code)
     told = processes.noted(tmp_path)

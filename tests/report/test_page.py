@@ -43,7 +43,7 @@ Open = Callable[[Path], Any]
 def opened(browser: Any) -> Iterator[Open]:
     """Opens a page; nothing may be complained of, and nothing be asked for but the page."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(120_000)
     complaints: list[str] = []
     asked: list[str] = []
 

@@ -290,7 +290,7 @@ def test_what_has_ended_is_left_alone(name: str, tmp_path: Path) -> None:
 def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
     run = interrupted(FEDPI, tmp_path)
     holder = "import sys, time; from pathlib import Path; from resolvent.runs import lock\n"
-    holder += "with lock.held(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    holder += "with lock.held(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", holder, str(run.path)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "held\n"

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def heard(store: Store, page: Callable[[Told], Coroutine[Any, Any, None]], jobs:
         await page(told)
         await stream.aclose()  # type: ignore[attr-defined]
 
-    asyncio.run(asyncio.wait_for(opened(), 120))
+    with ThreadPoolExecutor(1) as thread:  # the browser's driver may have a loop in this one
+        thread.submit(lambda: asyncio.run(asyncio.wait_for(opened(), 120))).result()
 
 
 @pytest.mark.parametrize("look", ["row", "refresh"])
