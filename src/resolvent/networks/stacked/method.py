@@ -196,18 +196,17 @@ class Stacked:
     def _run(self, job: Job, W: Tensor, given: Examples, weight: Tensor | None, rows: Tensor | None) -> Tensor:
         """The losses (users,) of a job, and in `rows` the gradients."""
         who, loss = job.who, W.new_zeros(job.last - job.first)
-        x, y = given.x[who], given.y[who]
+        x, y, mask = given.x[who], given.y[who], None if given.mask is None else given.mask[who]
         with self._workspace(W) as workspace, torch.no_grad():
             noise: dict[int, Tensor] = {}
             if given.seeds is not None:
                 features = tuple(x.shape[2:])
                 net = self.arranged(features, W).net
-                noise = draw_noise(net, features, x.shape[1], given.seeds[who].tolist(), W)
+                noise = draw_noise(net, features, x.shape[1], mask, given.seeds[who].tolist(), W)
             programs = [self._program(workspace, x[:, a:b], rows is not None, bool(noise)) for a, b in job.blocks]
             programs[0].load_parameters(W if len(W) == 1 else W[who])
             parts = [{k: drawn[..., a:b] for k, drawn in noise.items()} for a, b in job.blocks]
             if weight is None:
-                mask = None if given.mask is None else given.mask[who]
                 loss += self._any_loss(programs, job, x, y, mask, parts)
             else:
                 for k, (program, (a, b)) in enumerate(zip(programs, job.blocks, strict=True)):
