@@ -95,9 +95,9 @@ def test_in_double_precision() -> None:
     assert not torch.equal(fused.x, x)
 
 
-@pytest.mark.parametrize("eta", [1e-60, 1e-40, 1e30, float("inf")])
+@pytest.mark.parametrize("eta", [1e-60, 1e-40, 1e30, 1e60, float("inf")])
 def test_an_eta_beyond_the_range_of_floats_does_what_torch_does(eta: float) -> None:
-    """1e-60 is 0 in single precision."""
+    """1e-60 is 0 in single precision, 1e60 infinite."""
     pytest.importorskip("numba")
     torch.manual_seed(5)
     x, g = torch.randn(2, 9), torch.randn(2, 9)

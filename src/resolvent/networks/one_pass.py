@@ -43,7 +43,8 @@ class OnePass:
         kind = self.x.numpy().dtype.type
         arrays = [_array(each) for each in (self.x, g.contiguous(), self.v, self.u)]
         moved = None if moves is None else moves.flatten().numpy()
-        constants = kind(self.lr), kind(self.momentum), kind(self.eta)
+        with np.errstate(over="ignore"):  # 1e60 is infinite in single precision, as for torch
+            constants = kind(self.lr), kind(self.momentum), kind(self.eta)
         users = len(self.x)
         parts = min(users, max(1, self.x.numel() // SHARE))
         cuts = np.linspace(0, users, parts + 1).astype(int)
