@@ -21,7 +21,7 @@ from resolvent.networks.copies import described, untrained, with_values
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
-from resolvent.networks.inputs import as_device, as_user_data
+from resolvent.networks.inputs import as_device, as_dtype, as_user_data
 from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
 from resolvent.networks.mean_losses import is_sum, mean_loss
 from resolvent.networks.one_pass import OnePass, one_pass
@@ -69,7 +69,7 @@ class Neural:
         self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
         where = as_device(first.device if device is None else device)
-        kind = first.dtype if dtype is None else dtype
+        kind = as_dtype(first.dtype if dtype is None else dtype)
         self.start = self.layout.flatten(model).to(where, kind)
         self.mean = mean_loss(loss)
         if is_sum(loss):
