@@ -61,8 +61,10 @@ class Stacked:
     _plans: dict[Hashable, list[Job]] = field(default_factory=dict)
     _workspaces: SimpleQueue[Workspace] = field(default_factory=SimpleQueue)
 
-    def value_and_grad(self, W: Tensor, given: Examples, with_grad: bool = True) -> tuple[Tensor, Tensor | None]:
-        """Each user's loss (users,), and gradient (users, d) if asked for."""
+    def value_and_grad(
+        self, W: Tensor, given: Examples, with_grad: bool = True, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Each user's loss (users,), and gradient (users, d) if asked for, on a CPU in `out` if that is given."""
         loss_form = self._loss_form(given.x, given.y)
         jobs = self._plan(W, given.x, whole=loss_form is None)
         if W.is_cuda and with_grad and loss_form is not None and given.seeds is None and one_block(jobs):
@@ -71,7 +73,9 @@ class Stacked:
         weight = None if loss_form is None else loss_form.weigh(given.y, given.mask, W)
 
         loss = W.new_zeros(len(given.x))
-        grad = W.new_empty(len(given.x), self.layout.dim) if with_grad else None
+        grad = None
+        if with_grad:
+            grad = W.new_empty(len(given.x), self.layout.dim) if out is None else out
 
         def work(job: Job) -> tuple[Tensor, Tensor | None]:
             rows = None
