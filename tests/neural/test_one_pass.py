@@ -139,6 +139,17 @@ def test_a_rate_for_each_user_goes_by_operations() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+def test_a_run_is_the_same_in_inference_mode() -> None:
+    torch.manual_seed(6)
+    rows = [(torch.randn(9, 6), torch.randint(0, 3, (9,))) for _ in range(2)]
+    problem = rs.Neural(torch.nn.Linear(6, 3), rows)
+    scheme = rs.fedprox(0.1, local=rs.GradientProx(2, 0.1, batch=4, momentum=0.5))
+    outside = rs.solve(problem, scheme, rounds=3, progress=False).model
+    with torch.inference_mode():
+        assert torch.equal(rs.solve(problem, scheme, rounds=3, progress=False).model, outside)
+
+
+@pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 def test_a_run_is_the_same_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a net whose gradients do not need it: with users of several sizes, so that some rest while others move."""
     pytest.importorskip("numba")

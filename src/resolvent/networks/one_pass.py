@@ -26,7 +26,8 @@ class OnePass:
 
     def __init__(self, x: Tensor, lr: float, momentum: float, pull: tuple[Tensor, float] | None, reuse: bool) -> None:
         self.x = x.clone(memory_format=torch.contiguous_format)
-        self.room = {"out": torch.empty_like(self.x)} if reuse and not x.is_cuda else {}
+        with torch.inference_mode(False):  # gradients are written outside of it, where its tensors are not writable
+            self.room = {"out": torch.empty_like(self.x)} if reuse and not x.is_cuda else {}
         self.lr, self.momentum = lr, momentum
         self.v = torch.zeros_like(self.x) if momentum else None
         self.u = None if pull is None else _rows(pull[0])
