@@ -147,11 +147,12 @@ class Stacked:
     def _plan(self, like: Tensor, x: Tensor, whole: bool = False) -> list[Job]:
         threads = None if like.is_cuda else threads_there()
         key = (tuple(x.shape), like.device, like.dtype, whole, threads)
-        if key not in self._plans:
+        plan = self._plans.get(key)  # once: another thread may clear the cache meanwhile
+        if plan is None:
             if len(self._plans) >= CACHED_PLANS:
                 self._plans.clear()
-            self._plans[key] = self._new_plan(like, x, whole, threads)
-        return self._plans[key]
+            plan = self._plans[key] = self._new_plan(like, x, whole, threads)
+        return plan
 
     def _new_plan(self, like: Tensor, x: Tensor, whole: bool, threads: int | None) -> list[Job]:
         features = tuple(x.shape[2:])
