@@ -119,6 +119,19 @@ def test_a_page_goes_on_when_its_server_was_restarted(shown: str, stored: Path, 
         assert len(drawn(page, chart)[0]["x"]) == 9
 
 
+def test_a_curve_grows_on_a_linear_scale_too(stored: Path, tmp_path: Path, opened: Open) -> None:
+    """Plotly takes an array that is the same for one that has not changed."""
+    growing = Growing(stored, tmp_path, 4)
+    with serving(tmp_path) as place, closing(opened(f"{place}/#runs={growing.run.id}")) as page:
+        grows(page, "chart", 3)
+        page.get_by_text("linear").click()
+        page.wait_for_function("() => document.getElementById('chart')._fullLayout.yaxis.type === 'linear'")
+        growing.have(9)
+        page.wait_for_function(
+            "() => document.querySelector('#chart path.js-line').getAttribute('d').match(/[ML]/g).length === 9"
+        )
+
+
 def test_a_selected_run_that_is_deleted(stored: Path, tmp_path: Path, opened: Open) -> None:
     growing, other = Growing(stored, tmp_path, 4), folders(stored)[1]
     shutil.copytree(other.path, tmp_path / other.id)

@@ -68,7 +68,9 @@ export class Metrics {
   async #fetch() {
     const more = await api(`runs/${encoded(this.id)}/metrics?after=${this.#rows}&edition=${this.#edition}`);
     if (more.start === 0) this.columns = more.columns;
-    else for (const [name, values] of Object.entries(more.columns)) (this.columns[name] ??= []).push(...values);
+    else if (more.rows > this.#rows) { // as new arrays: Plotly takes those it knows for unchanged
+      this.columns = Object.fromEntries(Object.entries(more.columns).map(([name, values]) => [name, [...(this.columns[name] ?? []), ...values]]));
+    }
     this.#rows = more.rows;
     this.#edition = more.edition;
   }
