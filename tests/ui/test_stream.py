@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from resolvent.runs import folders
-from resolvent.ui.jobs import Jobs
+from resolvent.ui.jobs import Job, Jobs
 from resolvent.ui.store import Store
 from resolvent.ui.stream import Stream
 
@@ -108,9 +110,9 @@ def test_jobs_are_told_though_a_run_was_deleted(copied: Path, monkeypatch: pytes
     store = Store(copied)
     store.refresh()
     jobs = Jobs(store)
-    job = jobs.begin({"problem": {"name": "least-squares", "users": 2, "dim": 2, "rows": 3}, "run": {"rounds": 1}})
-    rows = [row | {"id": "deleted", "status": "running"} for row in store.rows()]
-    monkeypatch.setattr(store, "rows", lambda: rows)
-    assert [row["id"] for row in jobs.rows()] == [job["id"]]
-    assert jobs._jobs[job["id"]].process.wait(120) == 0
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        jobs._jobs["a"] = Job("a", process, copied / "output")
+        rows = [row | {"id": "deleted", "status": "running"} for row in store.rows()]
+        monkeypatch.setattr(store, "rows", lambda: rows)
+        assert jobs.rows() == [{"id": "a", "run": None, "status": "running", "words": ""}]
     assert jobs.rows()[0]["status"] == "ended"
