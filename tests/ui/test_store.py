@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from resolvent import config as configs
+from resolvent import experiment
 from resolvent.experiment.build import participation_of
 from resolvent.runs import Folder, folders, lock
 from resolvent.ui import store as stores
@@ -103,6 +104,21 @@ def test_configurations_are_read_as_toml_reads_them(stored: Path, tmp_path: Path
     odd = '[problem]\nname = "a \\"b\\" = [c]\\u007f"\n\n[x] # a comment\ny = 1_000\nz = 2026-01-01\n'
     (tmp_path / "config.toml").write_text(odd)
     assert settings_of(Folder(tmp_path)) == tomllib.loads(odd)
+
+
+def test_a_run_with_more_rounds_than_at_first(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    store = Store(tmp_path)
+    store.refresh()
+    run.note("extended", rounds=40)
+    os.utime(run.path)  # as the lock of whoever writes does
+    ((row,), gone) = store.refresh()
+    assert (row["rounds"], row["status"], gone) == (40, "killed", [])  # told to go on, and nobody does
+    assert settings_of(store.folder(run.id))["run"]["rounds"] == 40
+    assert Folder(run.path).status == "killed"
+    experiment.resume(run, progress=False)
+    ((row,), gone) = store.refresh()
+    assert (row["rounds"], row["round"], row["status"]) == (40, 40, "finished")
 
 
 def test_curves_grow_by_what_was_appended(tmp_path: Path) -> None:

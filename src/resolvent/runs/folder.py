@@ -53,10 +53,7 @@ class Folder:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The same with the number of rounds that was asked for last."""
-        more = [event["rounds"] for event in self.events if event["kind"] == "extended" and _counts(event)]
-        if not more or not isinstance(self.written.get("run"), dict):
-            return self.written
-        return self.written | {"run": self.written["run"] | {"rounds": more[-1]}}
+        return extended(self.written, self.events)
 
     def forget(self) -> None:
         """Read the configuration anew."""
@@ -104,16 +101,13 @@ class Folder:
     @property
     def end(self) -> dict[str, Any] | None:
         """The event that ended the run for good, if one did."""
-        said = [event for event in self.events if event["kind"] in (*ENDED, *LEFT)]
-        return said[-1] if said and said[-1]["kind"] in ENDED else None
+        last = standing(self.events)
+        return last if last.get("kind") in ENDED else None
 
     @property
     def status(self) -> str:
         """running, finished, stopped, diverged, interrupted, failed, or killed: begun, but no process runs it."""
-        if lock.is_held(self.path):
-            return "running"
-        kinds = [event["kind"] for event in self.events if event["kind"] in (*ENDED, *LEFT)]
-        return kinds[-1] if kinds and kinds[-1] not in ("resumed", "extended") else "killed"
+        return "running" if lock.is_held(self.path) else status_after(standing(self.events))
 
     @property
     def code(self) -> str | None:
@@ -209,6 +203,25 @@ def damaged(run: Folder, wrong: list[str]) -> DamagedRun:
 def model_of(state: State) -> Tensor:
     """The model (d,) of a State: its average where one was asked for."""
     return (state.w if state.average is None else state.average.model)[0]
+
+
+def extended(written: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
+    """A configuration with the number of rounds that was asked for last."""
+    more = [event["rounds"] for event in events if event["kind"] == "extended" and _counts(event)]
+    if not more or not isinstance(written.get("run"), dict):
+        return written
+    return written | {"run": written["run"] | {"rounds": more[-1]}}
+
+
+def standing(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last event that says where a run stands; empty where there is none."""
+    return next((event for event in reversed(events) if event["kind"] in (*ENDED, *LEFT)), {})
+
+
+def status_after(event: dict[str, Any]) -> str:
+    """The status of a run that no process writes, after the event that says where it stands."""
+    kind = str(event.get("kind", "killed"))
+    return "killed" if kind in ("resumed", "extended") else kind
 
 
 def _counts(event: dict[str, Any]) -> bool:

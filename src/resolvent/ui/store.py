@@ -19,7 +19,8 @@ from typing import Any
 
 from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
-from resolvent.runs import ENDED, Folder, lock
+from resolvent.runs import Folder, lock
+from resolvent.runs.folder import extended, standing, status_after
 
 FILES = ("config.toml", "about.json", "metrics.csv", "events.jsonl", "users.csv", "holder.json")
 LONGEST_LINE = 1 << 16
@@ -155,11 +156,10 @@ def _row(run: Folder) -> Row:
 
 
 def _summary(run: Folder, running: bool) -> Row:
-    config, about = settings_of(run), run.about
-    events = [event for event in run.events if event["kind"] in (*ENDED, "interrupted", "failed", "resumed")]
-    status = "running" if running else events[-1]["kind"] if events else "killed"
-    status = "killed" if status == "resumed" else status
-    last = last_row(run.path / "metrics.csv", events[-1].get("round") if status == "diverged" else None)
+    about, events = run.about, run.events
+    config, last_event = extended(_written(run), events), standing(events)
+    status = "running" if running else status_after(last_event)
+    last = last_row(run.path / "metrics.csv", last_event.get("round") if status == "diverged" else None)
     algorithm = str(config["scheme"]["algorithm"])
     return _row(run) | {
         "title": str(about["title"]),
@@ -167,7 +167,7 @@ def _summary(run: Folder, running: bool) -> Row:
         "problem": str(config["problem"]["name"]).rpartition("/")[2],
         "settings": in_words(config),
         "status": status,
-        "reason": str(events[-1].get("reason", "")) if events else "",
+        "reason": str(last_event.get("reason", "")),
         "created": str(about["created"]),
         "round": int(last.get("round") or 0),
         "rounds": int(config["run"]["rounds"]),
@@ -207,8 +207,13 @@ def _short(value: Any) -> str:
 
 
 def settings_of(run: Folder) -> dict[str, Any]:
-    """A run's configuration. What this library wrote is read line by line, ten times faster than by tomllib."""
-    if "config" not in vars(run):
+    """A run's configuration, with the number of rounds that was asked for last."""
+    return extended(_written(run), run.events)
+
+
+def _written(run: Folder) -> dict[str, Any]:
+    """What was asked for at first. What this library wrote is read line by line, ten times faster than by tomllib."""
+    if "written" not in vars(run):
         text = (run.path / "config.toml").read_text(encoding="utf-8")
         try:
             tree: dict[str, Any] = {}
@@ -223,8 +228,8 @@ def settings_of(run: Folder) -> dict[str, Any]:
                     section[key] = json.loads(value)
         except ValueError:
             tree = tomllib.loads(text)
-        vars(run)["config"] = tree  # where its cached property looks first
-    return run.config
+        vars(run)["written"] = tree  # where its cached property looks first
+    return run.written
 
 
 def last_row(path: Path, number: int | None = None) -> dict[str, float | None]:
