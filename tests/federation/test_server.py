@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import resolvent as rs
+from command_line import resolvent
 from engines.fake_grid import FakeGrid
 from resolvent import runs
 from resolvent.engines.flower.node import Node
 from resolvent.errors import BadAnswer, InputError
-from resolvent.federation import control, doctor, export, keys, running, server_app, simulation, template, up
+from resolvent.federation import control, demo, doctor, export, keys, running, server_app, simulation, template, up
 from resolvent.federation.project import Project, Server, opened
 
 pytest.importorskip("flwr")
@@ -205,6 +206,27 @@ def test_such_a_run_is_resumed_by_federate_alone(project: Project) -> None:
     run = server_app.conduct(grid_of(project), project, project.runs)
     with pytest.raises(InputError, match="`resolvent federate run` begins such runs"):
         experiment.build(experiment.build.__globals__["configs"].read(run.config))
+
+
+def test_the_last_rounds_of_a_run_are_shown_too(project: Project, tmp_path: Path) -> None:
+    """However many of them were done since the last look."""
+    run, ticket = server_app.conduct(grid_of(project), project, project.runs), tmp_path / "ticket.json"
+    ticket.write_text(json.dumps({"run": str(run.path), "status": run.status}))
+    said: list[str] = []
+    running.Following(project, project.server(), 0, ticket).wait(demo.Progress(said.append))
+    assert [words.split(":")[0] for words in said] == [f"round {k}" for k in range(1, 9)]
+
+
+@pytest.mark.parametrize(("bind", "listens"), [("", "server.example"), ('bind = "0.0.0.0"', "0.0.0.0")])
+def test_the_server_says_where_it_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bind: str, listens: str
+) -> None:
+    """Not where its own machine reaches it: who can reach the port must be trusted."""
+    made = template.write(tmp_path / "new", host="server.example")
+    settings(made, "port = 9443", f"port = 9443\n{bind}")
+    monkeypatch.setattr(up.ServerProcesses, "open", lambda self: self)  # nothing was started, so it ends at once
+    said = resolvent("federate", "server", "--project", made.path)
+    assert f"the server listens at {listens}, port 9443;" in said.err
 
 
 # --- projects, keys, doctor ------------------------------------------------------------------------------------------
