@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import NoReturn
 
@@ -66,6 +67,14 @@ def whole(number: object, argument: str, least: int = 1) -> int:
     if n < least or isinstance(number, bool):
         refuse(argument, repr(number), f"a whole number >= {least} is needed")
     return n
+
+
+def number(given: object) -> float:
+    """A number of any type as a float; NaN where it is none, which no range contains."""
+    try:
+        return math.nan if isinstance(given, str) else float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):  # the last by torch, of several numbers
+        return math.nan
 
 
 def refuse(argument: str, came: object, needed: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from neural_reference import Federation, chosen, federation
 from resolvent.networks import Gradients, ValueAndGrad
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 from resolvent.networks.stacked import method as stacked
-from resolvent.networks.stacked.thread_pool import one_thread
+from resolvent.networks.stacked.thread_pool import one_thread, threads_there
 
 pytestmark = pytest.mark.usefixtures("convolutions")
 SMALL = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 9), nn.Sigmoid(), nn.Linear(9, 1 + 2))
@@ -85,6 +86,30 @@ def test_one_thread_nests_and_gives_back_what_it_found() -> None:
         assert torch.get_num_threads() == 3
     with threads(1), one_thread() as alone:
         assert alone == 1
+
+
+def test_threads_that_leave_in_turn_leave_nothing_behind() -> None:
+    """Each has threads of its own: the last to leave must not restore what it found of the first."""
+    first_left, second_entered = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def second() -> None:
+        with threads(3):
+            with one_thread():
+                second_entered.set()
+                first_left.wait()
+            torch.set_num_threads(1)
+            found.append(threads_there())
+
+    other = threading.Thread(target=second)
+    with threads(3):
+        with one_thread():
+            other.start()
+            second_entered.wait()
+        first_left.set()
+        other.join()
+    with threads(1):
+        assert [*found, threads_there()] == [1, 1]
 
 
 @pytest.mark.filterwarnings("ignore")

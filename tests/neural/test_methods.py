@@ -101,6 +101,16 @@ def test_buffers_go_in_and_come_out_stacked() -> None:
         torch.testing.assert_close(gradients.outputs(fed.W, fed.x, second.buffers)[i], at_rest)
 
 
+def test_parameters_with_gaps_between_them() -> None:
+    """Columns of a wider tensor, say. torch's gradient of batch norm takes every weight for the next in memory."""
+    fed = federation(NORMED, (1, 6, 6), users=3, n=5)
+    wide = torch.zeros(3, 2 * fed.W.shape[1], dtype=fed.W.dtype)
+    wide[:, ::2] = fed.W
+    gradients = chosen(fed)
+    dense, gaps = (gradients.value_and_grad(W, fed.x, fed.y).grad for W in (fed.W, wide[:, ::2]))
+    assert torch.equal(dense, gaps)
+
+
 def test_vmap_gives_the_same() -> None:
     fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=4)
     gradients = chosen(fed, method="vmap")

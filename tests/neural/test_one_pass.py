@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,9 +96,9 @@ def test_in_double_precision() -> None:
     assert not torch.equal(fused.x, x)
 
 
-@pytest.mark.parametrize("eta", [1e-60, 1e-40, 1e30, float("inf")])
+@pytest.mark.parametrize("eta", [1e-60, 1e-40, 1e30, 1e60, float("inf")])
 def test_an_eta_beyond_the_range_of_floats_does_what_torch_does(eta: float) -> None:
-    """1e-60 is 0 in single precision."""
+    """1e-60 is 0 in single precision, 1e60 infinite."""
     pytest.importorskip("numba")
     torch.manual_seed(5)
     x, g = torch.randn(2, 9), torch.randn(2, 9)
@@ -138,6 +139,17 @@ def test_a_rate_for_each_user_goes_by_operations() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+def test_a_run_is_the_same_in_inference_mode() -> None:
+    torch.manual_seed(6)
+    rows = [(torch.randn(9, 6), torch.randint(0, 3, (9,))) for _ in range(2)]
+    problem = rs.Neural(torch.nn.Linear(6, 3), rows)
+    scheme = rs.fedprox(0.1, local=rs.GradientProx(2, 0.1, batch=4, momentum=0.5))
+    outside = rs.solve(problem, scheme, rounds=3, progress=False).model
+    with torch.inference_mode():
+        assert torch.equal(rs.solve(problem, scheme, rounds=3, progress=False).model, outside)
+
+
+@pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 def test_a_run_is_the_same_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a net whose gradients do not need it: with users of several sizes, so that some rest while others move."""
     pytest.importorskip("numba")
@@ -156,3 +168,45 @@ def test_a_run_is_the_same_without_numba(monkeypatch: pytest.MonkeyPatch) -> Non
     for one, other in zip(final(), with_numba, strict=True):
         assert torch.equal(one, other)
     assert asked
+
+
+class Halved(rs.Neural):
+    """A gradient of one's own, which takes no memory for its result."""
+
+    def grad(self, W: Tensor, seeds: Any = None) -> Tensor:  # type: ignore[override]
+        return super().grad(W) / 2
+
+
+@pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+@pytest.mark.parametrize("sizes", [(6, 6, 6), (2, 6, 40)], ids=["one stack", "several"])
+@pytest.mark.parametrize("batch", [None, 4])
+def test_gradients_of_a_descent_share_memory(
+    sizes: tuple[int, ...], batch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    torch.manual_seed(6)
+    rows = [(torch.randn(n, 5), torch.randint(0, 3, (n,))) for n in sizes]
+    problem = rs.Neural(torch.nn.Linear(5, 3), rows)
+    local, seen = rs.GradientSteps(6, batch=batch, momentum=0.5), list[int]()
+    step = one_pass.OnePass.step
+
+    def watched(self: one_pass.OnePass, g: Tensor, moves: Tensor | None) -> None:
+        seen.append(g.data_ptr() == self.room["out"].data_ptr())
+        step(self, g, moves)
+
+    monkeypatch.setattr(one_pass.OnePass, "step", watched)
+    together = rs.solve(problem, rs.fedavg(0.1, local=local), rounds=3, progress=False)
+    assert any(seen) == (len(set(sizes)) == 1 or batch is not None)
+    monkeypatch.setattr(one_pass, "loops_for", lambda *given: None)
+    apart = rs.solve(problem, rs.fedavg(0.1, local=local), rounds=3, progress=False)
+    assert torch.equal(together.model, apart.model)
+
+
+@pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+def test_a_gradient_of_ones_own_is_called_as_it_was_written() -> None:
+    torch.manual_seed(7)
+    rows = [(torch.randn(6, 5), torch.randint(0, 3, (6,))) for _ in range(3)]
+    model = torch.nn.Linear(5, 3)
+    half = rs.solve(Halved(model, rows), rs.fedavg(0.1, steps=4), rounds=3, progress=False)
+    whole = rs.solve(rs.Neural(model, rows), rs.fedavg(0.05, steps=4), rounds=3, progress=False)
+    assert torch.allclose(half.model, whole.model, rtol=0, atol=1e-6)

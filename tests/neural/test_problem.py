@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import resolvent as rs
@@ -96,6 +97,15 @@ def test_the_proximal_term_is_there() -> None:
     assert close(
         near - problem.start, -1e-3 * problem.grad(problem.start), 1e-2
     )  # prox_eta f(u) = u - eta grad f + ...
+
+
+def test_a_run_may_begin_at_parameters_that_require_a_gradient() -> None:
+    problem, module = rs.Neural(net(), people()), net()
+    starts = [parameters_to_vector(module.parameters()), problem.layout.flatten(module)]
+    assert starts[0].requires_grad
+    first, second = (rs.solve(problem, rs.fedavg(0.1), rounds=2, start=start, progress=False) for start in starts)
+    assert torch.equal(first.model, second.model)
+    assert not first.model.requires_grad
 
 
 def test_minibatches_are_algorithm_2() -> None:
@@ -375,6 +385,12 @@ def test_nan_in_the_loss_ends_the_run_and_the_best_state_is_handed_back() -> Non
         (lambda: rs.Neural(net(), people(), weights=[1, 2]), "weights"),
         (lambda: rs.Neural(net(), people(), test=people((4, 4))), "test is a list of 2"),
         (lambda: rs.solve(rs.Neural(net(), people()), rs.fedpi(1.0, rs.ExactProx()), rounds=1), "needs prox"),
+        (lambda: rs.Neural(net().bfloat16(), people()), "dtype is torch.bfloat16, .* autocast"),
+        (lambda: rs.Neural(net(), people(), dtype="float64"), "dtype is 'float64'"),  # type: ignore[arg-type]
+        (lambda: rs.Neural(net(), people(), loss=lambda o, y: o.detach().mean()), "loss is a function .* no gradient"),
+        (lambda: rs.Neural(net(), people()).grad(torch.zeros(1, 99) + 1j), "W is of torch.complex64"),
+        (lambda: rs.GradientSteps(3, momentum="0.5"), "momentum is '0.5'"),  # type: ignore[arg-type]
+        (lambda: rs.GradientProx(3, lr=torch.ones(2)), r"lr is tensor\("),  # type: ignore[arg-type]
         (lambda: rs.GradientProx(3, optimiser=torch.optim.LBFGS), "LBFGS"),
         (lambda: rs.GradientProx(3, optimiser=torch.optim.Adam, momentum=0.5), "leave out momentum"),
         (lambda: rs.GradientProx(3, optimiser="adam"), "optimiser is 'adam'"),  # type: ignore[arg-type]

@@ -80,6 +80,15 @@ def test_every_seed_is_what_it_is_alone(
         same(run, rs.solve(each, scheme, rounds=3, anderson=anderson, seed=seed, progress=False))
 
 
+@pytest.mark.parametrize("batch", [None, 7])
+def test_users_of_other_sizes_do_not_pad_a_runs_rows(batch: int | None) -> None:
+    """Their rows would be summed in another order."""
+    problems = [problem(k, "mlp", rows=rows) for k, rows in enumerate([(20, 9, 33), (24, 9, 31)])]
+    scheme = SCHEMES["fedprox"](batch)
+    for k, run in enumerate(rs.solve_seeds(problems, scheme, [0, 1], rounds=3)):
+        same(run, rs.solve(problems[k], scheme, rounds=3, seed=k, progress=False))
+
+
 def test_one_problem_for_all_seeds_and_a_name_with_eta() -> None:
     one = problem(0)
     runs = rs.solve_seeds(one, "fedprox", [3, 4], eta=0.5, rounds=2)
@@ -193,7 +202,9 @@ def test_interrupted_runs_all_stop() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), []), "seeds is empty"),
+        (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), []), r"seeds is \[\]"),
+        (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), 4), "seeds is 4"),  # type: ignore[arg-type]
+        (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), [0, 1], seed=2), "seed is given"),
         (lambda: rs.solve_seeds([problem(0)], rs.fedavg(0.05), [0, 1]), "problems is a list of 1"),
         (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), [0, 1], engine="debug"), "leave engine and recorder out"),
     ],

@@ -277,7 +277,8 @@ def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
 ) -> None:
     """Label smoothing has no stacked form: outputs first, in blocks, then each block again, with the same dropout."""
     loss = nn.CrossEntropyLoss(label_smoothing=0.1)
-    model, shape = conv(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.Dropout(0.3), nn.MaxPool2d(2))
+    layers = [nn.Conv2d(2, 5, 3, padding=1), nn.Dropout(0.2), nn.ReLU(), nn.Dropout(0.3), nn.MaxPool2d(2)]
+    model, shape = conv(*layers)
     fed = federation(model, shape, users=3, n=150, loss=loss)
     mask, seeds = torch.ones(3, 150), torch.tensor([1, 2, 3])
     mask[1, 100:] = mask[2, 3:] = 0

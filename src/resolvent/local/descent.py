@@ -14,7 +14,7 @@ from torch import Tensor
 from resolvent import randomness
 from resolvent.iteration.engine import Seed
 
-Gradient = Callable[[Tensor], Tensor]
+Gradient = Callable[..., Tensor]
 LocalStep = tuple[Gradient, Tensor | None]
 """A gradient, and a mask (users, 1) of the users that it moves; None: all."""
 
@@ -30,11 +30,12 @@ class Pull(NamedTuple):
 
 
 class Descent:
-    """x <- x - lr v with v <- momentum v + gradient + pull."""
+    """x <- x - lr v with v <- momentum v + gradient + pull. `room`: what else a gradient is called with."""
 
     def __init__(self, x: Tensor, lr: Tensor | float, momentum: float, pull: Pull | None) -> None:
         self.x, self.lr, self.momentum, self.pull = x, lr, momentum, pull
         self.v: Tensor | float = 0.0
+        self.room: dict[str, Tensor] = {}
 
     def step(self, g: Tensor, moves: Tensor | None) -> None:
         """One step by the gradients g of those who move, a mask (users, 1); None: all."""
@@ -52,7 +53,7 @@ def descend(
     faster = part.descent(x, lr, momentum, pull) if hasattr(part, "descent") else None
     descent = Descent(x, lr, momentum, pull) if faster is None else faster
     for gradient, moves in steps:
-        descent.step(gradient(descent.x), moves)
+        descent.step(gradient(descent.x, **descent.room), moves)
     end: Tensor = descent.x
     return end
 
@@ -100,9 +101,9 @@ def _draws(part: Any) -> bool:
     return "training" in part.offers and not part.stateless
 
 
-def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, seeds: dict[str, Any], x: Tensor) -> Tensor:
+def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, seeds: dict[str, Any], x: Tensor, **room: Tensor) -> Tensor:
     """Networks take the mask where it is, on the CPU: they can look at it without waiting for an accelerator."""
-    gradient: Tensor = part.batch_grad(x, rows, mask if "training" in part.offers else mask.to(x), **seeds)
+    gradient: Tensor = part.batch_grad(x, rows, mask if "training" in part.offers else mask.to(x), **seeds, **room)
     return gradient
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse, whole
+from resolvent.errors import number, refuse, whole
 from resolvent.iteration.engine import Ask
 from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Plain
@@ -120,8 +120,8 @@ class GradientProx:
 
     def __post_init__(self) -> None:
         _check_descent(self.steps, self.batch, self.momentum)
-        if self.lr is not None and not self.lr > 0:
-            refuse("lr", self.lr, "a number > 0 is needed, or None for 1 / (L + 1/eta)")
+        if self.lr is not None and not number(self.lr) > 0:
+            refuse("lr", repr(self.lr), "a number > 0 is needed, or None for 1 / (L + 1/eta)")
         whole(self.anderson, "anderson", least=0)
         if self.anderson and (self.batch or self.momentum):
             refuse("anderson", self.anderson, "inside a prox it needs full gradients: leave out batch and momentum")
@@ -278,5 +278,5 @@ def _check_descent(steps: int, batch: int | None, momentum: float) -> None:
     whole(steps, "steps")
     if batch is not None:
         whole(batch, "batch")
-    if not 0 <= momentum < 1:
-        refuse("momentum", momentum, "a number in [0, 1) is needed")
+    if not 0 <= number(momentum) < 1:
+        refuse("momentum", repr(momentum), "a number in [0, 1) is needed")

@@ -21,24 +21,30 @@ from resolvent.networks.userdata import Batch, UserData
 
 
 class PartialMeans:
-    """Each user's loss or gradient, (users, ...), from all of its rows at once or from parts of them."""
+    """Each user's loss or gradient, of this shape (users, ...), from all of its rows at once or from parts of them."""
 
-    def __init__(self, zeros: Tensor) -> None:
-        self._sum = zeros
+    def __init__(self, like: Tensor, shape: tuple[int, ...]) -> None:
+        self._like, self._shape = like, shape
+        self._found: Tensor | None = None
         self._shares: Tensor | None = None
 
     def add(self, batch: Batch, found: Tensor, mean: MeanLoss | None) -> None:
         """Add what a batch's users have; a part of a user's rows is weighed by the loss's divisor there."""
         if batch.part is None:
-            self._sum = batch.added(self._sum, found)
+            self._found = found if batch.who is None else batch.added(self._sum, found)
             return
         assert mean is not None
         share = mean.divisor(batch.y[0])
         if self._shares is None:
-            self._shares = torch.zeros_like(self._sum[(slice(None), *(slice(1),) * (self._sum.ndim - 1))])
+            self._shares = self._like.new_zeros((self._shape[0], *(1,) * (len(self._shape) - 1)))
         if share > 0:
-            self._sum = batch.added(self._sum, found, share)
+            self._found = batch.added(self._sum, found, share)
             self._shares = batch.added(self._shares, torch.ones_like(found[:, :1] if found.ndim > 1 else found), share)
+
+    @property
+    def _sum(self) -> Tensor:
+        """What was added so far. Zeros are not made where one batch has everybody: they are as large as the result."""
+        return self._like.new_zeros(self._shape) if self._found is None else self._found
 
     def result(self) -> Tensor:
         if self._shares is None:
@@ -92,7 +98,7 @@ class Evaluator:
         `seen` is given every batch with the model's outputs.
         """
         users = len(self.data.sizes)
-        loss, hits, asked = PartialMeans(W.new_zeros(users)), W.new_zeros(users), W.new_zeros(users)
+        loss, hits, asked = PartialMeans(W, (users,)), W.new_zeros(users), W.new_zeros(users)
         for outputs, batch in self._outputs(W, buffers or {}):
             if seen is not None:
                 seen.add(outputs, batch, self.mean)

@@ -38,12 +38,16 @@ def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, na
         if not y.is_floating_point() and out.ndim > 2:
             _check_labels(data, out.shape[2], mean, name)
     try:
-        value = loss(out[0].clone(), y[0].clone())
+        with torch.inference_mode(False), torch.enable_grad():
+            value = loss(out[0].clone().requires_grad_().clone(), y[0].clone())  # a loss may write to what it gets
     except Exception as error:
         shapes = f"{tuple(out.shape[2:])} and targets of shape {tuple(y.shape[2:])} and type {y.dtype}"
         raise InputError(f"the loss cannot take outputs of shape {shapes}: {_line(error)}") from error
     if not isinstance(value, Tensor) or value.ndim:
         refuse("loss", f"a function that gives {_kind(value)}", "one number, the mean over rows, is needed")
+    if not value.requires_grad:
+        needed = "it must be computed from them by torch, without detach() or torch.no_grad()"
+        refuse("loss", "a function whose result has no gradient at the outputs", needed)
     if mean is None and not y.is_floating_point() and not y.is_cuda and isinstance(data, Resident):
         _try_targets(data, out[0, :1], loss, name)
 

@@ -95,16 +95,18 @@ class Gradients:
         mask: Tensor | None = None,
         seeds: Tensor | None = None,
         buffers: Buffers | None = None,
+        out: Tensor | None = None,
     ) -> ValueAndGrad:
         """Losses and gradients at rows W, (users, d) or (1, d), on x (users, n, ...) and y (users, n, ...).
 
-        `mask` (users, n) is 0 for rows that only pad a user's rows to the length of others.
+        `mask` (users, n) is 0 for rows that only pad a user's rows to the length of others. `out` is memory (users, d)
+        that the gradients may take.
         """
         self._check(W, x, y)
         with torch.inference_mode(False):  # which would forbid gradients, and taint buffers that later calls reuse
             examples = Examples(usable(x), usable(y), mask, seeds)
             if self.stacked is not None:
-                loss, grad = self.stacked.value_and_grad(usable(W), examples)
+                loss, grad = self.stacked.value_and_grad(usable(W), examples, out=out)
                 after = buffers or {}
             else:
                 loss, grad, after = self.plain.value_and_grad(usable(W), examples, buffers)

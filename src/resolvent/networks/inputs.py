@@ -103,6 +103,15 @@ def _checked(pair: XY, name: str, placement: Placement) -> XY:
     return placement.checked(pair, name)
 
 
+def as_dtype(dtype: Any) -> torch.dtype:
+    """The type of a network's parameters."""
+    if dtype not in (torch.float16, torch.float32, torch.float64):
+        needed = "torch.float32 or torch.float64 is needed; for products in less precision pass autocast=torch.bfloat16"
+        refuse("dtype", repr(dtype), needed)
+    kind: torch.dtype = dtype
+    return kind
+
+
 def as_device(device: torch.device | str) -> torch.device:
     """A device that is there."""
     try:

@@ -25,6 +25,8 @@ def joined(problems: Sequence[Any]) -> Neural | None:
     first = problems[0]
     if not all(isinstance(problem, Neural) and _alike(problem, first) for problem in problems):
         return None
+    if not first.start.is_cuda and not all(_padded_alike(problem, first) for problem in problems):
+        return None
     whole = copy.copy(first)
     whole.data = stacked(list(chain.from_iterable(problem.data.users for problem in problems)))
     whole.weights = torch.cat([problem.weights for problem in problems])
@@ -40,6 +42,15 @@ def _alike(one: Neural, other: Neural) -> bool:
     place = (one.start.device, one.start.dtype) == (other.start.device, other.start.dtype)
     method = one.method == other.method and one.loss == other.loss and repr(one._module) == repr(other._module)
     return same and place and method and _same(_constants(one._module), _constants(other._module))
+
+
+def _padded_alike(one: Neural, other: Neural) -> bool:
+    """Whether each user's rows are padded as far beside the other problem's users as without them.
+
+    On a CPU a run has the bits that it has alone, and those of a sum depend on its length. How far rows and batches are
+    padded follows from which sizes there are.
+    """
+    return torch.equal(one.sizes.unique(), other.sizes.unique())
 
 
 def _constants(module: nn.Module) -> dict[str, Tensor]:

@@ -20,11 +20,14 @@ SHARE = 1 << 19
 class OnePass:
     """x <- x - lr v with v <- momentum v + g + (x - u) / eta: the bits of torch's operations, each number read once.
 
-    pull: (u, eta), or None for no pull. Every step overwrites x.
+    pull: (u, eta), or None for no pull. Every step overwrites x. `room` is what to call a gradient with: on a CPU all
+    gradients take the same memory, since pages that are fresh from the system cost as much as a pass over them.
     """
 
-    def __init__(self, x: Tensor, lr: float, momentum: float, pull: tuple[Tensor, float] | None) -> None:
+    def __init__(self, x: Tensor, lr: float, momentum: float, pull: tuple[Tensor, float] | None, reuse: bool) -> None:
         self.x = x.clone(memory_format=torch.contiguous_format)
+        with torch.inference_mode(False):  # gradients are written outside of it, where its tensors are not writable
+            self.room = {"out": torch.empty_like(self.x)} if reuse and not x.is_cuda else {}
         self.lr, self.momentum = lr, momentum
         self.v = torch.zeros_like(self.x) if momentum else None
         self.u = None if pull is None else _rows(pull[0])
@@ -43,7 +46,8 @@ class OnePass:
         kind = self.x.numpy().dtype.type
         arrays = [_array(each) for each in (self.x, g.contiguous(), self.v, self.u)]
         moved = None if moves is None else moves.flatten().numpy()
-        constants = kind(self.lr), kind(self.momentum), kind(self.eta)
+        with np.errstate(over="ignore"):  # 1e60 is infinite in single precision, as for torch
+            constants = kind(self.lr), kind(self.momentum), kind(self.eta)
         users = len(self.x)
         parts = min(users, max(1, self.x.numel() // SHARE))
         cuts = np.linspace(0, users, parts + 1).astype(int)
@@ -54,11 +58,16 @@ class OnePass:
         parallel_map(work, list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)), self.x.device)
 
 
-def one_pass(x: Tensor, lr: Any, momentum: float, pull: tuple[Tensor, float] | None) -> OnePass | None:
-    """Descent from rows x; None where there is nothing to compute it with, or lr is not one number."""
+def one_pass(
+    x: Tensor, lr: Any, momentum: float, pull: tuple[Tensor, float] | None, reuse: bool = False
+) -> OnePass | None:
+    """Descent from rows x; None where there is nothing to compute it with, or lr is not one number.
+
+    reuse: whether gradients may take memory that is given to them.
+    """
     if isinstance(lr, Tensor) or not _compiles(x):
         return None
-    return OnePass(x, lr, momentum, pull)
+    return OnePass(x, lr, momentum, pull, reuse)
 
 
 def _compiles(x: Tensor) -> bool:

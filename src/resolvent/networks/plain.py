@@ -168,9 +168,8 @@ class Loop:
         loss = W.new_empty(users)
         grad = W.new_empty(users, self.layout.dim) if with_grad else None
         left: list[Buffers] = []
-        parts = self.layout.split(W)
         for i in range(users):
-            leaves = {name: part[i % len(W)].detach().requires_grad_(with_grad) for name, part in parts.items()}
+            leaves = {name: part.detach().requires_grad_(with_grad) for name, part in self._parameters(W, i).items()}
             mine = self._buffers(buffers, i)
             real = slice(None) if mask is None else mask[i].bool()
             xi, yi = _own(x[i], real), _own(y[i], real)
@@ -203,6 +202,11 @@ class Loop:
             ) from error
         return value
 
+    def _parameters(self, W: Tensor, i: int) -> Buffers:
+        """User i's parameters without gaps: torch's gradient of batch norm is wrong where its weights have some."""
+        row = W[i % len(W)].contiguous().unsqueeze(0)
+        return {name: part[0] for name, part in self.layout.split(row).items()}
+
     def _buffers(self, buffers: Buffers | None, i: int) -> Buffers:
         if buffers is not None:
             return {name: stacked[i].clone() for name, stacked in buffers.items()}
@@ -210,11 +214,10 @@ class Loop:
 
     def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
         """What the module gives in eval mode, (users, n, ...); rows that the mask leaves out are 0."""
-        parts = self.layout.split(W)
         with torch.no_grad(), full_precision(x.device, self.autocast):
             outs = []
             for i in range(len(x)):
-                state = {name: part[i % len(W)] for name, part in parts.items()} | self._buffers(buffers, i)
+                state = self._parameters(W, i) | self._buffers(buffers, i)
                 real = slice(None) if mask is None else mask[i].bool()
                 out = functional_call(self._eval_model, state, (_own(x[i], real),))
                 if mask is not None:

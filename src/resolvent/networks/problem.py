@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from resolvent.networks.copies import described, untrained, with_values
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
-from resolvent.networks.inputs import as_device, as_user_data
+from resolvent.networks.inputs import as_device, as_dtype, as_user_data
 from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
 from resolvent.networks.mean_losses import is_sum, mean_loss
 from resolvent.networks.one_pass import OnePass, one_pass
@@ -69,7 +70,7 @@ class Neural:
         self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
         where = as_device(first.device if device is None else device)
-        kind = first.dtype if dtype is None else dtype
+        kind = as_dtype(first.dtype if dtype is None else dtype)
         self.start = self.layout.flatten(model).to(where, kind)
         self.mean = mean_loss(loss)
         if is_sum(loss):
@@ -144,7 +145,8 @@ class Neural:
         self, x: Tensor, lr: Tensor | float, momentum: float, pull: tuple[Tensor, float] | None
     ) -> OnePass | None:
         """Gradient descent whose steps are one pass over rows x each; None where it cannot be compiled."""
-        return one_pass(x, lr, momentum, pull)
+        reuse = all("out" in signature(each).parameters for each in (self.grad, self.batch_grad))  # or a subclass's own
+        return one_pass(x, lr, momentum, pull, reuse)
 
     def captured(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """A function of parameters that is called many times, as one CUDA graph. The next call overwrites its result.
@@ -158,27 +160,38 @@ class Neural:
         training = Evaluator(self.gradients, self.mean, self.data, self.cuts.evaluation)
         return training.measure(as_rows(W, self), self._buffers, accuracy=False)[0]
 
-    def grad(self, W: Tensor, seeds: NDArray[Any] | None = None) -> Tensor:
+    def grad(self, W: Tensor, seeds: NDArray[Any] | None = None, out: Tensor | None = None) -> Tensor:
         """Each user's gradient, (users, d). With seeds, one hashed word per user, it is one of training: dropout and
-        random transformations of rows follow them. Without, nothing is dropped."""
+        random transformations of rows follow them. Without, nothing is dropped.
+
+        out: memory (users, d) that the result may take.
+        """
         W, drawn = as_rows(W, self), _as_seeds(seeds)
-        mean = PartialMeans(W.new_zeros((self.users, self.dim)))
+        mean = PartialMeans(W, (self.users, self.dim))
         for batch in self.data.batches(self.cuts.training, drawn):
-            mean.add(batch, self._batch_gradient(W, batch, drawn), self.mean)
+            mean.add(batch, self._batch_gradient(W, batch, drawn, out), self.mean)
         return mean.result()
 
-    def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor, seeds: NDArray[Any] | None = None) -> Tensor:
+    def batch_grad(
+        self,
+        W: Tensor,
+        rows: Tensor,
+        mask: Tensor,
+        seeds: NDArray[Any] | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
         """The gradient of the mean loss over chosen rows (users, k) of each user; 0 where none is chosen."""
         W, chosen, drawn = as_rows(W, self), mask.bool(), _as_seeds(seeds)
         if not bool(chosen.any()):
             return W.new_zeros((self.users, self.dim))
         batch = self.data.pick(rows, chosen, drawn)
-        grad = self._batch_gradient(W, batch, drawn)
+        grad = self._batch_gradient(W, batch, drawn, out)
         return grad if batch.who is None else batch.added(W.new_zeros((self.users, self.dim)), grad)
 
-    def _batch_gradient(self, W: Tensor, batch: Batch, seeds: Tensor | None) -> Tensor:
+    def _batch_gradient(self, W: Tensor, batch: Batch, seeds: Tensor | None, out: Tensor | None) -> Tensor:
+        room = out if batch.who is None and batch.part is None else None
         found = self.gradients.value_and_grad(
-            batch.of(W), batch.x, batch.y, batch.mask, batch.seeds(seeds), self._buffers_of(batch)
+            batch.of(W), batch.x, batch.y, batch.mask, batch.seeds(seeds), self._buffers_of(batch), room
         )
         if self._buffers is not None and found.buffers:
             for name, rows in found.buffers.items():

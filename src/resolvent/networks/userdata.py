@@ -35,8 +35,8 @@ class Batch(NamedTuple):
         return W if self.who is None or len(W) == 1 else W[self.who]
 
     def added(self, out: Tensor, part: Tensor, share: float = 1.0) -> Tensor:
-        """`out` (users, ...) with `share` times what these users' rows give added."""
-        return part if self.who is None else out.index_add(0, self.who, part, alpha=share)
+        """`share` times what these users' rows give, added to `out` (users, ...), which is overwritten."""
+        return part if self.who is None else out.index_add_(0, self.who, part, alpha=share)
 
     def seeds(self, seeds: Tensor | None) -> Tensor | None:
         """These users' seeds; each part of a user's rows has seeds of its own."""

@@ -40,6 +40,8 @@ def as_tensor(data: Any, argument: str) -> Tensor:
             f"{argument} cannot be read as an array of numbers, "
             "but a NumPy array, a torch tensor or nested lists of equal lengths are needed"
         ) from error
+    if tensor.is_complex():
+        refuse(argument, f"of {tensor.dtype}", "real numbers are needed")
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(FLOAT)
 
 

@@ -44,7 +44,7 @@ def beginning(
     if start is None:
         u0 = torch.zeros((1, dim), dtype=facts.dtype, device=facts.device)
     else:
-        u0 = as_tensor(start, "start").to(dtype=facts.dtype, device=facts.device)
+        u0 = as_tensor(start, "start").detach().to(dtype=facts.dtype, device=facts.device)
         u0 = u0.unsqueeze(0) if u0.ndim == 1 else u0
         if u0.ndim != 2 or u0.shape[1] != dim or u0.shape[0] not in (1, rows):
             refuse("start", f"of shape {tuple(u0.shape)}", f"({dim},) or ({rows}, {dim}) is needed")

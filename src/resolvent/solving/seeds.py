@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,14 +27,15 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
     GPU has room, four seeds cost little more than one. On a CPU every run has the bits of `solve` alone; on CUDA sums
     may be taken in another order. Other problems, and networks that are not alike, are solved one after the other.
     """
-    seeds = list(seeds)
-    if not seeds:
-        refuse("seeds", "empty", "a list of whole numbers is needed, range(4) say")
+    if not isinstance(seeds, Iterable) or not (seeds := list(seeds)):
+        refuse("seeds", repr(seeds), "a list of whole numbers is needed, range(4) say")
     each = list(problems) if isinstance(problems, list | tuple) else [problems] * len(seeds)
     if len(each) != len(seeds):
         refuse(
             "problems", f"a list of {len(each)}", f"one for each of the {len(seeds)} seeds is needed, or one for all"
         )
+    if "seed" in options:
+        refuse("seed", "given", "every run has its own of `seeds`: leave it out")
     if "engine" in options or "recorder" in options:
         refuse("engine", "given", "runs of several seeds have their own: leave engine and recorder out")
     scheme = as_scheme(scheme, options.pop("eta", None))

@@ -1,4 +1,4 @@
-"""Networks' runs against loops that a textbook would print, in double precision: minibatches, momentum, proxes."""
+"""Networks' runs against loops that a textbook would print, in double precision: batches, momentum, proxes, dropout."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import resolvent as rs
 from hunt.family import Family
 from resolvent.local.descent import batches
+from resolvent.randomness import STEPS, words
 
 ROUNDS = 4
 MIXING = {"fedavg": (1, 1, 1), "fedprox": (1, 1, 1), "fedpi": (2, 2, 0.5), "fedrp": (2, 1, 1)}
@@ -62,7 +63,8 @@ def by_the_book(model: nn.Module, users: list[tuple[Tensor, Tensor]], asked: Tra
 def _trained(model: nn.Module, asked: Training, u: Tensor, i: int, x: Tensor, y: Tensor, seed: int, t: int) -> Tensor:
     w, v = u, torch.zeros_like(u)
     for epoch in range(asked.steps):
-        for rows in _batches(len(y), asked.batch, seed, t, i, epoch):
+        for k, rows in enumerate(_batches(len(y), asked.batch, seed, t, i, epoch)):
+            torch.manual_seed(int(words(seed, STEPS, t, epoch, k, np.array(i))[0] >> np.uint64(1)))  # for dropout
             g = _gradient(model, w, x[rows], y[rows])
             v = asked.momentum * v + (g if asked.eta is None else g + (w - u) / asked.eta)
             w = w - asked.lr * v
@@ -88,8 +90,10 @@ def training(seed: int) -> str:
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     features, width, classes = (int(rng.integers(a, b)) for a, b in ((2, 7), (1, 9), (2, 5)))
-    between = nn.ReLU() if seed % 2 else nn.Tanh()
-    model = nn.Sequential(nn.Linear(features, width), between, nn.Linear(width, classes)).double()
+    between: list[nn.Module] = [nn.ReLU() if seed % 2 else nn.Tanh()]
+    if seed % 3 == 0:
+        between = [nn.Dropout(0.2), *between, nn.Dropout(0.4)]
+    model = nn.Sequential(nn.Linear(features, width), *between, nn.Linear(width, classes)).double()
     sizes = rng.integers(1, 14, rng.integers(1, 6)).tolist()
     users = [(torch.randn(n, features, dtype=torch.float64), torch.randint(0, classes, (n,))) for n in sizes]
     asked = drawn(rng)

@@ -61,8 +61,10 @@ class Stacked:
     _plans: dict[Hashable, list[Job]] = field(default_factory=dict)
     _workspaces: SimpleQueue[Workspace] = field(default_factory=SimpleQueue)
 
-    def value_and_grad(self, W: Tensor, given: Examples, with_grad: bool = True) -> tuple[Tensor, Tensor | None]:
-        """Each user's loss (users,), and gradient (users, d) if asked for."""
+    def value_and_grad(
+        self, W: Tensor, given: Examples, with_grad: bool = True, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Each user's loss (users,), and gradient (users, d) if asked for, on a CPU in `out` if that is given."""
         loss_form = self._loss_form(given.x, given.y)
         jobs = self._plan(W, given.x, whole=loss_form is None)
         if W.is_cuda and with_grad and loss_form is not None and given.seeds is None and one_block(jobs):
@@ -71,7 +73,9 @@ class Stacked:
         weight = None if loss_form is None else loss_form.weigh(given.y, given.mask, W)
 
         loss = W.new_zeros(len(given.x))
-        grad = W.new_empty(len(given.x), self.layout.dim) if with_grad else None
+        grad = None
+        if with_grad:
+            grad = W.new_empty(len(given.x), self.layout.dim) if out is None else out
 
         def work(job: Job) -> tuple[Tensor, Tensor | None]:
             rows = None
@@ -143,11 +147,12 @@ class Stacked:
     def _plan(self, like: Tensor, x: Tensor, whole: bool = False) -> list[Job]:
         threads = None if like.is_cuda else threads_there()
         key = (tuple(x.shape), like.device, like.dtype, whole, threads)
-        if key not in self._plans:
+        plan = self._plans.get(key)  # once: another thread may clear the cache meanwhile
+        if plan is None:
             if len(self._plans) >= CACHED_PLANS:
                 self._plans.clear()
-            self._plans[key] = self._new_plan(like, x, whole, threads)
-        return self._plans[key]
+            plan = self._plans[key] = self._new_plan(like, x, whole, threads)
+        return plan
 
     def _new_plan(self, like: Tensor, x: Tensor, whole: bool, threads: int | None) -> list[Job]:
         features = tuple(x.shape[2:])
@@ -196,18 +201,17 @@ class Stacked:
     def _run(self, job: Job, W: Tensor, given: Examples, weight: Tensor | None, rows: Tensor | None) -> Tensor:
         """The losses (users,) of a job, and in `rows` the gradients."""
         who, loss = job.who, W.new_zeros(job.last - job.first)
-        x, y = given.x[who], given.y[who]
+        x, y, mask = given.x[who], given.y[who], None if given.mask is None else given.mask[who]
         with self._workspace(W) as workspace, torch.no_grad():
             noise: dict[int, Tensor] = {}
             if given.seeds is not None:
                 features = tuple(x.shape[2:])
                 net = self.arranged(features, W).net
-                noise = draw_noise(net, features, x.shape[1], given.seeds[who].tolist(), W)
+                noise = draw_noise(net, features, x.shape[1], mask, given.seeds[who].tolist(), W)
             programs = [self._program(workspace, x[:, a:b], rows is not None, bool(noise)) for a, b in job.blocks]
             programs[0].load_parameters(W if len(W) == 1 else W[who])
             parts = [{k: drawn[..., a:b] for k, drawn in noise.items()} for a, b in job.blocks]
             if weight is None:
-                mask = None if given.mask is None else given.mask[who]
                 loss += self._any_loss(programs, job, x, y, mask, parts)
             else:
                 for k, (program, (a, b)) in enumerate(zip(programs, job.blocks, strict=True)):
