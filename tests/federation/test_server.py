@@ -98,6 +98,37 @@ class Dies(FakeGrid):
         return super().push_messages(messages)
 
 
+class Forgets(FakeGrid):
+    """The superlink was killed while it took messages, and refuses the rest of them."""
+
+    at = 4
+    times = 1
+
+    def push_messages(self, messages: Any) -> list[str]:
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+
+        messages = list(messages)
+        about = messages[0].metadata
+        if about.message_type == "train" and int(about.group_id) == self.at and self.times:
+            self.times -= 1
+            raise ObjectPushError("an object", 1, "a session")
+        return super().push_messages(messages)
+
+
+def test_questions_that_a_killed_superlink_lost_are_sent_again(project: Project, tmp_path: Path) -> None:
+    unbroken = server_app.conduct(grid_of(project), project, tmp_path / "whole")
+    grid = grid_of(project, kind=Forgets)
+    run = server_app.conduct(grid, project, project.runs)
+    assert (run.status, grid.times) == ("finished", 0)
+    assert grid.pushed == 3 * (1 + 8 + 1)
+    assert (run.history()["participants"] == 3).all()
+    torch.testing.assert_close(run.model(), unbroken.model(), rtol=0, atol=0)
+    grid = grid_of(project, kind=Forgets)
+    grid.times = 3
+    with pytest.raises(Exception, match="Failed to push object"):
+        server_app.conduct(grid, project, project.runs)
+
+
 class Power(BaseException):
     """Not an Exception: nothing is tidied up, as little as by SIGKILL."""
 
