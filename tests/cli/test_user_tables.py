@@ -85,12 +85,28 @@ def test_numbers_make_least_squares_and_are_judged_by_rmse() -> None:
     assert "test_auc" not in said.json
 
 
+OWN = """\
+import resolvent as rs
+
+
+def problem():
+    return rs.data.from_frame(rs.data.hospitals(), user="hospital", target="ill").problem()
+"""
+
+
 def test_a_person_sees_names_and_is_told_of_a_run_that_is_not_done() -> None:
     said = resolvent("run", "patients.csv", *USUAL, "--drop", "id", "--no-standardise", "--anderson", 0, "--rounds", 5)
     assert said.code == 0
     assert "Coefficients" in said.out
     assert "ward=surgery" in said.out
-    assert "above its minimum; give more --rounds" in said.err
+    assert "above its minimum; give more --rounds, --anderson 5 or --standardise\n" in said.err
+    said = resolvent("run", "patients.csv", *USUAL, "--drop", "id", "--no-standardise", "--anderson", 2, "--rounds", 5)
+    assert "above its minimum; give more --rounds or --standardise\n" in said.err  # not what was given already
+    said = resolvent("run", "patients.csv", *USUAL, "--drop", "id", "--standardise", "--anderson", 2, "--rounds", 1)
+    assert "above its minimum; give more --rounds\n" in said.err
+    Path("mine.py").write_text(OWN)
+    said = resolvent("run", "mine.py:problem", "--anderson", 0, "--rounds", 1)
+    assert "above its minimum; give more --rounds or --anderson 5\n" in said.err  # its function prepares its rows
     done = resolvent("run", "patients.csv", *USUAL, "--drop", "id")
     assert "above its minimum" not in done.err
 

@@ -252,6 +252,7 @@ def kill_serverapp() -> None:
 def test_the_superlink_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     rounds = 8
     project = made(tmp_path, rounds)
+    settings(project, "timeout = 120.0", "timeout = 600.0")  # a node may wait three minutes for half a question
     with Federation(project, demo.NODES) as federation:
         run = running.begin(project, project.runs)
 

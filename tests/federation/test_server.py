@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import resolvent as rs
+from command_line import resolvent
 from engines.fake_grid import FakeGrid
 from resolvent import runs
 from resolvent.engines.flower.node import Node
 from resolvent.errors import BadAnswer, InputError
-from resolvent.federation import control, doctor, export, keys, running, server_app, simulation, template, up
+from resolvent.federation import control, demo, doctor, export, keys, running, server_app, simulation, template, up
 from resolvent.federation.project import Project, Server, opened
 
 pytest.importorskip("flwr")
@@ -95,6 +96,37 @@ class Dies(FakeGrid):
         if about.message_type == "train" and int(about.group_id) == self.at:
             raise Power("cut")
         return super().push_messages(messages)
+
+
+class Forgets(FakeGrid):
+    """The superlink was killed while it took messages, and refuses the rest of them."""
+
+    at = 4
+    times = 1
+
+    def push_messages(self, messages: Any) -> list[str]:
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+
+        messages = list(messages)
+        about = messages[0].metadata
+        if about.message_type == "train" and int(about.group_id) == self.at and self.times:
+            self.times -= 1
+            raise ObjectPushError("an object", 1, "a session")
+        return super().push_messages(messages)
+
+
+def test_questions_that_a_killed_superlink_lost_are_sent_again(project: Project, tmp_path: Path) -> None:
+    unbroken = server_app.conduct(grid_of(project), project, tmp_path / "whole")
+    grid = grid_of(project, kind=Forgets)
+    run = server_app.conduct(grid, project, project.runs)
+    assert (run.status, grid.times) == ("finished", 0)
+    assert grid.pushed == 3 * (1 + 8 + 1)
+    assert (run.history()["participants"] == 3).all()
+    torch.testing.assert_close(run.model(), unbroken.model(), rtol=0, atol=0)
+    grid = grid_of(project, kind=Forgets)
+    grid.times = 3
+    with pytest.raises(Exception, match="Failed to push object"):
+        server_app.conduct(grid, project, project.runs)
 
 
 class Power(BaseException):
@@ -205,6 +237,27 @@ def test_such_a_run_is_resumed_by_federate_alone(project: Project) -> None:
     run = server_app.conduct(grid_of(project), project, project.runs)
     with pytest.raises(InputError, match="`resolvent federate run` begins such runs"):
         experiment.build(experiment.build.__globals__["configs"].read(run.config))
+
+
+def test_the_last_rounds_of_a_run_are_shown_too(project: Project, tmp_path: Path) -> None:
+    """However many of them were done since the last look."""
+    run, ticket = server_app.conduct(grid_of(project), project, project.runs), tmp_path / "ticket.json"
+    ticket.write_text(json.dumps({"run": str(run.path), "status": run.status}))
+    said: list[str] = []
+    running.Following(project, project.server(), 0, ticket).wait(demo.Progress(said.append))
+    assert [words.split(":")[0] for words in said] == [f"round {k}" for k in range(1, 9)]
+
+
+@pytest.mark.parametrize(("bind", "listens"), [("", "server.example"), ('bind = "0.0.0.0"', "0.0.0.0")])
+def test_the_server_says_where_it_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bind: str, listens: str
+) -> None:
+    """Not where its own machine reaches it: who can reach the port must be trusted."""
+    made = template.write(tmp_path / "new", host="server.example")
+    settings(made, "port = 9443", f"port = 9443\n{bind}")
+    monkeypatch.setattr(up.ServerProcesses, "open", lambda self: self)  # nothing was started, so it ends at once
+    said = resolvent("federate", "server", "--project", made.path)
+    assert f"the server listens at {listens}, port 9443;" in said.err
 
 
 # --- projects, keys, doctor ------------------------------------------------------------------------------------------

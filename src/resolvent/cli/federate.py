@@ -106,7 +106,7 @@ def server(detach: Detach = False, where: Where = HERE) -> None:
         return
     serving = up.ServerProcesses(project, project.server()).open()
     try:
-        say(f"the server listens at {control.address(serving.server)}; Ctrl-C ends it")
+        say(f"the server listens at {serving.server.listen}, port {serving.server.port}; Ctrl-C ends it")
         while (wrong := serving.check()) is None:
             time.sleep(1.0)
         raise InputError(f"the server ended: {wrong}")

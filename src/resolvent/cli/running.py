@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -154,6 +154,13 @@ def _coefficients(run: Folder, problem: Any) -> dict[Any, Any]:
     return {} if model is None or preparation is None else preparation.unscale(model)
 
 
+def _advice(config: Mapping[str, Any]) -> str:
+    """What brings a run closer to its minimum, without what it was given already."""
+    unaccelerated, raw = not config["anderson"]["memory"], not config["problem"].get("standardise", True)
+    *most, last = ["more --rounds", *["--anderson 5"] * unaccelerated, *["--standardise"] * raw]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
 def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, Any] | None = None) -> int:
     """Print how a run ended, and what it found."""
     figures = outcome.run.row()
@@ -166,7 +173,7 @@ def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, A
     far, value = figures.get("gap", 0.0), abs(figures.get("value", 0.0))
     if coefficients and about["solves"] == "original" and far > FAR * value:
         above = f"the objective is still {far / value:.2g} of its value above its minimum"
-        say(f"note: {above}; give more --rounds, --anderson 5 or --standardise")
+        say(f"note: {above}; give {_advice(outcome.run.config)}")
     if coefficients and form is Format.table and not quiet:
         _show_coefficients(coefficients)
     if outcome.status == "interrupted" and not quiet:

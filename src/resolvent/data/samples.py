@@ -60,12 +60,12 @@ SAMPLES: Mapping[str, Sample] = {
     "a9a": Sample(
         "32,561 people, 123 binary features: income above 50,000 or not",
         LIBSVM + "a9a",
-        "40be9084d8e5a7025fdd9ad3330abf903d5969aff4ee10b523d276422fdf9664",
+        "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
     ),
     "w8a": Sample(
         "49,749 pages of the web, 300 binary features",
         LIBSVM + "w8a",
-        "98bfa720b7e5d02cd748067d0afc58fd4b7e0cc2bd29f75d0918f0993f716f04",
+        "6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2",
     ),
     "mushrooms": Sample(
         "8,124 mushrooms, 112 binary features: edible or not",

@@ -22,8 +22,7 @@ HERE = ("0.0.0.0", "::", "127.0.0.1")
 
 def address(server: Server) -> str:
     """Where the server's own machine reaches it."""
-    listen = server.bind or server.host
-    return f"{'127.0.0.1' if listen in HERE else listen}:{server.port}"
+    return f"{'127.0.0.1' if server.listen in HERE else server.listen}:{server.port}"
 
 
 @contextmanager

@@ -42,10 +42,9 @@ def environment(project: Project, role: str) -> dict[str, str]:
 
 def superlink(project: Project, server: Server) -> Process:
     """The process that nodes talk to. Its database survives it."""
-    listen = server.bind or server.host
-    reach = "127.0.0.1" if listen in HERE else listen
+    reach = "127.0.0.1" if server.listen in HERE else server.listen
     if listening(reach, server.port):
-        raise InputError(f"port {server.port} of {listen} is taken; stop what listens there, or set server.port")
+        raise InputError(f"port {server.port} of {server.listen} is taken; stop what listens there, or set server.port")
     for name in (keys.CA, keys.CERTIFICATE, keys.SERVER_KEY, keys.SECRET):
         if not (project.keys / name).is_file():
             raise InputError(f"{project.keys / name} is missing; `resolvent federate keys --server` makes it")
@@ -57,7 +56,7 @@ def superlink(project: Project, server: Server) -> Process:
         *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
         *("--isolation", "process", "--superexec-auth-secret-file", str(project.keys / keys.SECRET)),
         *("--database", str(project.state / "superlink.db")),
-        *("--host", listen, "--port", str(server.port)),
+        *("--host", server.listen, "--port", str(server.port)),
     ]
     made = start("superlink", command, project.state / "superlink.log", environment(project, SERVER))
     await_(made, lambda: listening(reach, server.port), f"listen at {reach}:{server.port}")

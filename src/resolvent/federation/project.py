@@ -24,6 +24,11 @@ class Server:
     bind: str | None = None
     """The address to listen at; None: the host itself."""
 
+    @property
+    def listen(self) -> str:
+        """The address to listen at."""
+        return self.bind or self.host
+
 
 @dataclass(frozen=True)
 class Project:

@@ -77,16 +77,16 @@ class Following:
         return {}
 
     def wait(self, seen: Callable[[Folder], None] | None = None, check: Callable[[], None] | None = None) -> Folder:
-        """Wait until the run has ended; `seen` is called now and then, once its folder is there."""
+        """Wait until the run has ended; `seen` is called now and then, once its folder is there, and at the end."""
         asked = time.monotonic()
         while True:
             told = self.told()
             if "failed" in told:
                 raise InputError(f"the run failed: {told['failed']}")
-            if told.get("status"):
-                return Folder(Path(told["run"]))
             if "run" in told and seen is not None:
                 seen(Folder(Path(told["run"])))
+            if told.get("status"):
+                return Folder(Path(told["run"]))
             if check is not None:
                 check()
             if time.monotonic() - asked > ASK_FLOWER:

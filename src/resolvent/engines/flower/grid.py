@@ -15,6 +15,8 @@ GONE = (3, 4, 5, 8)
 """Flower's errors that say that a message or a node was lost."""
 LIFE = 12 * 3600.0
 """Seconds for which a question is worth answering."""
+ATTEMPTS = 3
+"""How often packets are sent where Flower loses parts of them on the way."""
 
 
 class Reply(NamedTuple):
@@ -54,22 +56,37 @@ class Post:
         return {self._known[node.public_key]: _online(node) for node in nodes if node.public_key in self._known}
 
     def send(self, packets: Mapping[int, Packet], group: str) -> dict[int, str]:
-        """Send packets by the number of their node: the ids of the messages that could be sent."""
-        from flwr.app import Message
+        """Send packets by the number of their node: the ids of the messages that could be sent.
+
+        A superlink that is killed while it takes the parts of a message may have stored one without saying so. Started
+        again, it refuses that part as unknown, and the message is never complete: new messages are sent instead.
+        """
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
         if not packets:
             return {}
-        messages = [
-            Message(to_records(packet), node, KINDS.get(packet.header["verb"], "query"), ttl=LIFE, group_id=group)
-            for node, packet in packets.items()
-        ]
-        ids = list(self._grid.push_messages(messages))
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                ids = list(self._grid.push_messages(_messages(packets, group)))
+                break
+            except ObjectPushError:
+                if not left:
+                    raise
         return {node: message for node, message in zip(packets, ids, strict=False) if message}
 
     def collect(self, ids: Iterable[str]) -> list[Reply]:
         """The replies to these messages that have come by now."""
         wanted = list(ids)
         return [_reply(message) for message in self._grid.pull_messages(wanted)] if wanted else []
+
+
+def _messages(packets: Mapping[int, Packet], group: str) -> list[Any]:
+    from flwr.app import Message
+
+    return [
+        Message(to_records(packet), node, KINDS.get(packet.header["verb"], "query"), ttl=LIFE, group_id=group)
+        for node, packet in packets.items()
+    ]
 
 
 def _online(node: Any) -> Online:
