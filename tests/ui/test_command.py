@@ -58,7 +58,7 @@ def test_the_printed_address_is_that_of_the_page(tmp_path: Path) -> None:
     try:
         assert child.stderr is not None
         line = child.stderr.readline()
-        found = re.match(r"http://[^/]+:(\d+)/\?token=([\w-]{24,}): the page of ", line)
+        found = re.fullmatch(r"The page of .+: http://[^/]+:(\d+)/\?token=([\w-]{24,})\n", line)
         assert found is not None, line
         place = f"http://127.0.0.1:{found[1]}/"
         with pytest.raises(urllib.error.HTTPError, match="401"):

@@ -37,7 +37,7 @@ def ui(
 
     guard = server.guard_for(host, token)
     with server.listening(host, port) as listener:
-        say(f"{server.address(host, listener, guard)}: the page of {runs}/; Ctrl-C ends it, and runs go on")
+        say(f"The page of {runs}/ (Ctrl-C ends it, and runs go on): {server.address(host, listener, guard)}")
         server.serve(runs, listener, guard)
 
 

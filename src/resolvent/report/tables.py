@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLOSE = 1e-6
-NOTE = "rounds to limit: until the distance to it stays within 1e-6 of the first"
+NOTE = "rounds to limit: until the gap to the run's own limit stays below 1e-6 of its initial value"
 
 
 def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
