@@ -120,9 +120,10 @@ class Store:
             return None
         folder = entry.folder if entry is not None and entry.row["status"] != "damaged" else Folder(path)
         row = summary(folder, running)
-        same = entry is not None and entry.row == row
-        self._entries[name] = Entry(folder, seen, watched, entry.row if same and entry is not None else row)
-        return None if same else row
+        old = None if entry is None else entry.row
+        row = old if old is not None and old == row else row
+        self._entries[name] = Entry(folder, seen, watched, row)
+        return None if row is old else row
 
 
 def _unknown(name: str) -> Unknown:
