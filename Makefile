@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow coverage hunt siege check bench docs graph clean
+.PHONY: help setup demo test slow anywhere coverage hunt siege check bench docs graph clean
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -41,12 +41,15 @@ test: $(STAMP) ## the tests, without the slow ones, on all cores
 slow: $(STAMP) ## the slow tests
 	$(PY) -m pytest -m slow -n auto
 
+anywhere: $(STAMP) ## the numerical tests with the kernels of other processors; ARGS=--short: in a few minutes
+	PYTHONPATH=tests $(PY) -m anywhere $(ARGS)
+
 # What Numba and Triton compile cannot be traced: those lines count as missed.
 coverage: $(STAMP) ## the tests, and which lines and branches of the package they do not reach
 	$(PY) -m pytest -n auto --cov --cov-report=term
 
-hunt: $(STAMP) ## random cases of every family against independent code, for some minutes
-	PYTHONPATH=tests $(PY) -m hunt
+hunt: $(STAMP) ## new random cases of every family against independent code, for some minutes
+	PYTHONPATH=tests $(PY) -m hunt $(ARGS)
 
 siege: $(STAMP) ## damaged run folders, hostile files, kills and full disks, for some minutes
 	PYTHONPATH=tests $(PY) -m siege

@@ -1,4 +1,4 @@
-"""One thread a test process: tests run side by side, and threads that wait for each other are slow."""
+"""One thread per test process: tests run side by side, and threads that wait for each other are slow."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import torch
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("RESOLVENT_TEST_THREADS", "1")))  # more: `make anywhere`
 
 # The same draws on every machine, none of them timed; `pytest --hypothesis-profile=default` draws others.
 settings.register_profile(

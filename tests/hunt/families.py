@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import traceback
 import warnings
+from functools import cache
 from importlib import import_module
 
 import hunt.cases
@@ -13,10 +14,11 @@ from hunt.family import Family
 WRONG = "WRONG"
 
 
-def families() -> list[Family]:
+@cache
+def families() -> tuple[Family, ...]:
     """All families, module by module."""
     names = sorted(module.name for module in pkgutil.iter_modules(hunt.cases.__path__))
-    return [family for name in names for family in import_module(f"hunt.cases.{name}").FAMILIES]
+    return tuple(family for name in names for family in import_module(f"hunt.cases.{name}").FAMILIES)
 
 
 def attempt(family: Family, seed: int) -> tuple[str, str]:

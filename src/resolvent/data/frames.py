@@ -132,14 +132,17 @@ def _separated(file: IO[bytes], name: str) -> pd.DataFrame:
 
     separator, heading, skip = _heading(file)
     file.seek(0)
+    older = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)  # pandas 3.1 reads floats to the last bit unasked
+    exact: Any = {"float_precision": "round_trip"} if older else {}
     try:
-        frame = pd.read_csv(
+        frame: pd.DataFrame = pd.read_csv(
             cast(Any, file),
             sep=separator,
             header=None,
             skiprows=skip,
             encoding="utf-8-sig",
             low_memory=False,
+            **exact,
         )
     except pd.errors.EmptyDataError:
         refuse("path", f"{name}, which has no rows", "a file with rows is needed")
