@@ -2,12 +2,13 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow anywhere coverage hunt siege check bench docs graph clean
+.PHONY: help setup demo test slow anywhere coverage hunt siege check bench lock bom docs graph clean
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
 # Inside the environment, so that deleting the environment deletes it too.
 STAMP := $(VENV)/.setup-done
+PIP   := $(PY) -m pip install --quiet --disable-pip-version-check
 # Asked to run, not just looked up: a version manager may leave a python3.11 on the path that does not start.
 PYTHON ?= $(shell for p in python3.11 python3; do if $$p -c '' >/dev/null 2>&1; then echo $$p; break; fi; done)
 
@@ -18,16 +19,17 @@ ADVICE := name one with: make setup PYTHON=/path/to/python3.11
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## build .venv from constraints.txt (again only when it or pyproject.toml changes)
+setup: $(STAMP) ## build .venv from requirements.lock (again only when it, constraints.txt or pyproject.toml changes)
 
 # The stamp is the last thing made and the first thing removed: an interrupted setup leaves none.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt requirements.lock
 	@rm -f $@
 	@test -n "$(PYTHON)" || { echo "$(WANTED), but none was found; $(ADVICE)" >&2; exit 1; }
 	@"$(PYTHON)" -c '$(NEWER); v >= (3, 11) or sys.exit("$(WANTED), but $(PYTHON) is %d.%d; $(ADVICE)" % v[:2])'
 	@$(PY) -c '$(NEWER); import pip; sys.exit(v < (3, 11))' >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) --require-hashes --no-deps -r requirements.lock
+	$(PIP) -c constraints.txt torch
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(STAMP) ## solve the paper's two problems with every algorithm: tables, pictures, reports
@@ -61,6 +63,14 @@ check: $(STAMP) ## formatting, lint, types: of the package, the tests and the be
 
 bench: $(STAMP) ## speed, as ratios against plain loops within one run
 	$(PY) -m bench
+
+lock: $(STAMP) ## requirements.lock: the versions of constraints.txt with the checksums of their files
+	grep -v '^torch==' constraints.txt | $(VENV)/bin/uv pip compile --quiet --generate-hashes --no-deps --no-annotate --no-header \
+		--python-version 3.11.5 - -o requirements.lock
+
+bom: $(STAMP) ## dist/bom.json: every package of the environment, as a CycloneDX bill of materials for a release
+	@mkdir -p dist
+	$(VENV)/bin/uv tool run --from cyclonedx-bom cyclonedx-py environment $(PY) --pyproject pyproject.toml -o dist/bom.json
 
 docs: $(STAMP) ## the documentation as a site in build/site, with an API reference; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
