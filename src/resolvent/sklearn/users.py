@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from resolvent.data.columns import objects
 from resolvent.data.scaling import merged, moments
 from resolvent.errors import refuse
 
@@ -18,16 +21,35 @@ def rows_by_user(users: Any, rows: int) -> tuple[list[NDArray[np.int64]], list[A
     """The rows of each user and the users, sorted; without `users` all rows belong to one."""
     if users is None:
         return [np.arange(rows)], [0]
-    who = np.asarray(users)
+    from pandas import isna
+
+    listed = isinstance(users, Sequence) and not isinstance(users, str)
+    who = objects(users) if listed else np.asarray(users)  # NumPy would write the 1 of [1, "1"] as text
     if who.shape != (rows,):
         refuse("users", f"of shape {who.shape}", f"one user for each of the {rows} rows of X is needed")
-    if who.dtype == object:
-        who = np.array([str(name) for name in who])
-    if who.dtype.kind == "f" and np.isnan(who).any():
-        refuse("users", "NaN in places", "every row needs its user")
-    names, which = np.unique(who, return_inverse=True)
+    if isna(who).any():
+        refuse("users", f"None or NaN in places (the first is users[{isna(who).argmax()}])", "every row needs its user")
+    try:
+        names, which = np.unique(who if who.dtype != object else _of_one_kind(who), return_inverse=True)
+    except TypeError:
+        refuse("users", f"of type {type(who[0]).__name__}", "numbers, or text, are needed")
     order = np.argsort(which, kind="stable")
     return np.split(order, np.cumsum(np.bincount(which))[:-1]), names.tolist()
+
+
+def _of_one_kind(who: NDArray[Any]) -> NDArray[Any]:
+    """Users as Python's own values, which compare exactly: all numbers, all text, or all of one other type."""
+    values = [name.item() if isinstance(name, np.generic) else name for name in who]
+    kinds = sorted({_kind(value) for value in values})
+    if len(kinds) > 1:
+        refuse("users", f"a mixture of {' and '.join(kinds)}", "users of one kind, all numbers or all text, are needed")
+    return objects(values)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return "numbers"
+    return "text" if isinstance(value, str) else type(value).__name__
 
 
 @dataclass(frozen=True, eq=False)
