@@ -17,6 +17,8 @@ from scipy.linalg import qr
 from scipy.special import expit
 from scipy.special import softmax as shares
 
+from resolvent.sklearn.users import Units, blocks
+
 Floats = NDArray[np.float64]
 RowLoss = Callable[[Floats, Floats], tuple[Floats, Floats]]
 """From scores (n, K) and targets (n,): slopes (n, K), and roots M (n, K, K) of the Hessians M^T M by the scores."""
@@ -55,11 +57,12 @@ def softmax(t: Floats, b: Floats) -> tuple[Floats, Floats]:
 class Pooled:
     """The sum of users' losses as a function of a model w: coefficients class by class, then intercepts.
 
-    l1, l2: of each parameter, 0 for intercepts.
+    parts: users' rows, dense or sparse, which are measured in `units`. l1, l2: of each parameter, 0 for intercepts.
     """
 
-    A: list[Any]
+    parts: list[Any]
     b: list[Floats]
+    units: Units
     loss: RowLoss
     scores: int
     intercept: bool
@@ -68,11 +71,7 @@ class Pooled:
 
     @property
     def dim(self) -> int:
-        return self.scores * (self.A[0].shape[1] + self.intercept)
-
-    @property
-    def too_large(self) -> bool:
-        return min(sum(map(len, self.b)) * self.scores, self.dim) * self.dim > LARGEST
+        return len(self.l1)
 
     def at(self, w: Floats) -> Report:
         """The reports of all users, merged."""
@@ -85,12 +84,9 @@ class Pooled:
 
     def _blocks(self) -> Iterator[tuple[Floats, Floats]]:
         size = max(1, BLOCK // (self.dim * self.scores))
-        for A, b in zip(self.A, self.b, strict=True):
-            for first in range(0, len(b), size):
-                part = A[first : first + size]
-                rows = part.toarray() if hasattr(part, "toarray") else part
-                ones = np.ones((len(rows), int(self.intercept)))
-                yield np.hstack([rows, ones]), b[first : first + size]
+        targets = [b[first : first + size] for b in self.b for first in range(0, len(b), size)]
+        for rows, b in zip(blocks(self.parts, size), targets, strict=True):
+            yield np.hstack([self.units.apply(rows), np.ones((len(rows), int(self.intercept)))]), b
 
     def _report(self, rows: Floats, b: Floats, w: Floats) -> Report:
         M = self.by_score(w)
@@ -235,7 +231,10 @@ def least_norm(w: Floats, nullspace: Floats, scale: Floats) -> Floats:
 
     scale: what divides each coefficient to bring it into these units; intercepts have none.
     """
+    noise = 1e3 * EPS * np.abs(nullspace).max(1, keepdims=True)  # which columns of tiny scale would make large
+    nullspace = np.where(np.abs(nullspace) > noise, nullspace, 0.0)
     raw = nullspace[:, : len(scale)] / scale
     length = np.linalg.norm(raw, axis=1, keepdims=True)
+    length[length == 0] = 1.0  # of an intercept alone
     share = np.linalg.lstsq((raw / length).T, w[: len(scale)] / scale, rcond=None)[0]
     return np.asarray(w - share @ (nullspace / length))

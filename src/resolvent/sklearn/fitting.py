@@ -17,8 +17,8 @@ from resolvent.errors import BadAnswer, ResolventWarning, refuse, whole
 from resolvent.iteration.penalties import ElasticNet, Penalty, penalty_of
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.table import TABLE
-from resolvent.sklearn.correction import Pooled, RowLoss, corrected, least_norm
-from resolvent.sklearn.users import Units, rows_by_user, units
+from resolvent.sklearn.correction import BLOCK, LARGEST, Pooled, RowLoss, corrected, least_norm
+from resolvent.sklearn.users import Units, blocks, dense_units, rows_by_user, units
 from resolvent.solving.solve import solve
 
 Floats = NDArray[np.float64]
@@ -85,41 +85,40 @@ def fitted(estimator: Any, X: Any, b: Floats, users: Any, objective: Objective) 
         told += f" = {condition.tol:g}" + ("; the run diverged" if run.status == "diverged" else "")
         then = "scale the columns of X or give eta" if run.status == "failed" else "raise max_iter or tol"
         warnings.warn(f"{told}: {then}", ConvergenceWarning, stacklevel=3)
-    else:
-        pooled = _pooled(A, [b[own] for own in rows], objective, estimator.fit_intercept, measured)
-        w, left = _corrected(pooled, w, left, objective, measured, condition.tol)
-    return _unpacked(w, X.shape[1], objective.scores, measured, run.state.round, left, names)
-
-
-def _pooled(A: list[Any], b: list[Floats], objective: Objective, intercept: bool, measured: Units) -> Pooled:
-    """The objective over all rows, in the units in which it is solved."""
-    scale = np.tile(measured.scale, objective.scores)
-    none = np.zeros(objective.scores * intercept)
-    l1, l2 = np.append(objective.l1 / scale, none), np.append(objective.l2 / scale**2, none)
-    return Pooled(A, b, objective.loss, objective.scores, intercept, l1, l2)
+        return _unpacked(w, objective, measured, run.state.round, left, names)
+    end, left, ended = _corrected(estimator, parts, [b[own] for own in rows], objective, measured, w, left)
+    return _unpacked(end, objective, ended, run.state.round, left, names)
 
 
 def _corrected(
-    pooled: Pooled, w: Floats, left: float, objective: Objective, measured: Units, tol: float
-) -> tuple[Floats, float]:
-    """Coefficients whose error is as small as tol promises, and what is left of the optimality condition there."""
-    if pooled.too_large:
-        return w, left
+    estimator: Any, parts: list[Any], b: list[Floats], objective: Objective, measured: Units, w: Floats, left: float
+) -> tuple[Floats, float, Units]:
+    """Coefficients whose error is as small as tol promises, what is left of the optimality condition there, and the
+    units of these coefficients. Sparse rows are centred for it, a few at a time: a column may vary little."""
+    n, d, scores, tol = sum(map(len, b)), len(measured.scale), objective.scores, _tolerance(estimator)
+    if min(n * scores, len(w)) * len(w) > LARGEST:
+        return w, left, measured
+    sparse, intercept = hasattr(parts[0], "tocsr"), bool(estimator.fit_intercept)
+    fine = dense_units(blocks(parts, max(1, BLOCK // d)), intercept) if sparse else measured
+    scale, none = np.tile(fine.scale, scores), np.zeros(scores * intercept)
+    l1, l2 = np.append(objective.l1 / scale, none), np.append(objective.l2 / scale**2, none)
+    start = w
+    if sparse:
+        own, shift = fine.forth(*measured.back(*_split(w, scores, d)))
+        start = np.append(own, shift[: len(none)])
 
     def allowed(w: Floats) -> float:
         return PROMISED * tol * max(objective.reach, float(np.linalg.norm(w)))
 
-    end = corrected(pooled, w, allowed)
-    if end.w is not w:
-        left = end.left / (sum(map(len, pooled.b)) * objective.size)
+    end = corrected(Pooled(parts, b, fine, objective.loss, scores, intercept, l1, l2), start, allowed)
     if not end.error <= allowed(end.w):
-        told = f"the coefficients, in units in which columns have size one, may be off by {end.error:.2g}, more than"
         why = "columns that nearly depend on each other, or classes that a plane separates, leave them open"
+        told = f"the coefficients, in units in which columns have size one, may be off by {end.error:.2g}, more than"
         told += f" {PROMISED} tol of their size: {why}; add a penalty, drop columns, or raise tol"
         warnings.warn(told, ConvergenceWarning, stacklevel=4)
     if len(end.nullspace) and not objective.l1 and not objective.l2:
-        return least_norm(end.w, end.nullspace, np.tile(measured.scale, objective.scores)), left
-    return end.w, left
+        return least_norm(end.w, end.nullspace, scale), left, fine
+    return (w, left, measured) if end.w is start else (end.w, end.left / (n * objective.size), fine)
 
 
 class Condition:
@@ -185,7 +184,11 @@ def mixture(estimator: Any) -> tuple[float, float]:
     return shares[estimator.penalty]
 
 
-def _unpacked(w: Floats, d: int, scores: int, measured: Units, rounds: int, left: float, names: list[Any]) -> Fitted:
-    intercepts = w[scores * d :] if len(w) > scores * d else np.zeros(scores)
-    coefficients, intercepts = measured.back(w[: scores * d].reshape(scores, d), intercepts)
+def _split(w: Floats, scores: int, d: int) -> tuple[Floats, Floats]:
+    """Coefficients (scores, d) and intercepts (scores,), which are 0 in a model without them."""
+    return w[: scores * d].reshape(scores, d), w[scores * d :] if len(w) > scores * d else np.zeros(scores)
+
+
+def _unpacked(w: Floats, objective: Objective, measured: Units, rounds: int, left: float, names: list[Any]) -> Fitted:
+    coefficients, intercepts = measured.back(*_split(w, objective.scores, len(measured.scale)))
     return Fitted(coefficients, intercepts, rounds, left, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,18 @@ class Units:
         own = coefficients / self.scale
         return own, intercepts - own @ self.centre
 
+    def forth(self, own: Floats, intercepts: Floats) -> tuple[Floats, Floats]:
+        """The same in these units: the inverse of `back`."""
+        return own * self.scale, intercepts + own @ self.centre
+
+
+def blocks(parts: list[Any], size: int) -> Iterator[Floats]:
+    """Users' rows, at most `size` at a time, dense."""
+    for part in parts:
+        for first in range(0, part.shape[0], size):
+            rows = part[first : first + size]
+            yield rows.toarray() if hasattr(rows, "toarray") else rows
+
 
 def units(parts: list[Any], intercept: bool) -> Units:
     """The scale of each column over all users, and its mean where an intercept makes up for it. Sparse rows stay so."""
@@ -80,8 +92,13 @@ def units(parts: list[Any], intercept: bool) -> Units:
         unit = np.where(largest > 0, largest, 1.0)
         squares = sum(np.asarray((part.multiply(1 / unit)).power(2).sum(0)).ravel() for part in parts)
         scale, centre = unit * np.sqrt(squares / n), np.zeros(d)
-    else:
-        found = merged(map(moments, parts))
-        centre = found.mean if intercept else np.zeros(len(found.mean))
-        scale = found.spread if intercept else np.hypot(found.spread, found.mean)
+        return Units(centre, np.where(scale > 0, scale, 1.0))
+    return dense_units(parts, intercept)
+
+
+def dense_units(parts: Iterable[Any], intercept: bool) -> Units:
+    """The same of dense rows."""
+    found = merged(map(moments, parts))
+    centre = found.mean if intercept else np.zeros(len(found.mean))
+    scale = found.spread if intercept else np.hypot(found.spread, found.mean)
     return Units(centre, np.where(scale > 0, scale, 1.0))
