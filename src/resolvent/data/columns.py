@@ -12,7 +12,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +107,7 @@ def word(value: Any) -> str:
     number = as_float(value)
     if number == value or number != number:
         return str(int(number)) if number.is_integer() else repr(number)
-    over, under = value.as_integer_ratio()  # a fraction, or a float of more than 64 bits
+    over, under = cast(Any, value).as_integer_ratio()  # a fraction, or a float of more than 64 bits
     return f"{over}/{under}"
 
 

@@ -100,7 +100,7 @@ def _blocks(file: IO[bytes], name: str) -> Iterator[tuple[Floats, NDArray[np.int
 
 def _check_labels(block: Sequence[bytes], labels: Floats, name: str) -> None:
     """Refuse a whole number that a float rounds: it may be a class, and another one would become the same."""
-    for k in np.flatnonzero(np.abs(labels) >= 2.0**53):
+    for k in np.flatnonzero(np.abs(labels) >= 2.0**53).tolist():
         text = block[k].split(maxsplit=1)[0]
         if text.lstrip(b"+-").isdigit() and int(text) != float(labels[k]):
             came = f"{name}, where a label is {text[:40].decode()}"
