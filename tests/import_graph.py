@@ -109,7 +109,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"method"},
     ],
     "config": [{"defaults", "presets"}, {"problem_sections"}, {"sections"}, {"reading"}],
-    "sklearn": [{"users"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
+    "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
         {"facts", "delayed", "penalty", "process_group", "interrupts", "figures"},

@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "an algorithm": ({"algorithm": "adam"}, {}, "'adam', but it is unknown"),
     "users": ({}, {"users": ["a"]}, "users is of shape .1,., but one user for each of the 90 rows"),
-    "nobody": ({}, {"users": np.full(90, np.nan)}, "users is NaN in places"),
+    "nobody": ({}, {"users": np.full(90, np.nan)}, "users is None or NaN in places"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import struct
 import zlib
 from typing import IO, Any
@@ -76,8 +77,19 @@ def npz(
         refuse("path", f"{name}, whose {x_key} is of type {x.dtype}", "features must be numbers")
     flat = x.reshape(len(x), -1)
     fits(*flat.shape, name)
-    labels = y.astype(np.float64) if y.dtype.kind in "biuf" else y.astype(np.str_)
-    return flat.astype(np.float64), labels, tuple(map(str, range(flat.shape[1]))), y_key
+    return (
+        flat.astype(np.float64),
+        number_labels(y) if y.dtype.kind in "biuf" else y.astype(np.str_),
+        tuple(map(str, range(flat.shape[1]))),
+        y_key,
+    )
+
+
+def number_labels(y: NDArray[Any]) -> NDArray[Any]:
+    """Labels in float64, or the integers that they are where floats would round one of them."""
+    floats = y.astype(np.float64)
+    exact = y.dtype.kind not in "iu" or all(map(operator.eq, floats.tolist(), y.tolist()))
+    return floats if exact else y
 
 
 def _key(keys: list[str], known: tuple[str, ...], what: str, name: str) -> str:

@@ -36,7 +36,9 @@ def by_column(column: Column) -> dict[str, RowNumbers]:
         came = f"{column.name!r} with {n} missing value{'s' if n > 1 else ''} (the first in row {row})"
         refuse("user", came, "every row needs its user: fill it in, or leave those rows out")
     words = column.texts
-    names = sorted(set(words), key=(lambda name: (float(name), name)) if column.kind == NUMBER else None)
+    numbers = column.values if column.exact is None else column.exact
+    place = dict(zip(words, numbers if column.kind == NUMBER else words, strict=True))
+    names = sorted(place, key=lambda name: (place[name], name))
     code = {name: k for k, name in enumerate(names)}
     which = np.array([code[w] for w in words])
     if len(names) > len(words) // 2 and len(names) > 100:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Generator
 from contextlib import closing
 from difflib import get_close_matches
@@ -15,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.data import limits
+from resolvent.data.arrays import number_labels
 from resolvent.errors import refuse
 from resolvent.installed import install
+from resolvent.problems.labels import label_array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,11 +30,12 @@ TargetColumn = str | int | None
 TARGETS = ("y", "target", "label", "class")
 """What the column of labels is called where nobody says."""
 SEPARATORS = (",", "\t", ";")
+_WHOLE = re.compile(r"\s*([-+]?\d+)(\.0*)?\s*")
 
 
 def separated(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
     """CSV, TSV or values separated by semicolons; the heading, if there is one, names the columns."""
-    return _columns(separated_frame(file, name), name, target)
+    return _columns(_decoded(file, name, exact=False), name, target)
 
 
 def parquet(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
@@ -41,8 +45,12 @@ def parquet(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
 
 def separated_frame(file: IO[bytes], name: str) -> pd.DataFrame:
     """The columns of CSV and its kin, of any types."""
+    return _decoded(file, name, exact=True)
+
+
+def _decoded(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
     try:
-        return _separated(file, name)
+        return _separated(file, name, exact)
     except (UnicodeDecodeError, csv.Error) as error:
         refuse("path", name, f"lines of text in UTF-8 are needed ({error})")
 
@@ -102,14 +110,15 @@ def target_column(names: list[str], target: TargetColumn, name: str) -> int:
 
 
 def _labels(column: pd.Series[Any], label: str, name: str) -> NDArray[Any]:
-    from pandas.api.types import is_numeric_dtype
+    from pandas.api.types import is_integer_dtype, is_numeric_dtype
 
     if is_numeric_dtype(column):
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+        whole = is_integer_dtype(column) and not column.isna().any()
+        return number_labels(column.to_numpy()) if whole else column.to_numpy(dtype=np.float64, na_value=np.nan)
     if column.isna().any():
         row = int(column.isna().to_numpy().argmax()) + 1
         refuse("path", f"{name}, where the target {label!r} of row {row} is missing", "one label per row is needed")
-    return np.array(column.astype(str).tolist())
+    return label_array(column.astype(str).tolist())
 
 
 def _check_numbers(column: pd.Series[Any], label: str, name: str) -> None:
@@ -127,23 +136,17 @@ def _check_numbers(column: pd.Series[Any], label: str, name: str) -> None:
 # --- separated values ------------------------------------------------------------------------------------------------
 
 
-def _separated(file: IO[bytes], name: str) -> pd.DataFrame:
+def _separated(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
+    """The file as pandas reads it; exact: whole numbers that pandas rounds, beside missing ones, are objects."""
     import pandas as pd
 
     separator, heading, skip = _heading(file)
+    form: dict[str, Any] = {"sep": separator, "header": None, "skiprows": skip, "encoding": "utf-8-sig"}
     file.seek(0)
     older = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)  # pandas 3.1 reads floats to the last bit unasked
-    exact: Any = {"float_precision": "round_trip"} if older else {}
+    bits: Any = {"float_precision": "round_trip"} if older else {}
     try:
-        frame: pd.DataFrame = pd.read_csv(
-            cast(Any, file),
-            sep=separator,
-            header=None,
-            skiprows=skip,
-            encoding="utf-8-sig",
-            low_memory=False,
-            **exact,
-        )
+        frame: pd.DataFrame = pd.read_csv(cast(Any, file), low_memory=False, **bits, **form)
     except pd.errors.EmptyDataError:
         refuse("path", f"{name}, which has no rows", "a file with rows is needed")
     except pd.errors.ParserError as error:
@@ -152,8 +155,20 @@ def _separated(file: IO[bytes], name: str) -> pd.DataFrame:
     names = heading or [str(i) for i in range(len(frame.columns))]
     if len(frame.columns) != len(names) or frame.isna().to_numpy().any():  # short lines are filled up with NaN
         _refuse_ragged(file, separator, name)
+    if exact:
+        rounded = [k for k in frame.columns if frame[k].dtype == np.float64 and (frame[k].abs() >= 2.0**53).any()]
+        file.seek(0)
+        texts = pd.read_csv(cast(Any, file), usecols=rounded, dtype=str, **form) if rounded else frame
+        for k in rounded:
+            frame[k] = pd.Series(list(map(_whole, texts[k], frame[k])), dtype=object)
     frame.columns = pd.Index(names)
     return frame
+
+
+def _whole(text: Any, number: float) -> float | int:
+    """What a cell says, to the last digit where it is a whole number."""
+    match = _WHOLE.fullmatch(text) if isinstance(text, str) else None
+    return int(match[1]) if match else number
 
 
 def _heading(file: IO[bytes]) -> tuple[str, list[str] | None, int]:

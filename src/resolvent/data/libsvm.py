@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -93,7 +93,18 @@ def _blocks(file: IO[bytes], name: str) -> Iterator[tuple[Floats, NDArray[np.int
         number += len(lines)
         if block:
             pairs = np.array([row.count(b":") for row in block], dtype=np.int64)
-            yield np.fromstring(b" ".join(block).replace(b":", b" ").decode(), sep=" "), pairs
+            numbers = np.fromstring(b" ".join(block).replace(b":", b" ").decode(), sep=" ")
+            _check_labels(block, numbers[np.cumsum(1 + 2 * pairs) - (1 + 2 * pairs)], name)
+            yield numbers, pairs
+
+
+def _check_labels(block: Sequence[bytes], labels: Floats, name: str) -> None:
+    """Refuse a whole number that a float rounds: it may be a class, and another one would become the same."""
+    for k in np.flatnonzero(np.abs(labels) >= 2.0**53).tolist():
+        text = block[k].split(maxsplit=1)[0]
+        if text.lstrip(b"+-").isdigit() and int(text) != float(labels[k]):
+            came = f"{name}, where a label is {text[:40].decode()}"
+            refuse("path", came, "whole numbers up to 2^53 are read exactly: number the classes anew, or write 1e20")
 
 
 def _rows(lines: Iterable[bytes], before: int, name: str) -> Iterator[bytes]:

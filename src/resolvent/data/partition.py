@@ -24,6 +24,7 @@ from resolvent.data.kinds import (
     classes,
 )
 from resolvent.errors import refuse, whole
+from resolvent.problems.labels import label_array
 
 KINDS: dict[str, tuple[Callable[..., Partition], Callable[[str], float] | None]] = {
     "iid": (Iid, None),
@@ -107,7 +108,7 @@ def _trim(parts: list[RowNumbers], seed: int) -> list[RowNumbers]:
 
 
 def _labels(y: Any) -> Labels:
-    labels = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+    labels = label_array(y.cpu().numpy() if isinstance(y, Tensor) else y)
     if labels.ndim != 1 or not len(labels):
         refuse("y", f"of shape {labels.shape}", "one label per row is needed")
     return labels

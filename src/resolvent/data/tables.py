@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from resolvent.data import arrays, frames, libsvm, limits
 from resolvent.data.columns import Source, array_source, source
 from resolvent.errors import refuse
+from resolvent.problems.labels import label_array
 
 TableReader = Callable[..., tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]]
 
@@ -44,7 +45,7 @@ OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open,
 class Table:
     """A file's rows: x (rows, features) in float64, y (rows,) in float64 or as text, and the names of both.
 
-    x is an array, or a SciPy CSR array where sparse rows were asked for.
+    x is an array, or a SciPy CSR array where sparse rows were asked for. y is integers where floats would round some.
     """
 
     x: Any
@@ -130,10 +131,13 @@ def stem(path: str | Path) -> str:
 
 def signs(y: Any, positive: Any = None) -> NDArray[np.float64]:
     """Labels -1 and +1: the smaller of two values is -1, or everything but `positive` is."""
-    labels = np.asarray(y)
+    labels = label_array(y)
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         refuse("y", "NaN or infinite in places", "labels are needed")
-    values = np.unique(labels)
+    try:
+        values = np.unique(labels)
+    except TypeError:
+        refuse("y", "a mixture of types", "labels of one type, all numbers or all text, are needed")
     if positive is None and len(values) != 2:
         came = f"of {len(values)} classes" if len(values) != 1 else "of one class"
         refuse("y", came, "logistic regression needs two: positive= makes one class against the rest")

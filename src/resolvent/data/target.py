@@ -57,8 +57,7 @@ class Target:
         """-1 and +1 for two classes, numbers from 0 for more, else the numbers themselves."""
         check_present(column)
         if self.classes is None:
-            if column.kind not in (NUMBER, BOOLEAN):
-                refuse("target", f"{column.name!r}, a column of text", "numbers are needed: name another one")
+            _check_numbers(column)
             return np.asarray(column.values, np.float64)
         code = {word(label): k for k, label in enumerate(self.classes)} | {word(label): 0 for label in self.rest}
         words = column.texts
@@ -101,8 +100,7 @@ def target(column: Column, needs: str | None, positive: Any = None) -> Target:
     if needs in (NUMBERS, COUNTS):
         if positive is not None:
             refuse("positive", repr(positive), "only classes have a positive one: leave it out")
-        if column.kind not in (NUMBER, BOOLEAN):
-            refuse("target", f"{column.name!r}, a column of text", "numbers are needed: name another one")
+        _check_numbers(column)
         return Target(column.name)
     if len(labels) < 2:
         refuse("target", f"{column.name!r}, which is {labels[0]!r} in every row", "at least two classes are needed")
@@ -124,10 +122,18 @@ def values(column: Column) -> tuple[Label, ...]:
     """The different labels, sorted, as plain values."""
     if column.kind == TEXT:
         return tuple(sorted({str(v) for v in column.values}))
-    found = np.unique(column.values)
     if column.kind == BOOLEAN:
-        return tuple(bool(v) for v in found)
-    return tuple(int(v) if float(v).is_integer() else float(v) for v in found)
+        return tuple(bool(v) for v in np.unique(column.values))
+    if column.exact is not None:
+        return tuple(_json_label(v) for v in sorted(set(column.exact)))
+    return tuple(int(v) if float(v).is_integer() else float(v) for v in np.unique(column.values))
+
+
+def _json_label(value: Any) -> Label:
+    """A number as JSON has it; one that no float equals, and that is not whole, is its word."""
+    if value == int(value):
+        return int(value)
+    return float(value) if float(value) == value else word(value)
 
 
 def check_present(column: Column) -> None:
@@ -137,6 +143,12 @@ def check_present(column: Column) -> None:
         n, row = int(missing.sum()), int(missing.argmax()) + 1
         what = f"missing, NaN or infinite in {n} row{'s' if n > 1 else ''} (the first is row {row})"
         refuse("target", f"{column.name!r}, {what}", "one label per row is needed: leave those rows out")
+
+
+def _check_numbers(column: Column) -> None:
+    if column.kind == TEXT:
+        what, way = ("categories", "convert it by astype(float), or ") if column.coded else ("text", "")
+        refuse("target", f"{column.name!r}, a column of {what}", f"numbers are needed: {way}name another one")
 
 
 def _two(name: str, labels: tuple[Label, ...], positive: Any) -> Target:

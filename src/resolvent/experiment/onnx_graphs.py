@@ -171,7 +171,9 @@ class _Linear:
                 both = self._node("Concat", zero, t, axis=1)
                 self._output("probabilities", self._node("Softmax", both, axis=1), TensorProto.DOUBLE, 2)
         best = self._node("Where", self._node("IsNaN", flat), self._constant(np.array(len(labels))), best)
-        words = any(isinstance(label, str) for label in labels)
+        words = any(
+            isinstance(label, str) or float(label) != label for label in labels
+        )  # the graph's numbers are floats
         numbers = [] if words else [*map(float, labels), math.nan]
         table = self._text([*map(str, labels), ""]) if words else self._constant(np.array(numbers))
         kind = TensorProto.STRING if words else TensorProto.DOUBLE

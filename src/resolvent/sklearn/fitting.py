@@ -1,4 +1,4 @@
-"""Fitting a linear model by a federated algorithm until the optimality condition holds."""
+"""Fitting a linear model by a federated algorithm until the optimality condition holds, and what that leaves open."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from resolvent.errors import BadAnswer, ResolventWarning, refuse, whole
 from resolvent.iteration.penalties import ElasticNet, Penalty, penalty_of
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.table import TABLE
-from resolvent.sklearn.users import Units, rows_by_user, units
+from resolvent.sklearn.correction import BLOCK, LARGEST, Pooled, RowLoss, corrected, least_norm
+from resolvent.sklearn.users import Units, blocks, dense_units, rows_by_user, units
 from resolvent.solving.solve import solve
 
 Floats = NDArray[np.float64]
+
+PROMISED = 100
+"""Coefficients may be off by this multiple of tol, relative to their size in units in which columns have size one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,15 +42,18 @@ class Fitted:
 class Objective:
     """sum over rows of a loss + l1 |w|_1 + l2/2 |w|^2, intercepts left alone.
 
-    build: makes the problem from users' rows. scores: per row. start: of the intercepts. size: of a typical residual.
+    build: makes the problem from users' rows. loss: of a row. scores: per row. start: of the intercepts. size: of a
+    typical residual. reach: of a typical score.
     """
 
     build: Callable[..., Any]
+    loss: RowLoss
     l1: float
     l2: float
     scores: int = 1
     start: float = 0.0
     size: float = 1.0
+    reach: float = 1.0
 
 
 def fitted(estimator: Any, X: Any, b: Floats, users: Any, objective: Objective) -> Fitted:
@@ -72,13 +79,46 @@ def fitted(estimator: Any, X: Any, b: Floats, users: Any, objective: Objective) 
             )  # fmt: skip
         except BadAnswer as error:  # a prox that round-off hides: what was found so far is judged like any other end
             run = error.run  # type: ignore[attr-defined]
-    left = condition.at(run.state.w)
+    w, left = np.asarray(run.model.numpy(), np.float64), condition.at(run.state.w)
     if not left <= condition.tol:
         told = f"after {run.state.round} rounds the optimality condition is violated by {left:.2g}, more than tol"
         told += f" = {condition.tol:g}" + ("; the run diverged" if run.status == "diverged" else "")
         then = "scale the columns of X or give eta" if run.status == "failed" else "raise max_iter or tol"
         warnings.warn(f"{told}: {then}", ConvergenceWarning, stacklevel=3)
-    return _unpacked(run.model.numpy(), X.shape[1], objective.scores, measured, run.state.round, left, names)
+        return _unpacked(w, objective, measured, run.state.round, left, names)
+    end, left, ended = _corrected(estimator, parts, [b[own] for own in rows], objective, measured, w, left)
+    return _unpacked(end, objective, ended, run.state.round, left, names)
+
+
+def _corrected(
+    estimator: Any, parts: list[Any], b: list[Floats], objective: Objective, measured: Units, w: Floats, left: float
+) -> tuple[Floats, float, Units]:
+    """Coefficients whose error is as small as tol promises, what is left of the optimality condition there, and the
+    units of these coefficients. Sparse rows are centred for it, a few at a time: a column may vary little."""
+    n, d, scores, tol = sum(map(len, b)), len(measured.scale), objective.scores, _tolerance(estimator)
+    if min(n * scores, len(w)) * len(w) > LARGEST:
+        return w, left, measured
+    sparse, intercept = hasattr(parts[0], "tocsr"), bool(estimator.fit_intercept)
+    fine = dense_units(blocks(parts, max(1, BLOCK // d)), intercept) if sparse else measured
+    scale, none = np.tile(fine.scale, scores), np.zeros(scores * intercept)
+    l1, l2 = np.append(objective.l1 / scale, none), np.append(objective.l2 / scale**2, none)
+    start = w
+    if sparse:
+        own, shift = fine.forth(*measured.back(*_split(w, scores, d)))
+        start = np.append(own, shift[: len(none)])
+
+    def allowed(w: Floats) -> float:
+        return PROMISED * tol * max(objective.reach, float(np.linalg.norm(w)))
+
+    end = corrected(Pooled(parts, b, fine, objective.loss, scores, intercept, l1, l2), start, allowed)
+    if not end.error <= allowed(end.w):
+        why = "columns that nearly depend on each other, or classes that a plane separates, leave them open"
+        told = f"the coefficients, in units in which columns have size one, may be off by {end.error:.2g}, more than"
+        told += f" {PROMISED} tol of their size: {why}; add a penalty, drop columns, or raise tol"
+        warnings.warn(told, ConvergenceWarning, stacklevel=4)
+    if len(end.nullspace) and not objective.l1 and not objective.l2:
+        return least_norm(end.w, end.nullspace, scale), left, fine
+    return (w, left, measured) if end.w is start else (end.w, end.left / (n * objective.size), fine)
 
 
 class Condition:
@@ -144,8 +184,11 @@ def mixture(estimator: Any) -> tuple[float, float]:
     return shares[estimator.penalty]
 
 
-def _unpacked(w: Floats, d: int, scores: int, measured: Units, rounds: int, left: float, names: list[Any]) -> Fitted:
-    w = np.asarray(w, np.float64)
-    intercepts = w[scores * d :] if len(w) > scores * d else np.zeros(scores)
-    coefficients, intercepts = measured.back(w[: scores * d].reshape(scores, d), intercepts)
+def _split(w: Floats, scores: int, d: int) -> tuple[Floats, Floats]:
+    """Coefficients (scores, d) and intercepts (scores,), which are 0 in a model without them."""
+    return w[: scores * d].reshape(scores, d), w[scores * d :] if len(w) > scores * d else np.zeros(scores)
+
+
+def _unpacked(w: Floats, objective: Objective, measured: Units, rounds: int, left: float, names: list[Any]) -> Fitted:
+    coefficients, intercepts = measured.back(*_split(w, objective.scores, len(measured.scale)))
     return Fitted(coefficients, intercepts, rounds, left, names)

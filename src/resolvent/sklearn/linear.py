@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 
 from resolvent.problems.least_squares import LeastSquares
+from resolvent.sklearn.correction import square
 from resolvent.sklearn.estimator import Federated, Floats
 from resolvent.sklearn.fitting import Objective, fitted, mixture, strength
 
@@ -51,7 +52,9 @@ class FederatedLinearRegression(RegressorMixin, Federated):  # type: ignore[misc
         times = strength(self.alpha, "alpha") * (1 if self.penalty == "l2" else len(y))
         centre = float(y.mean()) if self.fit_intercept else 0.0
         size = float(np.sqrt(np.mean((y - centre) ** 2))) or 1.0
-        found = fitted(self, X, y - centre, users, Objective(LeastSquares, l1 * times, l2 * times, size=size))
+        found = fitted(
+            self, X, y - centre, users, Objective(LeastSquares, square, l1 * times, l2 * times, size=size, reach=size)
+        )
         self._settle(found, found.coefficients[0], float(found.intercepts[0]) + centre)
         return self
 

@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from resolvent.errors import refuse
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.softmax.model import Softmax
+from resolvent.sklearn import correction
 from resolvent.sklearn.estimator import Federated, Floats
 from resolvent.sklearn.fitting import Objective, fitted, mixture, strength
 
@@ -58,9 +59,12 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         l1, l2 = mixture(self)
         over = _inverse(self.C)
         if many == 2:
-            b, objective = np.where(codes == 1, 1.0, -1.0), Objective(_logistic, l1 * over, l2 * over)
+            b, objective = (
+                np.where(codes == 1, 1.0, -1.0),
+                Objective(_logistic, correction.logistic, l1 * over, l2 * over),
+            )
         else:
-            b, objective = codes.astype(np.float64), Objective(_softmax, l1 * over, l2 * over, scores=many)
+            b, objective = codes.astype(np.float64), Objective(_softmax, correction.softmax, l1 * over, l2 * over, many)
         found = fitted(self, X, b, users, objective)
         coefficients, intercepts = found.coefficients, found.intercepts
         if many > 2:  # a constant added to every class's score changes nothing: the smallest scores are reported

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 
 from resolvent.problems.poisson import Poisson
+from resolvent.sklearn.correction import poisson
 from resolvent.sklearn.estimator import Federated, Floats
 from resolvent.sklearn.fitting import Objective, fitted, strength
 
@@ -48,7 +49,7 @@ class FederatedPoissonRegressor(RegressorMixin, Federated):  # type: ignore[misc
             )
         mean = float(y.mean())
         l2 = strength(self.alpha, "alpha") * len(y)
-        found = fitted(self, X, y, users, Objective(_poisson, 0.0, l2, start=math.log(mean), size=mean))
+        found = fitted(self, X, y, users, Objective(_poisson, poisson, 0.0, l2, start=math.log(mean), size=mean))
         self._settle(found, found.coefficients[0], float(found.intercepts[0]))
         return self
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.labels import label_array
+from resolvent.problems.labels import joined, label_array
 
 Labels = NDArray[Any]
 
@@ -22,7 +22,7 @@ def encoded(y: Any, classes: Sequence[Any] | None) -> tuple[list[NDArray[np.floa
     if not users:
         refuse("y", "an empty list", "the labels of at least one user are needed")
     try:
-        held = np.unique(np.concatenate(users))
+        held = np.unique(joined(users))
     except TypeError:
         refuse("y", "a mixture of types", "labels of one type, all numbers or all text, are needed")
     if held.dtype.kind == "f" and not np.isfinite(held).all():
