@@ -13,10 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import qr
-from scipy.special import expit
-from scipy.special import softmax as shares
-
 from resolvent.sklearn.users import Units, blocks
 
 Floats = NDArray[np.float64]
@@ -37,6 +33,8 @@ def square(t: Floats, b: Floats) -> tuple[Floats, Floats]:
 
 
 def logistic(t: Floats, b: Floats) -> tuple[Floats, Floats]:
+    from scipy.special import expit
+
     return -b[:, None] * expit(-b[:, None] * t), np.sqrt(expit(t) * expit(-t))[:, :, None]
 
 
@@ -46,6 +44,8 @@ def poisson(t: Floats, b: Floats) -> tuple[Floats, Floats]:
 
 
 def softmax(t: Floats, b: Floats) -> tuple[Floats, Floats]:
+    from scipy.special import softmax as shares
+
     p = shares(t, axis=1)
     root = np.sqrt(p)
     slope = p.copy()
@@ -137,6 +137,8 @@ class Report:
 
 def _triangle(*blocks: Floats) -> Floats:
     """R with R^T R = sum_k B_k^T B_k, of at most as many rows as columns."""
+    from scipy.linalg import qr
+
     rows = np.vstack(blocks)
     return rows if len(rows) <= rows.shape[1] else np.asarray(qr(rows, mode="r")[0])[: rows.shape[1]]
 

@@ -241,7 +241,7 @@ def poisson(seed: int) -> str:
 
 
 FAMILIES = [
-    Family("collinear linear estimators", linear, few=10, many=300),
-    Family("collinear logistic estimators", logistic, few=2, many=60),
-    Family("collinear poisson estimators", poisson, few=2, many=60),
+    Family("collinear linear estimators", linear, few=6, many=150),
+    Family("collinear logistic estimators", logistic, few=2, many=40),
+    Family("collinear poisson estimators", poisson, few=2, many=40),
 ]

@@ -174,6 +174,6 @@ def prepared(seed: int) -> str:
 
 
 FAMILIES = [
-    Family("users and categories of any type", identities, few=30, many=1500),
-    Family("tables prepared user by user", prepared, few=15, many=600),
+    Family("users and categories of any type", identities, few=20, many=600),
+    Family("tables prepared user by user", prepared, few=10, many=300),
 ]
