@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 import resolvent as rs
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration.engine import Ask
-from resolvent.problems import room
+from resolvent.problems import over_rows, room
 from resolvent.problems.logistic import WeightedLogistic
 from resolvent.problems.newton import inverses, minimum
 from resolvent.problems.newton.certified import minimise
@@ -51,6 +52,20 @@ def test_the_prox_is_found_where_losses_bend_in_thin_layers() -> None:
         loss = WeightedLogistic(b, np.full(11, 10.0))
         found = minimise(Objective(A, A @ u, loss, 1.0), np.zeros(4))
         assert found.error <= 1e-12 * np.linalg.norm(u)
+
+
+@pytest.mark.parametrize("wide", [0, 10**6], ids=["matrix free", "inverses"])
+def test_a_start_far_away_does_not_loosen_the_tolerance(wide: int, monkeypatch: Any) -> None:
+    """At a large eta the gradient at the start is thousands of times as long as at the solution: its round-off is not that of
+    the answer. There a margin's slope is |p - u| / (eta |a|), so that e rounds at about 1e-14."""
+    monkeypatch.setattr(over_rows, "WIDE", wide)
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        A, eta = 5 * rng.standard_normal((2, 2)), 10 ** rng.uniform(3, 4.5)
+        b, u = np.sign(A @ rng.standard_normal(2)), 1e-4 * rng.standard_normal(2)
+        p = rs.Logistic([sp.csr_array(A)], [b], reg=0).prox(torch.from_numpy(u).unsqueeze(0), eta)[0].numpy()
+        e = p - u - eta * A.T @ (b / (1 + np.exp(b * (A @ p))))
+        assert np.linalg.norm(e) <= 5e-13
 
 
 def mixed() -> tuple[rs.Logistic, Tensor]:
