@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import mpmath as mp
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from hunt.cases.logistic import Exact
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration.engine import Ask
 from resolvent.problems import over_rows, room
@@ -56,8 +58,8 @@ def test_the_prox_is_found_where_losses_bend_in_thin_layers() -> None:
 
 @pytest.mark.parametrize("wide", [0, 10**6], ids=["matrix free", "inverses"])
 def test_a_start_far_away_does_not_loosen_the_tolerance(wide: int, monkeypatch: Any) -> None:
-    """At a large eta the gradient at the start is thousands of times as long as at the solution: its round-off is not that of
-    the answer. There a margin's slope is |p - u| / (eta |a|), so that e rounds at about 1e-14."""
+    """At a large eta the gradient at the start is thousands of times as long as at the solution: its round-off is not
+    that of the answer. There a margin's slope is |p - u| / (eta |a|), so that e rounds at about 1e-14."""
     monkeypatch.setattr(over_rows, "WIDE", wide)
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -227,6 +229,30 @@ def test_no_minimiser_is_claimed_where_features_are_almost_dependent() -> None:
     A = rng.standard_normal((1, 20, 1))
     A = np.concatenate([A, A * (1 + 1e-14 * rng.standard_normal(A.shape))], 2)
     assert rs.Logistic(A, rng.choice([-1.0, 1.0], (1, 20)), reg=0).minimiser is None
+
+
+def test_a_certified_minimum_has_the_digits_that_it_promises() -> None:
+    """Long rows that nearly cancel: a unit in the last place of a . w is 1e-8 and more, as is what plain sums round by.
+
+    f* is promised to 1e-10, and gaps are as right as their own size and the cancellation of a . (w - w*) allow.
+    """
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        line = rng.standard_normal((6, 1)) * rng.standard_normal((1, 4))
+        A = 10 ** rng.uniform(5, 7) * (line + 10 ** rng.uniform(-7, -5) * rng.standard_normal((6, 4)))
+        b = rng.choice([-1.0, 1.0], 6)
+        problem = rs.Logistic([A], [b], reg=1e-5)
+        assert problem.minimiser is not None
+        with mp.workdps(50):
+            f = Exact(b[:, None] * A, [1.0] * 6, 1e-5)
+            x, _ = f.refined(problem.minimiser.numpy())
+            least = f.value(x)
+            w = problem.minimiser.numpy() * (1 + 1e-9 * rng.standard_normal(4))
+            truth = float(f.value([mp.mpf(v) for v in w]) - least)
+        assert problem.fstar == pytest.approx(float(least), rel=1e-10)
+        gap = problem.gap(torch.from_numpy(w).unsqueeze(0))
+        assert gap is not None
+        assert float(gap) == pytest.approx(truth, rel=1e-6, abs=1e-12 * float(least))
 
 
 @quiet
