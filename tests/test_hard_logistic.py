@@ -21,7 +21,7 @@ from resolvent.problems.newton import inverses, minimum
 from resolvent.problems.newton.certified import minimise
 from resolvent.problems.newton.objective import Objective
 from resolvent.problems.problem import objective
-from resolvent.problems.sets import Ball, Orthant
+from resolvent.problems.sets import Ball, Box, Orthant
 
 quiet = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -231,28 +231,38 @@ def test_no_minimiser_is_claimed_where_features_are_almost_dependent() -> None:
     assert rs.Logistic(A, rng.choice([-1.0, 1.0], (1, 20)), reg=0).minimiser is None
 
 
-def test_a_certified_minimum_has_the_digits_that_it_promises() -> None:
-    """Long rows that nearly cancel: a unit in the last place of a . w is 1e-8 and more, as is what plain sums round by.
+def nearly_cancelling(seed: int) -> tuple[Any, Any]:
+    """Rows of 1e5 to 1e7 along one line, but for 1e-7 to 1e-5 of them: a unit in the last place of a . w is 1e-8."""
+    rng = np.random.default_rng(seed)
+    line = rng.standard_normal((6, 1)) * rng.standard_normal((1, 4))
+    A = 10 ** rng.uniform(5, 7) * (line + 10 ** rng.uniform(-7, -5) * rng.standard_normal((6, 4)))
+    return A, rng.choice([-1.0, 1.0], 6)
 
-    f* is promised to 1e-10, and gaps are as right as their own size and the cancellation of a . (w - w*) allow.
-    """
+
+def test_a_certified_minimum_has_the_digits_that_it_promises() -> None:
+    """f* is promised to 1e-10, where plain sums of losses round by 1e-9. Gaps have digits of their own size."""
     for seed in range(20):
-        rng = np.random.default_rng(seed)
-        line = rng.standard_normal((6, 1)) * rng.standard_normal((1, 4))
-        A = 10 ** rng.uniform(5, 7) * (line + 10 ** rng.uniform(-7, -5) * rng.standard_normal((6, 4)))
-        b = rng.choice([-1.0, 1.0], 6)
-        problem = rs.Logistic([A], [b], reg=1e-5)
+        A, b = nearly_cancelling(seed)
+        problem, rng = rs.Logistic([A], [b], reg=1e-5), np.random.default_rng(seed)
         assert problem.minimiser is not None
         with mp.workdps(50):
             f = Exact(b[:, None] * A, [1.0] * 6, 1e-5)
             x, _ = f.refined(problem.minimiser.numpy())
-            least = f.value(x)
             w = problem.minimiser.numpy() * (1 + 1e-9 * rng.standard_normal(4))
-            truth = float(f.value([mp.mpf(v) for v in w]) - least)
-        assert problem.fstar == pytest.approx(float(least), rel=1e-10)
+            least, truth = float(f.value(x)), float(f.value([mp.mpf(v) for v in w]) - f.value(x))
+        assert problem.fstar == pytest.approx(least, rel=1e-10)
         gap = problem.gap(torch.from_numpy(w).unsqueeze(0))
         assert gap is not None
-        assert float(gap) == pytest.approx(truth, rel=1e-6, abs=1e-12 * float(least))
+        assert float(gap) == pytest.approx(truth, rel=1e-6, abs=1e-12 * least)
+
+
+def test_a_minimum_with_a_penalty_has_these_digits_too_or_is_not_known() -> None:
+    for seed in range(20):
+        A, b = nearly_cancelling(seed)
+        fstar = rs.Logistic([A], [b], reg=1e-5, penalty=Box(-1e9, 1e9)).fstar
+        assert fstar is None or fstar == pytest.approx(rs.Logistic([A], [b], reg=1e-5).fstar, rel=2e-10)
+    A, b = gentle(0)
+    assert rs.Logistic([A], [b], reg=1e-5, penalty=Box(-1e9, 1e9)).fstar is not None
 
 
 @quiet
