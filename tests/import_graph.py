@@ -46,7 +46,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"checkpoint"},
     ],
     "problems": [
-        {"problem", "products", "room", "labels"},
+        {"problem", "products", "room", "labels", "compensated"},
         {"inputs", "newton", "constraint", "sparse_rows"},
         {"rows", "sets", "simplex", "callables", "pinball"},
         {"penalised", "penalty_words", "linear_sets", "over_rows"},

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import mpmath as mp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 import resolvent as rs
+from hunt.cases.logistic import Exact
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration.engine import Ask
-from resolvent.problems import room
+from resolvent.problems import over_rows, room
 from resolvent.problems.logistic import WeightedLogistic
 from resolvent.problems.newton import inverses, minimum
 from resolvent.problems.newton.certified import minimise
 from resolvent.problems.newton.objective import Objective
 from resolvent.problems.problem import objective
-from resolvent.problems.sets import Ball, Orthant
+from resolvent.problems.sets import Ball, Box, Orthant
 
 quiet = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -51,6 +54,20 @@ def test_the_prox_is_found_where_losses_bend_in_thin_layers() -> None:
         loss = WeightedLogistic(b, np.full(11, 10.0))
         found = minimise(Objective(A, A @ u, loss, 1.0), np.zeros(4))
         assert found.error <= 1e-12 * np.linalg.norm(u)
+
+
+@pytest.mark.parametrize("wide", [0, 10**6], ids=["matrix free", "inverses"])
+def test_a_start_far_away_does_not_loosen_the_tolerance(wide: int, monkeypatch: Any) -> None:
+    """At a large eta the gradient at the start is thousands of times as long as at the solution: its round-off is not
+    that of the answer. There a margin's slope is |p - u| / (eta |a|), so that e rounds at about 1e-14."""
+    monkeypatch.setattr(over_rows, "WIDE", wide)
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        A, eta = 5 * rng.standard_normal((2, 2)), 10 ** rng.uniform(3, 4.5)
+        b, u = np.sign(A @ rng.standard_normal(2)), 1e-4 * rng.standard_normal(2)
+        p = rs.Logistic([sp.csr_array(A)], [b], reg=0).prox(torch.from_numpy(u).unsqueeze(0), eta)[0].numpy()
+        e = p - u - eta * A.T @ (b / (1 + np.exp(b * (A @ p))))
+        assert np.linalg.norm(e) <= 5e-13
 
 
 def mixed() -> tuple[rs.Logistic, Tensor]:
@@ -212,6 +229,40 @@ def test_no_minimiser_is_claimed_where_features_are_almost_dependent() -> None:
     A = rng.standard_normal((1, 20, 1))
     A = np.concatenate([A, A * (1 + 1e-14 * rng.standard_normal(A.shape))], 2)
     assert rs.Logistic(A, rng.choice([-1.0, 1.0], (1, 20)), reg=0).minimiser is None
+
+
+def nearly_cancelling(seed: int) -> tuple[Any, Any]:
+    """Rows of 1e5 to 1e7 along one line, but for 1e-7 to 1e-5 of them: a unit in the last place of a . w is 1e-8."""
+    rng = np.random.default_rng(seed)
+    line = rng.standard_normal((6, 1)) * rng.standard_normal((1, 4))
+    A = 10 ** rng.uniform(5, 7) * (line + 10 ** rng.uniform(-7, -5) * rng.standard_normal((6, 4)))
+    return A, rng.choice([-1.0, 1.0], 6)
+
+
+def test_a_certified_minimum_has_the_digits_that_it_promises() -> None:
+    """f* is promised to 1e-10, where plain sums of losses round by 1e-9. Gaps have digits of their own size."""
+    for seed in range(20):
+        A, b = nearly_cancelling(seed)
+        problem, rng = rs.Logistic([A], [b], reg=1e-5), np.random.default_rng(seed)
+        assert problem.minimiser is not None
+        with mp.workdps(50):
+            f = Exact(b[:, None] * A, [1.0] * 6, 1e-5)
+            x, _ = f.refined(problem.minimiser.numpy())
+            w = problem.minimiser.numpy() * (1 + 1e-9 * rng.standard_normal(4))
+            least, truth = float(f.value(x)), float(f.value([mp.mpf(v) for v in w]) - f.value(x))
+        assert problem.fstar == pytest.approx(least, rel=1e-10)
+        gap = problem.gap(torch.from_numpy(w).unsqueeze(0))
+        assert gap is not None
+        assert float(gap) == pytest.approx(truth, rel=1e-6, abs=1e-12 * least)
+
+
+def test_a_minimum_with_a_penalty_has_these_digits_too_or_is_not_known() -> None:
+    for seed in range(20):
+        A, b = nearly_cancelling(seed)
+        fstar = rs.Logistic([A], [b], reg=1e-5, penalty=Box(-1e9, 1e9)).fstar
+        assert fstar is None or fstar == pytest.approx(rs.Logistic([A], [b], reg=1e-5).fstar, rel=2e-10)
+    A, b = gentle(0)
+    assert rs.Logistic([A], [b], reg=1e-5, penalty=Box(-1e9, 1e9)).fstar is not None
 
 
 @quiet

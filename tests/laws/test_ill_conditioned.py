@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import resolvent as rs
+from hunt.cases.least_squares import User, exact, solved
 from resolvent.iteration.engine import Ask
 from resolvent.problems.quadratic import decomposition
 from resolvent.problems.quadratic.affine import prox_share, steps_share
@@ -90,6 +91,34 @@ def test_nearly_dependent_columns(power: int) -> None:
     values = np.stack([np.linalg.svd(a, compute_uv=False) for a in A])
     np.testing.assert_allclose(problem.convexity.sqrt(), values[:, -1], rtol=10.0 ** (power - 14))
     np.testing.assert_allclose(problem.lipschitz.sqrt(), values[:, 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("penalty", [None, rs.Box(-1e15, 1e15)], ids=["plain", "penalised"])
+def test_the_minimum_of_nearly_dependent_columns_has_its_digits(penalty: Any) -> None:
+    """f* is summed over the rows at a minimiser whose own error enters by its square: a few units in the last place.
+
+    The residual that a factorisation leaves has 1e-16 of the columns instead, which are 1e6 times as far out here.
+    """
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        A = rng.standard_normal((int(rng.integers(5, 9)), 4))
+        A[:, 1] = A[:, 0] + 1e-6 * A[:, 1]
+        A, b = A * 10 ** rng.uniform(-4, 4, 4), rng.standard_normal(len(A))
+        user = User.of(A, b)
+        least = float(user.value(solved(user.H, user.k)[0]))
+        assert rs.LeastSquares([A], [b], penalty=penalty).fstar == pytest.approx(least, rel=1e-13)
+
+
+def test_a_gradient_is_right_in_the_unit_of_its_smallest_column() -> None:
+    """Columns within three decades, in any order: squares of them span six, of which a product A^T A loses as many."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        A, b = rng.standard_normal((7, 4)) * 10 ** rng.permutation(np.linspace(0, 2.9, 4)), rng.standard_normal(7)
+        unit = np.linalg.norm(A, axis=0)
+        w = rng.standard_normal(4) / unit
+        true = [float(x) for x in User.of(A, b).grad(exact(w))]
+        error = rs.LeastSquares([A], [b]).grad(torch.from_numpy(w)[None])[0].numpy() - true
+        assert np.abs(error / unit).max() <= 1e-13 * np.linalg.norm(np.abs(A) @ np.abs(w) + np.abs(b))
 
 
 def turn(a: Array, null: Array) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration.penalties import penalty_of
+from resolvent.problems.compensated import predictors
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.over_rows import OverRows
@@ -20,6 +22,7 @@ from resolvent.problems.problem import select
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.quadratic.affine import Affine, prox_share
 from resolvent.problems.quadratic.decomposition import decompose
+from resolvent.problems.quadratic.jacobi import EASY
 from resolvent.problems.quadratic.pooled import Pooled, balanced, pooled
 from resolvent.problems.rows import as_data
 from resolvent.problems.sparse_least_squares import SparseLeastSquares
@@ -129,6 +132,10 @@ class LeastSquares(OverRows):
         *rows, constant = squares(user for user in self._users() if user[2] > 0)
         C, target = (torch.from_numpy(part).to(self._lam) for part in rows)
         found = least(as_objective(*rows), g, 0.0, constant)
+        if found.w is not None and found.value is not None and self._hard:
+            w = torch.from_numpy(found.w).to(self._lam)
+            more = self._summed(w) - float(0.5 * (C @ w - target).square().sum() + constant)
+            constant, found = constant + more, replace(found, value=found.value + more)
         star = torch.from_numpy(np.zeros(self.dim) if found.w is None else found.w).to(self._lam)
         return Penalised(
             g,
@@ -154,7 +161,22 @@ class LeastSquares(OverRows):
         """A number; with a penalty None where no minimum is certified."""
         if self.penalised is not None:
             return self.penalised.fstar
-        return float(self._lam @ self._values(self._pooled.minimiser.unsqueeze(0)))
+        w = self._pooled.minimiser
+        return self._summed(w) if self._hard else float(self._lam @ self._values(w.unsqueeze(0)))
+
+    @property
+    def _hard(self) -> bool:
+        """Whether the minimum of some user is not known to as many digits as its rows know it."""
+        return self.spectrum.spans(EASY)
+
+    def _summed(self, w: Tensor) -> float:
+        """f at one model w (d,) from the rows themselves, with residuals as if in twice the precision."""
+        parts = []
+        for bucket in self.rows.buckets:
+            A, b = bucket.A.flatten(0, 1).cpu().numpy(), bucket.b.flatten().double().cpu().numpy()
+            residual = torch.from_numpy(predictors(A, w.cpu().numpy(), -b)).to(self._lam)
+            parts.append(residual.reshape(bucket.b.shape).square().sum(1))
+        return 0.5 * float(self._lam @ self.rows.gather(parts))
 
     def gap(self, W: Tensor) -> Any:
         """f(w) - f*, of f + g with a penalty, in float64, whatever W is in: that of the model as it is reported."""

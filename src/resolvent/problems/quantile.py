@@ -14,7 +14,7 @@ from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows, points
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.minimum import SURE
-from resolvent.problems.newton.objective import Floats
+from resolvent.problems.newton.objective import EPS, Floats
 from resolvent.problems.over_rows import Ridged
 from resolvent.problems.penalised.terms import Terms, terms
 from resolvent.problems.pinball.minimum import least_deviations
@@ -156,7 +156,8 @@ class Quantile(Ridged):
             found = prox(Pinball(A / root, b, low, high), np.zeros(self.dim))
             w = found.x / root
             value = np.maximum(high * (b - A @ w), low * (b - A @ w)).sum() + (kappa * w) @ w / 2
-            if not found.excess <= SURE * value:
+            rounding = 4 * EPS * float(np.maximum(high, -low) @ (np.abs(b) + np.abs(A) @ np.abs(w)))
+            if not found.excess + rounding <= SURE * value:
                 return None
         return None if w is None else torch.from_numpy(w).to(self.weights.device)
 

@@ -130,9 +130,11 @@ def prox_of_one(seed: int) -> str:
 
 
 def benign(A: Any, u: Any, eta: float) -> bool:
-    """Where margins have digits to spare an answer is owed."""
-    far = np.abs(A).max() * (np.linalg.norm(u) + eta * np.abs(A).sum())
-    return bool(far < 1e9)
+    """Where margins have digits to spare an answer is owed, and where gradients have: terms of up to eta |a| round by
+    8 eps of their sum, which is beyond the 1e-8 of a refusal from 5e6 on."""
+    pull = eta * np.abs(A).sum()
+    far = np.abs(A).max() * (np.linalg.norm(u) + pull)
+    return bool(far < 1e9 and pull < 1e6 * (1 + np.linalg.norm(u)))
 
 
 def labelled(rng: np.random.Generator) -> tuple[list[Any], list[Any]]:
@@ -172,7 +174,13 @@ def minimum_without_regulariser(seed: int) -> str:
     if exists and given is None:
         assert max(rows) / min(rows) > 1e4 or max(columns) / min(columns) > 1e4, "a minimiser was missed in a tame case"
         return "refused"
-    run = rs.solve(problem, rs.fedpi(1 / (float(problem.lipschitz.max()) or 1.0)), rounds=3)
+    eta = 1 / (float(problem.lipschitz.max()) or 1.0)
+    try:
+        run = rs.solve(problem, rs.fedpi(eta), rounds=3)
+    except BadAnswer as refusal:  # rows of 1e-11 at an eta of 1e20
+        if all(benign(a, np.zeros(a.shape[1]), eta) for a in scaled):
+            raise AssertionError(f"refused a tame case: {refusal}") from None
+        return "refused"
     C = np.concatenate([b[i][:, None] * scaled[i].astype(float) for i in say])
     omega = np.concatenate([np.full(len(b[i]), lam[i]) for i in say])
     with mp.workdps(DIGITS):
@@ -189,9 +197,12 @@ def minimum_without_regulariser(seed: int) -> str:
         assert fstar is not None
         assert gap >= 0
         assert abs(gap - (value - fstar)) <= unit * value + 1e-4 * gap
-        g = np.array([float(v) for v in f.gradient([mp.mpf(v) for v in problem.minimum.w])])
-        size = np.abs(C * omega[:, None]).sum(0)
-        assert bool((np.abs(g) <= 1e-7 * size).all()), f"the gradient at the minimiser is {g} beside {size}"
+        # f(w) - f* <= 1e-10 f* is promised, and it is about g_k^2 / (2 H_kk) or more, along each axis alone.
+        w = [mp.mpf(v) for v in problem.minimum.w]
+        g = np.array([float(v) for v in f.gradient(w)])
+        size, H = np.abs(C * omega[:, None]).sum(0), f.hessian(w)
+        most = 1e-7 * size + np.sqrt([2e-10 * fstar * float(H[k, k]) for k in range(f.d)])
+        assert bool((np.abs(g) <= most).all()), f"the gradient at the minimiser is {g} beside {size}"
     return "right"
 
 

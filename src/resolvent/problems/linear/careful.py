@@ -47,6 +47,16 @@ def rounding(model: Any, W: Tensor) -> Tensor:
     return found
 
 
+def value_rounding(model: Any, W: Tensor) -> Tensor:
+    """The same of value at W: sum_j |phi'| |a_j| |w|, and units in the last place of the value itself."""
+    parts = []
+    for bucket, loss in zip(model.rows.buckets, model._losses, strict=True):
+        t, size = bucket.margins(W), length(bucket.of(W)).unsqueeze(1)
+        parts.append((loss.slope(t).abs() * bucket.norms() * size).sum(1))
+    rounding: Tensor = 4 * torch.finfo(W.dtype).eps * (model.rows.gather(parts) + model.value(W).abs())
+    return rounding
+
+
 def _rounding_here(model: Any, W: Tensor) -> Tensor:
     """The same from the slopes and curvatures at W, relative to eps: sum_j |a_j| (|phi'| + phi'' |a_j| |w|)."""
     parts = []

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.linear.loss import Loss
+from resolvent.problems.newton.objective import Objective
 from resolvent.problems.problem import weighted
 from resolvent.problems.rows import Bucket, Rows
 from resolvent.problems.sparse_rows import SparseBucket
@@ -45,17 +46,24 @@ def in_double(rows: Rows, weights: Tensor, loss: Callable[[Tensor], Loss]) -> li
 @dataclass(frozen=True, eq=False)
 class Minimiser:
     """A minimiser w* (d,) in float64, f*, half the weighted mean of reg (a number, or one per parameter), and the
-    losses' divergences from w*, one function per bucket."""
+    losses' divergences from w*, one function per bucket.
+
+    `sharp` is f up to a constant, and its value at w*, where plain values of f round too much for differences of them.
+    """
 
     w: Tensor
     value: float
     half_reg: Tensor
     divergences: Sequence[Callable[[Tensor], Tensor]]
+    sharp: tuple[Objective, float] | None = None
 
     @staticmethod
-    def at(w: Tensor, value: float, reg: Tensor, buckets: Sequence[DoubleBucket]) -> Minimiser:
+    def at(
+        w: Tensor, value: float, reg: Tensor, buckets: Sequence[DoubleBucket], sharp: Objective | None = None
+    ) -> Minimiser:
         divergences = [bucket.loss.divergence(bucket.predictors(w.unsqueeze(0))) for bucket in buckets]
-        return Minimiser(w, value, 0.5 * reg, divergences)
+        lowest = None if sharp is None else (sharp, sharp.sharp_value(w.cpu().numpy()))
+        return Minimiser(w, value, 0.5 * reg, divergences, lowest)
 
     def gaps(self, W: Tensor, buckets: Sequence[DoubleBucket]) -> Tensor:
         """f(w) - f* for each row of W: near the minimiser a sum of Bregman divergences from it, each >= 0, so that a
@@ -67,16 +75,22 @@ class Minimiser:
         """
         gaps, near, size = [], False, abs(self.value)
         for w in W.double():
-            gap = None if near else self.value_at(w, buckets) - self.value
+            gap = None if near else self._difference(w, buckets)
             if gap is None or gap <= FAR_OFF * size:
                 divergence = self.divergence_to(w, buckets)
                 near = bool(divergence <= NEAR_BY * size)
                 if near:
                     gap = divergence
                 elif gap is None:
-                    gap = self.value_at(w, buckets) - self.value
+                    gap = self._difference(w, buckets)
             gaps.append(gap)
         return torch.stack(gaps)
+
+    def _difference(self, w: Tensor, buckets: Sequence[DoubleBucket]) -> Tensor:
+        if self.sharp is None:
+            return self.value_at(w, buckets) - self.value
+        f, lowest = self.sharp
+        return w.new_tensor(f.sharp_value(w.cpu().numpy()) - lowest)
 
     def _ridge(self, w: Tensor) -> Tensor:
         return self.half_reg * (w @ w) if self.half_reg.ndim == 0 else (self.half_reg * w) @ w

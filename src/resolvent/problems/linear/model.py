@@ -14,7 +14,7 @@ from torch import Tensor
 from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows
-from resolvent.problems.linear.careful import careful_prox, rounding
+from resolvent.problems.linear.careful import careful_prox, rounding, value_rounding
 from resolvent.problems.linear.gap import Minimiser, in_double
 from resolvent.problems.linear.loss import Loss
 from resolvent.problems.linear.predictor import Predictor
@@ -172,6 +172,10 @@ class LinearModel(Curved):
         """A bound on the rounding error of grad at W, about: units in the last place of every predictor and slope."""
         return rounding(self, W)
 
+    def value_rounding(self, W: Tensor) -> Tensor:
+        """The same of value at W."""
+        return value_rounding(self, W)
+
     # --- constants and the minimum -----------------------------------------------------------------------------------
 
     @cached_property
@@ -260,7 +264,7 @@ class LinearModel(Curved):
         if w is None or value is None:
             return None
         reg, buckets = self._mean_ridge, in_double(self.rows, self.weights, self.loss)
-        return Minimiser.at(torch.from_numpy(w).to(self.weights.device), value, reg, buckets)
+        return Minimiser.at(torch.from_numpy(w).to(reg), value, reg, buckets, self.minimum.sharp)
 
     def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny."""

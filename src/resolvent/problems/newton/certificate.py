@@ -87,9 +87,7 @@ class Rounding:
     @staticmethod
     def at(objective: Objective, here: Iterate) -> Rounding:
         d = objective.C.shape[1]
-        size, slopes = np.abs(objective.offset), objective.loss.slope_size(here.t)
-        for part in objective.blocks():
-            size[part] += objective.sizes(part) @ np.abs(here.z)
+        size, slopes = objective.predictor_sizes(here.z), objective.loss.slope_size(here.t)
         summed = np.abs(objective.ridge * here.z)
         for part in objective.blocks():
             summed += slopes[part] @ objective.sizes(part)

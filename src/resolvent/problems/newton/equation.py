@@ -59,10 +59,14 @@ class Equation:
         L: Tensor | None = getattr(self.problem, "lipschitz", None)
         return None if L is None else (8 * torch.finfo(x.dtype).eps) * (self.size + (1 + self.eta * L) * length(x))
 
+    def wanted(self, tol: float) -> Tensor:
+        """The |e| that is asked for."""
+        return (1 + self.size) * tol
+
     def enough(self, g: Tensor, tol: float) -> Tensor:
-        """The |e| to be reached: tol (1 + |u|), or what round-off allows where the gradient is g."""
+        """The |e| to be reached: `wanted`, or what round-off allows where the gradient is g."""
         round_off = torch.add(self.size, length(g), alpha=self.eta) * (4 * torch.finfo(g.dtype).eps)
-        return torch.maximum((1 + self.size) * tol, round_off)
+        return torch.maximum(self.wanted(tol), round_off)
 
     def at(self, x: Tensor, g: Tensor | None = None) -> Point:
         """The point x; its gradient is computed where it is not given."""

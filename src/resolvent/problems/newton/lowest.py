@@ -38,6 +38,7 @@ class Pooled(Protocol):
     def grad(self, W: Tensor) -> Tensor: ...
     def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]: ...
     def rounding(self, W: Tensor) -> Tensor: ...
+    def value_rounding(self, W: Tensor) -> Tensor: ...
     def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
         """A positive definite map (1, d) -> (1, d), close to the inverse of the Hessian of f at w (1, d)."""
         ...
@@ -65,7 +66,8 @@ def lowest(problem: Pooled) -> Minimum:
             break  # round-off
         w, g = new, there
     value, size = _value(problem, w), float(g.norm()) + float(problem.weights @ problem.rounding(w))
-    if problem.excess(w[0], size) <= SURE * abs(value):
+    rounding = float(problem.weights @ problem.value_rounding(w))
+    if problem.excess(w[0], size) + rounding <= SURE * abs(value):
         return Minimum(w[0].cpu().numpy(), value)
     return Minimum.unknown("no minimiser could be certified: there may be none, or reg is too small beside the data")
 

@@ -64,7 +64,8 @@ def matrix_free_prox(
     start = fresh_start(problem, u, eta) if start is None else start
     equation = Equation(problem, u, eta)  # type: ignore[arg-type]
     here = equation.at(start.x[:, 0], start.g[:, 0])
-    enough = torch.maximum(equation.enough(here.g, tol), loose * here.norm)
+    asked = loose * here.norm
+    bound = enough = torch.maximum(equation.enough(here.g, tol), asked)
     past: tuple[Tensor, Tensor] | None = equation.pairs(here, start.x[:, 1:], start.g[:, 1:])
     for _ in range(STEPS):
         todo = ~(here.norm <= enough)
@@ -77,7 +78,9 @@ def matrix_free_prox(
         if not bool(better.any()) or torch.equal(new.x, here.x):
             break
         here, past = new.where(better, here), None
-    error, wrong = _checked(equation, here, enough)
+        # A start far away has a longer gradient, and so more round-off, than the points after it.
+        enough = torch.minimum(bound, torch.maximum(equation.enough(here.g, tol), asked))
+    error, wrong = _checked(equation, here, bound)
     mu = problem.convexity
     if mu is not None:
         error = error / (1 + eta * mu)

@@ -21,11 +21,15 @@ UNCLEAR = 1e3
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """A minimiser w and the value there, or why they are not known."""
+    """A minimiser w and the value there, or why they are not known.
+
+    `sharp` is f up to a constant, where only its `sharp_value` has as many digits as the certificate of w.
+    """
 
     w: Floats | None
     value: float | None
     why: str | None = None
+    sharp: Objective | None = None
 
     @staticmethod
     def unknown(why: str) -> Minimum:
@@ -106,14 +110,33 @@ def _without_ridge(rows: StackedRows) -> Minimum:
 
 
 def _plus(least: Minimum, constant: float) -> Minimum:
-    return Minimum(least.w, None if least.value is None else least.value + constant, least.why)
+    return replace(least, value=None if least.value is None else least.value + constant)
 
 
 def _accepted(objective: Objective, found: Certified) -> Minimum:
-    """The minimum, where what is certified is enough."""
-    value = objective.value(found.z)
-    if found.excess <= SURE * abs(value):
-        return Minimum(found.z, value)
+    """The minimum, where what is certified is enough.
+
+    The value may round by more than what is certified: where rows are long and nearly cancel in c . z, a unit in the
+    last place of a predictor is a lot. Then it is computed with more digits.
+    """
+    z = found.z
+    if np.isfinite(found.excess):
+        t, units = objective.predictors(z), EPS * objective.predictor_sizes(z)
+        excess, rounding = _excess(objective, found, t, units), (4 + np.sqrt(len(z))) * units
+        value = objective.value(z)
+        if excess + objective.value_rounding(z, t, rounding) <= SURE * abs(value):
+            return Minimum(z, value)
+        t, value = objective.sharp_predictors(z), objective.sharp_value(z)
+        if excess + objective.value_rounding(z, t, len(z) * EPS * units) <= SURE * abs(value):
+            return Minimum(z, value, sharp=objective)
     return Minimum.unknown(
         "no minimiser could be certified: features of very different scales, or a tiny reg, leave round-off too large"
     )
+
+
+def _excess(objective: Objective, found: Certified, t: Floats, units: Floats) -> float:
+    """A bound on F(z) - F* of z as it is, rounded after its certificate: its predictors have moved by units in the last
+    place, by s in the norm of the Hessian, so that F rises to (sqrt(excess) + s)^2 at most."""
+    loss = objective.loss
+    curvature = loss.largest_curvature if loss.curvature_rate is None else loss.derivatives(t)[1]
+    return float((np.sqrt(found.excess) + np.linalg.norm(np.sqrt(curvature) * units)) ** 2)

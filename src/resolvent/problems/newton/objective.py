@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from resolvent.problems.compensated import predictors
+
 Floats = NDArray[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)
@@ -78,6 +80,13 @@ class Objective:
         t: Floats = self.offset + self.C @ z
         return t
 
+    def predictor_sizes(self, z: Floats) -> Floats:
+        """What the rounding errors of the predictors at z are relative to: |o_j| + |c_j| . |z|."""
+        size = np.abs(self.offset)
+        for part in self.blocks():
+            size[part] += self.sizes(part) @ np.abs(z)
+        return size
+
     @property
     def least_ridge(self) -> float:
         """F is strongly convex with this modulus, whatever the losses do."""
@@ -89,6 +98,19 @@ class Objective:
 
     def value(self, z: Floats) -> float:
         return float(self.loss.total(self.predictors(z)) + self.pull(z, z) / 2)
+
+    def sharp_predictors(self, z: Floats) -> Floats:
+        """As if in twice the precision: for long rows that nearly cancel in c . z."""
+        return predictors(self.C, z, self.offset)
+
+    def sharp_value(self, z: Floats) -> float:
+        """F(z) from these."""
+        return float(self.loss.total(self.sharp_predictors(z)) + self.pull(z, z) / 2)
+
+    def value_rounding(self, z: Floats, t: Floats, error: Floats) -> float:
+        """A bound on the rounding error of the value at z, about, whose predictors t have these errors (n,)."""
+        slope = np.abs(self.loss.slope(t))
+        return float(slope @ (error + 4 * EPS * np.abs(t))) + 4 * EPS * (abs(self.loss.total(t)) + self.pull(z, z))
 
     def gradient(self, z: Floats, slope: Floats) -> Floats:
         """At z, where the losses have these slopes."""

@@ -104,9 +104,11 @@ def newton_prox(
     start = cold_start(problem, u, eta) if start is None else start
     equation, debt = Equation(problem, u, eta), start.debt
     here = equation.at(start.x[:, 0], start.g[:, 0])
-    enough, seen = equation.enough(here.g, tol), list[Point]()
-    bound = enough
+    bound, seen = equation.enough(here.g, tol), list[Point]()
+    enough, coarse = bound, bool((bound > equation.wanted(tol)).any())
     for k in range(MOST):
+        if coarse and k > 0:  # a start far away has a longer gradient, and so more round-off, than the points after it
+            enough = torch.where(torch.isinf(enough), enough, torch.minimum(bound, equation.enough(here.g, tol)))
         todo = ~(here.norm <= enough)
         if not bool(todo.any()):
             break

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration.penalties import Penalty
-from resolvent.problems.newton.objective import Floats, Objective
+from resolvent.problems.newton.objective import EPS, Floats, Objective
 from resolvent.problems.penalised import ball
 from resolvent.problems.penalised.barrier import approximate
 from resolvent.problems.penalised.certify import excess
@@ -61,7 +61,9 @@ def least(objective: Objective, penalty: Penalty, lowest: float, constant: float
     if found.w is None or found.value is None:
         return found
     scale = abs(found.value + constant)
-    if not found.excess <= SURE * scale + NOTHING * abs(_at_zero(objective, g) + constant):
+    t, size = objective.predictors(found.w), objective.predictor_sizes(found.w)
+    rounding = objective.value_rounding(found.w, t, (4 + np.sqrt(d)) * EPS * size)
+    if not found.excess + rounding <= SURE * scale + NOTHING * abs(_at_zero(objective, g) + constant):
         return Least.unknown(
             "no minimiser of f + g could be certified: features of very different scales leave round-off too large, "
             "or nothing bounds the model in some direction"

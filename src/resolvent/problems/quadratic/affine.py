@@ -34,6 +34,10 @@ class Spectrum:
     y: Tensor
     floor: Tensor
 
+    def spans(self, most: float) -> bool:
+        """Whether some user's eigenvalues span more than `most`, as where columns nearly depend on each other."""
+        return not bool((self.s > most * self.s.amax(1, keepdim=True)).all())
+
     def take(self, who: Tensor) -> Spectrum:
         return Spectrum(self.V[who], self.s[who], self.y[who], self.floor[who])
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 EPS = float(np.finfo(np.float64).eps)
-EASY = 1e-6
-"""A Gram matrix whose eigenvalues span less than this is decomposed as it is: the smallest is right to ten digits."""
+EASY = 1e-5
+"""A Gram matrix whose eigenvalues span less than this is decomposed as it is: the smallest, and a gradient in the unit
+of the smallest column, are right to ten digits."""
 ALIKE = 1e3
 """Users whose sizes are within this factor are factorised together."""
 DOUBTFUL = 1e3

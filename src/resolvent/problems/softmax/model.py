@@ -151,6 +151,13 @@ class Softmax(Curved):
         bends, spread = 0.5 * self.frobenius + self.reg, 1.5 * self.frobenius.sqrt()
         return 4 * torch.finfo(W.dtype).eps * (bends * length(W) + spread)
 
+    def value_rounding(self, W: Tensor) -> Tensor:
+        """The same of value at W: sum_j |slopes_j| |a_j| |w|, and units in the last place of the value itself."""
+        M, parts = self._matrices(W), []
+        for bucket, truth in zip(self.rows.buckets, self._truth, strict=True):
+            parts.append((slopes(bucket.scores(M), truth).norm(dim=1) * bucket.norms()).sum(1))
+        return 4 * torch.finfo(W.dtype).eps * (self.rows.gather(parts) * length(W) + self.value(W))
+
     # --- constants and the minimum -----------------------------------------------------------------------------------
 
     @cached_property
