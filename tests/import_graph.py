@@ -137,7 +137,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"doctor", "demo"},
     ],
     "solving": [
-        {"penalties", "stopping", "metrics", "divergence", "progress", "description", "agreement"},
+        {"penalties", "stopping", "metrics", "divergence", "progress", "description", "agreement", "traffic"},
+        {"history_columns", "network_outputs"},
         {"evaluating", "patience", "predicting", "recording"},
         {"run"},
         {"history"},

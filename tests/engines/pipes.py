@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Present, Traffic
+from resolvent.iteration.engine import Answers, Ask, Look, MeanAnswer, Memory, Present, Traffic
 
 Lateness = Callable[[int, int], int]
 """How many rounds after its question, asked in round t, the answer of user i is collected."""
@@ -179,5 +179,5 @@ class Pipes:
         everybody = len(parts) == self.facts.users
         return {"value": self.facts.weights @ torch.stack(parts) if everybody else unknown, "gap": unknown}
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> None:
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> None:
         return None

@@ -324,6 +324,34 @@ def test_metrics_come_from_nodes_as_numbers() -> None:
     assert run.history["test_error"].iloc[-1] == pytest.approx(float(run.model.sum()) + mean)
 
 
+def test_nodes_report_figures_of_the_average_where_it_is_handed_back() -> None:
+    whole = problem()
+    parts = [Node(whole.take(torch.tensor([i])), metrics=lambda w: {"test_error": float(w.sum())}) for i in range(3)]
+    engine = engine_over(whole, rs.ExactProx(), grid=FakeGrid(parts))
+    run = rs.solve(None, rs.fedpi(ETA), rounds=6, engine=engine, average="ergodic", start=[5.0, 5.0])
+    last = run.history.iloc[-1]
+    assert last.test_error == pytest.approx(float(run.model.sum()), rel=1e-12)
+    assert last.test_error != pytest.approx(float(run.state.w.sum()), rel=1e-3)
+    assert "average_test_error" not in run.history
+    with pytest.raises(InputError, match="measure their own held-out data in every recorded round"):
+        rs.solve(None, rs.fedpi(ETA), rounds=2, engine=engine, validate_every=2)
+
+
+def test_rows_have_the_bytes_of_all_rounds_since_the_row_before() -> None:
+    """Also of rounds that were looked at by rs.Stop and have no row."""
+    some, each = (
+        rs.solve(
+            None, rs.fedpi(ETA), rounds=8, every=every, engine=engine_over(problem(), rs.ExactProx()),
+            stop=rs.Stop(residual=0.0),
+        ).history
+        for every in (3, 1)
+    )  # fmt: skip
+    assert some["round"].tolist() == [3, 6, 8]
+    for name in ("bytes_up", "bytes_down"):
+        rounds = each[name].tolist()
+        assert some[name].tolist() == [sum(rounds[:3]), sum(rounds[3:6]), sum(rounds[6:])]
+
+
 @pytest.mark.parametrize(("scheme", "vectors"), [(rs.fedavg(ETA), 1), (rs.fedpi(ETA), 2)])
 def test_a_model_to_evaluate_that_is_u_itself_is_sent_once(scheme: rs.Scheme, vectors: int) -> None:
     """FedAvg's next u is its model; FedPi's is not."""

@@ -126,7 +126,7 @@ def test_a_loss_that_writes_to_output_and_target_leaves_both(make: Any) -> None:
     for _ in range(3):
         assert torch.equal(problem.value(problem.start), other.value(other.start))
         assert torch.allclose(problem.grad(problem.start), other.grad(other.start), rtol=1e-12)
-    a, b = (rs.solve(p, rs.fedavg(0.1), rounds=2).history for p in (problem, other))
+    a, b = (rs.solve(p, rs.fedavg(0.1), rounds=2, metrics=["accuracy"]).history for p in (problem, other))
     assert a.test_accuracy.tolist() == b.test_accuracy.tolist()
 
 
@@ -322,7 +322,8 @@ def test_streamed_users_are_what_resident_ones_are(loss: Any, make: Any, kind: A
     streamed = rs.Neural(make(), next(loaders), loss=loss, test=next(loaders))
     assert torch.allclose(streamed.grad(streamed.start), resident.grad(resident.start), rtol=1e-11)
     assert torch.allclose(streamed.value(streamed.start), resident.value(resident.start), rtol=1e-11)
-    a, b = (rs.solve(problem, rs.fedavg(0.1, steps=2), rounds=2) for problem in (streamed, resident))
+    scheme, asked = rs.fedavg(0.1, steps=2), ["accuracy"]
+    a, b = (rs.solve(problem, scheme, rounds=2, metrics=asked) for problem in (streamed, resident))
     shown = ["value", "test_loss", "test_accuracy", "personal_test_loss"]
     assert np.allclose(a.history[shown], b.history[shown], rtol=1e-10)
     for name, rows in b.state.memory.items():

@@ -21,6 +21,7 @@ from resolvent.installed import install
 from resolvent.runs import Folder, checkpoints
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import model_of
+from resolvent.solving.history_columns import of_reported
 
 MODELS = tuple(form for form in FORMS if form != "json")
 """Suffixes of files that hold a model; a .json file holds metrics."""
@@ -153,7 +154,7 @@ def _listed(run: Folder) -> dict[str, Any] | None:
 
 
 def _line(run: Folder) -> dict[str, Any]:
-    last, config = run.row(), run.config
+    last, config = of_reported(run.row()), run.config
     return {
         "run": run.id,
         "status": run.status,

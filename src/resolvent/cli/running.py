@@ -20,6 +20,7 @@ from resolvent.experiment import ranks
 from resolvent.experiment.admission import check_made_here
 from resolvent.experiment.driving import Outcome
 from resolvent.runs import Folder
+from resolvent.solving.history_columns import of_reported
 
 ProblemName = Annotated[
     str,
@@ -170,7 +171,8 @@ def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, A
         about["coefficients"] = {str(name): value for name, value in coefficients.items()}
     say(*outcome.messages)
     output.pairs(about if form is not Format.table else {k: v for k, v in about.items() if v == v}, form)  # no NaN
-    far, value = figures.get("gap", 0.0), abs(figures.get("value", 0.0))
+    judged = of_reported(figures)
+    far, value = judged.get("gap", 0.0), abs(judged.get("value", 0.0))
     if coefficients and about["solves"] == "original" and far > FAR * value:
         above = f"the objective is still {far / value:.2g} of its value above its minimum"
         say(f"note: {above}; give {_advice(outcome.run.config)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ class Delayed:
             left |= {"error": shown, "error_under_way": error}
         memory = users | {PREFIX + name: tensor for name, tensor in left.items()}
         now = self._now(at[who], p[who], eta[who], ask.eta)
-        return Answers(who, now, p[who], memory, shown, len(arrived), float(clock))
+        return Answers(who, now, p[who], memory, shown, len(arrived), float(clock), len(idle))
 
     def _here(self, who: Tensor) -> Tensor:
         """Those of these users who live here, by index among them."""
@@ -123,7 +123,5 @@ class Delayed:
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return self.engine.measure(w)
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
-        inspect: Any = self.engine.inspect
-        found: dict[str, float] | None = inspect(w, p, memory) if look is None else inspect(w, p, memory, look)
-        return found
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
+        return self.engine.inspect(w, p, memory, look)

@@ -69,7 +69,7 @@ class InProcess(AllHere):
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         return measure(self.problem, w)
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
         return inspect(self.problem, w, p, memory, look)
 
 
@@ -99,12 +99,11 @@ def _mean_hessian(problem: Any, w: Tensor, lam: Tensor) -> Tensor:
     return total
 
 
-def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
+def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
     """What the problem says of models beside f, if it says more."""
     if "inspect" not in problem.offers:
         return None
-    wanted = () if look is None else (look,)
-    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory, *wanted)
+    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory, look)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Engine, Memory
+from resolvent.iteration.engine import Engine, Look, Memory
 from resolvent.iteration.penalties import Penalty, penalty_of
 
 
@@ -52,8 +52,8 @@ class Penalising:
             found["gap"] = torch.full_like(value, torch.nan)
         return found
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
-        found = self.engine.inspect(w, p, memory)
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
+        found = self.engine.inspect(w, p, memory, look)
         if found is None or "value" not in found:
             return found
         return found | {"value": found["value"] + float(self._g.value(w)[0]), "gap": float("nan")}

@@ -204,10 +204,10 @@ class RankEngine:
                 value = value + g.value(w).to(value)
         return {"value": value, "gap": torch.full_like(value, torch.nan)}
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look | None = None) -> dict[str, float] | None:
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
         if "inspect" not in self.facts.offers:
             return None
-        if look is not None and look.judge is not None:
+        if look.judge is not None:
             self._raise(InputError("metrics are functions of all users' rows, and no rank has these; leave them out"))
         memory = self.problem.remembering({}).memory() | memory  # also where nobody here has been asked yet
         common = self.problem.common(memory, self._mean_buffer)

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from resolvent import config as configs
 from resolvent import engines
 from resolvent.errors import InputError, StorageError, refuse, whole
@@ -27,9 +29,10 @@ from resolvent.solving.solve import solve
 if TYPE_CHECKING:
     import pandas as pd
 
-HELD_OUT = ("validation_", "test_")
+HELD_OUT = ("validation_", "test_", "personal_")
 """How the names of columns begin that are measured on held-out data."""
-COUNTS = ("round", "participants", "bytes_up", "bytes_down")
+BYTES = ("bytes_up", "bytes_down")
+COUNTS = ("round", "participants", *BYTES)
 
 
 def open_run(path: str | Path) -> Run:
@@ -116,18 +119,26 @@ def _first_part(run: Run, every: int, validate_every: int | None) -> tuple[pd.Da
     Its last row may be there, or have metrics, only because it was the last. A longer run would not have counted it.
     """
     often = every if validate_every is None else validate_every
-    number, rows = run.history["round"], run.history
-    rows = rows[(number % every == 0) | (number % often == 0)].reset_index(drop=True)
+    number, remembered = run.history["round"], run._remembered or MonitorState()
+    stay = ((number % every == 0) | (number % often == 0)).to_numpy()
+    rows = run.history[stay].reset_index(drop=True)
+    unreported = dict.fromkeys(BYTES, 0)
+    for name in BYTES:  # those of a row that is left out are reported by the next one
+        so_far = run.history[name].to_numpy().cumsum()
+        rows[name] = np.diff(so_far[stay], prepend=0)
+        unreported[name] = int(so_far[-1] - rows[name].sum()) if len(so_far) else 0
     looked_at = (rows["round"] % often == 0) | (rows.index == 0)
     metrics = [name for name in map(str, rows) if name.startswith(HELD_OUT)]
     rows[metrics] = rows[metrics].where(looked_at, math.nan)
-    waited, best = run._remembered.waited if run._remembered else 0, run.best
+    waited, best = remembered.waited, run.best
     counted = len(rows) and rows["round"].iloc[-1] == run.state.round and looked_at.iloc[-1]
     if run.status == "finished" and not counted:
         ended_best = best is not None and best.round == run.state.round
         waited, best = (best.waited, best.beaten) if ended_best else (max(0, waited - 1), best)  # type: ignore[union-attr]
     spent = float(run.history["seconds"].iloc[-1]) if len(run.history) else 0.0
-    return rows, Continued(MonitorState(spent, waited=waited), best, tuple(map(str, rows)) if len(rows) else ())
+    up, down = (unreported[name] + before for name, before in zip(BYTES, remembered.unreported, strict=True))
+    state = MonitorState(spent, waited=waited, up=up, down=down)
+    return rows, Continued(state, best, tuple(map(str, rows)) if len(rows) else ())
 
 
 def _seed(found: Folder) -> int:

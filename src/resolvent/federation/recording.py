@@ -8,6 +8,7 @@ from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.penalty import Penalising
 from resolvent.iteration.state import State
 from resolvent.runs.recorder import Recorder
+from resolvent.solving.history_columns import with_average
 from resolvent.solving.recording import Entry, MonitorState
 from resolvent.solving.stopping import Best, Ending
 
@@ -58,8 +59,7 @@ class OneBehind:
 
     def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:
         """The row with what users have said of its models by now."""
-        known = {name: float(values[0]) for name, values in self._engine.measure(state.w).items()}
+        known = self._engine.measure(state.w)
         if state.average is not None:
-            averaged = self._engine.measure(state.average.model)
-            known |= {f"average_{name}": float(values[0]) for name, values in averaged.items()}
-        return row | {name: value for name, value in known.items() if name in row}
+            known = with_average(known, self._engine.measure(state.average.model))
+        return row | {name: float(values[0]) for name, values in known.items() if name in row}

@@ -76,6 +76,8 @@ class Answers(NamedTuple):
     """How many answered in all, where some users live elsewhere; None: those in `who`."""
     clock: float | None = None
     """The time at which the round was closed, in seconds since the run began, where an engine keeps time."""
+    asked: int | None = None
+    """How many were sent a question, wherever they live, where some of those drawn are still at work; None: all."""
 
 
 class MeanAnswer(NamedTuple):
@@ -101,13 +103,18 @@ class Present(NamedTuple):
     """How many take part, wherever they live."""
 
 
+Judge = Callable[[str, list[tuple[Any, Any]], str | None, int | None], tuple[dict[str, float], dict[str, float]]]
+"""Metrics by column, those that have a name here and the user's own functions: of the data's name, each user's
+(outputs, targets) as arrays, and of one of torch's losses its name and the target that it ignores."""
+
+
 class Look(NamedTuple):
     """What is asked for when models are inspected, beside their values."""
 
     held_out: bool = True
     """Whether metrics on validation and test data are."""
-    judge: Callable[[str, list[tuple[Any, Any]], str | None], dict[str, float]] | None = None
-    """Further metrics: of the data's name, each user's (outputs, targets) as arrays, and the loss's name."""
+    judge: Judge | None = None
+    """Further metrics of what a network answers to held-out rows."""
 
 
 class Traffic(NamedTuple):
@@ -214,11 +221,8 @@ class Engine(Protocol):
         """Metrics of models w (k, d), (k,) each. Asked at a cadence: over a network it is another message."""
         ...
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> dict[str, float] | None:
-        """More of one round's models, global (1, d) and local, where users have more to say; None where not.
-
-        An engine whose users have held-out data may take a Look as a fourth argument: what of it is wanted.
-        """
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
+        """More of one round's models, global (1, d) and local, where users have more to say; None where not."""
         ...
 
 

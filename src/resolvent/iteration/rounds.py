@@ -13,7 +13,7 @@ from torch import Tensor
 from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate, Unaccelerated
 from resolvent.iteration.certificates import Certificates, Evidence, certificates, gather
-from resolvent.iteration.engine import Answers, Ask, Engine, Present, Spread, peers
+from resolvent.iteration.engine import Answers, Ask, Engine, Look, Present, Spread, peers
 from resolvent.iteration.meeting import Meet, Met, TheMean
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme, mix
@@ -44,6 +44,8 @@ class Round(NamedTuple):
     """Where users met, before any extrapolation."""
     products: int = 0
     """How many products with the Hessian each of them was asked for, where a model is long."""
+    asked: int = 0
+    """How many were sent a question, wherever they live; an answer may come in a later round."""
     look: Callable[[Round], dict[str, float]] | None = None
     """Computes `metrics`, where a run has more to say than the engine."""
 
@@ -67,7 +69,7 @@ class Round(NamedTuple):
         """The value and gap of the model, and what is measured on validation and test data, computed when asked for."""
         if self.look is not None:
             return self.look(self)
-        found = self.engine.inspect(self.state.w, self.state.p, self.state.memory)
+        found = self.engine.inspect(self.state.w, self.state.p, self.state.memory, Look())
         if found is not None:
             return found
         return {name: float(values[0]) for name, values in self.engine.measure(self.state.w).items()}
@@ -151,10 +153,13 @@ def rounds(
 
         u, p, seen, spread, answers = _answered(engine, Ask(t, eta, asked.who, seed), state)
         who, came = answers.who, _count(asked, answers)
+        questions = asked.came if answers.asked is None else answers.asked
         if came == 0:  # nobody has answered yet: only what users remember has changed
             left = averaging.skip(average, state.average, t)
             state = replace(state, round=t + 1, memory=answers.memory, average=left)
-            yield Round(state, state.eta, who, 0, None, None, engine, curvature, answers.clock, products=products)
+            yield Round(
+                state, state.eta, who, 0, None, None, engine, curvature, answers.clock, None, products, questions
+            )
             continue
         complete = state.complete or (seen is not None and engine.every(seen))
 
@@ -190,7 +195,9 @@ def rounds(
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
             together=state.together,
         )
-        yield Round(state, eta, who, came, (u, plain), spread, engine, curvature, answers.clock, meeting, products)
+        yield Round(
+            state, eta, who, came, (u, plain), spread, engine, curvature, answers.clock, meeting, products, questions
+        )
 
 
 def _answered(engine: Engine, ask: Ask, state: State) -> tuple[Tensor, Tensor, Tensor | None, Spread | None, Answers]:

@@ -58,6 +58,11 @@ class State:
     yardstick: Yardstick | None = None
     """What the run is judged against. No round needs it; whoever goes on from here is judged by it."""
 
+    @property
+    def reported(self) -> Tensor:
+        """The model that a run reports and hands back, (1, d): the average of past models where one is asked for."""
+        return self.w if self.average is None else self.average.model
+
     def __repr__(self) -> str:
         users = "users together" if self.together else f"{len(self.u)} users"
         return f"State(round {self.round}, {users}, d = {self.u.shape[1]}, eta = {self.eta:g})"

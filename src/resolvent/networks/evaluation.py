@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
+from resolvent.iteration.engine import Judge
 from resolvent.networks.fitting import check_fits, cuts
 from resolvent.networks.gradients import Gradients
 from resolvent.networks.inputs import as_user_data, is_pair
-from resolvent.networks.mean_losses import MeanLoss
+from resolvent.networks.mean_losses import MeanLoss, TorchLoss, torch_loss
 from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
@@ -53,22 +54,17 @@ class PartialMeans:
 
 
 class Seen:
-    """A model's outputs and the targets, user by user, on the CPU; targets that the loss ignores are left out."""
+    """A model's outputs and the targets, user by user, on the CPU, in the shapes that they have."""
 
     def __init__(self, users: int) -> None:
         self._parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(users)]
 
-    def add(self, outputs: Tensor, batch: Batch, mean: MeanLoss | None) -> None:
+    def add(self, outputs: Tensor, batch: Batch) -> None:
         who = range(len(outputs)) if batch.who is None else batch.who.tolist()
         for i, user in enumerate(who):
             o, y = outputs[i].detach(), batch.y[i]
             if batch.mask is not None:
                 o, y = o[batch.mask[i]], y[batch.mask[i]]
-            if o.ndim > 2 and y.ndim == o.ndim - 1 and not y.is_floating_point():  # one class per pixel, say
-                o, y = o.movedim(1, -1).flatten(0, -2), y.flatten()
-            if mean is not None and y.ndim == 1:
-                real = mean.counted(y)
-                o, y = o[real], y[real]
             self._parts[user].append((o.double().cpu().clone(), y.cpu().clone()))
 
     def result(self) -> list[tuple[Any, Any]]:
@@ -93,20 +89,26 @@ class Evaluator:
     def measure(
         self, W: Tensor, buffers: Buffers | None, accuracy: bool = True, seen: Seen | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Each user's loss in eval mode, and accuracy where targets are classes; buffers (users, ...) or (1, ...).
+        """Each user's loss in eval mode, and accuracy where the loss is known to be one of scores of classes; buffers
+        (users, ...) or (1, ...).
 
         `seen` is given every batch with the model's outputs.
         """
         users = len(self.data.sizes)
         loss, hits, asked = PartialMeans(W, (users,)), W.new_zeros(users), W.new_zeros(users)
+        ours = self.torch_loss
         for outputs, batch in self._outputs(W, buffers or {}):
             if seen is not None:
-                seen.add(outputs, batch, self.mean)
+                seen.add(outputs, batch)
             loss.add(batch, self._losses(outputs, batch), self.mean)
-            if accuracy and _are_classes(outputs, batch.y, self.mean):
-                right, count = _hits(outputs, batch, self.mean)
+            if accuracy and ours is not None and ours.classes and _are_classes(outputs, batch.y):
+                right, count = _hits(outputs, batch, ours.ignored)
                 hits, asked = batch.added(hits, right), batch.added(asked, count)
         return loss.result(), hits / asked if accuracy and bool((asked > 0).all()) else None
+
+    @property
+    def torch_loss(self) -> TorchLoss | None:
+        return torch_loss(self.gradients.plain.loss)
 
     def _losses(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Each user's loss, (users,): on CUDA of all users at once, where the loss has a stacked form."""
@@ -147,17 +149,17 @@ def losses(loss: Callable[..., Any], outputs: Tensor, batch: Batch) -> Tensor:
     return torch.stack([loss(o[real], y[real]) for o, y, real in users])
 
 
-def _are_classes(outputs: Tensor, y: Tensor, mean: MeanLoss | None) -> bool:
+def _are_classes(outputs: Tensor, y: Tensor) -> bool:
     """Whether outputs (users, n, classes, ...) are scores of classes and y (users, n, ...) the right classes."""
-    if y.is_floating_point() or y.dtype == torch.bool or outputs.ndim != y.ndim + 1 or outputs.shape[2] == 1:
+    if y.is_floating_point() or y.dtype == torch.bool or outputs.ndim != y.ndim + 1:
         return False
-    return y.ndim == 2 or (mean is not None and mean.classes and outputs.shape[3:] == y.shape[2:])
+    return outputs.shape[2] > 1 and outputs.shape[3:] == y.shape[2:]
 
 
-def _hits(outputs: Tensor, batch: Batch, mean: MeanLoss | None) -> tuple[Tensor, Tensor]:
+def _hits(outputs: Tensor, batch: Batch, ignored: int | None) -> tuple[Tensor, Tensor]:
     """How many targets each user's model gets right, and how many there are, (users,), without ignored ones."""
     y = batch.y
-    real = torch.ones_like(y, dtype=torch.bool) if mean is None else mean.counted(y)
+    real = torch.ones_like(y, dtype=torch.bool) if ignored is None else y != ignored
     if batch.mask is not None:
         real = real & batch.mask.view(*batch.mask.shape, *(1,) * (y.ndim - 2))
     right = (outputs.argmax(2) == y) & real
@@ -185,18 +187,19 @@ class Evaluation:
         personal: Tensor | None,
         common: Buffers,
         own: Buffers,
-        judge: Callable[..., dict[str, float]] | None = None,
+        judge: Judge | None = None,
     ) -> dict[str, float]:
         """Figures of the global model; of each user's own model on its own data, the mean and spread over users.
 
-        `judge` has further figures of the global model, from what it answers to each user's rows.
+        `judge` has further figures of the global model, from what it answers to each user's rows. A function of the
+        user's own takes the place of a figure of the same name.
         """
         lam = weights.new_ones(1) if self.shared else weights
         seen = None if judge is None else Seen(len(self.evaluator.data.sizes))
         found = self._figures("", lam, *self.evaluator.measure(w, common, seen=seen))
         if judge is not None and seen is not None:
-            mean = self.evaluator.mean
-            found = judge(self.name, seen.result(), None if mean is None else mean.function) | found
+            named, own_metrics = judge(self.name, seen.result(), *(self.evaluator.torch_loss or (None, None)))
+            found = named | found | own_metrics
         if not self.shared and personal is not None:
             found |= self._figures("personal_", lam, *self.evaluator.measure(personal, own))
         return found

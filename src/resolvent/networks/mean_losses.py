@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -86,6 +86,23 @@ def mean_loss(loss: Callable[..., Any]) -> MeanLoss | None:
     if name in OVER_CLASSES:
         return MeanLoss(name, defaults, True, int(settings["ignore_index"]), settings["weight"], alike=False)
     return MeanLoss(name, defaults)
+
+
+class TorchLoss(NamedTuple):
+    """One of torch's losses, whatever its reduction: the name of its function, and the target that it ignores."""
+
+    function: str
+    ignored: int | None
+
+    @property
+    def classes(self) -> bool:
+        return self.function in OVER_CLASSES
+
+
+def torch_loss(loss: Callable[..., Any]) -> TorchLoss | None:
+    """Which of torch's losses this is; None for all others."""
+    name, settings = _settings(loss)
+    return None if name is None else TorchLoss(name, (LOSS_SETTINGS[name] | settings).get("ignore_index"))
 
 
 def is_sum(loss: Callable[..., Any]) -> bool:

@@ -24,7 +24,7 @@ from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
 from resolvent.networks.inputs import as_device, as_dtype, as_user_data
 from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
-from resolvent.networks.mean_losses import is_sum, mean_loss
+from resolvent.networks.mean_losses import is_sum, mean_loss, torch_loss
 from resolvent.networks.one_pass import OnePass, one_pass
 from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.thread_pool import one_thread
@@ -236,7 +236,7 @@ class Neural:
         w: Tensor,
         personal: Tensor,
         memory: Buffers,
-        look: Look | None = None,
+        look: Look = Look(),  # noqa: B008 (frozen)
         common: Buffers | None = None,
         several: bool | None = None,
     ) -> dict[str, float]:
@@ -245,7 +245,6 @@ class Neural:
         Where some users live elsewhere, `common` has the mean of all users' buffers, and `several` says whether
         personal models are users' own; one row does not tell.
         """
-        look = look or Look()
         buffers = own_buffers(memory)
         common = self.common(memory, self._mean) if common is None else common
         several = len(personal) > 1 if several is None else several
@@ -277,7 +276,8 @@ class Neural:
     def network(self) -> dict[str, Any]:
         """What the module is made of, in plain values: names, shapes and types, and a row of its input."""
         return described(self._module, self.layout, list(self.fixed())) | {
-            "loss": None if self.mean is None else self.mean.function,
+            "loss": None if (known := torch_loss(self.loss)) is None else known.function,
+            "ignored": None if known is None else known.ignored,
             "weights": self.weights.tolist(),
             "input": self._input,
         }

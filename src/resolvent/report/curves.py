@@ -49,13 +49,8 @@ class Curve:
         """One history per run that has rows, with the bytes so far. Where a run averages, its averages are shown."""
         frames = []
         for frame in (run.history() for run in self.runs):
-            if not len(frame):
-                continue
-            if "average_gap" in frame:
-                frame = frame.drop(columns=["gap", "value"]).rename(columns=AVERAGED)
-            rounds = frame["round"].diff().fillna(frame["round"])  # rounds without a row are assumed to be alike
-            frame["bytes"] = ((frame["bytes_up"] + frame["bytes_down"]) * rounds).cumsum()
-            frames.append(frame)
+            if len(frame):
+                frames.append(reported(frame).assign(bytes=(frame["bytes_up"] + frame["bytes_down"]).cumsum()))
         return frames
 
     def over(self, x: str, y: str) -> tuple[pd.Series[float], pd.DataFrame]:
@@ -66,6 +61,13 @@ class Curve:
         xs = pd.concat([frame[x] for frame in by_round], axis=1, join="inner").mean(axis=1)
         ys = pd.concat([frame[y] for frame in by_round], axis=1, join="inner")
         return xs, pd.DataFrame({"median": ys.median(axis=1), "least": ys.min(axis=1), "most": ys.max(axis=1)})
+
+
+def reported(frame: pd.DataFrame) -> pd.DataFrame:
+    """A history whose value and gap are those of the model that the run hands back."""
+    if "average_gap" not in frame:
+        return frame
+    return frame.drop(columns=["gap", "value"]).rename(columns=AVERAGED)
 
 
 def curves(runs: Iterable[Folder]) -> list[Curve]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.table import TABLE
-from resolvent.report.curves import colour_of, palette
+from resolvent.report.curves import colour_of, palette, reported
 from resolvent.report.figures import AXES, NAMES, plain
 from resolvent.report.packages import needed
 
@@ -27,11 +27,12 @@ MARKED = 40
 def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
     """Curves of one run, of a list of runs, or of a dictionary of runs by name, as a Matplotlib figure.
 
-    y: a column of the history, or several, each a panel; without it the gap (or the value) and what was measured on
-    held-out data. ax: draw into these axes. Axes of values above zero are logarithmic.
+    y: a column of the history, or several, each a panel; without it the gap (or the value) of the model that the run
+    hands back and what was measured on held-out data. ax: draw into these axes. Axes of values above zero are
+    logarithmic.
     """
     named = _named(runs)
-    frames = {name: run.history for name, run in named.items()}
+    frames = {name: reported(run.history) if y is None else run.history for name, run in named.items()}
     columns = [y] if isinstance(y, str) else list(y) if y is not None else _columns(list(frames.values()))
     for column in (*columns, x):
         if not any(column in frame for frame in frames.values()):
@@ -39,17 +40,17 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
             refuse("y" if column in columns else "x", repr(column), f"a column of the history is needed: {known}")
     figure, axes = _axes(len(columns), ax)
     for axis, column in zip(axes, columns, strict=True):
-        _panel(axis, column, x, named)
+        _panel(axis, column, x, named, frames)
     if len(named) > 1:
         axes[0].legend(frameon=False, fontsize=8)
     return figure
 
 
-def _panel(axis: Axes, column: str, x: str, named: Mapping[str, Any]) -> None:
+def _panel(axis: Axes, column: str, x: str, named: Mapping[str, Any], frames: Mapping[str, Any]) -> None:
     lowest, colours, several = float("inf"), palette(), len(named) > 1
     seen: set[str] = set()
     for k, (name, run) in enumerate(named.items()):
-        frame = run.history
+        frame = frames[name]
         if column not in frame or x not in frame:
             continue
         shown = frame[frame[column].notna()]

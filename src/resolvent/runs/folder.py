@@ -202,7 +202,7 @@ def damaged(run: Folder, wrong: list[str]) -> DamagedRun:
 
 def model_of(state: State) -> Tensor:
     """The model (d,) of a State: its average where one was asked for."""
-    return (state.w if state.average is None else state.average.model)[0]
+    return state.reported[0]
 
 
 def extended(written: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.engine import Engine, Look
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.iteration.yardstick import PATIENCE, VISITS, Yardstick
@@ -75,13 +75,12 @@ class Divergence:
         self.consider(happened.state, self._value_of(happened.state), happened.residual)
 
     def _value_of(self, state: State) -> float:
-        """As the history has it: of the average where there is one, else as users see it with what they remember."""
+        """As the history has it: of the average where there is one, as users see it with what they remember."""
         if state.w is self.yardstick.origin and state.average is None:
             return self.first
-        if state.average is not None:
-            return self._value(state.average.model)
-        more = self._engine.inspect(state.w, state.p, state.memory) if state.memory else None
-        return self._value(state.w) if more is None else more["value"]
+        look = Look(held_out=False)
+        more = self._engine.inspect(state.reported, state.p, state.memory, look) if state.memory else None
+        return self._value(state.reported) if more is None else more["value"]
 
     def _value(self, w: Tensor) -> float:
         return float(self._engine.measure(w)["value"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,12 @@ from torch import Tensor
 
 from resolvent.data.held_out import HeldOut
 from resolvent.errors import InputError, refuse, whole
-from resolvent.iteration.engine import Engine, Look
-from resolvent.solving.metrics import NAMED, OF_NUMBERS, Judged, as_metrics, judge, probabilities
+from resolvent.iteration.engine import Look
+from resolvent.solving.metrics import NAMED, Judged, as_metrics, judge, probabilities, rmse
+from resolvent.solving.network_outputs import read
 
+OF_NUMBERS = (rmse,)
+"""Named metrics of regressions; the others are of classifiers."""
 PROBABILITIES = ("logistic", "softmax")
 """Losses of linear models whose decisions become probabilities."""
 Own = dict[str, tuple[tuple[str, ...], list[float]]]
@@ -46,24 +48,47 @@ class Evaluations:
             self.own |= {name: (evaluation.data.names, values) for name, values in own.items()}
         return found
 
-    def look(self, evaluate: bool) -> Look | None:
-        """What an engine whose users have held-out data is asked for; None: as always."""
-        if self._metrics is None and (evaluate or not self._chosen):
-            return None
+    def look(self, evaluate: bool) -> Look:
+        """What an engine whose users have held-out data is asked for."""
         return Look(evaluate or not self._chosen, None if self._metrics is None else self._judge)
 
-    def _judge(self, name: str, users: list[tuple[Any, Any]], loss: str | None) -> dict[str, float]:
-        """Metrics of what a network answers to each user's rows."""
-        judged = [answered(outputs, targets, loss) for outputs, targets in users]
-        wrong = OF_NUMBERS if judged[0].classes is not None else NAMED.keys() - OF_NUMBERS
-        for key, metric in (self._metrics or {}).items():
-            if metric in [NAMED[name] for name in wrong]:
-                kind = "numbers" if judged[0].classes is None else "classes"
-                refuse("metrics", repr(key), f"the network predicts {kind}: give another one, or a function")
-        pooled, own = judge(name, judged, self._metrics or {})
+    def _judge(
+        self, name: str, users: list[tuple[Any, Any]], loss: str | None, ignored: int | None
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Metrics of what a network answers to each user's rows: the named ones, and functions of one's own."""
+        metrics = self._metrics or {}
+        named = {key: metric for key, metric in metrics.items() if metric in NAMED.values()}
+        judged = [Judged(y, o, o, None, (y, o)) for o, y in users]
+        if named:
+            rows = _read(named, users, loss, ignored)
+            judged = [row._replace(unread=one.unread) for row, one in zip(rows, judged, strict=True)]
+        pooled, own = judge(name, judged, metrics)
         names = tuple(map(str, range(len(users))))
         self.own |= {column: (names, values) for column, values in own.items()}
-        return pooled
+        columns = {f"{name}_{key}" for key in named}
+        return (
+            {column: value for column, value in pooled.items() if column in columns},
+            {column: value for column, value in pooled.items() if column not in columns},
+        )
+
+
+def _read(
+    named: Mapping[str, Any], users: list[tuple[Any, Any]], loss: str | None, ignored: int | None
+) -> list[Judged]:
+    """Each user's rows as named metrics need them; refused where they are of another kind than the network."""
+    rows = [read(outputs, targets, loss, ignored) for outputs, targets in users]
+    (o, y), first = next(pair for pair in zip(users, rows, strict=True) if len(pair[0][1]))
+    own = "give a function of (targets, outputs) by name"
+    for key, metric in named.items():
+        if first is None:
+            shapes = f"outputs of shape {o.shape[1:]} and targets of shape {y.shape[1:]} per row"
+            refuse("metrics", repr(key), f"{shapes} do not tell where the classes are: {own}")
+        if (metric in OF_NUMBERS) != (first.classes is None):
+            kind = "numbers" if first.classes is None else "classes"
+            refuse("metrics", repr(key), f"the network predicts {kind}: give another one, or a function")
+        if metric is NAMED["log_loss"] and first.link is None:
+            refuse("metrics", repr(key), f"what a loss of your own takes as probabilities is not known: {own}")
+    return [judged for judged in rows if judged is not None]
 
 
 def evaluations(
@@ -76,19 +101,16 @@ def evaluations(
     predictor = getattr(known, "predictor", None) if given else None
     linear = [Evaluation.of(name, data, predictor, metrics) for name, data in given.items()]
     network = "inspect" in getattr(known, "offers", ())
+    reported = bool(getattr(known, "metrics", None)) and not given
+    if reported and (metrics is not None or validate_every is not None):
+        raise InputError(
+            "metrics or validate_every is given, but the users of this engine measure their own held-out data in every "
+            "recorded round; leave it out, and say by every= how often rounds are recorded"
+        )
     if metrics is not None and not given and not network:
         refuse("metrics", repr(metrics), "held-out data are needed beside them: test=rs.HeldOut(A, b)")
     chosen = network and validate_every is not None
     return Evaluations(linear, as_metrics(metrics) if network and metrics is not None else None, chosen)
-
-
-def check_engine(engine: Engine, asked: Evaluations) -> None:
-    """Refuse metrics and a cadence of an engine whose users measure held-out data as they like."""
-    if asked.look(False) is not None and len(inspect.signature(engine.inspect).parameters) < 4:
-        raise InputError(
-            f"metrics or validate_every is given, but users of {type(engine).__name__} measure their held-out data "
-            'in every recorded round; leave them out, or take engine="in_process"'
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,25 +153,6 @@ class Evaluation:
         if not p.classifies:
             return Judged(np.asarray(b, np.float64), t, np.exp(t) if p.loss == "poisson" else t, None)
         return Judged(_indices(b, p, self.name), t, probabilities(t) if p.loss in PROBABILITIES else t, len(p.classes))
-
-
-def answered(outputs: Any, targets: Any, loss: str | None) -> Judged:
-    """What a network answers to some rows, as its loss reads it.
-
-    (rows, classes) with whole targets are scores of classes, which become probabilities by softmax where the loss is
-    torch's cross entropy. One output per row is that of the second of two classes where the loss is binary.
-    """
-    o, y = np.asarray(outputs, np.float64), np.asarray(targets)
-    if o.ndim == 2 and y.ndim == 1 and o.shape[1] > 1 and y.dtype.kind in "iu":
-        return Judged(y, o, probabilities(o) if loss in ("cross_entropy", "nll_loss") else o, o.shape[1])
-    if o.size == y.size:
-        o, y = o.reshape(-1), y.reshape(-1)
-    if loss in ("binary_cross_entropy_with_logits", "soft_margin_loss"):
-        return Judged((y > 0).astype(np.int64), o, probabilities(o), 2)
-    if loss == "binary_cross_entropy":
-        with np.errstate(divide="ignore"):
-            return Judged((y > 0).astype(np.int64), np.log(o) - np.log1p(-o), o, 2)
-    return Judged(y, o, o, None)
 
 
 def _usual(predictor: Any) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
-from resolvent.iteration.engine import Engine, Traffic
+from resolvent.iteration.engine import Engine, Look, Traffic
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
+from resolvent.solving.history_columns import AVERAGED, FIRST, LAST, with_average
+from resolvent.solving.traffic import Bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,14 +26,14 @@ BLOCK = 64
 BLOCK_BYTES = 1 << 24
 
 
-FIRST = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity", "average_value", "average_gap")
-LAST = ("participants", "bytes_up", "bytes_down", "clock", "seconds")
+VALUES = Look(held_out=False)
 
 
 class History:
     """Records rounds, one list per column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
-    def __init__(self, engine: Engine, averaging: bool, evaluations: Evaluations) -> None:
+    def __init__(self, engine: Engine, averaging: bool, evaluations: Evaluations, unreported: Traffic) -> None:
+        """unreported: bytes of rounds since the last row, where a run goes on."""
         self._engine = engine
         self._averaging = averaging
         self._evaluations = evaluations
@@ -41,10 +43,8 @@ class History:
         self._inspected = False
         self._columns: dict[str, list[Any]] = defaultdict(list)
         self._waiting: list[tuple[Tensor, Tensor, Evidence | None]] = []
-        self._dim = engine.facts.dim
-        self._bytes = self._dim * torch.finfo(engine.facts.dtype).bits // 8
-        self._moved = Traffic(0, 0)
-        self._block = max(1, min(BLOCK, BLOCK_BYTES // self._bytes))
+        self.bytes = Bytes(engine, unreported)
+        self._block = max(1, min(BLOCK, BLOCK_BYTES // (engine.facts.dim * engine.facts.dtype.itemsize)))
 
     def record(self, happened: Round, seconds: float, evaluate: bool = True) -> None:
         """Take note of a round; what is measured on held-out data is NaN unless it is to `evaluate`."""
@@ -52,35 +52,41 @@ class History:
         columns["round"].append(state.round)
         columns["eta"].append(happened.eta)
         columns["participants"].append(users)
-        up, down = self._traffic(happened)
+        up, down = self.bytes.report()
         columns["bytes_up"].append(up)
         columns["bytes_down"].append(down)
         if happened.clock is not None:
             columns["clock"].append(happened.clock)
         columns["seconds"].append(seconds)
-        average = state.w if state.average is None else state.average.model
         found = self.figures(state, evaluate)
         self._inspected, self.evaluated = "value" in found, evaluate
-        for name in ("value", "gap"):
+        for name in FIRST:
             if name in found:
                 columns[name].append(found.pop(name))
         self._add(found, len(columns["round"]) - 1)
-        self._waiting.append((state.w, average, happened.evidence()))
+        self._waiting.append((state.w, state.reported, happened.evidence()))
         if len(self._waiting) >= self._block:
             self.flush()
 
     def figures(self, state: State, evaluate: bool = True) -> dict[str, float]:
-        """What users say of the round's models, and metrics on held-out data of the model that would be handed back."""
-        look, inspect = self._evaluations.look(evaluate), self._engine.inspect
-        more = (state.w, state.p, state.memory) if look is None else (state.w, state.p, state.memory, look)
-        found = dict(inspect(*more) or {})
-        model = state.w if state.average is None else state.average.model
-        return found | (self._evaluations(model[0]) if evaluate else {})
+        """What users say of the model that would be handed back, with metrics on held-out data. Of the round's own
+        model, where that is another, the value and gap are there as well."""
+        inspect, own = self._engine.inspect, (state.p, state.memory)
+        found = inspect(state.reported, *own, self._evaluations.look(evaluate)) or {}
+        if found and self._averaging:
+            last = found if state.average is None else inspect(state.w, *own, VALUES)
+            found = with_average(last or {}, found)
+        return found | (self._evaluations(state.reported[0]) if evaluate else {})
+
+    def measured(self, models: Tensor, averages: Tensor) -> dict[str, Tensor]:
+        """Figures of models (k, d), where users say no more than that of each, and of the averages beside them."""
+        found = self._engine.measure(models)
+        return with_average(found, self._engine.measure(averages)) if self._averaging else found
 
     def evaluate(self, happened: Round) -> None:
         """Fill in what is measured on held-out data in the last row."""
         found = self.figures(happened.state)
-        self._more += [name for name in found if name not in (*self._more, "value", "gap")]
+        self._more += [name for name in found if name not in (*self._more, *FIRST)]
         rows = len(self._columns["round"])
         for name in self._more:
             column = self._columns[name]
@@ -96,20 +102,6 @@ class History:
             column.extend([math.nan] * (before - len(column)))
             column.append(found.get(name, math.nan))
 
-    def _traffic(self, happened: Round) -> Traffic:
-        """Bytes of this row: those that really moved since the last one, or what a network would carry in the round."""
-        total = self._engine.traffic
-        if total is not None:
-            since, self._moved = Traffic(total.up - self._moved.up, total.down - self._moved.down), total
-            return since
-        # Where curvature was asked for at a model, a gradient and half of a symmetric Hessian come back; of a long
-        # model, a gradient and products with the Hessian, one after the other.
-        users, asked = happened.participants, happened.curvature
-        if getattr(self._engine.facts, "matrix_free", False):
-            many = (users + asked * (1 + happened.products)) * self._bytes
-            return Traffic(many, many)
-        return Traffic((users + asked * (self._dim + 3) // 2) * self._bytes, (users + asked) * self._bytes)
-
     @property
     def settled(self) -> bool:
         """Whether every row is complete."""
@@ -120,10 +112,7 @@ class History:
         if not self._waiting:
             return
         models, averages, evidence = zip(*self._waiting, strict=True)
-        measured = {} if self._inspected else self._engine.measure(torch.cat(models))
-        if self._averaging:
-            averaged = self._engine.measure(torch.cat(averages))
-            measured = measured | {f"average_{name}": values for name, values in averaged.items()}
+        measured = {} if self._inspected else self.measured(torch.cat(models), torch.cat(averages))
         complete: dict[str, Any] = {name: values.tolist() for name, values in measured.items()}
         complete |= dict(zip(Certificates._fields, zip(*certificates(evidence), strict=True), strict=True))
         first = len(self._columns["round"]) - len(self._waiting)
@@ -139,11 +128,13 @@ class History:
     def scores(self, rows: int) -> tuple[list[float], list[float]]:
         """Values and residuals of the last rows; the values are those of the average where one is handed back."""
         self.flush()
-        values, residuals = (self._columns[name] for name in (("value", "average_value")[self._averaging], "residual"))
+        value = AVERAGED["value"] if self._averaging else "value"
+        values, residuals = self._columns[value], self._columns["residual"]
         return values[len(values) - rows :], residuals[len(residuals) - rows :]
 
     def forget(self) -> None:
-        """Leave the last row out, once it has been read."""
+        """Leave the last row out, once it has been read; its bytes are those of the next one."""
+        self.bytes.withdraw(self._columns["bytes_up"][-1], self._columns["bytes_down"][-1])
         for values in self._columns.values():
             values.pop()
 
@@ -177,5 +168,5 @@ class History:
     def _names(self) -> list[str]:
         """The columns in the order that people read."""
         more = [name for name in self._columns if name not in FIRST + LAST]
-        sometimes = ("average_value", "average_gap", "clock")
+        sometimes = (*AVERAGED.values(), "clock")
         return [name for name in (*FIRST, *more, *LAST) if name in self._columns or name not in sometimes]

@@ -1,8 +1,9 @@
 """Metrics on held-out data: named ones and a user's own, over all rows together and for each user.
 
-A metric is a function of (truth, scores). Of a classifier truth has class indices 0, 1, ... and scores are
+A metric is a function of (truth, scores). Of a linear classifier truth has class indices 0, 1, ... and scores are
 probabilities: (rows,) of the second of two classes, else (rows, classes). Of a regression they are targets and
-predictions. What cannot be computed, the AUC of one class alone for example, is NaN.
+predictions. Of a network they are targets and outputs, as they are. What cannot be computed, the AUC of one class alone
+for example, is NaN.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,12 @@ from resolvent.errors import refuse
 
 Metric = Callable[[Any, Any], float]
 Floats = NDArray[np.float64]
+LEAST_LOG = -100.0
+"""Where torch's binary cross entropy cuts the logarithm of a probability off."""
 
 
 class Judged(NamedTuple):
-    """What a model says of some rows. A metric of one's own sees `truth` and `scores`, a named one all of it."""
+    """What a model says of some rows, for named metrics. A metric of one's own sees `unread`, or truth and scores."""
 
     truth: NDArray[Any]
     """Class indices 0, 1, ..., or targets."""
@@ -32,13 +35,17 @@ class Judged(NamedTuple):
     """Probabilities where the model has them, else decisions; predictions of a regression."""
     classes: int | None
     """How many; None for a regression."""
+    unread: tuple[NDArray[Any], ...] | None = None
+    """Targets and outputs of a network, all of them, in the shapes that they have."""
+    link: Literal["softmax", "identity"] | None = "softmax"
+    """How decisions of classes become probabilities; None where that is not known."""
 
 
 def accuracy(j: Judged) -> float:
     """The share of rows whose class is right."""
     if j.classes is None:
         return math.nan
-    best = j.decision.argmax(1) if j.decision.ndim == 2 else j.decision > 0
+    best = j.decision.argmax(1) if j.decision.ndim == 2 else j.decision > (0.5 if j.link == "identity" else 0)
     return float(np.mean(best == j.truth)) if np.isfinite(j.decision).all() else math.nan
 
 
@@ -69,6 +76,8 @@ def log_loss(j: Judged) -> float:
     if j.classes is None:
         return math.nan
     t = j.decision
+    if j.link == "identity":
+        return float(-np.mean(np.maximum(np.where(j.truth == 1, np.log(t), np.log1p(-t)), LEAST_LOG)))
     if t.ndim == 1:
         return float(np.mean(np.logaddexp(0, np.where(j.truth == 1, -t, t))))
     return float(np.mean(_log_sum_exp(t) - np.take_along_axis(t, j.truth[:, None], 1)[:, 0]))
@@ -88,8 +97,6 @@ def _log_sum_exp(t: Floats) -> Floats:
 
 
 NAMED: dict[str, Callable[[Judged], float]] = {"accuracy": accuracy, "auc": auc, "log_loss": log_loss, "rmse": rmse}
-OF_NUMBERS = frozenset({"rmse"})
-"""Those of regressions; the others are of classifiers."""
 
 
 def as_metrics(metrics: Any, usual: Iterable[str] = ()) -> dict[str, Callable[[Judged], float]]:
@@ -116,18 +123,23 @@ def _metric(name: str, given: Any) -> Callable[[Judged], float]:
         refuse(f"metrics[{name!r}]", repr(given), "a function of (truth, scores) is needed")
     if not name.replace("_", "").isalnum():
         refuse("metrics", repr(name), "names of letters, digits and underscores are needed: they become columns")
-    return lambda judged: float(given(judged.truth, judged.scores))
+    return lambda judged: float(given(*(judged.unread or (judged.truth, judged.scores))))
 
 
 def judge(
     name: str, users: list[Judged], metrics: Mapping[str, Callable[[Judged], float]]
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Each metric over the rows of all users together, and of each user's."""
-    some = [judged for judged in users if len(judged.truth)]
-    truth, decision, scores, classes = zip(*some, strict=True)
-    together = Judged(np.concatenate(truth), np.concatenate(decision), np.concatenate(scores), classes[0])
+    some = [judged for judged in users if _rows(judged)]
+    truth, decision, scores, _, unread, _ = zip(*some, strict=True)
+    together = some[0]._replace(
+        truth=np.concatenate(truth),
+        decision=np.concatenate(decision),
+        scores=np.concatenate(scores),
+        unread=None if unread[0] is None else tuple(map(np.concatenate, zip(*unread, strict=True))),
+    )
     with np.errstate(all="ignore"):
-        pooled = {f"{name}_{key}": f(together) for key, f in metrics.items()}
+        pooled = {f"{name}_{key}": _of(f, together) for key, f in metrics.items()}
         if len(users) == 1:
             return pooled, {column: [value] for column, value in pooled.items()}
         own = {f"{name}_{key}": [_of_one(f, judged) for judged in users] for key, f in metrics.items()}
@@ -136,14 +148,23 @@ def judge(
 
 def _of_one(metric: Callable[[Judged], float], judged: Judged) -> float:
     """A metric of one user's rows; NaN where it is not defined for them, as an AUC of one class alone."""
-    if not len(judged.truth):
+    if not _rows(judged):
         return math.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return metric(judged)
+            return _of(metric, judged)
         except ValueError:  # so scikit-learn says that a metric is not defined
             return math.nan
+
+
+def _of(metric: Callable[[Judged], float], judged: Judged) -> float:
+    """A metric; NaN of a named one where the loss ignores every row."""
+    return math.nan if metric in NAMED.values() and not len(judged.truth) else metric(judged)
+
+
+def _rows(judged: Judged) -> int:
+    return len(judged.truth if judged.unread is None else judged.unread[0])
 
 
 def probabilities(t: Floats) -> Floats:

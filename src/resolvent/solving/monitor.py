@@ -14,7 +14,8 @@ from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations
-from resolvent.solving.history import LAST, History
+from resolvent.solving.history import History
+from resolvent.solving.history_columns import LAST, of_reported
 from resolvent.solving.patience import patience
 from resolvent.solving.recording import Continued, Entry, MonitorState, Recorder
 from resolvent.solving.stopping import Best, Ending, Stop
@@ -45,7 +46,7 @@ class Monitor:
         remembered = MonitorState() if recorder is None else recorder.remembered
         best = None if recorder is None or recorder.best is None else moved(recorder.best, engine.facts.device)
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
-        self.history = History(engine, average, evaluations)
+        self.history = History(engine, average, evaluations, remembered.unreported)
         self._divergence = Divergence(engine, scheme, begun, best, score)
         self._every, self._stop, self._peers = every, stop, peers(engine)
         self._recorder = None if isinstance(recorder, Continued) else recorder
@@ -86,7 +87,7 @@ class Monitor:
         if self._figures is None or self._figures[0] != happened.number:
             found = self.history.figures(happened.state)
             if "value" not in found:
-                measured = happened.engine.measure(happened.state.w)
+                measured = self.history.measured(happened.state.w, happened.state.reported)
                 found = {name: float(values[0]) for name, values in measured.items()} | found
             self._figures = happened.number, found
         return dict(self._figures[1])
@@ -98,6 +99,7 @@ class Monitor:
     def observe(self, happened: Round, seconds: float, last: bool) -> Ending | None:
         """What ends the run with this round, if anything does; `seconds` is what it took."""
         self._seconds += seconds
+        self.history.bytes.count(happened)
         self._last, number = happened.state, happened.number
         due = last or self._regular(number)
         recorded = due or number % self._every == 0
@@ -209,7 +211,7 @@ class Monitor:
             if due:
                 reason = self._improves(happened, due=not last or self._regular(happened.number))
             if noted and self._stop.limits:
-                reason = self._stop.reason(self.history.row()) or reason
+                reason = self._stop.reason(of_reported(self.history.row())) or reason
         elif self._stop is not None and self._stop(happened):
             reason = "as the function `stop` said"
         if reason is not None:
@@ -222,11 +224,13 @@ class Monitor:
 
     def _improves(self, happened: Round, due: bool = True) -> str | None:
         """Why the run stops with its last row, where that is not better than the best one for long enough."""
-        return None if self._patience is None else self._patience.compare(self.history.row(), happened, due)
+        if self._patience is None:
+            return None
+        return self._patience.compare(of_reported(self.history.row()), happened, due)
 
     def _close(self, happened: Round, row: dict[str, Any], ending: Ending) -> tuple[str | None, Ending]:
         """A ending with what must be said of the end; or how the end shows that the run has diverged after all."""
-        value = row.get("average_value", row["value"])
+        value = of_reported(row)["value"]
         if self._divergence.overflowed(value):
             return f"the value rose from {self._divergence.first:.3g} to {value}", ending
         self.remarks = tuple(self._divergence.remarks(happened.state, value))
@@ -238,9 +242,8 @@ class Monitor:
 
     @property
     def remembered(self) -> MonitorState:
-        return MonitorState(
-            self._seconds, *self._divergence.score, 0 if self._patience is None else self._patience.waited
-        )
+        waited = 0 if self._patience is None else self._patience.waited
+        return MonitorState(self._seconds, *self._divergence.score, waited, *self.history.bytes.unreported)
 
     def _tell(self, recorder: Recorder, happened: Round, row: dict[str, Any] | None, ending: Ending | None) -> None:
         best, remembered = self._divergence.best, self.remembered

@@ -52,7 +52,6 @@ def patience(stop: object, best: Best | None, waited: int, device: Any) -> Patie
 
 def _best(happened: Round, value: float) -> Best:
     state = happened.state
-    model = state.w if state.average is None else state.average.model
     common = getattr(happened.engine.facts, "common_memory", None)
     buffers: Memory = {} if common is None else common(state.memory)
-    return Best(model[0], happened.number, value, buffers)
+    return Best(state.reported[0], happened.number, value, buffers)

@@ -9,10 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from resolvent.errors import InputError, refuse
+from resolvent.solving.metrics import accuracy
 from resolvent.solving.metrics import probabilities as shares
+from resolvent.solving.network_outputs import OVER_CLASSES, THRESHOLDS, labels, read
 
-PROBABILISTIC = ("cross_entropy", "nll_loss")
-"""Losses of networks whose outputs become probabilities by softmax."""
+BINARY = (-1, 1), (0, 1)
+"""What targets of two classes are."""
 
 
 def predict(run: Any, X: Any) -> NDArray[Any]:
@@ -20,7 +22,8 @@ def predict(run: Any, X: Any) -> NDArray[Any]:
     told = run.description
     if told.network is not None:
         found = outputs(run, X)
-        return found.argmax(1) if _classes(told, found) else found
+        classes = labels(found, told.network["loss"])
+        return found if classes is None else classes
     features, predictor = _features(run, X)
     predicted: NDArray[Any] = predictor.predict(run.model, features)
     return predicted if told.preparation is None else told.preparation.labels(predicted)
@@ -33,10 +36,15 @@ def probabilities(run: Any, X: Any) -> NDArray[Any]:
         features, predictor = _features(run, X)
         found: NDArray[Any] = predictor.probabilities(run.model, features)
         return found
-    found = outputs(run, X)
-    if told.network["loss"] not in PROBABILISTIC or found.ndim != 2:
-        refuse("probabilities", "asked for", "only networks trained by cross entropy have them")
-    return np.stack([1 - p, p], 1) if (p := shares(found)).ndim == 1 else p
+    found, loss = outputs(run, X), told.network["loss"]
+    two = loss in THRESHOLDS and found.size == len(found)
+    if not two and (loss not in OVER_CLASSES or found.ndim != 2):
+        refuse(
+            "probabilities", "asked for", "only networks trained by cross entropy, with one target per row, have them"
+        )
+    found = found.reshape(-1) if two else found
+    p = found if loss == "binary_cross_entropy" else shares(found)
+    return np.stack([1 - p, p], 1) if p.ndim == 1 else p
 
 
 def score(run: Any, X: Any, y: Any) -> float:
@@ -46,14 +54,20 @@ def score(run: Any, X: Any, y: Any) -> float:
         features, predictor = _features(run, X)
         y = y if told.preparation is None else told.preparation.encode(y)
         return float(predictor.score(run.model, features, y))
-    found, truth = outputs(run, X), _array(y)
-    if _classes(told, found):
-        if truth.shape != found.shape[:1] + found.shape[2:]:
+    found, truth, loss = outputs(run, X), _array(y), told.network["loss"]
+    if labels(found, loss) is not None:
+        judged = read(found, truth, loss, told.network.get("ignored"))
+        if judged is None or judged.classes is None or len(truth) != len(found):
             refuse("y", f"of shape {truth.shape}", f"one class for each of the {len(found)} rows is needed")
-        return float((found.argmax(1) == truth).mean())
+        return accuracy(judged)
     truth = truth.astype(np.float64)
     if truth.size != found.size or len(truth) != len(found):
         refuse("y", f"of shape {truth.shape}", f"targets of the shape {found.shape} of the outputs are needed")
+    if loss is None and any(bool(np.isin(truth, both).all()) for both in BINARY):
+        raise InputError(
+            "y has two classes, but the network was trained by a loss of your own, and what its outputs say of classes "
+            "is not known; compare run.predict(X), the outputs, with y yourself"
+        )
     left = np.square(truth.reshape(-1) - found.reshape(-1)).sum()
     most = np.square(truth - truth.mean()).sum()
     return float(1 - left / most) if most > 0 else float(left == 0)
@@ -80,11 +94,6 @@ def _features(run: Any, X: Any) -> tuple[Any, Any]:
         )
         raise InputError(f"there is nothing to predict with, since {kind}; run.model has the parameters")
     return X if told.preparation is None else told.preparation.transform(X), told.predictor
-
-
-def _classes(told: Any, found: NDArray[Any]) -> bool:
-    """Whether outputs are scores of classes, (rows, classes, ...)."""
-    return told.network["loss"] in PROBABILISTIC and found.ndim >= 2 and found.shape[1] > 1
 
 
 def _array(y: Any) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from resolvent.iteration.engine import Traffic
 from resolvent.iteration.state import State
 from resolvent.solving.stopping import Best, Ending
 
@@ -13,13 +14,20 @@ if TYPE_CHECKING:
 
 
 class MonitorState(NamedTuple):
-    """What the monitor of a run remembers beside its states: the seconds spent, the score of the best state, and how
-    many evaluations in a row were not better than the best one."""
+    """What the monitor of a run remembers beside its states: the seconds spent, the score of the best state, how many
+    evaluations in a row were not better than the best one, and the bytes of rounds since the last row."""
 
     seconds: float = 0.0
     value: float = math.nan
     residual: float = math.nan
     waited: int = 0
+    up: int = 0
+    down: int = 0
+
+    @property
+    def unreported(self) -> Traffic:
+        """Bytes that no row has yet."""
+        return Traffic(self.up, self.down)
 
 
 class Continued(NamedTuple):

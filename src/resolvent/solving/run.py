@@ -15,6 +15,7 @@ from resolvent.iteration.engine import PERSONAL, Ask, Engine
 from resolvent.iteration.state import State
 from resolvent.solving import predicting
 from resolvent.solving.description import Description
+from resolvent.solving.history_columns import of_reported
 from resolvent.solving.stopping import Best
 
 if TYPE_CHECKING:
@@ -85,9 +86,7 @@ class Run:
     @property
     def model(self) -> Tensor:
         """The model (d,): mean(z) of the last round, or the average of past models where one was asked for."""
-        if self.state.average is not None:
-            return self.state.average.model[0]
-        return self.state.w[0]
+        return self.state.reported[0]
 
     @property
     def personal(self) -> Tensor:
@@ -118,7 +117,8 @@ class Run:
         """What the model predicts for each row of X: labels, or numbers.
 
         X: raw rows as the table had them (a frame, mappings, or an array) where the problem was made from one, else
-        features; for a network, a batch of its inputs, of which it returns the likeliest class or the output.
+        features; for a network, a batch of its inputs. One trained by a loss of torch's for classes returns the
+        likeliest class, any other one its output.
         """
         found: NDArray[Any] = predicting.predict(self, X)
         return found
@@ -128,7 +128,10 @@ class Run:
         return predicting.probabilities(self, X)
 
     def score(self, X: Any, y: Any) -> float:
-        """Accuracy of a classifier; R^2, or the share of the deviance that is explained, of a regression."""
+        """Accuracy of a classifier; R^2, or the share of the deviance that is explained, of a regression.
+
+        A network classifies if it was trained by a loss of torch's for classes; targets that it ignores do not count.
+        """
         return predicting.score(self, X, y)
 
     # --- networks ----------------------------------------------------------------------------------------------------
@@ -205,7 +208,7 @@ class Run:
 
     def __repr__(self) -> str:
         rows = self.history[self.history["round"] == self.state.round] if len(self.history) else self.history
-        own: Any = rows.iloc[-1] if len(rows) else {}
+        own: dict[Any, Any] = of_reported(dict(rows.iloc[-1])) if len(rows) else {}
         figures = ", ".join(f"{name} {own[name]:.3g}" for name in ("value", "gap", "residual") if name in own)
         ended = f"{self.status} after {self.state.round} rounds ({self.reason})"
         if self.status == "diverged":

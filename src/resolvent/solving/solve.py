@@ -32,7 +32,7 @@ from resolvent.solving.agreement import described
 from resolvent.solving.beginning import beginning
 from resolvent.solving.checking import check, check_hooks, facts_of, is_problem, one_acceleration, verify_functions
 from resolvent.solving.description import describe, settings
-from resolvent.solving.evaluating import check_engine, evaluations
+from resolvent.solving.evaluating import evaluations
 from resolvent.solving.monitor import Monitor
 from resolvent.solving.penalties import meeting, with_penalty
 from resolvent.solving.progress import Bar, wanted
@@ -76,7 +76,8 @@ def solve(
     every: one row of the history for every round that it divides, and for the last.
     callback: called with every Round, whose `value` and `metrics` are computed when asked for; rs.STOP ends the run.
     validation, test: rs.HeldOut(A, b), rows that no user trains on; their metrics become columns such as test_auc.
-    metrics: names ("accuracy", "auc", "log_loss", "rmse") or functions of (truth, scores) by name.
+    metrics: names ("accuracy", "auc", "log_loss", "rmse") or functions of (truth, scores) by name; of a network, of
+    (targets, outputs) as they are.
     validate_every: metrics are computed in the first row, in rounds that it divides and in the last, and are NaN in
     other rows.
     penalty: rs.L1(t), rs.Box(low, high), ..., where the problem has none: the objective is sum_i lambda_i f_i + g.
@@ -117,7 +118,6 @@ def solve(
     operator = choice.local_operator(scheme, known)
     built = engines.build(ready, problem, operator, scheme.steady)
     where = delayed(built if beside is None else Penalising(built, beside), taking_part)
-    check_engine(where, measured)
     with where:
         given = {"scheme": scheme, "participation": taking_part, "acceleration": accelerating, "stop": stop}
         given |= {"penalty": getattr(known, "penalty", None)}

@@ -104,9 +104,8 @@ def _columns(names: list[str], table: NDArray[np.float64], begin: int) -> Column
     by_name = {name: table[:, k] for k, name in enumerate(names)}
     made = {name: by_name[AVERAGED.get(name, name)] if AVERAGED.get(name) in by_name else by_name[name]
             for name in names if name not in AVERAGED.values()}  # fmt: skip
-    if {"round", "bytes_up", "bytes_down"} <= by_name.keys():
-        rounds = np.diff(by_name["round"], prepend=0.0)  # rounds without a row are assumed to be alike
-        made["bytes"] = np.cumsum((by_name["bytes_up"] + by_name["bytes_down"]) * rounds)
+    if {"bytes_up", "bytes_down"} <= by_name.keys():
+        made["bytes"] = np.cumsum(by_name["bytes_up"] + by_name["bytes_down"])
     return {name: plain(values[rows]) for name, values in made.items()}
 
 

@@ -23,7 +23,7 @@ from resolvent.engines.flower.messages import NOTHING_YET, Question, describe_op
 from resolvent.engines.flower.rule import Rule
 from resolvent.engines.in_process import WIDE
 from resolvent.errors import BadAnswer
-from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Present, Traffic
+from resolvent.iteration.engine import Answers, Ask, Look, MeanAnswer, Memory, Present, Traffic
 from resolvent.problems.problem import select
 
 AFTER, ERROR = "flower.after", "flower.error"
@@ -237,7 +237,7 @@ class FlowerEngine:
         found = self._asking.all_of(questions, self.rule.timeout, self.rule.poll)
         return None if found is None else [found[i] for i in users]
 
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory) -> None:
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> None:
         return None
 
 
