@@ -177,7 +177,7 @@ def test_rounds_of_training_with_checkpoints_are_those_of_a_plain_loop(reentrant
     close(run.model.flatten(), mean)
     norms = [mine.b[1] for mine in theirs]  # type: ignore[index]
     assert int(norms[0].num_batches_tracked) == 12
-    close(run.module().b[1].running_var, torch.stack([norm.running_var for norm in norms]).mean(0))
+    close(run.module().get_buffer("b.1.running_var"), torch.stack([norm.running_var for norm in norms]).mean(0))
 
 
 def test_users_in_one_autocast_do_not_share_weights_in_half_precision() -> None:

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import resolvent as rs
 from neural_reference import chosen, federation, plain_loop
-from resolvent.networks import choose_method, verify
+from resolvent.networks import choose_method, plain_autograd
 from resolvent.networks.layout import copied
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.stacked.losses import stacked_loss
@@ -506,8 +506,8 @@ def test_maxima_of_equal_numbers_do_not_send_a_network_to_the_loop() -> None:
 
 def test_the_comparison_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    honest = verify.Reference.__call__
-    monkeypatch.setattr(verify.Reference, "__call__", lambda self, q: asked.append(q) or honest(self, q))
+    honest = plain_autograd.Reference.__call__
+    monkeypatch.setattr(plain_autograd.Reference, "__call__", lambda self, q: asked.append(q) or honest(self, q))
     problem = rs.Neural(nn.Sequential(nn.Linear(4, 3)), [(torch.randn(n, 4), torch.zeros(n).long()) for n in (3, 9)])
     count = len(asked)
     rs.solve(problem, rs.fedavg(0.1), rounds=2)

@@ -23,6 +23,8 @@ from resolvent.networks.plain import Examples, full_precision, preserve_rng
 
 BROADCASTS = "Using a target size"
 """How torch's warning begins where a loss gets outputs and targets of different shapes."""
+REGISTERED = ("_parameters", "_buffers", "_modules")
+"""What a module has by name, in its own dictionaries."""
 ROUNDING = 100
 """An output is off by at most this many units of its last place: sums over a layer's inputs, through all layers."""
 
@@ -200,16 +202,16 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 def _restored(model: nn.Module) -> Iterator[None]:
     """Restore the module afterwards: parameters, buffers, gradients, mode and attributes, which forward may set."""
     tensors = [(t, t.data, t.grad) for _, t in _tensors(model)]
-    modules = [(m, dict(vars(m)), dict(m._parameters), dict(m._buffers), dict(m._modules)) for m in model.modules()]
+    modules = [(m, dict(vars(m)), [dict(vars(m)[kind]) for kind in REGISTERED]) for m in model.modules()]
     try:
         yield
     finally:
-        for m, attributes, *own in modules:
+        for m, attributes, registered in modules:
             vars(m).clear()
             vars(m).update(attributes)
-            for kind, items in zip((m._parameters, m._buffers, m._modules), own, strict=True):
-                kind.clear()
-                kind.update(items)
+            for kind, items in zip(REGISTERED, registered, strict=True):
+                vars(m)[kind].clear()
+                vars(m)[kind].update(items)
         for tensor, data, grad in tensors:
             if tensor.grad_fn is not None:  # a buffer that something with a gradient was written into
                 tensor.detach_()

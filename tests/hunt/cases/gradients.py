@@ -34,7 +34,7 @@ class Drawn(NamedTuple):
     rows: str
 
 
-def checkpointed(rng: Rng) -> Callable[..., Any]:
+def checkpointed(rng: Rng) -> partial[Any]:
     """torch.utils.checkpoint of either kind."""
     return partial(checkpoint, use_reentrant=bool(rng.integers(2)))
 
@@ -304,7 +304,7 @@ class Again(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         with torch.enable_grad():
             x = x.detach().requires_grad_()
@@ -321,7 +321,7 @@ class ByItsLayer(torch.autograd.Function):
         return x @ weight.T
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return None, g @ ctx.layer.weight.detach(), g.T @ x
 
@@ -334,7 +334,7 @@ class Rounded(torch.autograd.Function):
         return (4 * x).round() / 4
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Any:
         return g
 
 
@@ -346,7 +346,7 @@ class Reversed(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Any:
         return -0.5 * g
 
 
@@ -559,6 +559,11 @@ def started(seed: int, make: Callable[[Rng], Drawn]) -> tuple[Rng, torch.Generat
     torch.manual_seed(seed)  # for the layers' first weights
     dtype = torch.float32 if rng.integers(3) == 0 else torch.float64
     drawn = make(rng)
+    parameters = list(drawn.module.parameters())
+    if rng.integers(5) == 0 and make is not functions:  # which ask torch for the gradients of all of their parameters
+        parameters[rng.integers(len(parameters) - 1)].requires_grad_(False)
+    if rng.integers(8) == 0 and make is not adaptions:  # which have nothing to train once they are merged
+        drawn.module.eval()
     drawn.module.to(dtype)
     return rng, g, drawn, dtype
 
@@ -569,7 +574,11 @@ def against_backward(seed: int, make: Callable[[Rng], Drawn]) -> str:
     users = data(rng, Drawn(module, rows), dtype, g)
     loss: Any = one_of(rng, F.cross_entropy, lambda o, y: F.cross_entropy(o, y))
     first = {name: t.clone() for name, t in module.state_dict().items()}
-    problem = rs.Neural(module, users, loss=loss)
+    problem = rs.Neural(module, users, loss=loss, dtype=torch.float64 if rng.integers(4) == 0 else None)
+    if problem.start.dtype != dtype:
+        dtype, users = torch.float64, [(x.double() if x.is_floating_point() else x, y) for x, y in users]
+        module = deepcopy(module).double()
+        first = {name: t.clone() for name, t in module.state_dict().items()}
     noise = torch.randn(len(users), problem.dim, generator=g, dtype=torch.float64).to(dtype)
     W = problem.start + 0.3 * noise
     given, start = W.clone(), problem.start.clone()
@@ -583,6 +592,11 @@ def against_backward(seed: int, make: Callable[[Rng], Drawn]) -> str:
         near(noisy[i], backward(holding(module, w), loss, x, y)[1], f"the gradient with dropout of {how}")
         with torch.no_grad():
             near(values[i], loss(holding(module, w).eval()(x), y), f"the value of {how}")
+    pick = torch.from_numpy(np.stack([rng.choice(len(y), 3, replace=False) for _, y in users]))
+    batch = problem.batch_grad(W, pick, torch.ones(pick.shape, dtype=torch.bool))
+    for i, (w, (x, y)) in enumerate(zip(given, users, strict=True)):
+        want = backward(quiet(holding(module, w)), loss, x[pick[i]], y[pick[i]])[1]
+        near(batch[i], want, f"the gradient of a batch of {how}")
     assert torch.equal(problem.grad(W), got), f"a second gradient is another one, {how}"
     assert torch.equal(W, given), f"W was changed, {how}"
     assert torch.equal(problem.start, start), f"the start was changed, {how}"
@@ -628,6 +642,6 @@ def rounds(seed: int) -> str:
 
 MAKERS = [checkpoints, transformers, embeddings, recurrences, adaptions, functions, writers]
 FAMILIES = [
-    Family(f"backward of {make.__name__}", partial(against_backward, make=make), few=6, many=100) for make in MAKERS
+    Family(f"backward of {make.__name__}", partial(against_backward, make=make), few=6, many=200) for make in MAKERS
 ]
-FAMILIES.append(Family("rounds of such networks", rounds, few=14, many=300))
+FAMILIES.append(Family("rounds of such networks", rounds, few=14, many=400))
