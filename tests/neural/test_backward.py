@@ -281,6 +281,13 @@ def test_an_adapter_that_eval_adds_to_its_weight_is_evaluated_with_the_parameter
     right(nn.Sequential(layers[0], nn.Tanh(), layers[1]), users())
 
 
+def test_a_module_whose_loss_has_no_gradient_is_refused_before_the_first_round() -> None:
+    """A reentrant checkpoint gives none where none of its inputs has one."""
+    model = Written(lambda m, x: checkpoint(m.a, x, use_reentrant=True), a=nn.Linear(4, 3)).to(DOUBLE)
+    with pytest.raises(rs.InputError, match=r"loss has no gradient.*take use_reentrant=False"):
+        rs.Neural(model, users())
+
+
 def test_a_compiled_module_is_refused() -> None:
     with pytest.raises(rs.InputError, match=r"compiled by torch.jit.*pass the module itself"):
         rs.Neural(torch.jit.script(nn.Linear(4, 3)), users())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from resolvent.errors import InputError
+from resolvent.errors import InputError, refuse
 from resolvent.networks.dropout import NoDropout, dropout_off
 from resolvent.networks.layout import ParameterLayout
 from resolvent.networks.plain import Examples, full_precision, preserve_rng
@@ -144,6 +144,11 @@ class Reference:
         """The loss and its gradient in the module's own mode."""
         with self._filled(w), torch.enable_grad():
             value = self._loss(self.model(x.clone()), y)
+            if not value.requires_grad:
+                needed = (
+                    "it must depend on a trained parameter, and reentrant checkpoints need an input with a gradient"
+                )
+                refuse("model", "a module whose loss has no gradient", f"{needed}: take use_reentrant=False there")
             torch.autograd.backward(value)  # which, unlike value.backward(), leaves NoDropout on
             parameters = dict(self.model.named_parameters())
             parts = [parameters[name] for name in self.layout.names]

@@ -549,6 +549,11 @@ def data(rng: Rng, drawn: Drawn, dtype: torch.dtype, g: torch.Generator) -> list
     return [(x, torch.randint(0, outputs, (len(x),), generator=g)) for x in xs]
 
 
+def without_gradient(module: nn.Module, users: list[tuple[Tensor, Tensor]]) -> bool:
+    """Whether plain torch could not train it: all that is trained is in reentrant checkpoints of fixed inputs, say."""
+    return not deepcopy(module)(users[0][0]).requires_grad
+
+
 def near(got: Tensor, want: Tensor, what: str) -> None:
     apart = float((got - want).norm() / want.norm().clamp_min(1e-3))
     assert apart < TOLERANCES[want.dtype], f"{what} is off by {apart:.1e}"
@@ -568,11 +573,23 @@ def started(seed: int, make: Callable[[Rng], Drawn]) -> tuple[Rng, torch.Generat
     return rng, g, drawn, dtype
 
 
+def refused(module: nn.Module, users: list[tuple[Tensor, Tensor]]) -> str:
+    try:
+        rs.Neural(module, users)
+    except rs.InputError as error:
+        if "no gradient" in str(error):
+            return "refused"
+        raise
+    raise AssertionError("a module whose loss has no gradient was taken")
+
+
 def against_backward(seed: int, make: Callable[[Rng], Drawn]) -> str:
     """Values and gradients at random W, with and without dropout; nothing that was given is changed."""
     rng, g, (module, rows), dtype = started(seed, make)
     users = data(rng, Drawn(module, rows), dtype, g)
     loss: Any = one_of(rng, F.cross_entropy, lambda o, y: F.cross_entropy(o, y))
+    if without_gradient(module, users):
+        return refused(module, users)
     first = {name: t.clone() for name, t in module.state_dict().items()}
     problem = rs.Neural(module, users, loss=loss, dtype=torch.float64 if rng.integers(4) == 0 else None)
     if problem.start.dtype != dtype:
@@ -613,6 +630,8 @@ def rounds(seed: int) -> str:
     steps, lr = int(rng.integers(1, 4)), float(one_of(rng, 0.03, 0.3))
     eta = one_of(rng, None, 0.5)
     scheme = rs.fedavg(lr, steps) if eta is None else rs.fedprox(eta, local=rs.GradientProx(steps, lr))
+    if without_gradient(module, users):
+        return refused(module, users)
     problem = rs.Neural(module, users)
     run = rs.solve(problem, scheme, rounds=2, seed=seed, progress=False)
     if run.status != "finished":
