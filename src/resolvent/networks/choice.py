@@ -28,12 +28,13 @@ from resolvent.networks.gradients import Gradients, usable
 from resolvent.networks.layout import ParameterLayout, copied
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.plain import Loop, Vmap, preserve_rng, seeded
+from resolvent.networks.plain_autograd import Answer, Question, Reference, Unanswered
 from resolvent.networks.stacked.layers import Unstackable
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.stacked.method import Stacked
 from resolvent.networks.stacked.trace import hidden_behaviour, trace
 from resolvent.networks.stacked.workspace import loops_for
-from resolvent.networks.verify import UNDECIDED, Answer, Candidate, Question, Reference, Unanswered, obstacle, questions
+from resolvent.networks.verify import UNDECIDED, Candidate, obstacle, questions
 
 VECTORISED = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Flatten, nn.Identity, nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid)
 """Layers that torch vectorises over users into batched kernels; a convolution becomes a grouped one, which is slow."""
@@ -71,6 +72,8 @@ def propose(
     if method not in (None, "stacked", "vmap", "loop"):
         refuse("method", repr(method), "'stacked', 'vmap', 'loop' or None is needed")
     _check_hooks(model)
+    if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+        refuse("model", "compiled by torch.jit", "its parameters cannot be exchanged; pass the module itself")
     where, model = torch.device(device), copied(model).to(device=device, dtype=dtype)
     layout = ParameterLayout.of(model)
     reason = "it was asked for"
@@ -140,8 +143,9 @@ def verified(
 def _compared(
     proposed: Gradients, reference: Reference, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None
 ) -> Gradients:
-    def difference(candidate: Candidate, even: bool = False) -> str:
-        return obstacle(candidate, reference, questions(W, x, y, mask, proposed.layout, even), proposed.layout)
+    def difference(candidate: Candidate, even: bool = False, autograd: bool = False) -> str:
+        asked = questions(W, x, y, mask, proposed.layout, even)
+        return obstacle(candidate, reference, asked, proposed.layout, autograd)
 
     try:
         if proposed.method != "loop":
@@ -150,7 +154,8 @@ def _compared(
             if not reason:
                 return proposed.dropping(reference.drops)
             proposed = proposed.by_loop(reason)
-        _accept_loop(reference, difference(lambda question: _plain_answer(Loop, proposed, question, reference.drops)))
+        by_loop = difference(lambda question: _plain_answer(Loop, proposed, question, reference.drops), autograd=True)
+        _accept_loop(reference, by_loop)
     except Unanswered as error:  # the module itself fails: the loop will say why
         proposed = proposed.by_loop(str(error))
     return proposed.dropping(reference.drops)
@@ -178,12 +183,7 @@ def _plain_answer(kind: type[Loop], proposed: Gradients, question: Question, dro
 
 
 def _accept_loop(reference: Reference, reason: str) -> None:
-    """Refuse a module whose copy is another function, or loses what the module changes."""
-    if reference.assigned:
-        raise InputError(
-            f"model is a module that assigns to its buffer {reference.assigned} in forward, which would be lost; "
-            f"write into it instead, with self.{reference.assigned}.copy_(...)"
-        )
+    """Refuse a module whose copy is another function."""
     if reason and not reference.inconsistent and UNDECIDED not in reason:
         raise InputError(
             f"model is a module whose copy computes something else ({reason}), but a copy is trained; "

@@ -15,10 +15,10 @@ from resolvent.networks.fitting import check_fits, cuts
 from resolvent.networks.gradients import Gradients
 from resolvent.networks.inputs import as_user_data, is_pair
 from resolvent.networks.mean_losses import MeanLoss, TorchLoss, torch_loss
-from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
 from resolvent.networks.userdata import Batch, UserData
+from resolvent.networks.working_copy import Buffers
 
 
 class PartialMeans:

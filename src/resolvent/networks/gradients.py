@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.errors import refuse
+from resolvent.networks.dropout import drops_out
 from resolvent.networks.layout import ParameterLayout
-from resolvent.networks.plain import Buffers, Examples, Loop, drops_out
+from resolvent.networks.plain import Examples, Loop
 from resolvent.networks.stacked.layers import Shape, Unstackable
 from resolvent.networks.stacked.method import Stacked
 from resolvent.networks.stacked.pointwise import Dropout
+from resolvent.networks.working_copy import Buffers
 
 
 class ValueAndGrad(NamedTuple):

@@ -13,68 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from resolvent.errors import InputError
-from resolvent.networks.layout import ParameterLayout, copied
-
-Buffers = dict[str, Tensor]
-
-DROPOUTS = nn.modules.dropout._DropoutNd
-DROPOUT_FUNCTIONS = {
-    F.dropout,
-    F.dropout1d,
-    F.dropout2d,
-    F.dropout3d,
-    F.alpha_dropout,
-    F.feature_alpha_dropout,
-    torch.dropout,
-    torch.dropout_,
-    torch.alpha_dropout,
-    torch.feature_dropout,
-}
-"""Dropout as functions of the tensor, the rate, and whether it is on."""
-
-
-def drops_out(model: nn.Module) -> bool:
-    """Whether a layer of the module drops out at random."""
-    return any(isinstance(m, DROPOUTS) and m.p > 0 and m.training for m in model.modules())
-
-
-def without_dropout(model: nn.Module, functions: bool = False) -> nn.Module:
-    """A copy whose dropout layers do nothing; with `functions`, nor do the dropout functions that it calls."""
-    copy = copied(model)
-    for m in copy.modules():
-        if isinstance(m, DROPOUTS):
-            m.eval()
-    if functions:
-        forward = copy.forward
-
-        def quiet(*args: Any) -> Any:
-            with NoDropout():
-                return forward(*args)
-
-        copy.forward = quiet
-    return copy
-
-
-class NoDropout(TorchFunctionMode):
-    """Makes dropout functions do nothing; `met`: one was called that would have done something."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.met = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func not in DROPOUT_FUNCTIONS:
-            return func(*args, **kwargs)
-        x, p, on = (*args, *(None,) * 3)[:3]
-        x = kwargs.get("input", x)
-        on = kwargs.get("training", kwargs.get("train", on))
-        self.met |= on is not False and kwargs.get("p", p) != 0
-        return x
+from resolvent.networks.dropout import dropout_off
+from resolvent.networks.layout import ParameterLayout
+from resolvent.networks.working_copy import Buffers, WorkingCopy
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,47 +95,41 @@ class Loop:
     drops: bool = False
 
     @cached_property
-    def _without_dropout(self) -> nn.Module:
-        return without_dropout(self.model, self.drops)
-
-    @cached_property
-    def _eval_model(self) -> nn.Module:
-        return copied(self.model).eval()
+    def _copy(self) -> WorkingCopy:
+        return WorkingCopy(self.model, self.layout)
 
     def value_and_grad(
         self, W: Tensor, given: Examples, buffers: Buffers | None = None, with_grad: bool = True
     ) -> tuple[Tensor, Tensor | None, Buffers]:
         """Each user's loss (users,) and gradient (users, d), and the buffers (users, ...) afterwards."""
-        x, y, mask, seeds = given.x, given.y, given.mask, given.seeds
-        users = len(x)
-        loss = W.new_empty(users)
+        users = len(given.x)
+        loss = W.new_zeros(users)
         grad = W.new_empty(users, self.layout.dim) if with_grad else None
         left: list[Buffers] = []
         for i in range(users):
-            leaves = {name: part.detach().requires_grad_(with_grad) for name, part in self._parameters(W, i).items()}
-            mine = self._buffers(buffers, i)
-            real = slice(None) if mask is None else mask[i].bool()
-            xi, yi = _own(x[i], real), _own(y[i], real)
-            left.append(mine)
-            if not len(
-                yi
-            ):  # a user without rows in this batch: the module is not called, and the buffers do not change
-                loss[i] = 0
-                if grad is not None:
-                    grad[i] = 0
-                continue
-            value = self._value(leaves, mine, xi, yi, None if seeds is None else int(seeds[i]), with_grad)
-            if grad is not None:
-                parts_of_grad = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
-                torch.cat([part.reshape(-1) for part in parts_of_grad], out=grad[i])
-            loss[i] = value.detach()
+            self._copy.fill(W[i % len(W)], _of_user(buffers, i))
+            real = slice(None) if given.mask is None else given.mask[i].bool()
+            x, y = _own(given.x[i], real), _own(given.y[i], real)
+            if len(y):  # without rows the module is not called, and the buffers do not change
+                seed = None if given.seeds is None else int(given.seeds[i])
+                loss[i] = self._value(x, y, seed, None if grad is None else grad[i])
+            elif grad is not None:
+                grad[i] = 0
+            left.append(self._copy.buffers())
         return loss, grad, {name: torch.stack([mine[name] for mine in left]) for name in left[0]}
 
-    def _value(self, leaves: Buffers, mine: Buffers, x: Tensor, y: Tensor, seed: int | None, with_grad: bool) -> Tensor:
-        model = self._without_dropout if seed is None else self.model
+    def _value(self, x: Tensor, y: Tensor, seed: int | None, grad: Tensor | None) -> Tensor:
+        """The loss; its gradient is written to `grad`. Backward may call the module again, so it has forward's seed,
+        dropout and parameters. It is not torch.autograd.grad, which reentrant checkpoints refuse."""
+        module = self._copy.module
+        dropout = dropout_off(module, self.drops) if seed is None else nullcontext()
         try:
-            with torch.set_grad_enabled(with_grad), full_precision(x.device, self.autocast), seeded(seed, x.device):
-                value: Tensor = self.loss(functional_call(model, {**leaves, **mine}, (x,)), y)
+            with full_precision(x.device, None), seeded(seed, x.device), dropout:
+                with torch.set_grad_enabled(grad is not None), full_precision(x.device, self.autocast):
+                    value: Tensor = self.loss(module(x), y)
+                if grad is not None:
+                    torch.autograd.backward(value)  # which, unlike value.backward(), leaves NoDropout on
+                    self._copy.gradient(grad)
         except ValueError as error:
             if len(x) > 1 or isinstance(error, InputError):
                 raise
@@ -200,30 +137,25 @@ class Loop:
                 f"a batch has one row, which the model cannot be trained on ({error}): "
                 "take a batch size that leaves no single row, or none"
             ) from error
-        return value
-
-    def _parameters(self, W: Tensor, i: int) -> Buffers:
-        """User i's parameters without gaps: torch's gradient of batch norm is wrong where its weights have some."""
-        row = W[i % len(W)].contiguous().unsqueeze(0)
-        return {name: part[0] for name, part in self.layout.split(row).items()}
-
-    def _buffers(self, buffers: Buffers | None, i: int) -> Buffers:
-        if buffers is not None:
-            return {name: stacked[i].clone() for name, stacked in buffers.items()}
-        return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        return value.detach()
 
     def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
         """What the module gives in eval mode, (users, n, ...); rows that the mask leaves out are 0."""
         with torch.no_grad(), full_precision(x.device, self.autocast):
             outs = []
             for i in range(len(x)):
-                state = self._parameters(W, i) | self._buffers(buffers, i)
+                self._copy.fill(W[i % len(W)], _of_user(buffers, i))
                 real = slice(None) if mask is None else mask[i].bool()
-                out = functional_call(self._eval_model, state, (_own(x[i], real),))
+                with self._copy.at_rest() as module:
+                    out = module(_own(x[i], real))
                 if mask is not None:
                     out = out.new_zeros(x.shape[1], *out.shape[1:]).index_put((real,), out)
                 outs.append(out)
             return torch.stack(outs)
+
+
+def _of_user(buffers: Buffers | None, i: int) -> Buffers | None:
+    return None if buffers is None else {name: rows[i] for name, rows in buffers.items()}
 
 
 @dataclass(eq=False)
@@ -235,14 +167,14 @@ class Vmap(Loop):
     ) -> tuple[Tensor, Tensor | None, Buffers]:
         if given.mask is not None or given.seeds is not None or buffers or dict(self.model.named_buffers()):
             return super().value_and_grad(W, given, buffers, with_grad)
-        x, y = given.x.clone(), given.y.clone()
+        x, y, module = given.x.clone(), given.y.clone(), self._copy.module
 
         def value(leaves: Buffers, x: Tensor, y: Tensor) -> Tensor:
-            out: Tensor = self.loss(functional_call(self._without_dropout, leaves, (x,)), y)
+            out: Tensor = self.loss(functional_call(module, leaves, (x,)), y)
             return out
 
-        parts = self.layout.split(W.expand(len(x), -1))
-        with full_precision(x.device, self.autocast):
+        parts = self.layout.split(W.expand(len(x), -1).clone())  # forward may write to its parameters
+        with full_precision(x.device, self.autocast), dropout_off(module, self.drops):
             if not with_grad:
                 with torch.no_grad():
                     return vmap(value)(parts, x, y), None, {}

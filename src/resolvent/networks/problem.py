@@ -26,10 +26,10 @@ from resolvent.networks.inputs import as_device, as_dtype, as_user_data
 from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
 from resolvent.networks.mean_losses import is_sum, mean_loss, torch_loss
 from resolvent.networks.one_pass import OnePass, one_pass
-from resolvent.networks.plain import Buffers
 from resolvent.networks.stacked.thread_pool import one_thread
 from resolvent.networks.streamed import Placement
 from resolvent.networks.userdata import Batch, Resident
+from resolvent.networks.working_copy import Buffers
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.problem import select
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
@@ -499,18 +498,20 @@ def numba(there: bool) -> Iterator[None]:
 
 
 def reference(m: nn.Module, loss: Any, w: Tensor, x: Tensor, y: Tensor, resting: bool = False) -> tuple[Tensor, Tensor]:
-    """The loss and its gradient by autograd, through a copy without dropout, in the module's own mode or `resting`."""
+    """The loss and its gradient by `backward()` on a copy with w and without dropout, in its own mode or `resting`."""
     m = deepcopy(m)
     m.quiet = True  # type: ignore[assignment]
     for part in m.modules():
         if resting or isinstance(part, nn.Dropout):
             part.eval()
-    leaf, at, state = w.clone().requires_grad_(), 0, {}
-    for name, p in m.named_parameters():
-        state[name] = leaf[at : at + p.numel()].view(p.shape)
+    at = 0
+    for p in m.parameters():
+        p.data.copy_(w[at : at + p.numel()].view(p.shape))
         at += p.numel()
-    value = loss(functional_call(m, state, (x.clone(),)), y)
-    return value.detach(), torch.autograd.grad(value, leaf)[0]
+    value = loss(m(x.clone()), y)
+    value.backward()
+    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in m.parameters()]
+    return value.detach(), torch.cat([part.flatten() for part in parts])
 
 
 def near(got: Tensor, want: Tensor, what: str, method: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple
+from copy import deepcopy
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
+from torch.nn.utils import vector_to_parameters
 
 import resolvent as rs
 from hunt.family import Family
@@ -79,11 +80,10 @@ def _batches(n: int, batch: int | None, seed: int, t: int, i: int, epoch: int) -
 
 
 def _gradient(model: nn.Module, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    leaf = w.clone().requires_grad_()
-    sizes = [p.numel() for p in model.parameters()]
-    named = zip(model.named_parameters(), leaf.split(sizes), strict=True)
-    parts: dict[str, Any] = {name: part.view_as(p) for (name, p), part in named}
-    return torch.autograd.grad(F.cross_entropy(functional_call(model, parts, (x,)), y), leaf)[0]
+    copy = deepcopy(model)
+    vector_to_parameters(w.clone(), copy.parameters())
+    F.cross_entropy(copy(x), y).backward()
+    return torch.cat([p.grad.flatten() for p in copy.parameters() if p.grad is not None])
 
 
 def training(seed: int) -> str:
