@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from resolvent.sklearn.users import Units, blocks
 
 Floats = NDArray[np.float64]
