@@ -20,6 +20,7 @@ import resolvent as rs
 import textbook
 from resolvent.iteration.table import named
 from resolvent.local.law import Law, UserFacts
+from resolvent.theory.trends import judge
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -448,6 +449,7 @@ FUNCTIONS: dict[str, tuple[Callable[[int], float], str, float, bool]] = {
     "a list that ends": (lambda t: ([0.1] * 50 + [0.2])[t], "unknown", math.nan, False),
     "returns rarely": (lambda t: 0.1 if t % 1900 else 0.2, "unknown", math.nan, False),
     "seems to vanish": (lambda t: 0.002 + (t + 1) ** -0.5, "unknown", math.nan, False),
+    "falls slowly, and stops": (lambda t: 0.0176 + (t + 1) ** -0.217, "unknown", math.nan, False),
     "stops above zero": (lambda t: 0.1 + (t + 1) ** -0.3, "unknown", math.nan, False),
 }
 
@@ -460,6 +462,27 @@ def test_functions_of_the_round_are_judged_by_their_values(
     assert said.solves == solves
     assert said.eta_eff == pytest.approx(eta_eff, nan_ok=True)
     assert (said.theorem is not None) is theorem
+
+
+@pytest.mark.parametrize("s", [0.18, 0.217, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("part", [0.05, 0.3, 1.0, 10.0])
+def test_a_limit_above_zero_is_told_from_a_slow_decay(s: float, part: float) -> None:
+    """The limit is a part of what is left of t^-s in round 10^6: the exponents that values show fall, if slowly."""
+    limit = part * 1e6**-s
+    assert judge(lambda t: limit + (t + 1) ** -s).kind not in ("vanishes", "constant")
+    assert judge(lambda t: limit + (1 + 0.5 * math.sin(t)) * (t + 1) ** -s).kind not in ("vanishes", "constant")
+    assert judge(lambda t: (t + 1) ** -s).kind == judge(lambda t: (t + 20) ** -s).kind == "vanishes"
+
+
+@pytest.mark.parametrize("h", [1e7, 1e8, 1e10])
+def test_values_that_drift_are_not_taken_to_stay(h: float) -> None:
+    assert judge(lambda t: 1 / (t + h)).kind == judge(lambda t: t + h).kind == "unclear"
+    assert judge(lambda t: 1 + 0.01 * (t + 1) ** -0.2).kind == "varies"  # a drift that dies out
+
+
+def test_zeros_between_values_say_nothing_of_their_sum() -> None:
+    trend = judge(lambda t: t % 2 * (t + 1) ** -1.5)
+    assert (trend.kind, trend.sum_diverges) == ("unclear", None)
 
 
 @pytest.mark.parametrize(

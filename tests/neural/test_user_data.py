@@ -341,6 +341,32 @@ def test_streams_are_cut_only_where_rows_do_not_meet() -> None:
     assert cut(nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False), net()), F.cross_entropy) == (False, False)
 
 
+class Centred(nn.Module):
+    """Rows meet in their mean, in training only or always."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.end, self.always = nn.Linear(5, 2).to(DOUBLE), always
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end(x - x.mean(0) if self.always or self.training else x)
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("loss", [nn.L1Loss(), nn.SmoothL1Loss(beta=1e-3), nn.HuberLoss(delta=1e-3)])
+def test_rows_that_meet_are_not_cut_where_all_residuals_have_one_sign(always: bool, loss: Any) -> None:
+    """The gradient over two rows is then the mean of those over each, but over all rows it is another."""
+    torch.manual_seed(0)
+    x, y = torch.randn(9, 5, dtype=DOUBLE), torch.randn(9, 2, dtype=DOUBLE)
+    y[:2] += 100
+    model = Centred(always)
+    problem = rs.Neural(model, [DataLoader(Rows(x, y), 2)], loss=loss)
+    assert problem.cuts == (False, not always)
+    value = loss(model(x), y)
+    wanted = torch.autograd.grad(value, list(model.parameters()))
+    assert torch.allclose(problem.grad(problem.start)[0], torch.cat([g.flatten() for g in wanted]), rtol=1e-12)
+
+
 def test_parts_of_a_stream_draw_their_own_dropout() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.5), nn.Linear(40, 3)).to(DOUBLE)

@@ -22,8 +22,11 @@ DENSE, DECADES, RUN, LONG = 1000, (3, 4, 5), 8, 3000
 LONG one, so that what returns more often than that is seen."""
 STILL = 1e-12
 """Relative spread up to which values count as equal."""
-SLOWEST, FLATTENS = 0.15, 0.9
-"""A power of t that falls more slowly, or ever more slowly, cannot be told from one that stops above zero."""
+SLOWEST, FLATTENS = 0.15, 1 - 1e-6
+"""A power of t that falls more slowly, or whose exponent falls below FLATTENS times that of the decade before, cannot
+be told from a function that stops above zero: the exponents of c t^-s + a fall, those of c (t + h)^-s do not."""
+DIES_OUT = 0.95
+"""Values that drift one way stay above zero where the drift of a decade is less than DIES_OUT times that before."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def _times() -> list[list[int]]:
     dense = [list(range(10)), list(range(10, 100)), list(range(100, DENSE))]
     starts = [np.unique(np.geomspace(10**d, 10 ** (d + 1) - RUN, 24).astype(int)).tolist() for d in DECADES]
     later = [[start + k for start in decade for k in range(RUN)] for decade in starts]
-    later[-1] += range(5 * 10**5, 5 * 10**5 + LONG)
+    later[-1] = sorted({*later[-1], *range(5 * 10**5, 5 * 10**5 + LONG)})
     return dense + later
 
 
@@ -107,18 +110,34 @@ def _unclear(low: float, high: float) -> Trend:
     return Trend(UNCLEAR, math.nan, None, None, low, high)
 
 
-def _slopes(extremes: list[float]) -> NDArray[np.float64]:
-    """s of t^-s between the later decades."""
-    return -np.diff(np.log10(np.maximum(extremes, 1e-300)))
+def _slopes(extremes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """s of t^-s between the later decades; infinite or NaN from where values are zero."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes: NDArray[np.float64] = -np.diff(np.log10(extremes))
+    return slopes
+
+
+def _limit(slopes: NDArray[np.float64]) -> float:
+    """The exponent that slopes tend to: those of (t + h)^-s come ten times nearer to s in each decade."""
+    with np.errstate(invalid="ignore"):
+        return float(slopes[-1] + (slopes[-1] - slopes[-2]) / 9)
+
+
+def _extremes(decades: list[NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The largest and the smallest value of each of the later decades."""
+    later = decades[2:]
+    return np.array([d.max() for d in later]), np.array([d.min() for d in later])
 
 
 def _falling(decades: list[NDArray[np.float64]], low: float, high: float) -> Trend | None:
-    """The trend of values that fall like a power of t or faster; None where they do not."""
-    later = decades[2:]
-    top, bottom = _slopes([float(d.max()) for d in later]), _slopes([float(d.min()) for d in later])
-    if not (top >= SLOWEST).all() or top[-1] < FLATTENS * top[0]:
+    """The trend of values that fall in every round, like a power of t or faster; None where they do not."""
+    values = np.concatenate(decades[2:])
+    if (np.diff(values) > STILL * values[:-1]).any():  # what goes up and down may hide a limit above zero
         return None
-    slowest, fastest = float(top[-1]), float(bottom[-1])
+    top, bottom = (_slopes(extremes) for extremes in _extremes(decades))
+    if not (top >= SLOWEST).all() or any((slopes[1:] < FLATTENS * slopes[:-1]).any() for slopes in (top, bottom)):
+        return None
+    slowest, fastest = float(top[-1]), _limit(bottom)
     diverges = True if fastest <= 1.001 else (False if slowest >= 1.2 else None)
     squares = True if slowest >= 0.55 else (False if fastest <= 0.5 else None)
     return Trend(VANISHES, 0.0, diverges, squares, low, high)
@@ -126,7 +145,14 @@ def _falling(decades: list[NDArray[np.float64]], low: float, high: float) -> Tre
 
 def _varying(decades: list[NDArray[np.float64]], low: float, high: float) -> Trend | None:
     """The trend of values that stay between the same two bounds, the upper one positive; None where they drift."""
-    top, bottom = (np.array([float(pick(d)) for d in decades[2:]]) for pick in (np.max, np.min))
-    if np.ptp(top) > 0.05 * top.max() or np.ptp(bottom) > 0.05 * top.max():
+    top, bottom = _extremes(decades)
+    if np.ptp(top) > 0.05 * top.max() or np.ptp(bottom) > 0.05 * top.max() or _drifts(top) or _drifts(bottom):
         return None
     return Trend(VARIES, math.nan, True, False, low, high)
+
+
+def _drifts(extremes: NDArray[np.float64]) -> bool:
+    """Whether they move one way, and in the last decade no less than in the one before."""
+    moves = np.diff(extremes)
+    one_way = bool((moves < 0).all() or (moves > 0).all())
+    return one_way and bool(abs(moves[-1]) > DIES_OUT * abs(moves[-2]))

@@ -352,7 +352,7 @@ def wrong_functions(seed: int) -> str:
     return refused(drawn, f"{name} of {kind.__name__} for users {whose}", whose)
 
 
-def refused(drawn: Drawn, words: str, whose: set[int] | None = None) -> str:
+def refused(drawn: Drawn, words: str, whose: set[int] | None = None, surely: bool = True) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -362,11 +362,16 @@ def refused(drawn: Drawn, words: str, whose: set[int] | None = None) -> str:
         assert whose is None or any(f"of user {i} " in said for i in whose), f"{words}: {said}"
         assert "\n" not in said, said
         return "refused"
-    raise AssertionError(f"not refused: {words}, dtype {drawn.dtype}")
+    assert not surely, f"not refused: {words}, dtype {drawn.dtype}"
+    return "not seen"
 
 
 def wrong_claims(seed: int) -> str:
-    """convex, lipschitz, convexity, minimiser, and rows that are mixed."""
+    """convex, lipschitz, convexity, minimiser, and rows that are mixed.
+
+    That f is convex cannot be disproved at the few points that are looked at if it is so there: a wave is, between two
+    crests. tests/laws/test_verify.py has how often that may go unseen.
+    """
     rng = np.random.default_rng(seed)
     m, d = int(rng.integers(2, 6)), int(rng.choice([1, 2, 5]))
     height, width = 10.0 ** rng.uniform(-8, 8, 2)
@@ -395,7 +400,7 @@ def wrong_claims(seed: int) -> str:
     drawn = Drawn(users, given, True, torch.float64, eta, start, more)
     if claim == "rows":
         drawn = Mixing(users, given, True, torch.float64, eta, start, {})
-    return refused(drawn, f"{claim} claimed of {given}")
+    return refused(drawn, f"{claim} claimed of {given}", surely=claim != "convex")
 
 
 class Mixing(Drawn):

@@ -3,9 +3,10 @@
 A wrong gradient or prox has a fixed point too, and every certificate vanishes there. What is compared: grad with value,
 prox with value (or with grad), hessian with grad, users' rows with each other, and the claims `convex`, `lipschitz`,
 `convexity` and `minimiser` with all of these. Only what rounding and kinks cannot explain is refused. Where a function
-fails or is not finite, nothing is refused: the point may be outside its domain.
+fails or is not finite, nothing is refused: the point may be outside its domain. And a few points prove nothing: a claim
+that is false elsewhere only is not refused.
 
-The calls are bounded, whatever the functions do: about 80 of value, 60 of grad, 20 of prox and 10 of hessian at most,
+The calls are bounded, whatever the functions do: about 90 of value, 60 of grad, 20 of prox and 10 of hessian at most,
 and where each user has a function of its own, to at most USERS users.
 """
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from resolvent.problems.custom import Custom
-from resolvent.problems.verify.claims import check_constants, check_minimiser, check_monotone
+from resolvent.problems.verify.claims import check_constants, check_far, check_minimiser, check_monotone
 from resolvent.problems.verify.examiner import Examiner
 from resolvent.problems.verify.functions import (
     check_every_eta,
@@ -48,6 +49,7 @@ def verify(problem: Custom, start: Tensor, eta: float, changes: bool = True) -> 
         check_hessian(examiner, place)
     if part.convex:
         check_monotone(examiner, subgradients)
+        check_far(examiner, places, subgradients[-1])
         if changes:
             check_every_eta(examiner, places[0].x, eta)
     check_constants(examiner, places[0], subgradients)

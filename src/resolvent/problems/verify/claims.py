@@ -15,6 +15,8 @@ POWER = 5
 """Steps of the power method towards the steepest and the flattest direction."""
 LOOSE = 1e-3
 """The relative error of lipschitz and convexity that is forgiven."""
+FAR = 1e3
+"""Times the first move, or the distance of the start from zero: as far away as convexity is looked at."""
 PROBES = (0.3, 1e-2, 1e-4)
 """Distances from a claimed minimiser, in units of its distance from the start."""
 
@@ -45,6 +47,25 @@ def check_monotone(examiner: Examiner, subgradients: list[Subgradient]) -> None:
             f"correct {who}, pass convex=False",
             square.sqrt(),
             rise,
+        )
+
+
+def check_far(examiner: Examiner, places: list[Place], subgradient: Subgradient) -> None:
+    """f(y) >= f(x) + g . (y - x) far away as well: what grows less than its slope at x foretells is not convex there.
+
+    So every bounded function is found out, if it is bounded within this distance and g is not tiny.
+    """
+    if not examiner.problem.offers & {"value", "grad"}:
+        return
+    reach = FAR * torch.stack([place.reach for place in places]).amax(0)
+    mismatch = examiner.line(subgradient.x, reach).subgradient(subgradient.g, subgradient.error)
+    if mismatch is not None:
+        examiner.refuse(
+            "value" if examiner.offers("value") else "grad",
+            mismatch.user,
+            f"is not of a convex function: {mismatch.length:.3g} away from a point, where its slope there foretells a "
+            f"rise of at least {mismatch.claimed:.3g}, f rises by no more than {mismatch.found:.3g}",
+            "pass convex=False, correct it",
         )
 
 

@@ -90,11 +90,13 @@ def check_prox(
     """(u - p) / eta must be a subgradient at p. Without convexity, f must be lower at p than around it.
 
     Checked along a random direction, or towards another answer, in the coordinates in which p is not zero: answers of a
-    prox are often at kinks, and across a kink every slope between two is right.
+    prox are often at kinks, and across a kink every slope between two is right. Where only gradients are known, the
+    first direction is that in which the one at p differs most from (u - p) / eta.
     """
     g, error = slope(u, p, eta)
     move = (u - p).norm(dim=1)
-    aim = p + move.unsqueeze(1) * examiner.directions() if other is None else other
+    way = examiner.directions() if examiner.offers("value") else examiner.ask("grad", p) - g
+    aim = p + move.unsqueeze(1) * way / way.norm(dim=1, keepdim=True) if other is None else other
     v, distance = examiner.towards(p, torch.where((p != 0) | (p == 0).all(1, keepdim=True), aim, p))
     line = examiner.line(
         p, distance if other is not None else torch.where(move > 0, move, reach).nan_to_num(1, 1, 1), v
@@ -155,9 +157,11 @@ def check_hessian(examiner: Examiner, place: Place) -> None:
     words = "is not symmetric, but differs from its transpose by {:.3g}"
     examiner.refuse_first("hessian", skew > loose * size, words, "correct hessian", skew)
     Hv = (H @ v.unsqueeze(2)).squeeze(2)
-    differences, noise = _differences(examiner, place, v)
+    ahead, behind, noise = _differences(examiner, place, v)
+    differences = (ahead + behind) / 2
     settled, spread = settle(differences)
-    off = (Hv - differences).norm(dim=2)
+    between = torch.minimum(torch.maximum(Hv, torch.minimum(ahead, behind)), torch.maximum(ahead, behind))
+    off = (Hv - between).norm(dim=2)
     allowed = 10 * loose * (Hv.norm(dim=1) + differences.norm(dim=2)) + 3 * spread + noise
     bad, found = (settled & (off > allowed)).any(0), differences[1]
     words = "is not the derivative of grad: along a unit vector it gives {:.6g}, but differences of grad {:.6g}"
@@ -168,13 +172,21 @@ def check_hessian(examiner: Examiner, place: Place) -> None:
         examiner.refuse_first("hessian", lowest < -loose * size, words, "correct hessian, pass convex=False", lowest)
 
 
-def _differences(examiner: Examiner, place: Place, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Central differences of grad along unit vectors v over three steps (3, users, d), and how exact they are."""
-    x, found, noise = place.x, [], []
+def _differences(examiner: Examiner, place: Place, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Differences of grad along unit vectors v to either side over three steps, (3, users, d), and how exact they are.
+
+    Two sides, since the hessian may jump close to x, as that of a Huber loss does: to one side of x it is then as at x.
+    """
+    x, sides, noise = place.x, [], []
+    here = examiner.slopes(x)
     for h in (1e-2, 1e-3, 1e-4) if x.dtype == torch.float64 else (0.03, 1e-2, 3e-3):
-        ahead, behind = x + h * place.reach.unsqueeze(1) * v, x - h * place.reach.unsqueeze(1) * v
-        up, down = examiner.slopes(ahead), examiner.slopes(behind)
-        length = (ahead - behind).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
-        found.append((up - down) / length.unsqueeze(1))
-        noise.append(100 * torch.finfo(x.dtype).eps * (up.norm(dim=1) + down.norm(dim=1)) / length)
-    return torch.stack(found), torch.stack(noise)
+        points = [x + s * h * place.reach.unsqueeze(1) * v for s in (1, -1)]
+        slopes = [examiner.slopes(point) for point in points]
+        lengths = [(point - x).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny) for point in points]
+        sides.append(
+            torch.stack([s * (g - here) / n.unsqueeze(1) for s, g, n in zip((1, -1), slopes, lengths, strict=True)])
+        )
+        size = torch.stack([here, *slopes]).norm(dim=2).amax(0)
+        noise.append(200 * torch.finfo(x.dtype).eps * size / torch.minimum(*lengths))
+    ahead, behind = torch.stack(sides, 1)
+    return ahead, behind, torch.stack(noise)
