@@ -98,7 +98,7 @@ def test_the_lasso_of_columns_that_are_nearly_alike(seed: int) -> None:
     strength = 1e-6
     ours = FederatedLinearRegression("l1", alpha=strength, fit_intercept=False).fit(X, y, users=USERS)
     expected = lasso(X, y, strength * N)
-    np.testing.assert_allclose(ours.coef_, expected, atol=1e-6 * np.linalg.norm(expected))
+    np.testing.assert_allclose(ours.coef_, expected, atol=1e-6 * float(np.linalg.norm(expected)))
     assert (ours.coef_ == 0).tolist() == (expected == 0).tolist()
 
 

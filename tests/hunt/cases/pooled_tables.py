@@ -140,13 +140,14 @@ def prepared(seed: int) -> str:
         )
     except rs.InputError:
         return "refused"
-    groups = table.groupby("who").indices
+    groups: dict[Any, Any] = dict(table.groupby("who").indices)
     held = made.held_out.names if made.held_out else ()
     assert made.users == tuple(str(name) for name in sorted(groups)), f"users {made.users} {held}"
     for rows, own in zip(made.division.training, (groups[name] for name in sorted(groups)), strict=True):
         assert set(rows.tolist()) <= set(own.tolist()), "a row of another user"
     trained = table.iloc[np.sort(np.concatenate(made.division.training))]
-    columns, names = [], []
+    columns: list[Any] = []
+    names: list[str] = []
     for name in ("far", "code", "ward"):
         seen = trained[name].dropna()
         if name == "far":
