@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from resolvent.errors import InputError, StorageError
-from resolvent.federation.project import FILE, Project
+from resolvent.federation.project import FILE, Project, private
 
 FEDERATION = """\
 # A federation: what is run, when rounds close, and where the server is. Nodes need the section [server] only.
@@ -143,4 +143,4 @@ def write(folder: Path, host: str = "127.0.0.1", port: int = 9443, users: int = 
         Project(folder).nodes.mkdir(parents=True, exist_ok=True)  # where other machines' files are copied to
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); name another folder") from None
-    return Project(folder.resolve())
+    return private(Project(folder.resolve()))
