@@ -19,6 +19,7 @@ import torch
 
 import resolvent as rs
 from federation.attack import OTHER, InTheDemo, assert_refused, marking_app, own_address
+from resolvent import runs
 from resolvent.errors import InputError
 from resolvent.federation import control, demo, deployment, keys, processes, running, template
 from resolvent.federation.nodes import NodeProcesses
@@ -218,7 +219,7 @@ def test_a_node_runs_no_app_that_arrives(tmp_path: Path) -> None:
         while not (ticket.is_file() and ticket.read_text()):
             assert time.monotonic() < until
             time.sleep(0.2)
-    assert "XX" in ticket.read_text(), ticket.read_text()
+    assert "this is no question" in ticket.read_text()
     assert [path.name.split("-")[0] for path in (tmp_path / "markers").iterdir()] == ["server"]
 
 
@@ -340,6 +341,59 @@ def kill_serverapp() -> None:
                 os.kill(int(path.name), signal.SIGKILL)
         except OSError:
             continue
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_from_outside_ends_the_command(tmp_path: Path) -> None:
+    """While it waits for nodes, and in its rounds."""
+    project = made(tmp_path, 400)
+    keys.make_node(project, "site-2")
+    with Federation(project, demo.NODES[:2]) as federation:
+        run = running.begin(project, project.runs)
+        while "running" not in run.status():
+            time.sleep(0.2)
+        run.stop()
+        with pytest.raises((InputError, running.Killed), match=r"stopped from outside|finished:stopped"):
+            run.wait(None, federation.check)
+        federation.start_node("site-2", 2)
+        run = running.begin(project, project.runs)
+        with pytest.raises(running.Killed, match=r"interrupted: it was stopped from outside\); `resolvent .* --resume"):
+            run.wait(Watching(2, run.stop), federation.check)
+        (left,) = runs.folders(project.runs)
+        assert (left.status, left.row()["round"] >= 2) == ("interrupted", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_server_that_is_killed_ends_the_command(tmp_path: Path, begun: bool) -> None:
+    """All of its processes, before the run's first round or later."""
+    project = made(tmp_path, 400)
+    for name in demo.NODES:
+        keys.make_node(project, name)
+    keys.make_server(project, ["127.0.0.1"])
+    settings(project, "port = 9443", f"port = {processes.free_port()}")
+    command = [sys.executable, "-m", "resolvent", "federate"]
+    where = ["--project", str(project.path)]
+    server = subprocess.Popen([*command, "server", *where], stderr=subprocess.PIPE, text=True)
+    nodes: list[NodeProcesses] = []
+    try:
+        assert server.stderr is not None
+        assert "listens" in server.stderr.readline()
+        following = running.begin(project, project.runs)
+        if begun:
+            for number, name in enumerate(demo.NODES):
+                nodes.append(NodeProcesses(project, name, project.server(), {"number": number}).open())
+        while not (following.told().get("run") if begun else "running" in following.status()):
+            time.sleep(0.2)
+        server.kill()
+        words = r"killed: its process ended without a word\); `.* --resume" if begun else "ended before the run began"
+        with pytest.raises(running.Killed, match=words):
+            following.wait()
+    finally:
+        server.kill()
+        server.communicate()
+        for node in nodes:
+            node.close()
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from resolvent.engines.flower import forward
 from resolvent.engines.flower.messages import Question, describe_operator
 from resolvent.engines.flower.node import Node
 from resolvent.engines.flower.packets import from_bytes, to_bytes
-from resolvent.errors import InputError
 from resolvent.federation import processes, worker
 
 CHILD = (
@@ -127,11 +126,6 @@ def test_ports() -> None:
     assert not processes.listening("127.0.0.1", port)
     with socket.create_server(("127.0.0.1", port)):
         assert processes.listening("127.0.0.1", port)
-
-
-def test_what_is_not_installed_is_named() -> None:
-    with pytest.raises(InputError, match=r"needs Flower's no-such-program, which is not installed; pip install"):
-        processes.program("no-such-program")
 
 
 def test_questions_reach_the_process_that_has_the_data(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.flower.facts import FederationFacts, gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.penalty import Penalising, WithPenalty
-from resolvent.errors import InputError
+from resolvent.errors import BadAnswer, InputError
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.conduct import about
 from resolvent.experiment.driving import solved
@@ -156,7 +156,7 @@ def why(error: BaseException) -> str:
     """What ended a run, in words. Flower ends the process of a run that was stopped by SystemExit, whose text is 0."""
     if not isinstance(error, Exception):
         return "it was stopped from outside"
-    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, InputError | BadAnswer) else f"{type(error).__name__}: {error}"
 
 
 def unheard(facts: FederationFacts, state: State) -> str:
