@@ -386,7 +386,7 @@ def test_a_server_that_is_killed_ends_the_command(tmp_path: Path, begun: bool) -
         while not (following.told().get("run") if begun else "running" in following.status()):
             time.sleep(0.2)
         server.kill()
-        words = r"killed: its process ended without a word\); `.* --resume" if begun else "ended before the run began"
+        words = r"stopped from outside\); `.* --resume" if begun else "ended before the run began"  # by the guard
         with pytest.raises(running.Killed, match=words):
             following.wait()
     finally:
