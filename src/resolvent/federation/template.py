@@ -101,7 +101,7 @@ README = """\
     resolvent federate server                # until Ctrl-C
     resolvent federate run                   # in another terminal; --resume goes on after a crash
 
-Nodes' public keys go into `keys/nodes/NAME.pub`, before `federate run`.
+Nodes' public keys go into `keys/nodes/NAME.pub`, before `federate run`. Take one away, and that node is shut out.
 
 ## A node's machine
 

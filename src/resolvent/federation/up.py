@@ -24,7 +24,7 @@ class ServerProcesses:
         self.project, self.server = project, replace(server, control=processes.free_port())
         self.superlink: Process | None = None
         self.superexec: Process | None = None
-        self._registered: list[str] = []
+        self._registered: list[str] | None = None
 
     def open(self) -> Self:
         try:
