@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from command_line import resolvent
-from resolvent.federation import keys, processes, superexec, superlink, template, up
+from resolvent.federation import control, keys, processes, superexec, superlink, template, up
 from resolvent.federation.nodes import NodeProcesses
 from resolvent.federation.project import opened
 
@@ -145,7 +145,7 @@ def test_a_server_knows_no_other_keys_than_those_of_its_project(
 ) -> None:
     """Also where it has none: its database may be of a time when strangers could register."""
     project, called = template.write(tmp_path / "project"), []
-    monkeypatch.setattr(up.control, "register", lambda *given: called.append(given))
+    monkeypatch.setattr(control, "register", lambda *given: called.append(given))
     serving = up.ServerProcesses(project, project.server())
     serving.superlink = serving.superexec = SimpleNamespace(running=True)  # type: ignore[assignment]
     serving.check()

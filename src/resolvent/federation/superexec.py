@@ -35,5 +35,5 @@ if __name__ == "__main__":
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 
-    SubprocessExecutor.launch = launch  # type: ignore[method-assign]
+    SubprocessExecutor.launch = launch  # type: ignore[method-assign, assignment]
     flower_superexec()

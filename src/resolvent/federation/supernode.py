@@ -20,6 +20,8 @@ from typing import Any
 
 SHORTEST, LONGEST = 0.2, 3.0
 """Seconds between two looks for questions: the shortest after an answer, then longer and longer."""
+STARTING = 60.0
+"""Seconds to wait for the process with the data."""
 
 
 def main(address: str, ca: str, key: str, socket: str) -> None:
@@ -33,15 +35,27 @@ def main(address: str, ca: str, key: str, socket: str) -> None:
         log(INFO, "SuperNode ID: %s", connection[0])
         pause = SHORTEST
         while True:
-            if answer_next(connection, partial(_forward().through, socket)):
+            if answer_next(connection, partial(through, socket)):
                 pause = SHORTEST
             else:
                 time.sleep(pause)
                 pause = min(1.5 * pause, LONGEST)
 
 
+def through(socket: str, content: bytes, seconds: float = STARTING) -> bytes:
+    """What the process with the data answers; it may be starting, for the first time or again."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return bytes(_forward().through(socket, content))
+        except (FileNotFoundError, ConnectionRefusedError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(SHORTEST)
+
+
 def answer_next(connection: Any, ask: Any) -> bool:
-    """Answer the next question: whether there was one. One whose run is over is dropped."""
+    """Answer the next question: whether one was answered. One whose run is over is dropped."""
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode
     from flwr.supercore import log
@@ -68,6 +82,7 @@ def answer_next(connection: Any, ask: Any) -> bool:
         _send(connection, answer, time.monotonic() - began)
     except RunNotRunningException:
         log(INFO, "its run is over")
+        return False
     return True
 
 

@@ -2,7 +2,7 @@
 
     python -m resolvent.federation.worker FOLDER SOCKET MEMORY CONFIG
 
-Flower starts a process for every message, which hands it on to this one. It ends when its parent does.
+The process that talks to the server hands them on to this one. It ends when its parent does.
 """
 
 from __future__ import annotations
