@@ -13,6 +13,7 @@ from resolvent.federation import keys
 from resolvent.federation.control import address
 from resolvent.federation.processes import Process, listening, start, stop
 from resolvent.federation.project import Project, Server
+from resolvent.federation.superlink import LOOPBACK
 
 PATIENCE = 60.0
 SERVER = "server"
@@ -54,7 +55,7 @@ def superlink(project: Project, server: Server) -> Process:
         *("--host", server.listen, "--port", str(server.port)),
     ]
     made = start("superlink", command, project.state / "superlink.log", environment(project, SERVER))
-    await_(made, lambda: listening(reach, server.port), f"listen at {reach}:{server.port}")
+    await_(made, lambda: listening(LOOPBACK, server.control), f"listen at {reach}:{server.port}")  # its last port
     return made
 
 
