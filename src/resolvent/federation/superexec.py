@@ -31,9 +31,13 @@ def launch(executor: Any, spec: Any) -> Any:
     return LaunchResult.accepted()
 
 
-if __name__ == "__main__":
+def main() -> None:
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 
     SubprocessExecutor.launch = launch  # type: ignore[method-assign, assignment]
     flower_superexec()
+
+
+if __name__ == "__main__":
+    main()
