@@ -1,10 +1,10 @@
-"""A round over Flower, ours beside Flower's own FedAvg with the same payload, on the same server and nodes.
+"""A round over Flower, ours beside Flower's own FedAvg with the same payload, on the same server and machine.
 
     python -m bench.federation [ROUNDS [TURNS]]
 
 Flower's FedAvg is its strategy as it is, without evaluation, with a ClientApp that returns what it was sent: nothing
-can be cheaper. Ours is FedAvg and FedPi on f_i(w) = |w - c_i|^2 / 2, whose local step costs next to nothing. What is
-left is the cost of a round itself.
+can be cheaper. Its nodes are Flower's own supernodes, since ours run no app that arrives. Ours is FedAvg and FedPi on
+f_i(w) = |w - c_i|^2 / 2, whose local step costs next to nothing. What is left is the cost of a round itself.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from resolvent.federation import control, running, template
+from resolvent.federation import control, deployment, keys, processes, running, template
 from resolvent.federation.project import Project
 from resolvent.federation.up import Federation
 
@@ -106,6 +108,29 @@ def train(message, context):
 """
 
 
+@contextmanager
+def flower_nodes(project: Project, federation: Federation) -> Iterator[None]:
+    """Flower's own supernodes in the stead of ours, with the same keys."""
+    processes.stop(*(node.supernode for node in federation.nodes.values()))
+    started = []
+    for name in federation.nodes:
+        command = [
+            str(Path(sys.executable).with_name("flower-supernode")),
+            *("--root-certificates", str(project.keys / keys.CA)),
+            *("--auth-supernode-private-key", str(project.nodes / name)),
+            *("--superlink", f"127.0.0.1:{federation.server.port}"),
+            *("--host", "127.0.0.1", "--port", str(processes.free_port())),
+        ]
+        environment = deployment.environment(project, f"flower-{name}") | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+        started.append(processes.start(name, command, project.state / f"flower-{name}.log", environment))
+    try:
+        yield
+    finally:
+        processes.stop(*started)
+        for node in federation.nodes.values():
+            node._start_supernode()
+
+
 def plain_fedavg(project: Project, federation: Federation, dim: int, rounds: int) -> list[float]:
     """Seconds per round of Flower's own FedAvg."""
     app = project.state / "plain"
@@ -116,12 +141,13 @@ def plain_fedavg(project: Project, federation: Federation, dim: int, rounds: int
         (app / name).write_text(text)
     times = project.state / f"times-{time.time_ns()}.list"
     told: dict[str, Any] = {"rounds": rounds, "dim": dim, "times": str(times)}
-    number = control.begin(project, federation.server, told, app)
-    while not times.is_file() or not times.read_text():
-        status = control.status(project, federation.server, number)
-        if status.startswith("finished") and not times.is_file():
-            raise SystemExit(f"Flower's FedAvg ended: {status}")
-        time.sleep(0.5)
+    with flower_nodes(project, federation):
+        number = control.begin(project, federation.server, told, app)
+        while not times.is_file() or not times.read_text():
+            status = control.status(project, federation.server, number)
+            if status.startswith("finished") and not times.is_file():
+                raise SystemExit(f"Flower's FedAvg ended: {status}")
+            time.sleep(0.5)
     return [float(x) for x in np.diff(json.loads(times.read_text()))]
 
 

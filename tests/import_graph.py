@@ -127,7 +127,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"engine"},
     ],
     "federation": [
-        {"settings"},
+        {"settings", "superlink", "superexec", "supernode"},
         {"project"},
         {"keys", "processes", "guard", "bundle", "template"},
         {"control"},

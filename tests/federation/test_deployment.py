@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +18,13 @@ import pytest
 import torch
 
 import resolvent as rs
+from federation.attack import OTHER, InTheDemo, assert_refused, marking_app, own_address
+from resolvent import runs
 from resolvent.errors import InputError
 from resolvent.federation import control, demo, deployment, keys, processes, running, template
 from resolvent.federation.nodes import NodeProcesses
 from resolvent.federation.project import Project, Server
-from resolvent.federation.up import Federation
+from resolvent.federation.up import Federation, ServerProcesses
 from resolvent.runs import Folder
 
 pytest.importorskip("flwr")
@@ -54,7 +59,8 @@ def flower_processes() -> list[str]:
             env = (path / "environ").read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if f"RESOLVENT_TEST={mine}" in env and ("flower-" in words or "flwr-" in words or "federation.worker" in words):
+        programs = ("flower-", "flwr-", "federation.worker", "superlink.py", "superexec.py", "supernode.py")
+        if f"RESOLVENT_TEST={mine}" in env and any(program in words for program in programs):
             found.append(words)
     return found
 
@@ -112,9 +118,10 @@ def kill(*given: processes.Process | None) -> None:
 
 
 def test_a_real_federation_computes_what_one_process_does(tmp_path: Path) -> None:
-    """Three nodes, TLS, keys, three rounds; strangers are refused; nothing is left behind."""
-    rounds = 3
-    done, gap = demo.demo(rounds, tmp_path, lambda words: None)
+    """Three nodes, TLS, keys, three rounds; another account of the machine is refused; nothing is left behind."""
+    rounds, stranger = 3, InTheDemo(tmp_path)
+    done, gap = demo.demo(rounds, tmp_path / "runs", stranger)
+    assert stranger.tried
     expected = in_process(rounds)
     model = done.model()
     assert model is not None
@@ -145,6 +152,94 @@ def log_of(node: processes.Process, words: tuple[str, ...], seconds: float = 60.
     return text
 
 
+def command_lines() -> str:
+    """What every account of the machine can read of the processes of this test."""
+    mine, lines = f"RESOLVENT_TEST={os.getpid()}".encode(), []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mine in (path / "environ").read_bytes():
+                lines.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_whoever_reaches_the_ports_with_the_public_certificate_gets_nowhere(tmp_path: Path) -> None:
+    """From another address, and from another account, while a run goes on: nothing is run, told or stopped."""
+    project = made(tmp_path, 5)
+    federation = Federation(project, demo.NODES, {name: {"password": "hunter2"} for name in demo.NODES})
+    federation.processes = ServerProcesses(project, replace(federation.server, bind="0.0.0.0"))
+    federation.server, elsewhere = federation.processes.server, own_address()
+
+    def act() -> None:
+        lines = command_lines()
+        assert "flwr-serverapp" in lines
+        assert not re.search(r"--token |hunter2|[0-9a-f]{48}", lines), lines
+        ports = (f"{elsewhere}:{federation.server.port}", f"{elsewhere}:{federation.server.control}")
+        for account in {"", OTHER}:
+            assert_refused(project, tmp_path, account, *ports)
+
+    with federation:
+        watching = Watching(1, act)
+        done = running.begin(project, project.runs).wait(watching, federation.check)
+        assert watching.done
+        assert done.status == "finished"
+        assert (done.history()["participants"] == 3).all()
+        shut = [project.state, *project.state.rglob("*.db*"), *project.state.glob("nodes/*/memory/*/*"), done.path]
+        assert len(shut) > 5
+        for path in shut:
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+ASKS_NODES = """
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    content = RecordDict({"header": ConfigRecord({"json": "{}"})})
+    asked = [Message(content, node, "train") for node in grid.get_node_ids()]
+    with open(context.run_config["ticket"], "w") as file:
+        file.write(repr([reply.error for reply in grid.send_and_receive(asked, timeout=60)]))
+"""
+
+
+@pytest.mark.slow
+def test_a_node_runs_no_app_that_arrives(tmp_path: Path) -> None:
+    """Not even one that the server's own user begins: the node answers that this is no question."""
+    project, app = made(tmp_path, 2), marking_app(tmp_path / "app")
+    server = app / "resolvent_federation" / "server.py"
+    server.write_text(server.read_text().split('"""')[0] + ASKS_NODES)
+    with Federation(project, demo.NODES[:1]) as federation:
+        ticket = tmp_path / "ticket"
+        control.begin(project, federation.server, {"ticket": str(ticket)}, app)
+        until = time.monotonic() + 200
+        while not (ticket.is_file() and ticket.read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.2)
+    assert "this is no question" in ticket.read_text()
+    assert [path.name.split("-")[0] for path in (tmp_path / "markers").iterdir()] == ["server"]
+
+
+@pytest.mark.slow
+def test_a_node_whose_key_is_taken_away_is_shut_out(tmp_path: Path) -> None:
+    project = made(tmp_path, 2)
+    with Federation(project, demo.NODES[:2]) as federation:
+        (project.nodes / "site-1.pub").rename(tmp_path / "site-1.pub")
+        federation.processes.check()
+        node = federation.nodes["site-1"].supernode
+        assert node is not None
+        node.popen.wait(60)
+        federation.nodes["site-1"].close()
+        assert list(control.nodes(project, federation.server)) == list(keys.public_keys(project))
+        again = federation.start_node("site-1", 1).supernode
+        assert again is not None
+        again.popen.wait(60)
+        assert "the server knows no node with this key" in again.words()
+
+
 @pytest.mark.slow
 def test_strangers_are_refused(tmp_path: Path) -> None:
     """An unknown key, no key, plaintext, another authority: none of them is ever online."""
@@ -169,7 +264,7 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
             assert any(word in log for word in refused), log
 
         def node_of(given: Project, name: str) -> processes.Process:
-            return deployment.supernode(given, name, server, {"name": name}, given.state / "tried" / name)
+            return deployment.supernode(given, name, server, given.state / "none", given.state / "tried" / name)
 
         # an unknown key, with the right authority
         (stranger.keys / keys.CA).write_bytes((project.keys / keys.CA).read_bytes())
@@ -179,7 +274,7 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
         beside = ["--superlink", f"127.0.0.1:{server.port}", "--port", str(processes.free_port())]
         for more in (["--root-certificates", str(project.keys / keys.CA)], ["--insecure"]):
             log = tmp_path / f"bare{len(more)}.log"
-            command = [processes.program("flower-supernode"), *beside, *more]
+            command = [str(Path(sys.executable).with_name("flower-supernode")), *beside, *more]
             bare = processes.start("bare", command, log, deployment.environment(stranger, "bare"))
             tried(log_of(bare, refused))
         # a known key, but a server whose certificate another authority has signed
@@ -249,6 +344,59 @@ def kill_serverapp() -> None:
 
 
 @pytest.mark.slow
+def test_a_run_that_is_stopped_from_outside_ends_the_command(tmp_path: Path) -> None:
+    """While it waits for nodes, and in its rounds."""
+    project = made(tmp_path, 400)
+    keys.make_node(project, "site-2")
+    with Federation(project, demo.NODES[:2]) as federation:
+        run = running.begin(project, project.runs)
+        while "running" not in run.status():
+            time.sleep(0.2)
+        run.stop()
+        with pytest.raises((InputError, running.Killed), match=r"stopped from outside|finished:stopped"):
+            run.wait(None, federation.check)
+        federation.start_node("site-2", 2)
+        run = running.begin(project, project.runs)
+        with pytest.raises(running.Killed, match=r"interrupted: it was stopped from outside\); `resolvent .* --resume"):
+            run.wait(Watching(2, run.stop), federation.check)
+        (left,) = runs.folders(project.runs)
+        assert (left.status, left.row()["round"] >= 2) == ("interrupted", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_server_that_is_killed_ends_the_command(tmp_path: Path, begun: bool) -> None:
+    """All of its processes, before the run's first round or later."""
+    project = made(tmp_path, 400)
+    for name in demo.NODES:
+        keys.make_node(project, name)
+    keys.make_server(project, ["127.0.0.1"])
+    settings(project, "port = 9443", f"port = {processes.free_port()}")
+    command = [sys.executable, "-m", "resolvent", "federate"]
+    where = ["--project", str(project.path)]
+    server = subprocess.Popen([*command, "server", *where], stderr=subprocess.PIPE, text=True)
+    nodes: list[NodeProcesses] = []
+    try:
+        assert server.stderr is not None
+        assert "listens" in server.stderr.readline()
+        following = running.begin(project, project.runs)
+        if begun:
+            for number, name in enumerate(demo.NODES):
+                nodes.append(NodeProcesses(project, name, project.server(), {"number": number}).open())
+        while not (following.told().get("run") if begun else "running" in following.status()):
+            time.sleep(0.2)
+        server.kill()
+        words = r"stopped from outside\); `.* --resume" if begun else "ended before the run began"  # by the guard
+        with pytest.raises(running.Killed, match=words):
+            following.wait()
+    finally:
+        server.kill()
+        server.communicate()
+        for node in nodes:
+            node.close()
+
+
+@pytest.mark.slow
 def test_the_superlink_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     rounds = 8
     project = made(tmp_path, rounds)
@@ -300,8 +448,6 @@ def test_a_node_ten_times_slower_does_not_slow_the_rounds_down(tmp_path: Path) -
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     """As a person would: `federate up` and Ctrl-C, before and after it is ready."""
-    import sys
-
     project = made(tmp_path, 3)
     for ready in (False, True):
         up = subprocess.Popen(

@@ -21,8 +21,7 @@ from resolvent.engines.flower import forward
 from resolvent.engines.flower.messages import Question, describe_operator
 from resolvent.engines.flower.node import Node
 from resolvent.engines.flower.packets import from_bytes, to_bytes
-from resolvent.errors import InputError
-from resolvent.federation import processes, worker
+from resolvent.federation import processes, supernode, worker
 
 CHILD = (
     "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], {more}); "
@@ -129,11 +128,6 @@ def test_ports() -> None:
         assert processes.listening("127.0.0.1", port)
 
 
-def test_what_is_not_installed_is_named() -> None:
-    with pytest.raises(InputError, match=r"needs Flower's no-such-program, which is not installed; pip install"):
-        processes.program("no-such-program")
-
-
 def test_questions_reach_the_process_that_has_the_data(tmp_path: Path) -> None:
     """And what its code raises comes back as a line."""
     node: Any = Node(rs.LeastSquares(np.eye(2)[None], np.ones((1, 2))))
@@ -147,4 +141,20 @@ def test_questions_reach_the_process_that_has_the_data(tmp_path: Path) -> None:
     wrong = from_bytes(forward.through(str(path), b"nonsense"))
     assert "Malformed" in wrong.header[forward.FAILED]
     with pytest.raises(FileNotFoundError):
-        forward.through(str(tmp_path / "gone"), b"")
+        supernode.through(str(tmp_path / "gone"), b"", seconds=0.0)
+
+
+def test_a_question_waits_for_a_process_that_is_being_started(tmp_path: Path) -> None:
+    node: Any = Node(rs.LeastSquares(np.eye(2)[None], np.ones((1, 2))))
+    path, content = tmp_path / "s", to_bytes(Question("describe", "run").packet())
+    answers: list[bytes] = []
+    asking = threading.Thread(target=lambda: answers.append(supernode.through(str(path), content)))
+    asking.start()
+    time.sleep(0.3)
+    with socket.socket(socket.AF_UNIX) as stale:  # as a process that was killed leaves it
+        stale.bind(str(path))
+    time.sleep(0.3)
+    assert asking.is_alive()
+    threading.Thread(target=worker.serve, args=(node, path), daemon=True).start()
+    asking.join(60)
+    assert from_bytes(answers[0]).header["facts"]["dim"] == 2

@@ -189,6 +189,63 @@ def test_a_run_that_fails_says_why_and_whoever_began_it_is_told(project: Project
     assert left.status == "failed"
 
 
+class Stopped(FakeGrid):
+    """Flower ends the process of a run that was stopped: in a certain round, or before the first."""
+
+    at = 5
+
+    def push_messages(self, messages: Any) -> list[str]:
+        messages = list(messages)
+        about = messages[0].metadata
+        if (int(about.group_id) if about.message_type == "train" else 0) == self.at:
+            raise SystemExit(0)
+        return super().push_messages(messages)
+
+
+def follow(project: Project, ticket: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(running, "ASK_FLOWER", 0.0)
+    return running.Following(project, project.server(), 0, ticket).wait()
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_run_that_was_stopped_from_outside_says_so(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    grid, ticket = grid_of(project, kind=Stopped), tmp_path / "ticket"
+    grid.at = at
+    given = {"project": str(project.path), "out": str(project.runs), "resume": "", "ticket": str(ticket)}
+    with pytest.raises(SystemExit):
+        server_app.main(grid, given)
+    with pytest.raises((InputError, running.Killed), match="it was stopped from outside") as error:
+        follow(project, ticket, monkeypatch)
+    if at:
+        (left,) = runs.folders(project.runs)
+        assert f"`resolvent federate run --resume {left.id}` goes on" in str(error.value)
+        assert left.status == "interrupted"
+        assert server_app.conduct(grid_of(project), project, project.runs, resume=left.id).status == "finished"
+
+
+def test_every_end_of_a_run_ends_the_wait(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the process of the run could not tell whoever began it."""
+    ticket = tmp_path / "ticket"
+    with pytest.raises(running.Killed, match="the server ended before the run began"):
+        follow(project, ticket, monkeypatch)
+    monkeypatch.setattr(running, "server_here", lambda project: project.server())
+    for status in ("finished:failed", "unknown"):
+        monkeypatch.setattr(control, "status", lambda *given, status=status: status)
+        with pytest.raises(running.Killed, match=rf"ended \({status}\); see .federation/superexec.log"):
+            follow(project, ticket, monkeypatch)
+    done = server_app.conduct(grid_of(project), project, project.runs)
+    ticket.write_text(json.dumps({"run": str(done.path)}))
+    assert follow(project, ticket, monkeypatch).path == done.path
+    events = done.path / "events.jsonl"
+    events.write_text(events.read_text().splitlines(keepends=True)[0])  # as if it were killed before its end
+    with pytest.raises(
+        running.Killed, match=r"ended \(killed: its process ended without a word\); `resolvent federate"
+    ):
+        follow(project, ticket, monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from resolvent.cli.background import alone, detached
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import RUNS, Form, Out, Quiet
 from resolvent.engines.flower.grid import needed
-from resolvent.errors import InputError, whole
+from resolvent.errors import InputError, refuse, whole
 from resolvent.federation import control, demo, doctor, export, keys, processes, running, simulation, template, up
 from resolvent.federation.nodes import NodeProcesses
 from resolvent.federation.project import opened
@@ -260,7 +261,15 @@ def export_(
 
 def _given(settings: list[str] | None) -> dict[str, Any]:
     """What --set says, for node_config."""
-    return dict(configs.parse(one) for one in settings or ())
+    given = dict(configs.parse(one) for one in settings or ())
+    for key in given:
+        if re.split(r"[^a-z]", key.lower())[-1] in ("password", "passphrase", "secret", "token"):
+            refuse(
+                f"--set {key}",
+                "on a command line",
+                f"others can read that: let user.py read {key} from a file or os.environ",
+            )
+    return given
 
 
 def _passed_on(settings: list[str] | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The app that Flower carries to nodes: a few lines, written anew for every run. No data and no `user.py` are in it."""
+"""The app by which Flower starts the server's side of a run: a few lines, written anew for every run."""
 
 from __future__ import annotations
 
@@ -49,18 +49,11 @@ def main(grid, context):
 '''
 
 CLIENT = '''\
-"""Hands every message to the process that has this node's data. The package is found, not imported: that is slow."""
+"""Flower wants this file. Nodes answer by themselves, and run nothing that arrives."""
 
-import importlib.util
-from pathlib import Path
+from flwr.clientapp import ClientApp
 
-_package = importlib.util.find_spec("resolvent")
-_file = Path(_package.submodule_search_locations[0]) / "engines" / "flower" / "forward.py"
-_spec = importlib.util.spec_from_file_location("resolvent_forward", _file)
-_forward = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_forward)
-
-app = _forward.app()
+app = ClientApp()
 '''
 
 

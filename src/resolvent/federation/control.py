@@ -14,15 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.errors import InputError
-from resolvent.federation import bundle, keys
+from resolvent.federation import bundle, keys, superlink
 from resolvent.federation.project import Project, Server
 
-HERE = ("0.0.0.0", "::", "127.0.0.1")
+
+class _WithToken:
+    """Shows the superlink the token that commands need."""
+
+    def __init__(self, project: Project) -> None:
+        path = project.keys / keys.SECRET
+        try:
+            self._token = superlink.token(path.read_bytes())
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror}): only whoever runs the server can") from None
+
+    def intercept(self, context: Any, call_next: Any) -> Any:
+        context.request.headers["authorization"] = f"Bearer {self._token}"
+        return call_next(context)
 
 
 def address(server: Server) -> str:
-    """Where the server's own machine reaches it."""
-    return f"{'127.0.0.1' if server.listen in HERE else server.listen}:{server.port}"
+    """Where the superlink serves commands and the processes of runs."""
+    return f"{superlink.LOOPBACK}:{server.control}"
 
 
 @contextmanager
@@ -36,7 +49,7 @@ def _client(project: Project, server: Server) -> Iterator[Any]:
         server_address=address(server),
         insecure=False,
         root_certificates=(project.keys / keys.CA).read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), _WithToken(project)],
     )
     try:
         yield client
@@ -54,20 +67,27 @@ def _client(project: Project, server: Server) -> Iterator[Any]:
 
 def nodes(project: Project, server: Server) -> dict[bytes, str]:
     """How the nodes that the server knows stand (online, offline, registered, ...), by public key."""
+    with _client(project, server) as client:
+        return {key: str(node.status) for key, node in _nodes(client).items()}
+
+
+def _nodes(client: Any) -> dict[bytes, Any]:
     from flwr.proto.control_pb2 import ListNodesRequest
 
-    with _client(project, server) as client:
-        found = client.ListNodes(ListNodesRequest())
-    return {bytes(node.public_key): str(node.status) for node in found.nodes_info}
+    listed = client.ListNodes(ListNodesRequest()).nodes_info
+    return {bytes(node.public_key): node for node in listed if node.status != "unregistered"}
 
 
 def register(project: Project, server: Server) -> list[str]:
-    """Make the nodes' public keys known to the server, those that it does not know yet: their names."""
-    from flwr.proto.control_pb2 import RegisterNodeRequest
+    """Let the server know exactly the nodes whose public keys are in the project: the names of the new ones."""
+    from flwr.proto.control_pb2 import RegisterNodeRequest, UnregisterNodeRequest
 
-    known = nodes(project, server)
-    new = {key: name for key, name in keys.public_keys(project).items() if key not in known}
+    named = keys.public_keys(project)
     with _client(project, server) as client:
+        registered = _nodes(client)
+        for key in registered.keys() - named.keys():
+            client.UnregisterNode(request=UnregisterNodeRequest(node_id=registered[key].node_id))
+        new = {key: name for key, name in named.items() if key not in registered}
         for key, name in new.items():
             client.RegisterNode(request=RegisterNodeRequest(public_key=key, name=name))
     return list(new.values())

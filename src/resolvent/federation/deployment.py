@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from resolvent.errors import InputError
 from resolvent.federation import keys
-from resolvent.federation.control import HERE, address
-from resolvent.federation.processes import Process, free_port, listening, program, start, stop
+from resolvent.federation.control import address
+from resolvent.federation.processes import Process, listening, start, stop
 from resolvent.federation.project import Project, Server
+from resolvent.federation.superlink import LOOPBACK
 
-POLL = "0.2"
-"""Seconds between two looks of a node's superexec for a task, instead of 1; the server's has one task per run."""
 PATIENCE = 60.0
 SERVER = "server"
 
 
 def environment(project: Project, role: str) -> dict[str, str]:
-    """For Flower's programs: a home of their own, no telemetry, short polls."""
+    """For Flower's programs: a home of their own, no telemetry."""
     home = project.state / "flwr" / role
     home.mkdir(parents=True, exist_ok=True)
     beside = str(Path(sys.executable).parent)
-    polls = {} if role == SERVER else {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL}
-    return (polls | os.environ) | {
+    return os.environ | {
         "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}",
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -42,14 +38,14 @@ def environment(project: Project, role: str) -> dict[str, str]:
 
 def superlink(project: Project, server: Server) -> Process:
     """The process that nodes talk to. Its database survives it."""
-    reach = "127.0.0.1" if server.listen in HERE else server.listen
+    reach = "127.0.0.1" if server.listen in ("0.0.0.0", "::") else server.listen
     if listening(reach, server.port):
         raise InputError(f"port {server.port} of {server.listen} is taken; stop what listens there, or set server.port")
     for name in (keys.CA, keys.CERTIFICATE, keys.SERVER_KEY, keys.SECRET):
         if not (project.keys / name).is_file():
             raise InputError(f"{project.keys / name} is missing; `resolvent federate keys --server` makes it")
     command = [
-        program("flower-superlink"),
+        *(*_program("superlink.py"), str(server.control)),
         *("--ssl-ca-certfile", str(project.keys / keys.CA)),
         *("--ssl-certfile", str(project.keys / keys.CERTIFICATE)),
         *("--ssl-keyfile", str(project.keys / keys.SERVER_KEY)),
@@ -59,14 +55,14 @@ def superlink(project: Project, server: Server) -> Process:
         *("--host", server.listen, "--port", str(server.port)),
     ]
     made = start("superlink", command, project.state / "superlink.log", environment(project, SERVER))
-    await_(made, lambda: listening(reach, server.port), f"listen at {reach}:{server.port}")
+    await_(made, lambda: listening(LOOPBACK, server.control), f"listen at {reach}:{server.port}")  # its last port
     return made
 
 
 def superexec(project: Project, server: Server) -> Process:
     """The process that starts the server's side of runs; runs survive the superlink because it is not a part of it."""
     command = [
-        program("flower-superexec"),
+        *_program("superexec.py"),
         *("--runtime-api-address", address(server)),
         *("--root-certificates", str(project.keys / keys.CA)),
         *("--superexec-auth-secret-file", str(project.keys / keys.SECRET)),
@@ -77,21 +73,22 @@ def superexec(project: Project, server: Server) -> Process:
 # --- a node ----------------------------------------------------------------------------------------------------------
 
 
-def supernode(project: Project, name: str, server: Server, config: Mapping[str, Any], state: Path) -> Process:
-    """The process that takes a node's part in the network."""
-    told = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+def supernode(project: Project, name: str, server: Server, socket: Path, state: Path) -> Process:
+    """The process that takes a node's part in the network; the one with the data is behind the socket."""
+    host = f"[{server.host}]" if ":" in server.host else server.host
     command = [
-        program("flower-supernode"),
-        *("--root-certificates", str(project.keys / keys.CA)),
-        *("--auth-supernode-private-key", str(project.nodes / name)),
-        *("--superlink", f"{server.host}:{server.port}"),
-        *("--host", "127.0.0.1", "--port", str(free_port())),
-        *("--node-config", told),
+        *(*_program("supernode.py"), f"{host}:{server.port}"),
+        *(str(path) for path in (project.keys / keys.CA, project.nodes / name, socket)),
     ]
     return start(name, command, state / "supernode.log", environment(project, f"node-{name}"))
 
 
 # --- what they are made of -------------------------------------------------------------------------------------------
+
+
+def _program(name: str) -> list[str]:
+    """A file of this folder as a program, without the package around it."""
+    return [sys.executable, "-P", str(Path(__file__).with_name(name))]
 
 
 def await_(process: Process, ready: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:

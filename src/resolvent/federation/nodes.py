@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -44,7 +45,8 @@ class NodeProcesses:
         self._short = Path(tempfile.mkdtemp(prefix="rs-"))  # paths of sockets must be short
         self._socket = self._short / "node"
         self.config = {"name": name, **config}
-        (self.state / CONFIG).write_text(json.dumps(self.config))
+        with open(self.state / CONFIG, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            json.dump(self.config, file)
         self._tried = 0.0
         self._failing: float | None = None
         self.worker: Process | None = None
@@ -68,13 +70,12 @@ class NodeProcesses:
         return self
 
     def _start_supernode(self) -> None:
-        told = {"name": self.name, "folder": str(self.project.path), "socket": str(self._socket)}
         self._tried = time.monotonic()
-        self.supernode = deployment.supernode(self.project, self.name, self.server, told, self.state)
+        self.supernode = deployment.supernode(self.project, self.name, self.server, self._socket, self.state)
 
     def _start_worker(self) -> None:
-        told = json.dumps(self.config | {"memory": str(self.memory)})
-        command = [sys.executable, "-m", "resolvent.federation.worker", str(self.project.path), str(self._socket), told]
+        given = self.project.path, self._socket, self.memory, self.state / CONFIG  # others can read a command line
+        command = [sys.executable, "-m", "resolvent.federation.worker", *map(str, given)]
         log = self.state / "worker.log"
         self.worker = start(f"{self.name}'s user.py", command, log, deployment.environment(self.project, "worker"))
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resolvent.errors import InputError
-
 GRACE = 6.0
 """Seconds that a process has to end by itself."""
+PRIVATE = 0o077
+"""The umask of processes of a federation: what they write holds users' data."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 _guard: tuple[int, subprocess.Popen[bytes]] | None = None
@@ -57,12 +57,13 @@ class Process:
 
 
 def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> Process:
-    """Start a process in a group of its own; its output goes to a log."""
+    """Start a process in a group of its own; its output goes to a log. What it writes is for this user alone."""
     log.parent.mkdir(parents=True, exist_ok=True)
     parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
 
     def with_parent() -> None:
         """On Linux, whoever started it takes it along, even if killed."""
+        os.umask(PRIVATE)
         if prctl is not None:
             prctl(_DIE_WITH_PARENT, signal.SIGTERM)
             if os.getppid() != parent:
@@ -70,7 +71,7 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
 
     made: Process | None = None
     try:
-        with _signals_later(), log.open("ab") as file:
+        with _signals_later(), open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             popen = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,
@@ -180,16 +181,6 @@ def listening(host: str, port: int, seconds: float = 0.5) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=seconds):
         return True
     return False
-
-
-def program(name: str) -> str:
-    """A program that was installed beside this Python."""
-    path = Path(sys.executable).with_name(name)
-    if not path.is_file():
-        from resolvent.installed import install
-
-        raise InputError(f"a federation needs Flower's {name}, which is not installed; {install('flower')}")
-    return str(path)
 
 
 # --- notes on what runs ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ class Server:
     port: int = 9443
     bind: str | None = None
     """The address to listen at; None: the host itself."""
+    control: int = 0
+    """The port of 127.0.0.1 for commands, while the server runs."""
 
     @property
     def listen(self) -> str:
@@ -64,7 +67,7 @@ class Project:
     def server(self) -> Server:
         """Where the server is, as configured."""
         given = self.tree().get("server", {})
-        known = {f.name: f for f in dataclasses.fields(Server)}
+        known = {f.name: f for f in dataclasses.fields(Server) if f.name != "control"}
         for key, value in given.items():
             if key not in known:
                 raise InputError(f"there is no key server.{key}{configs.nearest(key, known)}")
@@ -93,4 +96,12 @@ def opened(folder: Path) -> Project:
     path = folder.resolve()
     if not (path / FILE).is_file():
         raise InputError(f"{folder} has no {FILE}; `resolvent federate init {folder}` makes a project there")
-    return Project(path)
+    return private(Project(path))
+
+
+def private(project: Project) -> Project:
+    """The same, with a folder for what its processes leave that other users of this machine cannot enter."""
+    with suppress(OSError):  # to look at somebody else's project is no error; to write there will be
+        project.state.mkdir(exist_ok=True)
+        project.state.chmod(0o700)
+    return project

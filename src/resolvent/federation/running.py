@@ -15,11 +15,12 @@ from resolvent.federation import control, processes
 from resolvent.federation.project import Project, Server
 from resolvent.federation.up import ROLE
 from resolvent.runs import Folder
+from resolvent.runs.folder import standing
 
 LOOK = 0.3
 ASK_FLOWER = 3.0
 """Seconds between two questions to Flower whether the run is alive."""
-OVER = "finished"
+OVER = ("finished", "unknown")
 
 
 def server_here(project: Project) -> Server:
@@ -27,7 +28,7 @@ def server_here(project: Project) -> Server:
     told = processes.noted(project.state).get(ROLE)
     if told is None or not told["running"]:
         raise InputError("no server of this federation runs here; `resolvent federate server`, or `up`, starts one")
-    return Server(told["host"], told["port"], told["bind"])
+    return Server(told["host"], told["port"], told["bind"], told["control"])
 
 
 def begin(project: Project, out: Path, resume: str = "") -> Following:
@@ -91,21 +92,34 @@ class Following:
                 check()
             if time.monotonic() - asked > ASK_FLOWER:
                 asked = time.monotonic()
-                self._alive()
+                if (done := self._ended()) is not None:
+                    return done
             time.sleep(LOOK)
 
-    def _alive(self) -> None:
-        """Refuse to wait for a run whose process was killed. Its lock tells at once; Flower takes a minute or so."""
+    def _ended(self) -> Folder | None:
+        """The run, where it has ended without a word to us, or a refusal to wait for it any longer.
+
+        Its lock tells at once; Flower takes a minute or so.
+        """
         told = self.told()
-        if told.get("status") or "failed" in told:
-            return
-        if "run" in told:
-            run = Folder(Path(told["run"]))
-            if run.status == "killed":
-                again = f"`resolvent federate run --resume {run.id}` goes on"
-                raise Killed(f"the server's side of run {run.id} was killed; {again}")
-            return
-        with suppress(InputError):  # the server may be starting again
+        if "run" not in told:
+            self._begins()
+            return None
+        run = Folder(Path(told["run"]))
+        if (status := run.status) == "running":
+            return None
+        if run.end is not None:
+            return run
+        reason = standing(run.events).get("reason", "its process ended without a word")
+        raise Killed(f"run {run.id} ended ({status}: {reason}); `resolvent federate run --resume {run.id}` goes on")
+
+    def _begins(self) -> None:
+        """Refuse to wait for a run that will never begin."""
+        try:
+            server_here(self.project)
+        except InputError:
+            raise Killed("the server ended before the run began; start it again, and then the run") from None
+        with suppress(InputError):  # the superlink may be starting again
             status = self.status()
             if status.startswith(OVER) and not self.told():
                 raise Killed(f"the server's side of the run ended ({status}); see .federation/superexec.log")
@@ -121,4 +135,4 @@ class Following:
 
 
 class Killed(RuntimeError):
-    """The server's side of a run has ended without a word."""
+    """The server's side of a run has ended before the run did."""

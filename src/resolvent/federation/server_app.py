@@ -19,7 +19,7 @@ from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.flower.facts import FederationFacts, gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.penalty import Penalising, WithPenalty
-from resolvent.errors import InputError
+from resolvent.errors import BadAnswer, InputError
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.conduct import about
 from resolvent.experiment.driving import solved
@@ -60,8 +60,9 @@ def main(grid: Any, told: Mapping[str, Any]) -> None:
     ticket = Path(str(told["ticket"])) if told.get("ticket") else None
     try:
         folder = conduct(grid, opened(Path(str(told["project"]))), Path(str(told["out"])), str(told["resume"]), ticket)
-    except Exception as error:
-        _write(ticket, {"failed": str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"})
+    except BaseException as error:
+        if isinstance(error, Exception) or not (ticket and ticket.exists()):  # else the run itself says that it stopped
+            _write(ticket, {"failed": why(error)})
         raise
     end = folder.end or {}
     _write(ticket, {"run": str(folder.path), "status": folder.end and end["kind"], "reason": end.get("reason")})
@@ -145,9 +146,17 @@ def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post
         run = solved(experiment, left, recorder.state, OneBehind(recorder, engine), None, engine, progress=False)
     except BaseException as error:
         recorder.flush()
-        folder.note("failed", reason=str(error) or type(error).__name__, round=recorder.done)
+        kind = "failed" if isinstance(error, Exception) else "interrupted"
+        folder.note(kind, reason=why(error), round=recorder.done)
         raise
     recorder.end(run.status, run.reason + unheard(facts, run.state))
+
+
+def why(error: BaseException) -> str:
+    """What ended a run, in words. Flower ends the process of a run that was stopped by SystemExit, whose text is 0."""
+    if not isinstance(error, Exception):
+        return "it was stopped from outside"
+    return str(error) if isinstance(error, InputError | BadAnswer) else f"{type(error).__name__}: {error}"
 
 
 def unheard(facts: FederationFacts, state: State) -> str:

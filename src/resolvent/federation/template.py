@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from resolvent.errors import InputError, StorageError
-from resolvent.federation.project import FILE, Project
+from resolvent.federation.project import FILE, Project, private
 
 FEDERATION = """\
 # A federation: what is run, when rounds close, and where the server is. Nodes need the section [server] only.
@@ -101,7 +101,7 @@ README = """\
     resolvent federate server                # until Ctrl-C
     resolvent federate run                   # in another terminal; --resume goes on after a crash
 
-Nodes' public keys go into `keys/nodes/NAME.pub`, before `federate run`.
+Nodes' public keys go into `keys/nodes/NAME.pub`, before `federate run`. Take one away, and that node is shut out.
 
 ## A node's machine
 
@@ -143,4 +143,4 @@ def write(folder: Path, host: str = "127.0.0.1", port: int = 9443, users: int = 
         Project(folder).nodes.mkdir(parents=True, exist_ok=True)  # where other machines' files are copied to
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); name another folder") from None
-    return Project(folder.resolve())
+    return private(Project(folder.resolve()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 from resolvent.errors import InputError
@@ -21,18 +21,17 @@ class ServerProcesses:
     """The superlink and its superexec. While they run, `.federation/server.json` says where."""
 
     def __init__(self, project: Project, server: Server) -> None:
-        self.project, self.server = project, server
+        self.project, self.server = project, replace(server, control=processes.free_port())
         self.superlink: Process | None = None
         self.superexec: Process | None = None
-        self._registered: list[str] = []
+        self._registered: list[str] | None = None
 
     def open(self) -> Self:
         try:
             self.superlink = deployment.superlink(self.project, self.server)
             self.superexec = deployment.superexec(self.project, self.server)
             self._register()
-            told = {"host": self.server.host, "port": self.server.port, "bind": self.server.bind}
-            self._note = processes.note(self.project.state, ROLE, **told)
+            self._note = processes.note(self.project.state, ROLE, **asdict(self.server))
         except BaseException:
             self.close()
             raise
@@ -52,7 +51,7 @@ class ServerProcesses:
         return None
 
     def _register(self) -> None:
-        """Make nodes whose public keys have come known to the superlink: it lets nobody else in."""
+        """Let in the nodes whose public keys are here, and nobody else."""
         names = self.project.names()
         if names != self._registered:
             control.register(self.project, self.server)
@@ -77,7 +76,8 @@ class Federation:
         if not (project.keys / keys.CERTIFICATE).is_file():
             keys.make_server(project, [project.server().host])
         self._configs = configs or {}
-        self.processes = ServerProcesses(project, replace(self.server))
+        self.processes = ServerProcesses(project, self.server)
+        self.server = self.processes.server
         self.nodes: dict[str, NodeProcesses] = {}
         self._stack = ExitStack()
 

@@ -1,8 +1,8 @@
 """The process that has a node's data: it builds the problem once, and answers questions through a socket.
 
-    python -m resolvent.federation.worker FOLDER SOCKET CONFIG
+    python -m resolvent.federation.worker FOLDER SOCKET MEMORY CONFIG
 
-Flower starts a process for every message, which hands it on to this one. It ends when its parent does.
+The process that talks to the server hands them on to this one. It ends when its parent does.
 """
 
 from __future__ import annotations
@@ -55,13 +55,11 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    folder, path, told = sys.argv[1:4]
+    folder, path, memory, config = (Path(word) for word in sys.argv[1:5])
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    config = json.loads(told)
-    memory = config.pop("memory", None)
-    node = load_node(Path(folder), config, None if memory is None else Path(memory))
+    node = load_node(folder, json.loads(config.read_text()), memory)
     print("ready", flush=True)
-    serve(node, Path(path))
+    serve(node, path)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""What Flower runs on a node for every message: it hands the question to the process that has the data.
+"""From Flower's messages to a node's answers: through a socket to the process that has the data, or in a simulation.
 
-Flower starts a process per message. So this file imports neither torch nor the rest of the package, but loads
-`packets.py` by its path: the problem is built once, in a process of its own (`resolvent federate node` runs it), and is
-reached through a socket of this machine. Without such a process the question is answered right here.
+The process that talks to the server loads this file by its path: it imports neither torch nor the rest of the package.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any
 PACKETS = "resolvent.engines.flower.packets"
 FAILED = "failed"
 """The only field of a header that says that answering failed, and why."""
-_nodes: dict[tuple[str, str], Any] = {}
+_nodes: dict[str, Any] = {}
 
 
 def _packets() -> Any:
@@ -33,7 +31,7 @@ def _packets() -> Any:
 
 
 def app() -> Any:
-    """The ClientApp of a node."""
+    """The ClientApp of simulated nodes."""
     from flwr.clientapp import ClientApp
 
     made = ClientApp()
@@ -43,10 +41,7 @@ def app() -> Any:
 
 
 def _answer(message: Any, context: Any) -> Any:
-    config = dict(context.node_config)
-    if "socket" in config:
-        return reply(message, lambda content: through(str(config["socket"]), content))
-    return reply(message, lambda content: _here(content, config, context))
+    return reply(message, lambda content: _here(content, dict(context.node_config), context))
 
 
 def reply(message: Any, handle: Callable[[bytes], bytes]) -> Any:
@@ -96,14 +91,11 @@ def _exactly(line: socket.socket, size: int) -> bytearray:
 
 
 def _here(content: bytes, config: dict[str, Any], context: Any) -> bytes:
-    """Answered here: the problem is built for this message, and once per process in a simulation."""
+    """Answered here: the problem is built once per process of the simulation."""
     from resolvent.engines.flower.users import MEMORY, load_node
 
     packets = _packets()
-    folder = str(config.get("folder") or os.environ["RESOLVENT_FEDERATION"])
-    name = str(config.get("name", config.get("partition-id", context.node_id)))
-    if (folder, name) not in _nodes:
-        simulated = "folder" not in config
-        memory = Path(folder) / ".federation" / MEMORY / name if simulated else None
-        _nodes[folder, name] = load_node(Path(folder), {"name": name} | config, memory)
-    return packets.to_bytes(_nodes[folder, name].handle(packets.from_bytes(content)))  # type: ignore[no-any-return]
+    folder, name = Path(os.environ["RESOLVENT_FEDERATION"]), str(config.get("partition-id", context.node_id))
+    if name not in _nodes:
+        _nodes[name] = load_node(folder, {"name": name} | config, folder / ".federation" / MEMORY / name)
+    return packets.to_bytes(_nodes[name].handle(packets.from_bytes(content)))  # type: ignore[no-any-return]

@@ -1,0 +1,152 @@
+"""What keeps strangers out, part by part. test_deployment.py tries all of it on real federations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from base64 import b64encode
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from command_line import resolvent
+from resolvent.federation import control, keys, processes, superexec, superlink, template, up
+from resolvent.federation.nodes import NodeProcesses
+from resolvent.federation.project import opened
+
+pytest.importorskip("flwr")
+
+CONTROL = 4321
+KEY = b"a registered key"
+
+
+class Inside:
+    """Flower's app, which knows one key, and answers 200 to whoever comes through."""
+
+    def __init__(self) -> None:
+        link = SimpleNamespace(get_node_id_by_public_key=lambda key: 7 if key == KEY else None)
+        self.state = SimpleNamespace(linkstate_factory=SimpleNamespace(state=lambda: link))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+
+def status(path: str, port: int, *headers: tuple[bytes, bytes], kind: str = "http") -> int:
+    """What a call gets."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("a stranger's body is read")
+
+    scope = {"type": kind, "path": path, "server": ("127.0.0.1", port), "headers": list(headers)}
+    asyncio.run(superlink.Doors(Inside(), CONTROL)(scope, receive, send))
+    return int(sent[0]["status"])
+
+
+def test_each_door_is_open_to_its_own_callers() -> None:
+    def signed(key: bytes) -> tuple[bytes, bytes]:
+        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+
+        return FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b64encode(key)
+
+    for port in (CONTROL, 9443):
+        assert status("/v1/fleet/pull-messages", port, signed(KEY)) == 200
+        assert status("/v1/fleet/pull-messages", port, signed(b"another key")) == 404
+        assert status("/v1/fleet/pull-messages", port, (signed(KEY)[0], b"no base64")) == 404
+        assert status("/v1/fleet/register-node", port) == 404
+    for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/v1/fleet", "//v1/fleet/", ""):
+        assert status(path, CONTROL) == 200
+        assert status(path, 9443) == 404
+        assert status(path, 9443, signed(KEY)) == 404
+    assert status("", 9443, kind="lifespan") == 200
+
+
+def test_the_token_of_commands_is_not_the_secret_itself() -> None:
+    assert superlink.token(b"one") != superlink.token(b"other")
+    assert "6f6e65" not in superlink.token(b"one")
+
+
+def test_the_token_of_a_run_is_on_no_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process reads it all the same."""
+    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
+
+    given: list[list[str]] = []
+    read: list[str] = []
+
+    def popen(command: list[str], pass_fds: list[int]) -> None:
+        given.append(command)
+        cat = [
+            sys.executable,
+            "-c",
+            "import sys; print(open(sys.argv[1]).read())",
+            command[command.index("--token-file") + 1],
+        ]
+        read.append(subprocess.run(cat, pass_fds=pass_fds, capture_output=True, text=True, check=True).stdout.strip())
+
+    monkeypatch.setattr(superexec, "subprocess", SimpleNamespace(Popen=popen))
+    about = {"runtime_api_address": "127.0.0.1:1", "root_certificates_path": "ca.crt", "parent_pid": 1}
+    spec = SimpleNamespace(token="abcdef", task_type=TaskType.SERVER_APP, **about)
+    assert superexec.launch(None, spec).status == "accepted"
+    assert read == ["abcdef"]
+    assert given[0][0] == TASK_TYPE_TO_COMMAND[TaskType.SERVER_APP]
+    assert not any("abcdef" in word for word in given[0])
+
+
+def test_what_processes_write_is_for_their_user_alone(tmp_path: Path) -> None:
+    project = template.write(tmp_path / "project")
+    assert stat.S_IMODE(project.state.stat().st_mode) == 0o700
+    project.state.chmod(0o755)  # a project of an earlier version
+    assert stat.S_IMODE(opened(project.path).state.stat().st_mode) == 0o700
+    code = "import os; os.mkdir('folder'); open('folder/file', 'w').close()"
+    made = processes.start("one", [sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r}); {code}"],
+                           tmp_path / "log", dict(os.environ))  # fmt: skip
+    made.popen.wait(60)
+    processes.stop(made)
+    for path in (tmp_path / "log", tmp_path / "folder", tmp_path / "folder" / "file"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_what_a_node_is_given_is_in_a_file_of_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = template.write(tmp_path / "project")
+    keys.make_server(project, ["127.0.0.1"])
+    keys.make_node(project, "site-0")
+    commands: list[str] = []
+    monkeypatch.setattr("resolvent.federation.nodes.start", lambda name, command, *more: commands.append(str(command)))
+    node = NodeProcesses(project, "site-0", project.server(), {"data": "/srv/patients.csv"})
+    node._start_worker()
+    assert "patients" not in commands[0]
+    path = node.state / "config.json"
+    assert json.loads(path.read_text())["data"] == "/srv/patients.csv"
+    assert path.stat().st_mode & 0o077 == 0
+    node.close()
+
+
+@pytest.mark.parametrize("setting", ["password=x", "db-token=1", "API_SECRET=x"])
+def test_a_password_on_the_command_line_is_refused(tmp_path: Path, setting: str) -> None:
+    project = template.write(tmp_path / "project")
+    for command in (("up",), ("node", "site-0")):
+        said = resolvent("federate", *command, "--set", setting, "--project", project.path)
+        assert said.code == 2
+        assert "is on a command line, but others can read that" in said.err
+        assert "os.environ" in said.err
+
+
+def test_a_server_knows_no_other_keys_than_those_of_its_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it has none: its database may be of a time when strangers could register."""
+    project, called = template.write(tmp_path / "project"), []
+    monkeypatch.setattr(control, "register", lambda *given: called.append(given))
+    serving = up.ServerProcesses(project, project.server())
+    serving.superlink = serving.superexec = SimpleNamespace(running=True)  # type: ignore[assignment]
+    serving.check()
+    assert len(called) == 1
