@@ -5,6 +5,8 @@ The reference is `.backward()` on a fresh copy of the module that holds the para
 
 from __future__ import annotations
 
+import gc
+import sys
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -144,6 +146,38 @@ def test_a_checkpointed_network_that_has_a_stacked_form_is_stacked(reentrant: bo
 
     fast = reentrant is False  # torch.fx follows it; a reentrant one is a function of its own
     right(Written(forward, **three(nn.Tanh())), users(), "stacked" if fast else "loop")
+
+
+@pytest.mark.parametrize("unstackable", [False, True])
+def test_a_forward_that_cannot_be_traced_leaves_no_hooks_behind(unstackable: bool) -> None:
+    """torch.utils.checkpoint enters a generator before it calls a module, and before torch 2.13 left it so."""
+
+    def doubling() -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: 2 * t):
+            yield
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        context = None if isinstance(x, Tensor) else doubling()
+        frame = sys._getframe()  # a cycle, so that nothing is freed before it is collected
+        if context and frame is not None:
+            next(context)
+        h = m.a(x)
+        if unstackable:
+            with torch.no_grad():
+                h = h + 0 * m.a(x)
+        for row in h:  # torch.fx cannot
+            assert len(row)
+        return m.b(torch.tanh(h))
+
+    gc.disable()
+    try:
+        problem = rs.Neural(Written(forward, a=nn.Linear(4, 6), b=nn.Linear(6, 3)).to(DOUBLE), users())
+        x = torch.tensor(3.0, requires_grad=True)
+        (x * x).backward()
+    finally:
+        gc.enable()
+    assert x.grad == 6
+    assert problem.gradients.method == "loop"
 
 
 def test_autograd_functions_that_call_the_module_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
+from traceback import clear_frames
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,15 @@ def copied(model: nn.Module) -> nn.Module:
             f"model is a module that cannot be copied ({type(error).__name__}: {line}), but a copy is trained; "
             "take from it what cannot be copied"
         ) from error
+
+
+def let_go(error: BaseException) -> None:
+    """End what a module's code was in the middle of when it failed, for those who go on without it.
+
+    The frames of an exception keep it alive. So torch.utils.checkpoint before torch 2.13 leaves its hooks on, and the
+    next backward, of whatever module, would run through them.
+    """
+    clear_frames(error.__traceback__)
 
 
 def mean_buffer(weights: Tensor, rows: Tensor) -> Tensor:

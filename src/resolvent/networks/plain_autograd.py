@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
 from resolvent.networks.dropout import NoDropout, dropout_off
-from resolvent.networks.layout import ParameterLayout
+from resolvent.networks.layout import ParameterLayout, let_go
 from resolvent.networks.plain import Examples, full_precision, preserve_rng
 
 BROADCASTS = "Using a target size"
@@ -97,6 +97,7 @@ class Reference:
         except InputError:
             raise
         except Exception as error:  # whatever a module's own code raises
+            let_go(error)
             line = (str(error).splitlines() or [""])[0]
             raise Unanswered(f"plain autograd gave {type(error).__name__} ({line})") from error
         self._last = question, answer

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from resolvent.networks.layout import ParameterLayout
+from resolvent.networks.layout import ParameterLayout, let_go
 from resolvent.networks.plain_autograd import Answer, Question, Reference, noise, noise_scale
 
 ROWS = 3
@@ -79,6 +79,7 @@ def obstacle(
         try:
             got = candidate(question)
         except Exception as error:  # whatever a method raises on a module that it misread
+            let_go(error)
             return f"it gave {type(error).__name__} where plain autograd gave a gradient"
         if not _decides(want):
             continue

@@ -61,7 +61,7 @@ def grouped(values: list[Any]) -> list[list[int]]:
 
 def container(values: list[Any], rng: np.random.Generator) -> Any:
     """The same values as a list, objects, or what pandas and NumPy make of them, where that rounds nothing."""
-    ways = [list, lambda v: pd.Series(v, dtype=object), lambda v: np.array([*v, None], object)[:-1]]
+    ways: list[Any] = [list, lambda v: pd.Series(v, dtype=object), lambda v: np.array([*v, None], object)[:-1]]
     if all(type(v) is int and -(2**63) <= v < 2**63 for v in values):
         ways += [lambda v: np.array(v, np.int64), lambda v: pd.Series(v, dtype="Int64"), lambda v: pd.Series(v)]
     return ways[int(rng.integers(len(ways)))](values)

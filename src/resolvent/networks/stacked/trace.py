@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.nn.modules import module as modules
 
-from resolvent.networks.layout import copied
+from resolvent.networks.layout import copied, let_go
 from resolvent.networks.plain import preserve_rng
 from resolvent.networks.stacked import layers
 from resolvent.networks.stacked.forms import FUNCTIONS, METHODS, MODULES, OPTIONS, OVER_ONE_AXIS, WEIGHTED, writes
@@ -34,9 +34,10 @@ def trace(model: nn.Module, join: bool = True) -> Net:
         with preserve_rng(torch.device("cpu")), torch.enable_grad():
             graph = _Tracer().trace(root)
         stages = _Reader(graph, root).read()
-    except Unstackable:
-        raise
     except Exception as error:  # whatever a module's own code raises when it is traced
+        let_go(error)
+        if isinstance(error, Unstackable):
+            raise
         raise Unstackable(f"torch.fx cannot trace it ({type(error).__name__})") from error
     return improved(stages, join)
 
