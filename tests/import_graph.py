@@ -119,11 +119,12 @@ INSIDE: dict[str, list[set[str]]] = {
         {"all_reduce"},
     ],
     "engines.flower": [
-        {"packets", "rule", "memory"},
+        {"packets", "rule", "memory", "plausibility"},
         {"messages", "grid"},
         {"checks", "node"},
         {"asking", "users"},
-        {"facts", "evaluation", "forward"},
+        {"claims", "evaluation", "forward"},
+        {"facts"},
         {"engine"},
     ],
     "federation": [
