@@ -113,8 +113,9 @@ INSIDE: dict[str, list[set[str]]] = {
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
-        {"facts", "delayed", "penalty", "process_group", "interrupts", "figures"},
-        {"in_process", "joining"},
+        {"facts", "delayed", "penalty", "rendezvous", "interrupts", "figures"},
+        {"in_process", "process_group"},
+        {"joining"},
         {"debug", "joint", "flower", "rank"},
         {"all_reduce"},
     ],
