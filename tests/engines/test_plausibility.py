@@ -221,4 +221,6 @@ def test_users_are_judged_by_the_median_of_the_others() -> None:
     again, memory = judge({3: (zero, 5 * zero + 7)}, memory, 5, 1e4)
     assert again == []
     assert memory[STRIKES].tolist() == [0, 0, 0, 0, 1]
+    shrunk = dict.fromkeys((0, 1), (zero, zero + 1e-9)) | {2: (zero, zero + 5.0)}
+    assert judge(shrunk, memory, 5, 1e4)[0] == []  # the others have come far, though they hardly move any more
     assert judge({0: (zero, zero + 9.0), 1: (zero, zero + 1e9)}, {}, 5, 1e4)[0] == []  # nobody to compare them with

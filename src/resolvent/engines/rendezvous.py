@@ -132,7 +132,7 @@ def _store(where: Place, until: float, timeout: float) -> Any:
 
 
 def _connected(given: dict[str, Any]) -> Any:
-    """A client of the store, or None. In a thread: it would wait for ever for what listens there and does not answer."""
+    """A client of the store, or None. In a thread, since it waits for ever for what listens there and never answers."""
     found: list[Any] = []
 
     def connect() -> None:
