@@ -281,7 +281,7 @@ class Curved(Node):
 
     def _curvature(self, question: Question) -> Any:
         answer = super()._curvature(question)
-        hidden = {name: None for name in ("grad", "hessian") if name not in self.sends}
+        hidden: dict[str, Any] = {name: None for name in ("grad", "hessian") if name not in self.sends}
         return dataclasses.replace(answer, **hidden)
 
 

@@ -181,7 +181,7 @@ def test_honest_users_are_never_suspected(kind: str, name: str, eta: float) -> N
 
 def suspected(whole: Any, scheme: Any, rounds: int, start: Any = None) -> int:
     """How many answers of a run in one process would be withheld."""
-    count, memory = 0, {}
+    count, memory = 0, dict[str, Any]()
 
     def look(happened: rs.Round) -> None:
         nonlocal count, memory
@@ -212,7 +212,7 @@ def test_honest_runs_keep_their_bits() -> None:
 
 def test_users_are_judged_by_the_median_of_the_others() -> None:
     """Two bad users of five do not vouch for each other."""
-    zero, memory = torch.zeros(1, 1), {}
+    zero, memory = torch.zeros(1, 1), dict[str, Any]()
     pairs = {i: (zero, torch.full((1, 1), x)) for i, x in enumerate((1.0, 1.5, 2.0, 3e4, 4e4))}
     withheld, memory = judge(pairs, memory, 5, 1e4)
     assert [(one.user, one.distance, one.median) for one in withheld] == [(3, 3e4, 2.0), (4, 4e4, 2.0)]

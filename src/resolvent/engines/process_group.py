@@ -68,7 +68,7 @@ def _open(backend: str, timeout: float) -> None:
     global _joins
     _joins += 1
     where = rendezvous.place()
-    store = dist.PrefixStore("default_pg", rendezvous.met(where, timeout, _joins))
+    store = rendezvous.met(where, timeout, _joins)
     limit = timedelta(seconds=timeout)
     try:
         dist.init_process_group(backend, store=store, rank=where.rank, world_size=where.size, timeout=limit)

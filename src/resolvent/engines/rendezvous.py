@@ -16,9 +16,11 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
+import torch.distributed
 
 from resolvent.errors import InputError, NotJoined
+
+stores: Any = torch.distributed  # it has TCPStore and PrefixStore, but does not say so to a type checker
 
 LOOK = 0.1
 """Seconds between two looks at the store."""
@@ -65,7 +67,7 @@ def place() -> Place:
 
 
 def met(where: Place, timeout: float, joins: int = 1) -> Any:
-    """The store, once all ranks are there. joins: how often they have met by then."""
+    """A store for the process group, once all ranks are there. joins: how often they have met by then."""
     until = time.monotonic() + timeout
     store = _store(where, until, timeout)
     left = where.key("left")
@@ -85,7 +87,7 @@ def met(where: Place, timeout: float, joins: int = 1) -> Any:
         except (KeyboardInterrupt, SystemExit) as error:
             store.set(left, json.dumps([where.rank, type(error).__name__]))
             raise
-    return store
+    return stores.PrefixStore("default_pg", store)
 
 
 def announce(words: str) -> None:
@@ -107,10 +109,15 @@ def announce(words: str) -> None:
 def _store(where: Place, until: float, timeout: float) -> Any:
     """The store, which this rank opens or finds open."""
     address = f"port {where.port} of {where.host}"
-    given = {"host_name": where.host, "port": where.port, "world_size": where.size, "wait_for_workers": False}
+    given: dict[str, Any] = {
+        "host_name": where.host,
+        "port": where.port,
+        "world_size": where.size,
+        "wait_for_workers": False,
+    }
     if where.serves:
         try:
-            return dist.TCPStore(**given, is_master=True, timeout=timedelta(seconds=timeout), multi_tenant=True)
+            return stores.TCPStore(**given, is_master=True, timeout=timedelta(seconds=timeout), multi_tenant=True)
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"rank 0 cannot listen at {address} ({first_line(error)}); end what listens there, or name another "
@@ -137,7 +144,7 @@ def _connected(given: dict[str, Any]) -> Any:
 
     def connect() -> None:
         with suppress(RuntimeError, ValueError):
-            found.append(dist.TCPStore(**given, is_master=False))
+            found.append(stores.TCPStore(**given, is_master=False))
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
