@@ -228,6 +228,27 @@ def test_reasons_of_refused_answers_are_cut() -> None:
     assert all(len(event["reason"]) < LONGEST_REASON + 50 for event in asked.events)
 
 
+def test_a_dozen_answers_tell_a_user_s_second_moments() -> None:
+    """As docs/federation.md says: (u - p) / eta = A'A p - A'b, and the server has every u and p."""
+    rng, pairs = np.random.default_rng(0), []
+    A, b, eta = rng.standard_normal((3, 20, 5)), rng.standard_normal((3, 20)), 0.05
+    everybody = rs.Trace([[1, 1, 1]])
+    rs.solve(
+        rs.LeastSquares(A, b),
+        rs.fedpi(eta),
+        rounds=12,
+        participation=everybody,
+        callback=lambda r: pairs.append((r.state.u[0].numpy(), r.state.p[0].numpy())),
+    )
+    u, p = (np.stack(rows) for rows in zip(*pairs, strict=True))
+    known = np.hstack([p, -np.ones((12, 1))])
+    moments = np.linalg.lstsq(known, (u - p) / eta, rcond=None)[0][:5]
+    # u - p is known to eps |u|, and the least squares magnify that by the condition of what is known
+    tolerance = 100 * np.finfo(float).eps * np.linalg.cond(known) / eta
+    assert tolerance < 1e-3
+    np.testing.assert_allclose(moments, A[0].T @ A[0], rtol=0, atol=tolerance * np.linalg.norm(u))
+
+
 # --- what surviving mutants showed to be untested --------------------------------------------------------------------
 
 

@@ -178,11 +178,11 @@ def test_what_went_wrong_is_in_the_run_s_events(project: Project) -> None:
     assert run.end["reason"] == "8 rounds; site-1 never answered, so the model is that of the others alone"
 
 
-def poison(who: int, reply: Any) -> list[Any]:
-    """site-1 sends p + 1e6."""
+def poison(who: int, reply: Any, after: int = 0, by: float = 1e6) -> list[Any]:
+    """site-1 sends p + 1e6, after so many rounds."""
     packet = packets.from_records(reply.content)
-    if who == 1 and packet.header["verb"] == "local":
-        reply.content = packets.to_records(packet._replace(arrays={"p": packet.arrays["p"] + 1e6}))
+    if who == 1 and packet.header["verb"] == "local" and packet.header["t"] >= after:
+        reply.content = packets.to_records(packet._replace(arrays={"p": packet.arrays["p"] + by}))
     return [reply]
 
 
@@ -197,16 +197,21 @@ def test_a_run_without_a_poisoned_user_says_so_when_it_ends(project: Project) ->
     assert float(run.model().abs().max()) < 10
 
 
-def test_a_finished_run_whose_value_has_risen_says_so(project: Project) -> None:
-    """Somebody accepts any answer; the values that users report tell all the same."""
+@pytest.mark.parametrize(("after", "by", "risen"), [(0, 1e6, ["value"]), (4, 1e3, ["value", "stationarity"])])
+def test_a_finished_run_whose_certificates_say_otherwise_says_so(
+    project: Project, after: int, by: float, risen: list[str]
+) -> None:
+    """Any answer is accepted here. Values tell all the same, and stationarity too after an honest start."""
     settings(project, "min_users = 1", "max_move = 1e300\nmin_users = 1")
     grid = grid_of(project)
-    grid.forge = poison
+    grid.forge = lambda who, reply: poison(who, reply, after, by)
     run = server_app.conduct(grid, project, project.runs)
     assert run.end is not None
-    assert (run.status, run.end["reason"].split(" to ")[0]) == ("finished", "8 rounds; the value rose from 11.1")
-    assert run.history()["value"].iloc[-1] > 1e10
-    assert server_app.conduct(grid_of(project), project, project.runs).end["reason"] == "8 rounds"  # type: ignore[index]
+    first, *remarks = run.end["reason"].split("; ")
+    assert (run.status, first) == ("finished", "8 rounds")
+    assert [remark.split(" from ")[0] for remark in remarks] == [f"the {name} rose" for name in risen]
+    assert remarks[0].startswith("the value rose from 11.1 to ")
+    assert run.history()["value"].iloc[-1] > by
 
 
 def test_weights_are_shown_and_last_as_long_as_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
