@@ -49,10 +49,9 @@ class OneBehind:
     def __call__(self, entry: Entry) -> None:
         self._pass_on(None)
         self._held = entry
-        if (
-            math.isnan(self._first["value"]) and entry.state.yardstick is not None
-        ):  # of the model before the first round
-            self._first["value"] = float(self._engine.measure(entry.state.yardstick.origin)["value"][0])
+        yardstick = entry.state.yardstick  # it has the model before the first round
+        if yardstick is not None and math.isnan(self._first["value"]):
+            self._first["value"] = float(self._engine.measure(yardstick.origin)["value"][0])
         if entry.ending is not None:
             self._engine.settle()
             self._pass_on(entry.ending)

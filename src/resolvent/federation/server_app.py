@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,7 +147,7 @@ def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder
 def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post: Post, recorder: Recorder) -> None:
     config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
     if left <= 0:
-        recorder.end("finished", f"{config.rounds} rounds")
+        recorder.end("finished", "; ".join([f"{config.rounds} rounds", *missing(facts, recorder.state)]))
         return
     engine = engine_of(experiment, facts, post, folder)
     recording = OneBehind(recorder, engine)
@@ -158,8 +158,7 @@ def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post
         kind = "failed" if isinstance(error, Exception) else "interrupted"
         folder.note(kind, reason=why(error), round=recorder.done)
         raise
-    remarks = [unheard(facts, run.state), excluded(facts, run.state), *recording.remarks]
-    recorder.end(run.status, "; ".join([run.reason, *filter(None, remarks)]))
+    recorder.end(run.status, "; ".join([run.reason, *missing(facts, run.state), *recording.remarks]))
 
 
 def why(error: BaseException) -> str:
@@ -169,20 +168,18 @@ def why(error: BaseException) -> str:
     return str(error) if isinstance(error, InputError | BadAnswer) else f"{type(error).__name__}: {error}"
 
 
-def unheard(facts: FederationFacts, state: State) -> str:
-    """What must be said of a run in which not everybody has ever answered."""
-    if state.complete or state.seen is None:
-        return ""
-    out = left_out(state.memory)
-    names = [name for i, name in enumerate(facts.names) if not state.seen[i] and i not in out]
-    return f"{', '.join(names)} never answered, so the model is that of the others alone" if names else ""
-
-
-def excluded(facts: FederationFacts, state: State) -> str:
-    """What must be said of a run in which somebody's answers were implausible."""
-    names = ", ".join(facts.names[i] for i in sorted(left_out(state.memory)))
-    why = "whose answers led too far away (see the events): the model is that of the others, and of what it sent before"
-    return f"without {names}, {why}" if names else ""
+def missing(facts: FederationFacts, state: State | None) -> Iterator[str]:
+    """What must be said of a run in which not everybody has ever answered, or somebody's answers were implausible."""
+    out = set() if state is None else left_out(state.memory)
+    seen = None if state is None or state.complete else state.seen
+    if unheard := [name for i, name in enumerate(facts.names) if seen is not None and not seen[i] and i not in out]:
+        yield f"{', '.join(unheard)} never answered, so the model is that of the others alone"
+    if out:
+        names = ", ".join(facts.names[i] for i in sorted(out))
+        yield (
+            f"without {names}, whose answers led too far away (see the events): the model is that of the others, and "
+            "of what it sent before"
+        )
 
 
 def _write(ticket: Path | None, told: dict[str, Any]) -> None:
