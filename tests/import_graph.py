@@ -113,17 +113,19 @@ INSIDE: dict[str, list[set[str]]] = {
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
-        {"facts", "delayed", "penalty", "process_group", "interrupts", "figures"},
-        {"in_process", "joining"},
+        {"facts", "delayed", "penalty", "rendezvous", "interrupts", "figures"},
+        {"in_process", "process_group"},
+        {"joining"},
         {"debug", "joint", "flower", "rank"},
         {"all_reduce"},
     ],
     "engines.flower": [
-        {"packets", "rule", "memory"},
+        {"packets", "rule", "memory", "plausibility"},
         {"messages", "grid"},
         {"checks", "node"},
         {"asking", "users"},
-        {"facts", "evaluation", "forward"},
+        {"claims", "evaluation", "forward"},
+        {"facts"},
         {"engine"},
     ],
     "federation": [

@@ -38,6 +38,10 @@ class RankLost(RuntimeError):
     """Another process of a run has failed or is gone; the message says which, and why where it has said so."""
 
 
+class NotJoined(RankLost):
+    """The processes of a run have not met: one of them failed before, or cannot be reached."""
+
+
 class ResolventWarning(UserWarning):
     """Something runs, but not the way one might think."""
 

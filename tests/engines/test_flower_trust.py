@@ -18,11 +18,11 @@ from engines.test_flower import gap_of
 from engines.test_pipes import problem
 from resolvent.engines.flower import packets
 from resolvent.engines.flower.asking import Asking
-from resolvent.engines.flower.checks import Limits
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import Question, describe_operator
 from resolvent.engines.flower.node import Node
 from resolvent.engines.flower.packets import Malformed, Packet
+from resolvent.engines.flower.rule import Limits
 from resolvent.errors import BadAnswer
 
 pytest.importorskip("flwr")

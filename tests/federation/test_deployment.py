@@ -208,7 +208,7 @@ def main(grid, context):
 
 @pytest.mark.slow
 def test_a_node_runs_no_app_that_arrives(tmp_path: Path) -> None:
-    """Not even one that the server's own user begins: the node answers that this is no question."""
+    """Not even one that the server's own user begins: the node answers that it cannot read the question."""
     project, app = made(tmp_path, 2), marking_app(tmp_path / "app")
     server = app / "resolvent_federation" / "server.py"
     server.write_text(server.read_text().split('"""')[0] + ASKS_NODES)
@@ -219,8 +219,42 @@ def test_a_node_runs_no_app_that_arrives(tmp_path: Path) -> None:
         while not (ticket.is_file() and ticket.read_text()):
             assert time.monotonic() < until
             time.sleep(0.2)
-    assert "this is no question" in ticket.read_text()
+    assert "Malformed at resolvent.engines.flower." in ticket.read_text()
     assert [path.name.split("-")[0] for path in (tmp_path / "markers").iterdir()] == ["server"]
+
+
+BAD_USERS = """\
+import resolvent as rs
+
+calls = []
+
+
+def problem(node_config):
+    def prox(U, eta):
+        calls.append(1)
+        if node_config["number"] == 1 and len(calls) > 1:
+            raise ValueError("cannot read the row of Jane Doe")
+        return U / (1 + eta) + 0.1 + 1e6 * (node_config["number"] == 2)
+
+    return rs.Custom(1, 2, value=lambda W: W.square().sum(1) / 2, prox=prox)
+"""
+
+
+@pytest.mark.slow
+def test_a_poisoned_node_is_left_out_and_no_text_of_an_exception_leaves_its_node(tmp_path: Path) -> None:
+    project = made(tmp_path, 4, BAD_USERS)
+    with Federation(project, demo.NODES) as federation:
+        run = running.begin(project, project.runs).wait(check=federation.check)
+    events = {(event["kind"], event.get("user")) for event in run.events}
+    assert {("refused", "site-1"), ("implausible", "site-2"), ("left_out", "site-2")} <= events
+    assert run.end is not None
+    assert "without site-2, whose answers led too far away" in run.end["reason"]
+    refused = next(event["reason"] for event in run.events if event["kind"] == "refused")
+    assert "ValueError at user:10; the node's own log says more" in refused
+    holding = [path for path in project.path.rglob("*") if path.is_file() and b"Jane Doe" in path.read_bytes()]
+    log = project.state / "nodes" / "site-1" / "worker.log"
+    assert set(holding) == {project.path / "user.py", log}
+    assert log.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.slow

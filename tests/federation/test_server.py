@@ -13,7 +13,9 @@ import torch
 import resolvent as rs
 from command_line import resolvent
 from engines.fake_grid import FakeGrid
+from engines.test_flower_claims import Claiming
 from resolvent import runs
+from resolvent.engines.flower import packets
 from resolvent.engines.flower.node import Node
 from resolvent.errors import BadAnswer, InputError
 from resolvent.federation import control, demo, doctor, export, keys, running, server_app, simulation, template, up
@@ -174,6 +176,66 @@ def test_what_went_wrong_is_in_the_run_s_events(project: Project) -> None:
     assert run.history()["value"][:-1].isna().all()  # nobody but site-1 knows its f; the last one was asked for
     assert run.end is not None
     assert run.end["reason"] == "8 rounds; site-1 never answered, so the model is that of the others alone"
+
+
+def poison(who: int, reply: Any, after: int = 0, by: float = 1e6) -> list[Any]:
+    """site-1 sends p + 1e6, after so many rounds."""
+    packet = packets.from_records(reply.content)
+    if who == 1 and packet.header["verb"] == "local" and packet.header["t"] >= after:
+        reply.content = packets.to_records(packet._replace(arrays={"p": packet.arrays["p"] + by}))
+    return [reply]
+
+
+def test_a_run_without_a_poisoned_user_says_so_when_it_ends(project: Project) -> None:
+    grid = grid_of(project)
+    grid.forge = poison
+    run = server_app.conduct(grid, project, project.runs)
+    kinds = [(event["kind"], event["round"]) for event in run.events if event.get("user") == "site-1"]
+    assert kinds == [("implausible", 1), ("implausible", 2), ("implausible", 3), ("left_out", 3)]
+    assert run.end is not None
+    assert run.end["reason"].startswith("8 rounds; without site-1, whose answers led too far away")
+    assert float(run.model().abs().max()) < 10
+
+
+@pytest.mark.parametrize(("after", "by", "risen"), [(0, 1e6, ["value"]), (4, 1e3, ["value", "stationarity"])])
+def test_a_finished_run_whose_certificates_say_otherwise_says_so(
+    project: Project, after: int, by: float, risen: list[str]
+) -> None:
+    """Any answer is accepted here. Values tell all the same, and stationarity too after an honest start."""
+    settings(project, "min_users = 1", "max_move = 1e300\nmin_users = 1")
+    grid = grid_of(project)
+    grid.forge = lambda who, reply: poison(who, reply, after, by)
+    run = server_app.conduct(grid, project, project.runs)
+    assert run.end is not None
+    first, *remarks = run.end["reason"].split("; ")
+    assert (run.status, first) == ("finished", "8 rounds")
+    assert [remark.split(" from ")[0] for remark in remarks] == [f"the {name} rose" for name in risen]
+    assert remarks[0].startswith("the value rose from 11.1 to ")
+    assert run.history()["value"].iloc[-1] > by
+
+
+def test_weights_are_shown_and_last_as_long_as_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that claims other rows when a run goes on does not get another weight in it."""
+    settings(project, 'weights = "rows"', 'weights = "users"')
+    grid = grid_of(project, kind=Dies)
+    with pytest.raises(Power):
+        server_app.conduct(grid, project, project.runs)
+    (left,) = runs.folders(project.runs)
+    expected = torch.tensor([1 / n for n in SIZES], dtype=torch.float64)
+    expected /= expected.sum()
+    assert left.about["problem"]["weights"] == expected.tolist()
+    shown = next(event["reason"] for event in left.events if event["kind"] == "weights")
+    assert shown == ", ".join(
+        f"{name} {w:.4g} ({n} rows)" for name, w, n in zip(NAMES, expected.tolist(), SIZES, strict=True)
+    )
+    more = grid_of(project)
+    claim = Claiming(user(1))
+    claim.claims = {"samples": 2, "rows": 2}
+    more.nodes[1] = claim
+    used, engine_of = [], server_app.engine_of
+    monkeypatch.setattr(server_app, "engine_of", lambda *given: used.append(given[1].weights) or engine_of(*given))
+    server_app.conduct(more, project, project.runs, resume=left.id)
+    assert torch.equal(used[0], expected)
 
 
 def test_a_run_that_fails_says_why_and_whoever_began_it_is_told(project: Project, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import typer
 import resolvent
 from resolvent.cli import federate, getting, looking, many, output, reproducing, running, ui
 from resolvent.cli.output import ReaderLeft
-from resolvent.errors import BadAnswer, InputError, RankLost, RoundFailed
+from resolvent.engines import process_group
+from resolvent.errors import BadAnswer, InputError, NotJoined, RankLost, RoundFailed
 
 DONE, BAD_INPUT, DIVERGED, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
 
@@ -61,8 +62,9 @@ def main() -> None:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
     try:
         code = _run()
-    except Exception:
+    except Exception as error:
         sys.stderr = sys.__stderr__  # what nobody expected is shown, whichever rank it came from
+        process_group.announce(f"{type(error).__name__}: {error}")
         raise
     sys.exit(code)
 
@@ -73,6 +75,10 @@ def _run() -> int:
         return int(code or DONE)
     except InputError as error:
         return _refuse(str(error))
+    except NotJoined as error:
+        sys.stderr = sys.__stderr__  # rank 0 may not know of it
+        _refuse(str(error))
+        return FAILED
     except RankLost as error:
         _refuse(f"{error}; what was done is stored, and the same command with `resume` goes on")
         return FAILED
@@ -98,7 +104,8 @@ def _run() -> int:
 
 
 def _refuse(sentence: str) -> int:
-    print(output.escaped(f"resolvent: {' '.join(sentence.split())}"), file=sys.stderr)
+    print(output.escaped(f"resolvent: {' '.join(sentence.split())}"), file=sys.stderr, flush=True)
+    process_group.announce(sentence)
     return BAD_INPUT
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from resolvent.config.defaults import defaults
 from resolvent.data import dividing, fitted
-from resolvent.engines.flower.rule import Rule
+from resolvent.engines.flower.rule import MAX_MOVE, MAX_WEIGHT, Rule
 from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.inputs import WEIGHTS
 
@@ -150,6 +150,10 @@ class FederationSection:
     """Seconds to wait for the users before the first round."""
     max_norm: float | None = None
     """The longest |p_i| that is believed; any finite one unless given."""
+    max_move: float = MAX_MOVE
+    """How many times farther than the others' answers one may lead before it is withheld; 1e300: any."""
+    max_weight: float = MAX_WEIGHT
+    """How many times the median of the others' weights one may be that follows from a user's own number of rows."""
     curvature: bool = False
     """Whether an automatic eta may ask for users' gradients and Hessians."""
     penalty: str | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from resolvent.engines import joining
 from resolvent.engines.joining import RankFacts
-from resolvent.engines.process_group import TIMEOUT, join
+from resolvent.engines.process_group import TIMEOUT, announce_at_exit, join
 from resolvent.engines.rank import RankEngine
 from resolvent.errors import InputError, RankLost, refuse
 from resolvent.problems.problem import select
@@ -19,7 +19,8 @@ class AllReduce:
     Every rank passes the problem of its own users only. Users are numbered rank after rank, and their weights are
     compared across ranks: equal unless given. weights: "rows" (every row counts the same), "users" (every user's mean
     does), or one number for each user here, on a scale that all ranks share. whole: every rank passes the same problem
-    of all users, of which it retains its share; weights are then the problem's own.
+    of all users, of which it retains its share; weights are then the problem's own. Once this is made, a rank that ends
+    before it has joined the others tells them.
     """
 
     def __init__(self, weights: Any = None, whole: bool = False, timeout: float = TIMEOUT) -> None:
@@ -28,6 +29,7 @@ class AllReduce:
         if not timeout > 0:
             refuse("timeout", timeout, "a number of seconds > 0 is needed")
         self.weights, self.whole, self.timeout = weights, whole, timeout
+        announce_at_exit()
 
     def join(self, problem: Any, operator: Any, steady: bool = True) -> RankEngine:
         """This rank's engine, once all ranks are there and fit together."""

@@ -10,6 +10,7 @@ import atexit
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -19,7 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from resolvent.errors import InputError, RankLost
+from resolvent.engines import rendezvous
+from resolvent.engines.rendezvous import first_line
+from resolvent.errors import InputError, NotJoined, RankLost
 
 TIMEOUT = 1800.0
 """Seconds after which a rank that is not heard of counts as lost. One that dies is noticed at once."""
@@ -27,6 +30,8 @@ FEW = 1 << 15
 """Bytes of all ranks together up to which gathering is quicker than an all-reduce: it has half as many messages."""
 LEFT = "resolvent/left"
 """The key under which a rank that leaves says why."""
+_joins = 0
+"""How often this process has begun to join the others."""
 
 
 def started() -> bool:
@@ -48,7 +53,7 @@ def join(timeout: float = TIMEOUT) -> Group:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        _open(backend, timeout)
         atexit.register(_close)
     elif "cpu" not in str(dist.get_backend_config()):
         raise InputError(
@@ -56,6 +61,42 @@ def join(timeout: float = TIMEOUT) -> Group:
             'on no GPU; open it with init_process_group("cpu:gloo,cuda:nccl")'
         )
     return Group()
+
+
+def _open(backend: str, timeout: float) -> None:
+    """Meet the other ranks, then connect to them."""
+    global _joins
+    _joins += 1
+    where = rendezvous.place()
+    store = rendezvous.met(where, timeout, _joins)
+    limit = timedelta(seconds=timeout)
+    try:
+        dist.init_process_group(backend, store=store, rank=where.rank, world_size=where.size, timeout=limit)
+    except RuntimeError as error:
+        raise NotJoined(f"the ranks could not connect to each other ({first_line(error)})") from error
+
+
+def announce(words: str) -> None:
+    """This process has failed: where it is a rank that others still wait for, they are told."""
+    if _joins == 0 and dist.is_available() and not dist.is_initialized() and expected():
+        rendezvous.announce(words)
+
+
+def expected() -> bool:
+    """Whether other ranks may be waiting for this process."""
+    return all(os.environ.get(name) for name in rendezvous.VARIABLES) and os.environ["WORLD_SIZE"] != "1"
+
+
+def announce_at_exit() -> None:
+    """From now on a process that ends without having joined tells the others."""
+    if expected():
+        atexit.unregister(_ended)
+        atexit.register(_ended)
+
+
+def _ended() -> None:
+    error = getattr(sys, "last_value", None)  # what nobody has caught
+    announce("it ended" if error is None else f"{type(error).__name__}: {error}")
 
 
 def _close() -> None:
@@ -134,8 +175,7 @@ class Group:
 
     def _fail(self, error: RuntimeError) -> NoReturn:
         """Say which rank is gone, and why, as far as it has said so."""
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        self._lost = f"another rank is gone, or cannot be reached any more ({first})"
+        self._lost = f"another rank is gone, or cannot be reached any more ({first_line(error)})"
         with suppress(Exception):
             if self._store.check([LEFT]):
                 rank, words = json.loads(self._store.get(LEFT))

@@ -71,7 +71,9 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
 
     made: Process | None = None
     try:
-        with _signals_later(), open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        log.touch(0o600)
+        log.chmod(0o600)  # also one that an earlier version has left
+        with _signals_later(), log.open("ab") as file:
             popen = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from resolvent.engines.flower.engine import FlowerEngine
@@ -11,6 +12,9 @@ from resolvent.runs.recorder import Recorder
 from resolvent.solving.history_columns import with_average
 from resolvent.solving.recording import Entry, MonitorState
 from resolvent.solving.stopping import Best, Ending
+
+RISEN = {"value": 1e-6, "stationarity": 10.0}
+"""Times its first size by which a column must have risen for it to be said when a run ends."""
 
 
 class OneBehind:
@@ -22,6 +26,9 @@ class OneBehind:
     def __init__(self, recorder: Recorder, engine: FlowerEngine | Penalising) -> None:
         self._recorder, self._engine = recorder, engine
         self._held: Entry | None = None
+        self._first = dict.fromkeys(RISEN, math.nan)
+        self.remarks: list[str] = []
+        """What must be said of the end of the run, beside what the loop says: here values are known one round later."""
 
     @property
     def remembered(self) -> MonitorState:
@@ -42,6 +49,9 @@ class OneBehind:
     def __call__(self, entry: Entry) -> None:
         self._pass_on(None)
         self._held = entry
+        yardstick = entry.state.yardstick  # it has the model before the first round
+        if yardstick is not None and math.isnan(self._first["value"]):
+            self._first["value"] = float(self._engine.measure(yardstick.origin)["value"][0])
         if entry.ending is not None:
             self._engine.settle()
             self._pass_on(entry.ending)
@@ -55,6 +65,11 @@ class OneBehind:
             return
         held, self._held = self._held, None
         row = held.row and self._complete(held.state, held.row)
+        if row and math.isnan(self._first["stationarity"]):
+            self._first["stationarity"] = row.get("stationarity", math.nan)
+        if row and ending is not None:
+            rises = [(name, first, row.get(name, math.nan)) for name, first in self._first.items()]
+            self.remarks = [f"the {n} rose from {a:.3g} to {b:.3g}" for n, a, b in rises if b - a > RISEN[n] * abs(a)]
         self._recorder(held._replace(row=row, ending=ending))
 
     def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from resolvent import config as configs
 from resolvent import runs
 from resolvent.config import Config
 from resolvent.config.sections import FLOWER
+from resolvent.engines.flower.claims import show_weights
 from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.flower.facts import FederationFacts, gather
 from resolvent.engines.flower.grid import Post
+from resolvent.engines.flower.plausibility import left_out
 from resolvent.engines.penalty import Penalising, WithPenalty
 from resolvent.errors import BadAnswer, InputError
 from resolvent.experiment.build import Experiment, build
@@ -82,12 +85,17 @@ def conduct(
             config, names = project.config(), None
         section: Any = config.problem
         weights = settings.weights_of(section)
-        facts = gather(post, "joining", section.users, weights, section.join, names=names)
+        most = settings.limits_of(section).weight
+        facts = gather(post, "joining", section.users, weights, section.join, names=names, max_weight=most)
+        if resume:  # what its users say of themselves now does not change the weights of a run that has begun
+            agreed = torch.tensor(folder.about["problem"]["weights"], dtype=facts.dtype)
+            facts = replace(facts, weights=agreed)
         experiment = prepared(config, facts)
         if not resume:
             told = about(experiment)
             told["problem"] |= {"names": list(facts.names), "weights": facts.weights.tolist(), "kind": facts.problem}
             folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told)
+            show_weights(facts.names, facts.weights, facts.sizes, folder.note)
         elif folder.end is not None:
             return folder
         stack.enter_context(lock.held(folder.path))
@@ -139,17 +147,18 @@ def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder
 def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post: Post, recorder: Recorder) -> None:
     config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
     if left <= 0:
-        recorder.end("finished", f"{config.rounds} rounds")
+        recorder.end("finished", "; ".join([f"{config.rounds} rounds", *missing(facts, recorder.state)]))
         return
     engine = engine_of(experiment, facts, post, folder)
+    recording = OneBehind(recorder, engine)
     try:
-        run = solved(experiment, left, recorder.state, OneBehind(recorder, engine), None, engine, progress=False)
+        run = solved(experiment, left, recorder.state, recording, None, engine, progress=False)
     except BaseException as error:
         recorder.flush()
         kind = "failed" if isinstance(error, Exception) else "interrupted"
         folder.note(kind, reason=why(error), round=recorder.done)
         raise
-    recorder.end(run.status, run.reason + unheard(facts, run.state))
+    recorder.end(run.status, "; ".join([run.reason, *missing(facts, run.state), *recording.remarks]))
 
 
 def why(error: BaseException) -> str:
@@ -159,12 +168,18 @@ def why(error: BaseException) -> str:
     return str(error) if isinstance(error, InputError | BadAnswer) else f"{type(error).__name__}: {error}"
 
 
-def unheard(facts: FederationFacts, state: State) -> str:
-    """What must be said of a run in which not everybody has ever answered."""
-    if state.complete or state.seen is None:
-        return ""
-    names = [name for name, seen in zip(facts.names, state.seen.tolist(), strict=True) if not seen]
-    return f"; {', '.join(names)} never answered, so the model is that of the others alone"
+def missing(facts: FederationFacts, state: State | None) -> Iterator[str]:
+    """What must be said of a run in which not everybody has ever answered, or somebody's answers were implausible."""
+    out = set() if state is None else left_out(state.memory)
+    seen = None if state is None or state.complete else state.seen
+    if unheard := [name for i, name in enumerate(facts.names) if seen is not None and not seen[i] and i not in out]:
+        yield f"{', '.join(unheard)} never answered, so the model is that of the others alone"
+    if out:
+        names = ", ".join(facts.names[i] for i in sorted(out))
+        yield (
+            f"without {names}, whose answers led too far away (see the events): the model is that of the others, and "
+            "of what it sent before"
+        )
 
 
 def _write(ticket: Path | None, told: dict[str, Any]) -> None:

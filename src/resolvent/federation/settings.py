@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resolvent.config import Config
-from resolvent.engines.flower.checks import Limits
-from resolvent.engines.flower.rule import Rule
+from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.errors import refuse
 from resolvent.experiment.tasks import within
 from resolvent.iteration.penalties import Penalty
@@ -38,7 +37,7 @@ def rule_of(section: Any) -> Rule:
 
 def limits_of(section: Any) -> Limits:
     """What answers must keep to."""
-    return Limits(section.max_norm)
+    return Limits(section.max_norm, section.max_move, section.max_weight)
 
 
 def weights_of(section: Any) -> str | dict[str, float]:

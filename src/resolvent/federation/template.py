@@ -22,6 +22,8 @@ close = 1.0            # a round closes after this share of the answers,
 timeout = 120.0        # or after so many seconds,
 min_users = 1          # but not before so many users have answered
 # max_norm = 1e6       # refuse answers that are longer
+# max_move = 1e4       # withhold answers that lead so many times farther than the others'
+# max_weight = 100.0   # refuse a node whose own numbers give it so many times the others' weight
 # curvature = true     # let eta = "auto" ask for gradients and Hessians too
 # penalty = "l1:0.1"   # minimise f + g: l1, l2, elastic-net, box, orthant, simplex, ball
 

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 
 from resolvent.engines.flower import forward
@@ -40,12 +39,11 @@ def serve(node: Node, path: Path) -> None:
 
 
 def answer(node: Node, content: bytes) -> bytes:
-    """The answer to a question; what the user's code raises is told in a line, and its trace stays in the log."""
+    """The answer to a question, or the type and place of what was raised; its text stays in this process's log."""
     try:
         return to_bytes(node.handle(from_bytes(content)))
     except Exception as error:
-        traceback.print_exc()
-        return to_bytes(Packet({forward.FAILED: f"{type(error).__name__}: {error}"[:500]}))
+        return to_bytes(Packet({forward.FAILED: forward.failure(error)}))
 
 
 def _end_with(parent: int) -> None:

@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from resolvent.engines.flower.checks import Limits, Refused, examine, unpacked
+from resolvent.engines.flower.checks import Refused, examine, unpacked
 from resolvent.engines.flower.grid import Post, Reply
 from resolvent.engines.flower.messages import Answer, Question
+from resolvent.engines.flower.rule import Limits
 from resolvent.iteration.engine import Traffic
 
+LONGEST_REASON = 300
+"""Characters of a reason that are noted: a node can make one of any length."""
 Note = Callable[..., None]
 """Takes note of an event: its kind, and what there is to say of it by name."""
 
@@ -102,7 +105,7 @@ class Asking:
                 user = self._names[sent.user] if sent else f"node {reply.source}"
                 kind = "lost" if reply.gone and sent else "refused"
                 self.refused[user] += kind == "refused"
-                self.note(kind, user=user, round=sent.question.t + 1 if sent else None, reason=str(reason))
+                self.note(kind, user=user, round=sent.question.t + 1 if sent else None, reason=_short(str(reason)))
             if sent is not None and (reply.error is not None or reply.source == sent.node):
                 del self._sent[reply.to]
                 self._replied.add(reply.to)
@@ -138,3 +141,8 @@ class Asking:
     def forget(self) -> None:
         """Whatever is under way will not be waited for."""
         self._sent.clear()
+
+
+def _short(reason: str) -> str:
+    more = len(reason) - LONGEST_REASON
+    return reason if more <= 0 else f"{reason[:LONGEST_REASON]}... and {more} more characters"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,24 +11,13 @@ from torch import Tensor
 
 from resolvent.engines.flower.messages import Answer, Question
 from resolvent.engines.flower.packets import Malformed, Packet
-from resolvent.errors import refuse
+from resolvent.engines.flower.rule import Limits
 
 FIELDS = {"verb", "run", "t", "user", "error", "values", "metrics", "forgot", "facts"}
 
 
 class Refused(Exception):
     """An answer is not taken; the words say why."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What answers must keep to. `norm`: the longest |p_i| that is believed; None: any finite one."""
-
-    norm: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.norm is not None and not self.norm > 0:
-            refuse("norm", self.norm, "a number > 0 is needed, or None for no limit")
 
 
 def examine(packet: Packet, question: Question, metrics: tuple[str, ...], limits: Limits) -> Answer:

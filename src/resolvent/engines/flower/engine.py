@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.flower.asking import Asking, Note, Taken, unnoted
-from resolvent.engines.flower.checks import Limits
 from resolvent.engines.flower.evaluation import Evaluation
 from resolvent.engines.flower.facts import FederationFacts
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import NOTHING_YET, Question, describe_operator
-from resolvent.engines.flower.rule import Rule
+from resolvent.engines.flower.plausibility import PATIENCE, judge, left_out
+from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.engines.in_process import WIDE
 from resolvent.errors import BadAnswer
 from resolvent.iteration.engine import Answers, Ask, Look, MeanAnswer, Memory, Present, Traffic
@@ -63,6 +63,7 @@ class FlowerEngine:
         self._question = Question("local", run, operator=describe_operator(operator), steady=steady)
         self._lam, self._root = facts.weights.unsqueeze(0), facts.weights.sqrt().unsqueeze(1)
         self._late: set[int] = set()
+        self._most, self._left_out = limits.move, set[int]()
         self._after = torch.full((facts.users,), NOTHING_YET)
 
     @property
@@ -88,9 +89,7 @@ class FlowerEngine:
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         asked = list(range(self.facts.users)) if ask.who is None else ask.who.tolist()
         rows = dict(zip(asked, u.expand(len(asked), -1).split(1), strict=True))
-        self._after = memory.get(AFTER, torch.full((self.facts.users,), NOTHING_YET))
-        taken = self._round(ask, rows)
-        memory = self._remembered(memory, taken)
+        taken, memory = self._answers(ask, rows, memory)
         error = memory.get(ERROR)
         if [t.user for t in _in_order(taken, asked)] == asked and all(t.question.t == ask.t for t in taken.values()):
             p = torch.cat([_answer(taken[user]) for user in asked])
@@ -104,9 +103,7 @@ class FlowerEngine:
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
         """Answers to earlier questions do not belong to this u, and are not taken."""
         asked = list(range(self.facts.users)) if ask.who is None else ask.who.tolist()
-        self._after = memory.get(AFTER, torch.full((self.facts.users,), NOTHING_YET))
-        taken = {i: t for i, t in self._round(ask, dict.fromkeys(asked, u)).items() if t.question.t == ask.t}
-        memory = self._remembered(memory, taken)
+        taken, memory = self._answers(ask, dict.fromkeys(asked, u), memory, late=False)
         came = [user for user in asked if user in taken]
         if not came:
             return MeanAnswer(u, lambda u: u.new_zeros(1), memory, memory.get(ERROR), torch.tensor(came), 0)
@@ -117,8 +114,30 @@ class FlowerEngine:
         everybody = came == asked
         return MeanAnswer(mean, lambda u: spread, memory, memory.get(ERROR), None if everybody else who, len(came))
 
+    def _answers(
+        self, ask: Ask, rows: dict[int, Tensor], memory: Memory, late: bool = True
+    ) -> tuple[dict[int, Taken], Memory]:
+        """The answers of a round that are plausible, and what is remembered after it."""
+        self._after = memory.get(AFTER, torch.full((self.facts.users,), NOTHING_YET))
+        self._left_out = left_out(memory)
+        taken = {i: t for i, t in self._round(ask, rows).items() if late or t.question.t == ask.t}
+        pairs = {i: (_point(t), _answer(t)) for i, t in taken.items()}
+        withheld, judged = judge(pairs, memory, self.facts.users, self._most)
+        for implausible in withheld:
+            del taken[implausible.user]
+            about: dict[str, Any] = {"user": self.facts.names[implausible.user], "round": ask.t + 1}
+            self._note("implausible", **about, reason=str(implausible))
+            if implausible.user in left_out(judged):
+                self._note("left_out", **about, reason=f"{PATIENCE} implausible answers in a row")
+        return taken, self._remembered(memory, taken) | judged
+
     def _round(self, ask: Ask, rows: dict[int, Tensor]) -> dict[int, Taken]:
         """Ask those who are not at work, and collect answers until the rule closes the round."""
+        everybody, needed = len(rows) == self.facts.users, min(self.rule.min_users, len(rows))
+        rows = {i: row for i, row in rows.items() if i not in self._left_out}
+        if everybody and len(rows) < needed:
+            names = ", ".join(self.facts.names[i] for i in sorted(self._left_out))
+            raise BadAnswer(f"{needed} users are needed, but {names} was left out, since its answers were implausible")
         taken: dict[int, Taken] = {}
         asked: set[int] = set()
         before = {i: self._asking.refused[self.facts.names[i]] for i in rows}
@@ -128,7 +147,7 @@ class FlowerEngine:
                 online = self._asking.online()
             spent = {i for i in rows if self._asking.refused[self.facts.names[i]] - before[i] >= ATTEMPTS}
             idle = [i for i in rows if i not in self._asking.busy and i not in taken and i not in spent]
-            if not asked or len(taken) < self._needed(rows, online):
+            if not asked or len(taken) < self._needed(rows, online, everybody):
                 asked |= self._asking.ask({i: self._ask(i, ask, rows[i], models) for i in idle}, online)
             for answer in self._asking.collect():
                 self.evaluation.take(answer)
@@ -136,7 +155,7 @@ class FlowerEngine:
                     taken[answer.user] = answer
             open_, seconds = self._asking.busy, time.monotonic() - began
             prompt = asked - self._late
-            needed = self._needed(rows, online)
+            needed = self._needed(rows, online, everybody)
             if self.rule.closed(len(prompt), len(prompt - open_), len(taken), needed, len(open_), seconds):
                 break
             if seconds >= self.rule.patience or (not open_ and spent == rows.keys()):
@@ -149,10 +168,10 @@ class FlowerEngine:
         self._late = (self._late - taken.keys()) | slow | overdue
         return taken
 
-    def _needed(self, rows: dict[int, Tensor], online: dict[int, int]) -> int:
+    def _needed(self, rows: dict[int, Tensor], online: dict[int, int], everybody: bool) -> int:
         """How many must answer: of users that were drawn, only those who are there."""
         least = min(self.rule.min_users, len(rows))
-        return least if len(rows) == self.facts.users else min(least, len(rows.keys() & online.keys()))
+        return least if everybody else min(least, len(rows.keys() & online.keys()))
 
     def _too_few(self, ask: Ask, taken: int, needed: int, seconds: float) -> str:
         refused = ", ".join(f"{name} ({n} refused)" for name, n in self._asking.refused.items())
@@ -182,8 +201,7 @@ class FlowerEngine:
 
     def _now(self, taken: Taken, eta: float) -> Tensor:
         """The point that an answer belongs to at today's eta: p is as well the prox of p + eta'/eta (u - p) at eta'."""
-        u, asked = taken.question.u, taken.question.eta
-        assert u is not None
+        u, asked = _point(taken), taken.question.eta
         if asked == eta or self.facts.operator.certifies != "p":
             return u
         p = _answer(taken)
@@ -205,7 +223,9 @@ class FlowerEngine:
 
     def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
         facts = self.facts
-        if not (self._curved and facts.convex and {"grad", "hessian"} <= facts.offers and facts.dim <= WIDE):
+        if self._left_out or not (self._curved and facts.convex and facts.dim <= WIDE):
+            return None
+        if not {"grad", "hessian"} <= facts.offers:
             return None
         found = self._everybody(replace(self._question, verb="curvature", u=w))
         if found is None or any(a.grad is None or a.hessian is None for a in found):
@@ -239,6 +259,11 @@ class FlowerEngine:
 
     def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> None:
         return None
+
+
+def _point(taken: Taken) -> Tensor:
+    assert taken.question.u is not None
+    return taken.question.u
 
 
 def _answer(taken: Taken) -> Tensor:

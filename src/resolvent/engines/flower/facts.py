@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.flower.asking import Asking, Note, unnoted
-from resolvent.engines.flower.checks import Limits
+from resolvent.engines.flower.claims import check_constants, check_weights
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import TYPES, Answer, Description, Question
 from resolvent.engines.flower.packets import Malformed
+from resolvent.engines.flower.rule import MAX_WEIGHT, Limits
 from resolvent.errors import InputError, refuse
 from resolvent.problems.inputs import WEIGHTS
 
@@ -62,25 +63,26 @@ def gather(
     patience: float = 600.0,
     note: Note = unnoted,
     names: tuple[str, ...] | None = None,
+    max_weight: float = MAX_WEIGHT,
 ) -> FederationFacts:
     """Wait for the users, ask each what it is, and put that together. `names`: the users of a run that goes on.
 
     weights: "rows" (every row counts the same, as if all lay in one place), "users" (every user's mean over its rows
-    does), numbers by name, or numbers.
+    does), numbers by name, or numbers. max_weight: how many times the others' median a weight may be that follows from
+    what a user says of itself; its fourth power is the limit for the constants of its function.
     """
     names = _wait(post, users, patience, names)
     asking = Asking(post, names, Limits(), (), note)
     found = _ask(asking, {i: Question("describe", run, user=i) for i in range(len(names))}, patience)
-    try:
-        told = [Description.of(found[i].facts) for i in range(len(names))]
-    except Malformed as error:
-        raise InputError(f"a node described itself in a way that this version does not understand: {error}") from None
+    told = [_description(name, found[i].facts) for i, name in enumerate(names)]
     first = told[0]
     for name, other in zip(names, told, strict=True):
         for what in ("problem", "dim", "dtype", "metrics", "intercepts"):
             mine, theirs = getattr(first, what), getattr(other, what)
             if mine != theirs:
                 refuse(what, f"{theirs} on node {name}", f"{mine} on node {names[0]}: all users need the same")
+    check_constants("lipschitz", names, [d.lipschitz for d in told], max_weight)  # the largest of them counts
+    check_constants("typical_eta", names, [d.typical_eta for d in told], max_weight, small=True)
     start = None
     if first.starts:
         zero = torch.zeros((1, first.dim), dtype=TYPES[first.dtype])
@@ -93,7 +95,7 @@ def gather(
         names=names,
         dim=first.dim,
         dtype=kind,
-        weights=_weights(weights, names, told, kind),
+        weights=_weights(weights, names, told, kind, max_weight),
         offers=frozenset.intersection(*(frozenset(d.offers) for d in told)),
         convex=all(d.convex for d in told),
         closed_form=all(d.closed_form for d in told),
@@ -139,12 +141,20 @@ def _ask(asking: Asking, questions: dict[int, Question], patience: float) -> dic
     return found
 
 
-def _weights(given: Any, names: tuple[str, ...], told: list[Description], kind: torch.dtype) -> Tensor:
+def _description(name: str, facts: Any) -> Description:
+    try:
+        return Description.of(facts)
+    except Malformed as error:
+        raise InputError(f"node {name} described itself in a way that cannot be used: {error}") from None
+
+
+def _weights(given: Any, names: tuple[str, ...], told: list[Description], kind: torch.dtype, most: float) -> Tensor:
     """lambda: by what shall count the same, by name, or as given."""
     if isinstance(given, Tensor):
         numbers = given.double()
     elif isinstance(given, str) and given in WEIGHTS:
         numbers = _named(given, told)
+        check_weights(names, [d.samples for d in told], numbers, most)
     elif isinstance(given, Mapping) and given.keys() >= set(names):
         numbers = torch.tensor([float(given[name]) for name in names], dtype=torch.float64)
     else:

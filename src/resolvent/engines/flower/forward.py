@@ -9,13 +9,16 @@ import importlib.util
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 PACKETS = "resolvent.engines.flower.packets"
 FAILED = "failed"
-"""The only field of a header that says that answering failed, and why."""
+"""The only field of a header that says that answering failed, and where."""
+USER = "user"
+"""The name under which `users.load_node` runs user.py."""
 _nodes: dict[str, Any] = {}
 
 
@@ -49,10 +52,25 @@ def reply(message: Any, handle: Callable[[bytes], bytes]) -> Any:
     from flwr.app import Message
 
     packets = _packets()
-    answer = packets.from_bytes(handle(packets.to_bytes(packets.from_records(message.content))))
+    try:
+        answer = packets.from_bytes(handle(packets.to_bytes(packets.from_records(message.content))))
+    except Exception as error:  # Flower sends the text of whatever is raised here to the server
+        raise RuntimeError(failure(error)) from None
     if answer.header.keys() == {FAILED}:
         raise RuntimeError(answer.header[FAILED])
     return Message(packets.to_records(answer), reply_to=message)
+
+
+def failure(error: BaseException) -> str:
+    """What the server is told of an exception: its type and its place. Its text may quote data, and stays in the log.
+
+    The place is in the user's own code, where the traceback has some, else in this package.
+    """
+    traceback.print_exception(error)
+    places = [(frame.f_globals.get("__name__"), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in places if place[0] == USER] or [p for p in places if str(p[0]).startswith("resolvent.")]
+    module, line = (own or places or [("?", 0)])[-1]
+    return f"{type(error).__name__} at {module}:{line}; the node's own log says more"
 
 
 # --- through a socket ------------------------------------------------------------------------------------------------

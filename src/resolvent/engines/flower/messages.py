@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +20,13 @@ TYPES = {"float64": torch.float64, "float32": torch.float32}
 MODELS_ARE_U = "models_are_u"
 NOTHING_YET = -1
 """The round of a user's last answer, where there is none."""
+MAX_COUNT, MAX_CONSTANT = 2**53, 1e150
+"""What a node may claim at most: a number of rows or coordinates that float64 counts exactly, and a constant of its
+function whose square is finite."""
+ROUNDING = 1e-4
+"""How much a user's convexity may exceed its smoothness by rounding, where both are computed in float32."""
+MAX_NAME = 200
+"""Characters of a name that a node may give."""
 
 
 # --- operators: descriptions of a few numbers ------------------------------------------------------------------------
@@ -168,15 +174,30 @@ class Description:
             value = told[name]
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
                 raise Malformed(f"{name} is no {getattr(kind, '__name__', 'number')}")
-            if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-                raise Malformed(f"{name} is {value}")
             if isinstance(value, list) and not all(
                 type(one) is (int if name == "intercepts" else str) for one in value
             ):
                 raise Malformed(f"{name} is not the list that it must be")
-        if told["dtype"] not in TYPES or told["dim"] < 1 or told["samples"] < 0:
-            raise Malformed("dim, dtype or samples is not what it must be")
+            if any(len(one) > MAX_NAME for one in (value if isinstance(value, list) else [value]) if type(one) is str):
+                raise Malformed(f"{name} has a name of more than {MAX_NAME} characters")
+            _check_range(name, value)
+        if told["dtype"] not in TYPES:
+            raise Malformed(f"dtype is {told['dtype']!r}, and {' or '.join(TYPES)} is needed")
+        if told["samples"] != (told["rows"] or 0):
+            raise Malformed(f"samples is {told['samples']}, but rows is {told['rows']}")
+        if told["lipschitz"] is not None and (told["convexity"] or 0.0) > told["lipschitz"] * (1 + ROUNDING):
+            raise Malformed(f"convexity is {told['convexity']}, above lipschitz, which is {told['lipschitz']}")
         if told["intercepts"] != sorted({i for i in told["intercepts"] if 0 <= i < told["dim"]}):
             raise Malformed("intercepts are not coordinates in ascending order")
         lists: dict[str, Any] = {name: tuple(told[name]) for name in ("offers", "metrics", "intercepts")}
         return cls(**told | lists)
+
+
+def _check_range(name: str, value: Any) -> None:
+    """Refuse numbers that no user has, before anything is computed with them."""
+    if type(value) is int and not (name == "dim") <= value <= MAX_COUNT:
+        raise Malformed(f"{name} is {str(value)[:20]}, and a count up to 2^53 is needed")
+    if type(value) is float and not 0 <= value <= MAX_CONSTANT:
+        raise Malformed(f"{name} is {value:g}, and a number from 0 to {MAX_CONSTANT:g} is needed")
+    if name == "typical_eta" and value == 0:
+        raise Malformed("typical_eta is 0, and a step size is needed")

@@ -1,11 +1,34 @@
-"""When a round closes: by a share of answers, a time, and a least number of users; never by waiting for the slowest."""
+"""When a round closes, never by waiting for the slowest, and what users' answers and claims must keep to."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from resolvent.errors import refuse, whole
+from resolvent.errors import number, refuse, whole
+
+MAX_MOVE = 1e4
+"""How many times the others' median reach (plausibility.py) an answer may lead away: units may differ by a thousand, as
+grams and kilograms do, and ten is added for good measure."""
+MAX_WEIGHT = 100.0
+"""How many times the median of the others' weights the weight may be that follows from a user's own numbers."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What users must keep to: how long |p_i| may be (None: any finite length), how far an answer may lead, and how
+    large a weight may be that follows from a user's own numbers; both are multiples of the others' median."""
+
+    norm: float | None = None
+    move: float = MAX_MOVE
+    weight: float = MAX_WEIGHT
+
+    def __post_init__(self) -> None:
+        if self.norm is not None and not number(self.norm) > 0:
+            refuse("max_norm", repr(self.norm), "a number > 0 is needed; leave it out for no limit")
+        for name in ("move", "weight"):
+            if not number(getattr(self, name)) >= 1:
+                refuse(f"max_{name}", repr(getattr(self, name)), "a number >= 1 is needed, and 1e300 is no limit")
 
 
 @dataclass(frozen=True)

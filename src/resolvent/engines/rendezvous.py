@@ -1,0 +1,175 @@
+"""Where ranks meet before they connect to each other: a store of torch.distributed, at the address that torchrun gives.
+
+Every rank says in the store that it is there and looks, again and again, whether all others are. So a rank that fails
+before it has joined can say so, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch.distributed
+
+from resolvent.errors import InputError, NotJoined
+
+stores: Any = torch.distributed  # it has TCPStore and PrefixStore, but does not say so to a type checker
+
+LOOK = 0.1
+"""Seconds between two looks at the store."""
+ANSWER, ATTEMPTS = 3.0, 3
+"""Seconds that a store may take to answer, and how often it is asked before something else must be listening there."""
+LINGER = 20.0
+"""Seconds that a rank which has failed waits for the others to hear of it: they may have begun later."""
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Place(NamedTuple):
+    """This process among the others, and where they meet. served: torchrun holds the store, not rank 0."""
+
+    rank: int
+    size: int
+    host: str
+    port: int
+    served: bool
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank holds the store."""
+        return self.rank == 0 and not self.served
+
+    def key(self, name: str) -> str:
+        """torchrun's store outlives an attempt."""
+        return f"resolvent/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+
+
+def place() -> Place:
+    """As torchrun, or a script, has set it."""
+    given = {name: os.environ.get(name, "") for name in VARIABLES}
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        if not given[name].isdecimal() or int(given[name]) >= 1 << 16:
+            raise InputError(f"the variable {name} is {given[name]!r}, but a number is needed; torchrun sets it")
+    rank, size = int(given["RANK"]), int(given["WORLD_SIZE"])
+    if not given["MASTER_ADDR"] or rank >= size:
+        raise InputError(
+            f"RANK is {rank}, WORLD_SIZE {size} and MASTER_ADDR {given['MASTER_ADDR']!r}, but a rank below the size "
+            "and an address are needed; torchrun sets all of them"
+        )
+    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Place(rank, size, given["MASTER_ADDR"], int(given["MASTER_PORT"]), served)
+
+
+def met(where: Place, timeout: float, joins: int = 1) -> Any:
+    """A store for the process group, once all ranks are there. joins: how often they have met by then."""
+    until = time.monotonic() + timeout
+    store = _store(where, until, timeout)
+    left = where.key("left")
+    here = [where.key(f"here/{joins}/{rank}") for rank in range(where.size)]
+    with _gone(where):
+        store.set(here[where.rank], "")
+        try:
+            while not all(store.check([key]) for key in here):
+                if store.check([left]):
+                    rank, words = json.loads(store.get(left))
+                    store.add(where.key("heard"), 1)
+                    raise NotJoined(f"rank {rank} has failed before it joined: {words}")
+                if time.monotonic() >= until:
+                    missing = [str(rank) for rank, key in enumerate(here) if not store.check([key])]
+                    raise NotJoined(f"rank {', '.join(missing)} did not come within {timeout:g} s; look there for why")
+                time.sleep(LOOK)
+        except (KeyboardInterrupt, SystemExit) as error:
+            store.set(left, json.dumps([where.rank, type(error).__name__]))
+            raise
+    return stores.PrefixStore("default_pg", store)
+
+
+def announce(words: str) -> None:
+    """Tell the others, who wait for this rank, that it has failed and does not come. Nothing is raised."""
+    with suppress(Exception):
+        where = place()
+        until = time.monotonic() + LINGER
+        store = _store(where, until, LINGER)
+        if not store.check([where.key("left")]):
+            store.set(where.key("left"), json.dumps([where.rank, " ".join(words.split())[:1000]]))
+        heard = store.add(where.key("heard"), 1)
+        while heard < where.size and time.monotonic() < until:
+            time.sleep(LOOK)
+            heard = store.add(where.key("heard"), 0)
+        if where.serves:
+            time.sleep(5 * LOOK)  # whoever has just heard is still reading
+
+
+def _store(where: Place, until: float, timeout: float) -> Any:
+    """The store, which this rank opens or finds open."""
+    address = f"port {where.port} of {where.host}"
+    given: dict[str, Any] = {
+        "host_name": where.host,
+        "port": where.port,
+        "world_size": where.size,
+        "wait_for_workers": False,
+    }
+    if where.serves:
+        try:
+            return stores.TCPStore(**given, is_master=True, timeout=timedelta(seconds=timeout), multi_tenant=True)
+        except (RuntimeError, ValueError) as error:
+            raise InputError(
+                f"rank 0 cannot listen at {address} ({first_line(error)}); end what listens there, or name another "
+                "port by --master-port of torchrun or the variable MASTER_PORT"
+            ) from None
+    refused = 0
+    while time.monotonic() < until:
+        if _listening(where):
+            store = _connected(given | {"timeout": timedelta(seconds=timeout)})
+            if store is not None:
+                return store
+            refused += 1
+        else:
+            refused = 0
+        if refused >= ATTEMPTS:
+            raise NotJoined(f"what listens at {address} is not the store of rank 0; name another port by --master-port")
+        time.sleep(LOOK)
+    raise NotJoined(f"rank 0 has not opened {address} within {timeout:g} s; look there for why")
+
+
+def _connected(given: dict[str, Any]) -> Any:
+    """A client of the store, or None. In a thread, since it waits for ever for what listens there and never answers."""
+    found: list[Any] = []
+
+    def connect() -> None:
+        with suppress(RuntimeError, ValueError):
+            found.append(stores.TCPStore(**given, is_master=False))
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(ANSWER)
+    return found[0] if found else None
+
+
+def _listening(where: Place) -> bool:
+    with suppress(OSError), socket.create_connection((where.host, where.port), timeout=ANSWER):
+        return True
+    return False
+
+
+@contextmanager
+def _gone(where: Place) -> Iterator[None]:
+    """What a store raises whose process has ended."""
+    try:
+        yield
+    except (NotJoined, InputError):
+        raise
+    except RuntimeError as error:
+        who = "torchrun" if where.served else "rank 0"
+        raise NotJoined(f"{who} ended before all ranks had joined ({first_line(error)}); look there for why") from None
+
+
+def first_line(error: Exception) -> str:
+    """What an exception of torch says, without the trace of its own that follows."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

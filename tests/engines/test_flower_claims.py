@@ -1,0 +1,329 @@
+"""What a node says of itself, and of its failures: wrong claims are refused by name, and texts stay on the node."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import resolvent as rs
+from engines.fake_grid import KEYS, FakeGrid, engine_over
+from engines.test_flower_trust import Asked, in_array, with_records
+from engines.test_pipes import problem
+from resolvent.engines.flower import forward, packets
+from resolvent.engines.flower.asking import LONGEST_REASON
+from resolvent.engines.flower.claims import show_weights
+from resolvent.engines.flower.facts import FederationFacts, gather
+from resolvent.engines.flower.grid import Post
+from resolvent.engines.flower.memory import Memories
+from resolvent.engines.flower.messages import Question
+from resolvent.engines.flower.node import Node
+from resolvent.engines.flower.rule import Limits, Rule
+from resolvent.engines.flower.users import load_node
+from resolvent.errors import InputError
+from resolvent.federation import processes, worker
+
+pytest.importorskip("flwr")
+RNG = np.random.default_rng(0)
+
+
+class Claiming(Node):
+    """A node that says something else of itself."""
+
+    claims: dict[str, Any] = {}  # noqa: RUF012 (replaced, never written to)
+
+    def _describe(self, question: Question) -> Any:
+        answer = super()._describe(question)
+        return dataclasses.replace(answer, facts=answer.facts | self.claims)
+
+
+def gathered(*claims: dict[str, Any], weights: Any = "rows", **more: Any) -> FederationFacts:
+    """What the server makes of users who say this of themselves; the others are honest."""
+    nodes = [Claiming(problem().take(torch.tensor([i % 3]))) for i in range(max(3, len(claims)))]
+    for node, own in zip(nodes, claims, strict=False):
+        node.claims = own
+    return gather(Post(FakeGrid(nodes), KEYS), "a-run", len(nodes), weights, 5.0, **more)
+
+
+def rows(n: Any) -> dict[str, Any]:
+    """A network's user with that many rows: its weight is proportional to them."""
+    return {"samples": n, "rows": n, "means": True}
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_user_cannot_choose_its_own_weight() -> None:
+    with pytest.raises(InputError, match=r"node site-01 says that it has 1099511627776 rows.*federation.weights"):
+        gathered(rows(100), rows(2**40), rows(100))
+    with pytest.raises(InputError, match=r"node site-00 says that it has 1 rows"):  # a user's mean over one row
+        gathered(*({"samples": n, "rows": n} for n in (1, 1000, 2000)), weights="users")
+    agreed = gathered(rows(100), rows(2**40), rows(100), weights={"site-00": 1, "site-01": 2, "site-02": 1})
+    assert agreed.weights.tolist() == [0.25, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("sizes", [(1, 100, 1, 1), (3, 60, 5, 300), (100, 10_000, 120)])
+def test_honest_users_of_very_different_sizes_are_taken(sizes: tuple[int, ...]) -> None:
+    facts = gathered(*map(rows, sizes))
+    torch.testing.assert_close(facts.weights, torch.tensor(sizes, dtype=torch.float64) / sum(sizes))
+
+
+def test_a_federation_can_accept_more_or_less() -> None:
+    unequal = [rows(10), rows(5000), rows(10)]
+    with pytest.raises(InputError, match=r"500 times the weight .* at most 100 times"):
+        gathered(*unequal)
+    assert float(gathered(*unequal, max_weight=500.0).weights[1]) == pytest.approx(5000 / 5020)
+    for limits in ({"weight": 0.5}, {"weight": math.nan}, {"move": 0.0}, {"move": "far"}, {"norm": -1.0}):
+        with pytest.raises(InputError, match=f"max_{next(iter(limits))} is .* a number"):
+            Limits(**limits)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("samples", -1),
+        ("samples", 10**400),
+        ("rows", -1),
+        ("rows", 2**60),
+        ("dim", 0),
+        ("dim", 10**400),
+        ("lipschitz", math.nan),
+        ("lipschitz", -1.0),
+        ("lipschitz", math.inf),
+        ("lipschitz", 1e308),
+        ("convexity", math.nan),
+        ("convexity", 1e9),
+        ("typical_eta", math.nan),
+        ("typical_eta", 0.0),
+        ("typical_eta", -1.0),
+        ("samples", 17),
+        ("problem", "x" * 1000),
+        ("offers", ["x" * 1000]),
+    ],
+)
+def test_numbers_that_no_user_has_are_refused_by_name(name: str, value: Any) -> None:
+    claims = {name: value} | ({"samples": value} if name == "rows" else {})
+    with pytest.raises(InputError, match=f"node site-01 described itself .*({name}|samples)") as refused:
+        gathered({}, claims)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(("name", "value"), [("lipschitz", 1e100), ("typical_eta", 1e-100), ("typical_eta", 1e100)])
+def test_constants_out_of_proportion_are_refused_by_name(name: str, value: float) -> None:
+    honest = {"typical_eta": 1.0}
+    with pytest.raises(InputError, match=re.escape(f"{name} is {value:g} on node site-01, but the median of the")):
+        gathered(honest, honest | {name: value}, honest)
+
+
+def test_users_who_measure_in_other_units_are_in_proportion() -> None:
+    """A thousand times the features, and ten times the rows: the curvature is 1e7 times the others'."""
+    facts = gathered({}, {"lipschitz": 1e7 * float(problem().lipschitz[0])}, {})
+    assert facts.lipschitz is not None
+
+
+def test_users_with_another_kind_of_problem_are_refused() -> None:
+    with pytest.raises(InputError, match="problem is Logistic on node site-02, but LeastSquares on node site-00"):
+        gathered({}, {}, {"problem": "Logistic"})
+
+
+def test_every_weight_is_shown_and_a_majority_is_pointed_out() -> None:
+    events: list[tuple[str, dict[str, Any]]] = []
+    facts = gathered(rows(10), rows(60), rows(30))
+    show_weights(facts.names, facts.weights, facts.sizes, lambda kind, **about: events.append((kind, about)))
+    assert [kind for kind, _ in events] == ["weights", "majority"]
+    assert events[0][1]["reason"] == "site-00 0.1 (10 rows), site-01 0.6 (60 rows), site-02 0.3 (30 rows)"
+    assert events[1][1]["user"] == "site-01"
+
+
+# --- what is said of failures ----------------------------------------------------------------------------------------
+
+SECRET = "Jane Doe, born 1970-01-01, HIV positive"
+USER = f"""
+import resolvent as rs
+
+def problem(config):
+    return rs.Custom(1, prox=prox, dim=2)
+
+def prox(u, eta):
+    raise ValueError("cannot read the row {SECRET}")
+"""
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Node:
+    (tmp_path / "user.py").write_text(USER)
+    return load_node(tmp_path, {})
+
+
+QUESTION = Question("local", "run", operator={"kind": "ExactProx"}, u=torch.zeros(1, 2).double())
+
+
+def test_the_text_of_an_exception_stays_on_the_node(failing: Node, capfd: pytest.CaptureFixture[str]) -> None:
+    """Only its type and its place cross; the text is in the log of the process with the data."""
+    content = worker.answer(failing, packets.to_bytes(QUESTION.packet()))
+    assert packets.from_bytes(content).header == {
+        forward.FAILED: "ValueError at user:8; the node's own log says more",
+    }
+    assert SECRET in capfd.readouterr().err
+
+
+def test_the_text_of_an_exception_stays_where_no_other_process_has_the_data(failing: Node) -> None:
+    """As in a simulation: Flower sends whatever text its app raises."""
+    grid = FakeGrid([failing])
+    grid.push_messages([_message(QUESTION)])
+    (reply,) = grid.pull_messages([])
+    assert "ValueError at user:8" in reply.error.reason
+    assert "Jane" not in reply.error.reason
+
+
+def test_failures_of_our_own_code_are_placed_there(failing: Node) -> None:
+    try:
+        failing.handle(packets.Packet({"verb": SECRET, "run": "run"}))
+    except Exception as error:
+        said = forward.failure(error)
+    assert said.startswith("Malformed at resolvent.engines.flower.messages:")
+    assert "Jane" not in said
+
+
+def _message(question: Question) -> Any:
+    from flwr.app import Message
+
+    return Message(packets.to_records(question.packet()), 100, "train", group_id="1")
+
+
+def test_the_log_of_a_process_is_this_account_s_alone(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "worker.log"
+    for _ in range(2):
+        process = processes.start("a process", ["true"], log, {})
+        process.popen.wait(60)
+        assert log.stat().st_mode & 0o777 == 0o600
+        log.chmod(0o644)  # as an earlier version left it
+
+
+def test_reasons_of_refused_answers_are_cut() -> None:
+    asked = Asked()
+    long = "x" * (1 << 20)
+
+    def failed(reply: Any) -> list[Any]:
+        from flwr.app import Error, Message
+
+        made = Message(Error(code=1, reason=long), reply_to=reply)
+        made.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+        return [made]
+
+    asked.forge = failed
+    assert asked.ask() == []
+    named = in_array(lambda rng, p: {long: ("float64", (1, 2), packets.RAW, p.tobytes())})
+    asked.forge = lambda reply: [named(RNG, reply)]
+    assert asked.ask() == []
+    asked.forge = lambda reply: [with_records(reply, {long: 1}, {})]
+    assert asked.ask() == []
+    assert len(asked.events) == 3
+    assert all(len(event["reason"]) < LONGEST_REASON + 50 for event in asked.events)
+
+
+def test_a_dozen_answers_tell_a_user_s_second_moments() -> None:
+    """As docs/federation.md says: (u - p) / eta = A'A p - A'b, and the server has every u and p."""
+    rng, pairs = np.random.default_rng(0), []
+    A, b, eta = rng.standard_normal((3, 20, 5)), rng.standard_normal((3, 20)), 0.05
+    everybody = rs.Trace([[1, 1, 1]])
+    rs.solve(
+        rs.LeastSquares(A, b),
+        rs.fedpi(eta),
+        rounds=12,
+        participation=everybody,
+        callback=lambda r: pairs.append((r.state.u[0].numpy(), r.state.p[0].numpy())),
+    )
+    u, p = (np.stack(rows) for rows in zip(*pairs, strict=True))
+    known = np.hstack([p, -np.ones((12, 1))])
+    moments = np.linalg.lstsq(known, (u - p) / eta, rcond=None)[0][:5]
+    # u - p is known to eps |u|, and the least squares magnify that by the condition of what is known
+    tolerance = 100 * np.finfo(float).eps * np.linalg.cond(known) / eta
+    assert tolerance < 1e-3
+    np.testing.assert_allclose(moments, A[0].T @ A[0], rtol=0, atol=tolerance * np.linalg.norm(u))
+
+
+# --- what surviving mutants showed to be untested --------------------------------------------------------------------
+
+
+def test_max_norm_limits_the_euclidean_norm() -> None:
+    """The length of (1, 1) is 1.41, though none of its entries is larger than 1."""
+    asked = Asked()
+    ones = in_array(lambda rng, p: ("float64", (1, 2), packets.RAW, (0 * p + 1).tobytes()))
+    asked.forge = lambda reply: [ones(RNG, reply)]
+    for limit, taken in ((1.42, 1), (1.41, 0)):
+        asked.asking._limits = Limits(limit)
+        assert len(asked.ask()) == taken
+
+
+@pytest.mark.parametrize("run", ["../up", "/tmp/x", "a/b", "", ".", "..", ".hidden", "a\0b"])
+def test_a_run_s_name_leads_nowhere_else_on_a_node(tmp_path: Path, run: str) -> None:
+    """Memories are files, by the name that the server gives."""
+    memories = Memories(tmp_path / "memory")
+    for use in (memories.load, memories.touch, lambda run, t: memories.store(run, t, {"a": torch.ones(1)})):
+        with pytest.raises(InputError, match="a name of letters, digits, - and _ is needed"):
+            use(run, 3)
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_share_of_answers_is_rounded_up() -> None:
+    assert not Rule(close=0.5).closed(3, 1, 1, 1, 2, 0.0)
+    assert Rule(close=0.5).closed(3, 2, 2, 1, 1, 0.0)
+
+
+def test_what_is_lost_is_not_counted_as_refused() -> None:
+    """Nobody sent anything wrong; the user is asked again without end."""
+    asked = Asked()
+
+    def lost(reply: Any) -> list[Any]:
+        from flwr.app import Error, Message
+
+        made = Message(Error(code=3, reason="the node is gone"), reply_to=reply)
+        made.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+        return [made]
+
+    asked.forge = lost
+    assert asked.ask() == []
+    assert [event["kind"] for event in asked.events] == ["lost"]
+    assert asked.asking.refused["site-00"] == 0
+    assert asked.asking.busy == set()
+
+
+class Curved(Node):
+    """A node that knows a part of its curvature."""
+
+    sends: tuple[str, ...] = ()
+
+    def _curvature(self, question: Question) -> Any:
+        answer = super()._curvature(question)
+        hidden: dict[str, Any] = {name: None for name in ("grad", "hessian") if name not in self.sends}
+        return dataclasses.replace(answer, **hidden)
+
+
+@pytest.mark.parametrize(
+    ("sends", "kinds"), [(("grad", "hessian"), []), ((), []), (("grad",), ["refused"]), (("hessian",), ["refused"])]
+)
+def test_where_one_user_does_not_send_its_hessian_no_curvature_is_known(
+    sends: tuple[str, ...], kinds: list[str]
+) -> None:
+    whole, noted = problem(), []
+    nodes = [Node(whole.take(torch.tensor([i]))) for i in range(2)] + [Curved(whole.take(torch.tensor([2])))]
+    nodes[2].sends = sends  # type: ignore[attr-defined]
+    engine = engine_over(
+        whole, rs.ExactProx(), grid=FakeGrid(nodes), note=lambda kind, **about: noted.append((kind, about["user"]))
+    )
+    at = torch.ones(1, 2).double()
+    found = engine.curvature(at)
+    assert noted == [(kind, "site-02") for kind in kinds]
+    if len(sends) < 2:
+        assert found is None
+        return
+    assert found is not None
+    torch.testing.assert_close(found[0], whole.weights @ whole.grad(at))
+    torch.testing.assert_close(found[1], torch.tensordot(whole.weights, whole.hessian(at), 1))

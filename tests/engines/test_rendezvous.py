@@ -1,0 +1,171 @@
+"""Ranks that meet: whoever fails before says so, nobody waits for it, and what else listens there is named."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.test_all_reduce import PATHS
+from resolvent.engines import process_group, rendezvous
+from resolvent.engines.rendezvous import Place, announce, met, place
+from resolvent.errors import InputError, NotJoined
+
+SOON = 30.0
+"""Seconds within which everybody knows; far fewer on an idle machine, and far fewer than the time limit of a run."""
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def at(port: int, rank: int, size: int = 2) -> Place:
+    return Place(rank, size, "127.0.0.1", port, False)
+
+
+def environment(port: int, rank: int, size: int = 2) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_rank_that_fails_before_it_joins_tells_all_others(
+    failing: int, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(port, failing, 3).items():
+        monkeypatch.setenv(name, value)
+    began = time.monotonic()
+    with ThreadPoolExecutor(3) as threads:
+        others = [threads.submit(met, at(port, rank, 3), 600.0) for rank in range(3) if rank != failing]
+        threads.submit(announce, "OSError: no such\nfile").result()
+        for other in others:
+            with pytest.raises(NotJoined, match=f"rank {failing} has failed before it joined: OSError: no such file"):
+                other.result()
+    assert time.monotonic() - began < SOON
+
+
+def test_ranks_that_all_come_meet(port: int) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        stores = [found.result() for found in [threads.submit(met, at(port, rank, 3), 60.0) for rank in range(3)]]
+    stores[0].set("a", "b")
+    assert stores[2].get("a") == b"b"
+
+
+def test_whoever_never_comes_is_named(port: int) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        found = [threads.submit(met, at(port, rank, 3), 1.0) for rank in (0, 2)]
+        with pytest.raises(NotJoined, match=r"rank 1 did not come within 1 s"):
+            found[0].result()
+        assert isinstance(found[1].exception(), NotJoined)
+
+
+def test_a_rank_that_finds_nobody_says_where_it_looked(port: int) -> None:
+    with pytest.raises(NotJoined, match=rf"rank 0 has not opened port {port} of 127.0.0.1 within 0.5 s"):
+        met(at(port, 1), 0.5)
+
+
+@pytest.fixture
+def squatted() -> Iterator[int]:
+    """A port at which something else listens, and never says a word."""
+    with socket.create_server(("", 0)) as other:
+        yield other.getsockname()[1]
+
+
+def test_a_port_at_which_something_else_listens_is_named(squatted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "ANSWER", 0.3)
+    with pytest.raises(InputError, match=rf"rank 0 cannot listen at port {squatted} of .*name another port"):
+        met(at(squatted, 0), 600.0)
+    with pytest.raises(NotJoined, match=rf"what listens at port {squatted} of 127.0.0.1 is not the store of rank 0"):
+        met(at(squatted, 1), 600.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RANK", "one"), ("WORLD_SIZE", ""), ("MASTER_PORT", "99999"), ("RANK", "2"), ("MASTER_ADDR", "")],
+)
+def test_variables_that_are_wrong_are_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, good in environment(1234, 1).items():
+        monkeypatch.setenv(key, good)
+    assert place() == Place(1, 2, "127.0.0.1", 1234, False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=f"{name} (is )?'?{value}"):
+        place()
+
+
+def test_nobody_is_told_where_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process alone, or one that has joined: it ends at once."""
+    monkeypatch.setattr(rendezvous, "announce", lambda words: pytest.fail("it announced"))
+    for name in rendezvous.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    process_group.announce("a mistake")
+    for name, value in environment(1234, 0, 1).items():
+        monkeypatch.setenv(name, value)
+    process_group.announce("a mistake")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(process_group, "_joins", 1)
+    process_group.announce("a mistake")
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import os
+import resolvent as rs
+engine = rs.AllReduce()
+if os.environ["RANK"] == os.environ["FAILING"]:
+    raise OSError("no such data")
+rs.solve(rs.make_least_squares(users=2, dim=2, rows=3), rs.fedpi(0.1), rounds=2, engine=engine)
+"""
+RUN = ["-m", "resolvent", "run", "least-squares", "--engine", "all-reduce", "--users", "4", "--set", "run.rounds=3"]
+
+
+def ended(port: int, folder: Path, *commands: list[str], **more: str) -> list[Any]:
+    """How these ranks ended: what each has printed, and its code. None of them is left."""
+    given = os.environ | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"} | more
+    pipe = subprocess.PIPE
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command], env=given | environment(port, k), cwd=folder, stderr=pipe, text=True
+        )
+        for k, command in enumerate(commands)
+    ]
+    try:
+        return [(process.communicate(timeout=300)[1], process.returncode) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_a_command_that_fails_on_one_rank_ends_on_all(port: int, tmp_path: Path) -> None:
+    (said, code), (_, other) = ended(port, tmp_path, RUN, [*RUN[:-1], "run.round=3"])
+    assert "rank 1 has failed before it joined: there is no key run.round;" in said
+    assert len(said.strip().splitlines()) == 1
+    assert (code, other) == (4, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_script_that_fails_on_one_rank_ends_on_all(failing: int, port: int, tmp_path: Path) -> None:
+    outcomes = ended(port, tmp_path, ["-c", SCRIPT], ["-c", SCRIPT], FAILING=str(failing))
+    said, code = outcomes[1 - failing]
+    assert f"NotJoined: rank {failing} has failed before it joined: OSError: no such data" in said
+    assert code == outcomes[failing][1] == 1
+
+
+@pytest.mark.slow
+def test_where_something_else_listens_every_rank_ends_with_a_sentence(squatted: int, tmp_path: Path) -> None:
+    for rank, (said, code) in enumerate(ended(squatted, tmp_path, RUN, RUN)):
+        own = "rank 0 cannot listen at" if rank == 0 else "what listens at"
+        assert [line.startswith(f"resolvent: {own} ") for line in said.strip().splitlines()] == [True], said
+        assert code in (2, 4)
