@@ -107,6 +107,21 @@ def test_a_hessian_may_jump_beside_the_start(beyond: float) -> None:
         rs.solve(twice, rs.fedavg(0.1), rounds=1, start=start)
 
 
+def test_a_hessian_that_is_rounded_to_zero_beside_larger_ones_is_right() -> None:
+    """log(1 + exp(-40 x)): far from 0 the curvature is below the rounding of 1 - sigmoid, and the gradient is exact."""
+
+    def curvature(W: Tensor) -> Tensor:
+        q = torch.sigmoid(40 * W)
+        return (1600 * q * (1 - q)).unsqueeze(2)
+
+    problem = rs.Custom(1, 1, grad=lambda W: -40 * torch.sigmoid(-40 * W), hessian=curvature)
+    for start in (0.01, 1.0, 1.2):
+        verify(problem, torch.tensor([[start]], dtype=torch.float64), 1e-3)
+    wrong = rs.Custom(1, 1, grad=lambda W: -40 * torch.sigmoid(-40 * W), hessian=lambda W: 2 * curvature(W))
+    with pytest.raises(InputError, match="hessian of user 0 is not the derivative of grad"):
+        verify(wrong, torch.tensor([[0.01]], dtype=torch.float64), 1e-3)
+
+
 def test_nor_is_such_a_hessian_refused_in_single_precision() -> None:
     assert right_functions(910290) == "right"
 

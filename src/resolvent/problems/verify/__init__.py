@@ -22,7 +22,7 @@ from resolvent.problems.verify.examiner import Examiner
 from resolvent.problems.verify.functions import (
     check_every_eta,
     check_gradient,
-    check_hessian,
+    check_hessians,
     check_prox,
     check_rows,
     check_slopes,
@@ -45,8 +45,7 @@ def verify(problem: Custom, start: Tensor, eta: float, changes: bool = True) -> 
     places = examiner.places(start[users], eta)
     check_rows(examiner, places, eta)
     subgradients = check_slopes(examiner, places, eta)
-    for place in places:
-        check_hessian(examiner, place)
+    check_hessians(examiner, places)
     if part.convex:
         check_monotone(examiner, subgradients)
         check_far(examiner, places, subgradients[-1])
