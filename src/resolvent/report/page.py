@@ -46,7 +46,7 @@ def page(sections: Sequence[Curve] | Mapping[str, Sequence[Curve]], path: Path, 
         plotly=_plotly(),
         data=json.dumps([_data(those) for those in parts.values()]).replace("<", "\\u003c"),
         sections="".join(_section(name if len(parts) > 1 else "", those) for name, those in parts.items()),
-        configs="".join(_fold(curve.label, (curve.first.path / "config.toml").read_text("utf-8")) for curve in curves),
+        configs="".join(_fold(curve.label, curve.first.toml) for curve in curves),
         environment=html.escape(json.dumps(curves[0].first.about["environment"], indent=2)),
     )
     with storing(path, "name another place for it"):

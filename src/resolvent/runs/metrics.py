@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resolvent.runs import durable
+from resolvent.runs import durable, regular
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ class Extent(NamedTuple):
 
     def differs(self, path: Path) -> str | None:
         """How the file differs from what was written: "shorter", "other" or None."""
-        content = path.read_bytes()[: self.bytes] if path.is_file() else b""
+        content = regular.read(path)[: self.bytes] if path.is_file() else b""
         if len(content) < self.bytes:
             return "shorter"
         return "other" if self.sha256 not in (None, hashlib.sha256(content).hexdigest()) else None
@@ -35,7 +35,7 @@ class Metrics:
 
     def __init__(self, path: Path, length: int = 0) -> None:
         new = not path.exists()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | durable.NOFOLLOW, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | durable.NOFOLLOW, durable.PRIVATE_FILE)
         before = os.pread(self._file, length, 0)
         self._sum = hashlib.sha256(before)
         self.columns = tuple(before.partition(b"\n")[0].decode().split(",")) if length else ()
@@ -77,7 +77,7 @@ def read(path: Path) -> pd.DataFrame:
 
     import pandas as pd
 
-    content = path.read_bytes() if path.is_file() else b""
+    content = regular.read(path) if path.is_file() else b""
     whole = content[: content.rfind(b"\n") + 1]
     if not whole:
         return pd.DataFrame({"round": pd.Series(dtype="int64")})
