@@ -148,8 +148,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"seeds"},
     ],
     "ui": [
-        {"guard", "store", "curves", "form", "presence", "examples", "downloads"},
-        {"explorer", "jobs", "users", "panels"},
+        {"guard", "store", "curves", "form", "presence", "examples", "downloads", "browser"},
+        {"explorer", "jobs", "users", "panels", "door"},
         {"recipes", "stream", "models"},
         {"api"},
         {"server"},

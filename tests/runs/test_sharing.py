@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from command_line import SMALL, beside, resolvent
 import resolvent as rs
+from command_line import SMALL, beside, resolvent
 from resolvent import config, experiment
 from resolvent.errors import StorageError
 from resolvent.runs import folders, lock

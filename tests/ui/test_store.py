@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
@@ -26,7 +25,7 @@ from resolvent.ui.curves import Curves
 from resolvent.ui.presence import CAME, LATE, presence, states
 from resolvent.ui.store import Store, Unknown, last_row, settings_of
 
-from .conftest import make, serving
+from .conftest import connected, make, serving
 
 
 @pytest.fixture
@@ -132,7 +131,7 @@ def test_one_damaged_folder_stops_nothing(what: str, copied: Path) -> None:
         assert change(text) != text
         (run.path / file).write_text(change(text))
     ids = [run.id, *(other.id for other in others)]
-    with serving(copied) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with serving(copied) as address, connected(address) as client:
         rows = {row["id"]: row["status"] for row in client.get("/api/runs").json()["runs"]}
         assert rows.pop(run.id) == "damaged"
         assert set(rows.values()) == {"finished"}

@@ -22,7 +22,7 @@ UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError
 
 def opened(path: Path, flags: int = 0) -> BufferedReader:
     """A regular file, open for reading; opening a pipe or a device might wait for ever, and is refused."""
-    file = open(path, "rb", opener=lambda name, usual: os.open(name, usual | NONBLOCK | flags))
+    file = open(path, "rb", opener=lambda name, usual: os.open(name, usual | NONBLOCK | flags))  # noqa: SIM115 (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
