@@ -82,6 +82,8 @@ def test_what_a_link_leads_to_is_not_read(stored: Path, tmp_path: Path) -> None:
         {"scheme": {"eta": 1e999}},
         {"scheme": {"algorithm": "\ud800"}, "run": {"nothing": "\ud800"}},
         {"run": {"rounds": 10**400}},
+        {"run": {"threads": 10**6}},
+        {"run": {"threads": 0}},
     ],
 )
 def test_configurations_that_are_not_started(
