@@ -38,7 +38,7 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
-        {"engine", "schedules", "participation", "packing", "meeting", "penalties"},
+        {"engine", "schedules", "participation", "packing", "meeting", "penalties", "metric_names"},
         {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
         {"anderson", "momentum", "tuning", "table"},
         {"state"},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import math
 import os
 from pathlib import Path
@@ -38,7 +40,7 @@ class Metrics:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | durable.NOFOLLOW, durable.PRIVATE_FILE)
         before = os.pread(self._file, length, 0)
         self._sum = hashlib.sha256(before)
-        self.columns = tuple(before.partition(b"\n")[0].decode().split(",")) if length else ()
+        self.columns = tuple(heading(before)) if length else ()
         os.ftruncate(self._file, length)
         self.length = os.lseek(self._file, 0, os.SEEK_END)
         if new:
@@ -55,10 +57,11 @@ class Metrics:
         self.columns = tuple(row) if first else self.columns
         if new := [name for name in row if name not in self.columns]:
             raise ValueError(f"a row has {new[0]}, which those before it do not have")
-        text = ",".join(repr(row.get(name, math.nan)) for name in self.columns) + "\n"
-        if first:
-            text = ",".join(self.columns) + "\n" + text
-        content = text.encode()
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerows([self.columns] * first)
+        lines.writerow([repr(row.get(name, math.nan)) for name in self.columns])
+        content = text.getvalue().encode()
         self._sum.update(content)
         self.length += len(content)
         while content:  # a nearly full disk may write only a part
@@ -71,10 +74,13 @@ class Metrics:
         os.close(self._file)
 
 
+def heading(content: bytes) -> list[str]:
+    """The names of the columns, in the first line."""
+    return next(csv.reader([content.partition(b"\n")[0].decode("utf-8", "replace")]), [])
+
+
 def read(path: Path) -> pd.DataFrame:
     """The whole rows of the file; a torn last line is left out."""
-    import io
-
     import pandas as pd
 
     content = regular.read(path) if path.is_file() else b""

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
 from resolvent.iteration.engine import Engine, Look, Traffic
+from resolvent.iteration.metric_names import FIRST, LAST, checked
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
-from resolvent.solving.history_columns import AVERAGED, FIRST, LAST, with_average
+from resolvent.solving.history_columns import AVERAGED, with_average
 from resolvent.solving.traffic import Bytes
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ BLOCK_BYTES = 1 << 24
 
 
 VALUES = Look(held_out=False)
+OF_MODELS = (*AVERAGED, *AVERAGED.values())
+"""Columns of every history that users may tell."""
 
 
 class History:
@@ -60,7 +63,7 @@ class History:
         columns["seconds"].append(seconds)
         found = self.figures(state, evaluate)
         self._inspected, self.evaluated = "value" in found, evaluate
-        for name in FIRST:
+        for name in OF_MODELS:
             if name in found:
                 columns[name].append(found.pop(name))
         self._add(found, len(columns["round"]) - 1)
@@ -86,7 +89,7 @@ class History:
     def evaluate(self, happened: Round) -> None:
         """Fill in what is measured on held-out data in the last row."""
         found = self.figures(happened.state)
-        self._more += [name for name in found if name not in (*self._more, *FIRST)]
+        self._more += [checked(name) for name in found if name not in (*self._more, *OF_MODELS)]
         rows = len(self._columns["round"])
         for name in self._more:
             column = self._columns[name]
@@ -96,7 +99,7 @@ class History:
 
     def _add(self, found: Mapping[str, float], before: int) -> None:
         """One more entry of every further column, NaN where there is nothing, also `before` it was first seen."""
-        self._more += [name for name in found if name not in self._more]
+        self._more += [checked(name) for name in found if name not in self._more]
         for name in self._more:
             column = self._columns[name]
             column.extend([math.nan] * (before - len(column)))
@@ -117,6 +120,8 @@ class History:
         complete |= dict(zip(Certificates._fields, zip(*certificates(evidence), strict=True), strict=True))
         first = len(self._columns["round"]) - len(self._waiting)
         for name, found in complete.items():
+            if name not in self._columns and name not in FIRST:
+                checked(name)
             self._columns[name][first:] = found  # in place: an interrupt here must not make them twice
         self._waiting.clear()
 

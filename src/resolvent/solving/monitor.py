@@ -10,12 +10,13 @@ from typing import Any
 from resolvent.errors import BlewUp, InputError
 from resolvent.iteration.checkpoint import moved, pack
 from resolvent.iteration.engine import ALONE, Engine, peers
+from resolvent.iteration.metric_names import LAST
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.history import History
-from resolvent.solving.history_columns import LAST, of_reported
+from resolvent.solving.history_columns import of_reported
 from resolvent.solving.patience import patience
 from resolvent.solving.recording import Continued, Entry, MonitorState, Recorder
 from resolvent.solving.stopping import Best, Ending, Stop

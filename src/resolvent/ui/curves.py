@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from resolvent.errors import InputError
 from resolvent.runs import durable, regular
+from resolvent.runs.metrics import heading
 
 RETAINED = 200
 """Runs whose columns stay in memory."""
@@ -84,7 +85,7 @@ def _read(path: Path, known: Parsed) -> Parsed:
     names, body = known.names, content
     if not known.length:
         head, _, body = content.partition(b"\n")
-        names = head.decode("utf-8", "replace").split(",")
+        names = heading(head)
     try:
         fresh = np.array(body.replace(b"\n", b",").split(b",")[:-1], dtype=np.float64).reshape(-1, len(names))
     except ValueError:

@@ -21,6 +21,7 @@ from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
 from resolvent.runs import Folder, damaged, lock, regular
 from resolvent.runs.folder import extended, standing, status_after
+from resolvent.runs.metrics import heading
 
 FILES = ("config.toml", "about.json", "metrics.csv", "events.jsonl", "users.csv", "holder.json")
 LONGEST_LINE = 1 << 16
@@ -251,7 +252,7 @@ def last_row(path: Path, number: int | None = None) -> dict[str, float | None]:
     """The last whole row of the metrics, or the one of a given round; numbers that are not finite are None."""
     try:
         with regular.opened(path) as file:
-            names = file.readline(LONGEST_LINE).decode().strip().split(",")
+            names = heading(file.readline(LONGEST_LINE).strip())
             if number is not None:
                 file.seek(0)
                 lines = file.read().split(b"\n")[1:-1]
