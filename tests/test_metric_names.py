@@ -1,4 +1,4 @@
-"""Names of metrics become columns of histories and files: odd ones, and those that are taken, are refused at the door."""
+"""Names of metrics become columns of histories and files: odd ones, and those that are taken, are refused."""
 
 from __future__ import annotations
 

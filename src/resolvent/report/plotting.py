@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.table import TABLE
+from resolvent.report import decimation
 from resolvent.report.curves import colour_of, palette, reported
 from resolvent.report.figures import AXES, NAMES, plain
 from resolvent.report.packages import needed
@@ -54,6 +55,7 @@ def _panel(axis: Axes, column: str, x: str, named: Mapping[str, Any], frames: Ma
         if column not in frame or x not in frame:
             continue
         shown = frame[frame[column].notna()]
+        shown = shown.iloc[decimation.shown(shown[[column]])]
         algorithm = str(run.config.get("scheme", {}).get("algorithm", ""))
         own = algorithm in TABLE and algorithm not in seen
         seen.add(algorithm)

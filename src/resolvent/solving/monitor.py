@@ -185,6 +185,7 @@ class Monitor:
         for k in rows:
             self._divergence.consider(self._waiting[k], values[k], residuals[k])
         self._waiting.clear()
+        self.history.thin()
 
     def _diverges(self, happened: Round, last: bool) -> str | None:
         """In what way the run has diverged, if it has. Where nobody came, the last round that moved is looked at."""
