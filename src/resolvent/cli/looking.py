@@ -215,7 +215,7 @@ def _model(chosen: list[Folder], to: Path) -> bytes:
     held, complaints = run.newest()
     if held is None:
         damaged = f": {complaints[0]}" if complaints else ""
-        raise InputError(f"run {run.id} has no model yet{damaged}; `resolvent resume {run.id}` goes on with it")
+        raise InputError(f"run {run.id} has no model yet{damaged}; `{run.resuming}` goes on with it")
     say(*(f"{words}: the model is that of round {held.round}" for words in complaints))
     end = run.end
     if (

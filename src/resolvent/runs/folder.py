@@ -121,6 +121,12 @@ class Folder:
         name = self.config.get("problem", {}).get("name", "")
         return name if ".py:" in str(name) else None
 
+    @property
+    def resuming(self) -> str:
+        """The command that goes on with the run: users of a federation are asked by its server."""
+        federated = self.config.get("problem", {}).get("name") == "federation"
+        return f"resolvent {'federate run --resume' if federated else 'resume'} {self.id}"
+
     def damage(self) -> list[str]:
         """What differs from what was written, a few words each; checkpoints are not read."""
         return inspection.damage(self)
