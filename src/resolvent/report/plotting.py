@@ -36,6 +36,8 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
     frames = {name: reported(run.history) if y is None else run.history for name, run in named.items()}
     several = list(y) if isinstance(y, list | tuple) else [y]
     columns = _columns(list(frames.values())) if y is None else several
+    if not columns:
+        refuse("y", repr(y), "a column of the history, or several, are needed")
     for column in (*columns, x):
         if not isinstance(column, str) or not any(column in frame for frame in frames.values()):
             known = ", ".join(dict.fromkeys(str(c) for frame in frames.values() for c in frame))

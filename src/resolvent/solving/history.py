@@ -94,6 +94,8 @@ class History:
         model, where that is another, the value and gap are there as well."""
         inspect, own = self._engine.inspect, (state.p, state.memory)
         found = inspect(state.reported, *own, self._evaluations.look(evaluate)) or {}
+        for name in found.keys() & set(AVERAGED.values()):
+            checked(name)
         if found and self._averaging:
             last = found if state.average is None else inspect(state.w, *own, VALUES)
             found = with_average(last or {}, found)
