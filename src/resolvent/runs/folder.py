@@ -124,7 +124,7 @@ class Folder:
     @property
     def resuming(self) -> str:
         """The command that goes on with the run: users of a federation are asked by its server."""
-        federated = self.config.get("problem", {}).get("name") == "federation"
+        federated = self.written.get("problem", {}).get("name") == "federation"
         return f"resolvent {'federate run --resume' if federated else 'resume'} {self.id}"
 
     def damage(self) -> list[str]:
