@@ -38,7 +38,7 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
-        {"engine", "schedules", "participation", "packing", "meeting", "penalties"},
+        {"engine", "schedules", "participation", "packing", "meeting", "penalties", "metric_names"},
         {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
         {"anderson", "momentum", "tuning", "table"},
         {"state"},
@@ -150,8 +150,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"seeds"},
     ],
     "ui": [
-        {"guard", "store", "curves", "form", "presence", "examples", "downloads"},
-        {"explorer", "jobs", "users", "panels"},
+        {"guard", "store", "curves", "form", "presence", "examples", "downloads", "browser"},
+        {"explorer", "jobs", "users", "panels", "door"},
         {"recipes", "stream", "models"},
         {"api"},
         {"server"},

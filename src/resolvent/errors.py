@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+LONGEST = 300
+"""Characters of what came, at most."""
 
 
 class InputError(ValueError):
@@ -62,25 +66,58 @@ class DoubtfulResult(ResolventWarning):
     """All rounds were run, but the result deserves a second look: the value rose, say, or the sets do not meet."""
 
 
+LARGEST_WHOLE = 2**63 - 1
+
+
 def whole(number: object, argument: str, least: int = 1) -> int:
-    """A whole number of at least `least`, of any integer type; a boolean is none."""
+    """A whole number of at least `least`, of any integer type, that 64 bits hold; a boolean is none."""
     try:
         n = operator.index(number)  # type: ignore[arg-type]
     except TypeError:
         n = least - 1
     if n < least or isinstance(number, bool):
         refuse(argument, repr(number), f"a whole number >= {least} is needed")
+    if n > LARGEST_WHOLE:
+        refuse(argument, f"a number of {n.bit_length()} bits", "a whole number below 2^63 is needed")
     return n
 
 
 def number(given: object) -> float:
     """A number of any type as a float; NaN where it is none, which no range contains."""
     try:
-        return math.nan if isinstance(given, str) else float(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):  # the last by torch, of several numbers
+        return math.nan if isinstance(given, str | bytes) else float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last by torch, of several numbers
         return math.nan
+
+
+def real(given: Any, argument: str, fits: Callable[[float], bool], needed: str) -> float:
+    """A number of any type for which `fits` holds, as Python's."""
+    value = number(given)
+    if math.isnan(value) or not fits(value):
+        refuse(argument, repr(given), needed)
+    return given if type(given) in (int, float) else value  # a boolean is a number, but does not compute like one
+
+
+def flag(given: object, argument: str) -> bool:
+    """True or False, NumPy's too, or 1 or 0."""
+    try:
+        if operator.index(given) in (0, 1):  # type: ignore[arg-type]
+            return bool(given)
+    except TypeError:
+        if type(given).__name__ in ("bool", "bool_"):
+            return bool(given)
+    refuse(argument, repr(given), "True or False is needed")
+
+
+def one_of(given: object, argument: str, words: Iterable[str], needed: str) -> str:
+    """One of some words; an array, which compares with each of them number by number, is none."""
+    if not isinstance(given, str) or given not in words:
+        refuse(argument, repr(given), needed)
+    return given
 
 
 def refuse(argument: str, came: object, needed: str) -> NoReturn:
     """Raise the one sentence that every bad argument gets."""
-    raise InputError(f"{argument} is {came}, but {needed}")
+    shown = str(came)
+    shown = " ".join(shown.split()) if "\n" in shown else shown
+    raise InputError(f"{argument} is {shown if len(shown) <= LONGEST else shown[:LONGEST] + '...'}, but {needed}")

@@ -48,6 +48,8 @@ def section(kind: type) -> st.SearchStrategy[Any]:
     keys = {name: values(hint) for name, hint in typing.get_type_hints(kind).items()}
     if kind is problem_sections.OwnSection:
         keys["name"] = WORDS.map(lambda path: f"{path}.py:function")
+    if "threads" in keys:
+        keys["threads"] = st.none() | st.integers(1, sections.MOST_THREADS)
     return st.builds(kind, **keys)
 
 

@@ -17,9 +17,9 @@ import torch
 from resolvent import config, experiment
 from resolvent.errors import InputError, StorageError
 from resolvent.iteration import checkpoint
-from resolvent.runs import Folder, checkpoints, find, folders
+from resolvent.runs import Folder, checkpoints, create, find, folders
 from resolvent.runs.recorder import Recorder
-from resolvent.solving.recording import MonitorState
+from resolvent.solving.recording import Entry, MonitorState
 
 SMALL = {"problem": {"name": "least-squares", "users": 4, "dim": 6, "rows": 12}, "scheme": {"eta": 0.02}}
 FEDPI = SMALL | {"run": {"rounds": 40}, "participation": {"probability": 0.6}}
@@ -388,3 +388,17 @@ def test_no_pickle_anywhere(tmp_path: Path) -> None:
     assert state.round == 40
     assert numbers["round"] == 40
     assert set(tensors) >= {"u", "p", "w"}
+
+
+@pytest.mark.parametrize(("problem", "command"), [("federation", "federate run --resume"), ("least-squares", "resume")])
+def test_what_a_full_disk_advises_is_what_goes_on(problem: str, command: str, tmp_path: Path) -> None:
+    """`resolvent resume` refuses runs of a federation, whose server goes on with them."""
+    run = create(tmp_path, "x", f'[problem]\nname = "{problem}"\n\n[run]\nrounds = 3\n', {})
+    recorder = Recorder(run, rounds=3)
+    os.close(recorder._metrics._file)
+    recorder._metrics._file = os.open("/dev/full", os.O_WRONLY)
+    state = experiment.begin(experiment.build(config.read(FEDPI)), tmp_path / "other", progress=False).run.state()
+    assert state is not None
+    with pytest.raises(StorageError, match=f"make room, then `resolvent {command} {run.id}`"):
+        recorder(Entry(state, {"round": 1, "gap": 0.5}, MonitorState()))
+    recorder.close()

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import resolvent as rs
 from command_line import SMALL, beside, resolvent
 from resolvent import config, experiment
 from resolvent.errors import StorageError
@@ -95,3 +97,21 @@ def test_a_store_whose_lock_is_held_too_long(tmp_path: Path, monkeypatch: pytest
 
     with FileLock(tmp_path / ".lock"), pytest.raises(StorageError, match="is locked by another"):
         experiment.begin_or_resume(build(), tmp_path, False)
+
+
+def test_what_holds_users_data_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Whatever the umask: checkpoints have every u_i and p_i. An exported model is made to be handed on."""
+    before = os.umask(0)
+    try:
+        out = tmp_path / "new" / "runs"
+        run = experiment.begin(build(), out, progress=False).run
+        rs.open(run.path).save(tmp_path / "saved")
+        rs.open(run.path).export(tmp_path / "model.npz")
+    finally:
+        os.umask(before)
+    folders_made = [tmp_path / "new", tmp_path / "saved"]
+    paths = [*folders_made, *(path for folder in folders_made for path in folder.rglob("*"))]
+    open_to_others = [path.relative_to(tmp_path) for path in paths if path.stat().st_mode & 0o077]
+    assert {path.name for path in paths} >= {"checkpoints", "metrics.csv", "about.json", "events.jsonl"}
+    assert open_to_others == []
+    assert (tmp_path / "model.npz").stat().st_mode & 0o777 == 0o666

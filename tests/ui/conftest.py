@@ -17,12 +17,14 @@ from resolvent import config as configs
 from resolvent import experiment
 from resolvent.runs import Folder
 from resolvent.ui import server
+from resolvent.ui.guard import cookie_name
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
          "--no-first-run"]  # fmt: skip
 PATIENCE = 120_000
 """Milliseconds after which what should come is taken not to; as many as a busy machine may need."""
+TOKEN = "a-token-of-some-length"
 SMALL = {"name": "least-squares", "users": 4, "dim": 5, "rows": 12}
 
 
@@ -34,13 +36,11 @@ def make(out: Path, algorithm: str = "fedpi", seed: int = 0, rounds: int = 15, *
 
 
 @contextmanager
-def serving(
-    out: Path, host: str = "127.0.0.1", token: str | None = None, listener: socket.socket | None = None
-) -> Iterator[str]:
-    """The address of a server over a folder of runs."""
+def serving(out: Path, host: str = "127.0.0.1", listener: socket.socket | None = None) -> Iterator[str]:
+    """The address of a server over a folder of runs, without the token."""
     listener = listener or server.listening("127.0.0.1", 0)
     place = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    running = server.prepared(out, server.guard_for(host, token))
+    running = server.prepared(out, server.guard_for(host, TOKEN))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not running.started:
@@ -52,6 +52,11 @@ def serving(
         running.should_exit = True
         thread.join(60)
         listener.close()
+
+
+def connected(place: str) -> httpx.Client:
+    """A client that shows the token."""
+    return httpx.Client(base_url=place, timeout=30, headers={"authorization": f"Bearer {TOKEN}"})
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +81,7 @@ def address(stored: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def client(address: str) -> Iterator[Any]:
-    with httpx.Client(base_url=address, timeout=30) as found:
+    with connected(address) as found:
         yield found
 
 
@@ -95,6 +100,13 @@ def browser() -> Iterator[Any]:
 Open = Callable[..., Any]
 
 
+def admit(context: Any, url: str) -> None:
+    """Give a browser the cookie, as opening the address with the token does."""
+    host = url.split("/")[2]
+    session = server.guard_for("127.0.0.1", TOKEN).session
+    context.add_cookies([{"name": cookie_name(host), "value": session, "url": f"http://{host}/"}])
+
+
 def _complained(message: Any, expected: str | None) -> list[str]:
     return [] if expected is not None and expected in message.text else [f"{message.type}: {message.text}"]
 
@@ -110,6 +122,8 @@ def opened(browser: Any) -> Iterator[Open]:
         """`expected`: what the browser itself logs of a request that the test means to be refused."""
         context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light")
         context.set_default_timeout(PATIENCE)
+        if url.startswith("http"):
+            admit(context, url)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.extend(_complained(message, expected)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,8 @@ from resolvent.runs import folders
 from resolvent.ui.jobs import Jobs
 from resolvent.ui.store import Store, Unknown
 
-from .conftest import make, serving
+from .conftest import TOKEN, connected, make, serving
 
-TOKEN = "a-token-of-some-length"
 OUTSIDE = ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "/etc/passwd", "%2fetc%2fpasswd", "a%2f..%2fb", "....%2f%2f",
            ".hidden", "%00", "x%00y", "nothing", "🙂", "%ff%fe", "a" * 500, "CON", "~", "*",
            "%3f"]  # fmt: skip
@@ -57,7 +57,7 @@ def test_what_a_link_leads_to_is_not_read(stored: Path, tmp_path: Path) -> None:
     secret.write_text("round,secret\n1,42\n")
     (out / run.id / "metrics.csv").unlink()
     (out / run.id / "metrics.csv").symlink_to(secret)
-    with serving(out) as place, httpx.Client(base_url=place) as client:
+    with serving(out) as place, connected(place) as client:
         (row,) = client.get("/api/runs").json()["runs"]
         assert (row["id"], row["status"]) == (run.id, "damaged")
         assert client.get("/api/runs/linked").status_code == 404
@@ -82,6 +82,8 @@ def test_what_a_link_leads_to_is_not_read(stored: Path, tmp_path: Path) -> None:
         {"scheme": {"eta": 1e999}},
         {"scheme": {"algorithm": "\ud800"}, "run": {"nothing": "\ud800"}},
         {"run": {"rounds": 10**400}},
+        {"run": {"threads": 10**6}},
+        {"run": {"threads": 0}},
     ],
 )
 def test_configurations_that_are_not_started(
@@ -141,17 +143,22 @@ def test_foreign_hosts_and_origins_and_every_header(client: httpx.Client) -> Non
     assert "server" not in client.get("/").headers or "uvicorn" in client.get("/").headers["server"]
 
 
-def test_a_token_is_exchanged_for_a_cookie(stored: Path) -> None:
-    with serving(stored, "0.0.0.0", TOKEN) as place, httpx.Client(base_url=place) as client:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_is_exchanged_for_a_cookie(host: str, stored: Path) -> None:
+    with serving(stored, host) as place, httpx.Client(base_url=place) as client:
         for path in ("/", "/api/runs", "/static/shared.js", "/api/stream"):
             assert client.get(path).status_code == 401
             assert client.get(path, params={"token": "wrong"}).status_code == 401
         answer = client.get("/run", params={"token": TOKEN, "id": "a b"})
-        assert answer.status_code == 303
-        assert answer.headers["location"] == "/run?id=a+b"
+        assert answer.status_code == 200
+        assert 'content="0; url=/run?id=a+b"' in answer.text
+        assert TOKEN not in answer.text + str(answer.headers)
+        assert (answer.headers["referrer-policy"], answer.headers["cache-control"]) == ("no-referrer", "no-store")
         assert {"HttpOnly", "SameSite=Strict"} <= {part.strip() for part in answer.headers["set-cookie"].split(";")}
         assert client.get("/api/runs").status_code == 200  # by the cookie
-        assert client.get(f"{place}//evil.example/", params={"token": TOKEN}).headers["location"] == "/evil.example/"
+        for path in ("//evil.example/", "/%5Cevil.example/", "/%22%3E%3Cscript%3E/"):
+            answer = client.get(place + path, params={"token": TOKEN})
+            assert re.search(r'content="0; url=/[a-z%][^"<>/\\]*/"', answer.text)
 
 
 PLACES = ("runs/{}", "runs/{}/metrics", "runs/{}/participation", "runs/{}/losses", "download/csv?run={}",
@@ -162,7 +169,7 @@ PLACES = ("runs/{}", "runs/{}/metrics", "runs/{}/participation", "runs/{}/losses
 def test_a_run_that_is_deleted_meanwhile(when: str, stored: Path, tmp_path: Path) -> None:
     """Before the request, though nobody has looked since; or once the request has found it."""
     first, found = folders(stored)[0], Store.folder
-    with serving(tmp_path) as place, httpx.Client(base_url=place) as client, pytest.MonkeyPatch.context() as patch:
+    with serving(tmp_path) as place, connected(place) as client, pytest.MonkeyPatch.context() as patch:
 
         def asked(verb: str, path: str, body: Any = None) -> None:
             patch.undo()
@@ -236,7 +243,7 @@ def test_users_of_a_table_are_told_by_name(tmp_path: Path) -> None:
     run = make(out, "fedpi", problem=told | {"test": 0.2})
     table = rs.open(run.path).user_metrics
     assert table is not None
-    with serving(out) as place, httpx.Client(base_url=place) as client:
+    with serving(out) as place, connected(place) as client:
         found = client.get(f"/api/runs/{run.id}/losses").json()
         assert (found["names"], found["losses"]) == (list(table.index), table["test_log_loss"].tolist())
         assert (found["what"], found["round"]) == ("test log loss", 15)
@@ -309,7 +316,7 @@ def test_a_process_that_does_not_hold_the_lock_is_not_stopped(
     run = make(tmp_path, rounds=2)
     killed: list[Any] = []
     monkeypatch.setattr(os, "kill", lambda *told: killed.append(told))
-    with serving(tmp_path) as place, httpx.Client(base_url=place) as client, lock.held(run.path):
+    with serving(tmp_path) as place, connected(place) as client, lock.held(run.path):
         holder = json.loads((run.path / "holder.json").read_text())
         (run.path / "holder.json").write_text(json.dumps(holder | {"pid": os.getppid()}))  # holds no lock of ours
         answer = client.post(f"/api/runs/{run.id}/stop", json={})

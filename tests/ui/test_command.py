@@ -50,10 +50,11 @@ def test_bad_arguments(arguments: tuple[Any, ...]) -> None:
     assert said.err.count("\n") == 1
 
 
-def test_the_printed_address_is_that_of_the_page(tmp_path: Path) -> None:
-    """On another address it carries a token, without which nothing is answered; Ctrl-C ends it quietly."""
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_printed_address_is_that_of_the_page(host: str, tmp_path: Path) -> None:
+    """It carries a token, without which nothing is answered; Ctrl-C ends it quietly."""
     child = subprocess.Popen(
-        beside("ui", "--runs", tmp_path / "none", "--port", "0", "--host", "0.0.0.0"), stderr=subprocess.PIPE, text=True
+        beside("ui", "--runs", tmp_path / "none", "--port", "0", "--host", host), stderr=subprocess.PIPE, text=True
     )
     try:
         assert child.stderr is not None

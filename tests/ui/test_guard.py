@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from resolvent.errors import InputError
-from resolvent.ui.guard import Guard, is_loopback
+from resolvent.ui.guard import WINDOW, WRONG_TOKENS, Guard, WrongTokens, is_loopback
 from resolvent.ui.server import guard_for
 
-HERE = Guard("127.0.0.1", names=frozenset({"desktop"}))
 TOKEN = "a-token-of-some-length"
+SHOWN = {"authorization": f"Bearer {TOKEN}"}
+HERE = Guard("127.0.0.1", TOKEN, names=frozenset({"desktop"}))
 OPEN = Guard("0.0.0.0", TOKEN, names=frozenset({"desktop"}))
 
 
@@ -19,7 +20,7 @@ def status(refused: tuple[int, str] | None) -> int | None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8400", "localhost:8400", "[::1]:8400", "localhost", "127.0.0.7:1"])
 def test_loopback_answers_to_loopback(host: str) -> None:
-    assert HERE.refusal("GET", {"host": host}, {}) is None
+    assert HERE.refusal("GET", {"host": host} | SHOWN, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -28,41 +29,66 @@ def test_loopback_answers_to_loopback(host: str) -> None:
      "desktop:8400", "127.0.0.1:99999", "[::1", "user@evil.example", "0x7f000001"],
 )  # fmt: skip
 def test_loopback_answers_to_nothing_else(host: str) -> None:
-    assert status(HERE.refusal("GET", {"host": host}, {})) == 421
+    assert status(HERE.refusal("GET", {"host": host} | SHOWN, {})) == 421
 
 
 @pytest.mark.parametrize(
     ("origin", "code"),
     [(None, None), ("http://127.0.0.1:8400", None), ("http://evil.example", 403), ("null", 403),
-     ("http://127.0.0.1:8401", 403), ("http://localhost:8400", 403), ("", 403)],
+     ("http://127.0.0.1:8401", 403), ("http://localhost:8400", 403), ("", 403), ("http://[", 403),
+     ("http://[::1", 403), ("http://\u2100.example", 403)],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_other_origins_are_refused(method: str, origin: str | None, code: int | None) -> None:
-    headers = {"host": "127.0.0.1:8400"} | ({} if origin is None else {"origin": origin})
+    headers = {"host": "127.0.0.1:8400"} | SHOWN | ({} if origin is None else {"origin": origin})
     assert status(HERE.refusal(method, headers, {})) == code
 
 
 def test_a_form_of_another_page_is_refused_without_an_origin() -> None:
-    headers = {"host": "127.0.0.1:8400", "sec-fetch-site": "cross-site"}
+    headers = {"host": "127.0.0.1:8400", "sec-fetch-site": "cross-site"} | SHOWN
     assert status(HERE.refusal("POST", headers, {})) == 403
     assert HERE.refusal("GET", headers, {}) is None  # a link to the page, which shows nothing to the one that links
 
 
 @pytest.mark.parametrize("length", ["65537", "99999999999999999999999", "-1", "x", ""])
 def test_long_bodies_are_refused(length: str) -> None:
-    assert status(HERE.refusal("POST", {"host": "127.0.0.1", "content-length": length}, {})) == 413
+    assert status(HERE.refusal("POST", {"host": "127.0.0.1", "content-length": length} | SHOWN, {})) == 413
 
 
 @pytest.mark.parametrize(
     ("headers", "query", "code"),
-    [({}, {}, 401), ({"cookie": f"resolvent-token={TOKEN}"}, {}, None), ({"cookie": "resolvent-token=no"}, {}, 401),
+    [({}, {}, 401), ({"cookie": f"resolvent-8400={TOKEN}"}, {}, 401), ({"cookie": "resolvent-8400=no"}, {}, 401),
      ({"authorization": f"Bearer {TOKEN}"}, {}, None), ({}, {"token": TOKEN}, None), ({}, {"token": TOKEN[:-1]}, 401),
-     ({"cookie": f"a=b; resolvent-token={TOKEN}; c=d"}, {}, None), ({"authorization": "Bearer é"}, {}, 401)],
+     ({"cookie": "a=b; resolvent-8400=session; c=d"}, {}, None), ({"authorization": "Bearer é"}, {}, 401),
+     ({"cookie": "resolvent-8401=session"}, {}, 401), ({"cookie": "resolvent-8400=session"}, {}, None)],
 )  # fmt: skip
-def test_a_token_is_needed_where_others_can_reach_the_page(
-    headers: dict[str, str], query: dict[str, str], code: int | None
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_is_needed_on_every_address(
+    host: str, headers: dict[str, str], query: dict[str, str], code: int | None
 ) -> None:
-    assert status(OPEN.refusal("GET", {"host": "10.0.0.1:8400"} | headers, query)) == code
+    """Other accounts of this machine reach its own address too. The cookie's value is not the token."""
+    guard = Guard(host, TOKEN, session="session")
+    assert status(guard.refusal("GET", {"host": "127.0.0.1:8400"} | headers, query)) == code
+
+
+def test_tokens_cannot_be_tried_out() -> None:
+    """After many wrong ones none is looked at for a while, the right one neither; open browsers go on."""
+    now = [0.0]
+    guard = Guard("127.0.0.1", TOKEN, session="session", wrong=WrongTokens(lambda: now[0]))
+    here = {"host": "127.0.0.1:8400"}
+    for _ in range(WRONG_TOKENS):
+        assert guard.refusal("GET", here | SHOWN, {}) is None  # right ones do not count
+        assert status(guard.refusal("GET", here, {})) == 401  # nor those that show none
+        assert status(guard.refusal("GET", here, {"token": "wrong"})) == 401
+        now[0] += 0.1
+    for query in ({"token": "wrong"}, {"token": TOKEN}):
+        assert status(guard.refusal("GET", here, query)) == 429
+    assert guard.refusal("GET", here | {"cookie": "resolvent-8400=session"}, {}) is None
+    now[0] = WINDOW + 0.05
+    assert guard.refusal("GET", here, {"token": TOKEN}) is None
+    for _ in range(2):  # the oldest of the wrong ones has left the window
+        code = status(guard.refusal("GET", here, {"token": "wrong"}))
+    assert code == 429
 
 
 @pytest.mark.parametrize(("host", "known"), [("10.1.2.3", True), ("desktop:8400", True), ("evil.example", False)])
@@ -70,11 +96,15 @@ def test_names_must_be_known_where_others_can_reach_the_page(host: str, known: b
     assert OPEN.knows(host) is known
 
 
-def test_a_token_is_drawn_for_any_other_address() -> None:
-    assert guard_for("127.0.0.1", None).token is None
-    drawn = {guard_for("0.0.0.0", None).token for _ in range(3)}
-    assert len(drawn) == 3
-    assert all(token is not None and len(token) >= 24 for token in drawn)
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_is_drawn_where_none_is_given(host: str) -> None:
+    guards = [guard_for(host, None) for _ in range(3)]
+    secrets = {secret for guard in guards for secret in (guard.token, guard.session)}
+    assert len(secrets) == 6
+    assert all(len(secret) >= 24 for secret in secrets)
+    own = [guard_for(host, TOKEN) for _ in range(2)]
+    assert own[0].session == own[1].session != TOKEN  # a page that is open goes on when its server is restarted
+    assert guard_for(host, TOKEN + "-").session != own[0].session
     for wrong in ("short", "has spaces in it and more", "ümlaut-ümlaut-ümlaut", "a;b=c;Domain=evil.example"):
         with pytest.raises(InputError, match="--token"):
             guard_for("0.0.0.0", wrong)

@@ -15,7 +15,7 @@ import pytest
 from resolvent.runs import Folder, folders
 from resolvent.ui import server
 
-from .conftest import Open, serving
+from .conftest import Open, admit, serving
 from .test_pages import drawn, grows, lines, row, slide, until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
@@ -94,6 +94,7 @@ def test_a_list_that_comes_late_does_not_undo_what_was_told_meanwhile(
 
     with serving(tmp_path) as place, closing(opened("about:blank")) as page:
         page.route("**/api/runs", late)
+        admit(page.context, place)
         page.goto(place)
         until(page, lambda: bool(answers))
         growing.have(9)
@@ -184,6 +185,7 @@ def test_a_started_run_is_selected_whichever_comes_first(first: str, address: st
         "**/api/runs", lambda request: held.append(request) if request.request.method == "POST" else request.continue_()
     )
     page.route("**/api/jobs", lambda request: request.fulfill(json=[old]))
+    admit(page.context, address)
     page.goto(address)
     with page.expect_response("**/api/jobs"):
         page.evaluate("() => events.tell('hello', {})")
@@ -208,6 +210,7 @@ def test_a_run_page_keeps_what_it_was_told_last(address: str, stored: Path, open
     page = opened("about:blank")
     page.add_init_script(DRIVEN)
     page.route(f"**/api/runs/{run.id}", lambda request: answers.append((request, request.fetch())))
+    admit(page.context, address)
     page.goto(f"{address}/run?id={run.id}")
     page.evaluate("() => events.tell('hello', {})")
     until(page, lambda: bool(answers))

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from resolvent.runs import folders
 from resolvent.ui.jobs import Jobs
 
+from .conftest import TOKEN
+
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 BOUNDED = settings(
     max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
     database=None,
 )  # fmt: skip
+SHOWN = {"Authorization": f"Bearer {TOKEN}"}
 JOB = {"id": "a", "run": None, "status": "running", "words": ""}
 
 
@@ -29,11 +32,11 @@ def nothing_is_started() -> Iterator[None]:
 
 
 def schema_of(address: str) -> Any:
-    return schemathesis.openapi.from_url(f"{address}/api/openapi.json")
+    return schemathesis.openapi.from_url(f"{address}/api/openapi.json", headers=SHOWN)
 
 
 def sent(case: Any, address: str) -> None:
-    answer = case.call(base_url=address, timeout=30)
+    answer = case.call(base_url=address, timeout=30, headers=SHOWN)
     assert answer.status_code < 500, f"{case.method} {case.path}: {answer.status_code}"
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
+import signal
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from command_line import resolvent
 from resolvent import config as configs
 from resolvent import experiment
 from resolvent.experiment.build import participation_of
@@ -21,7 +25,7 @@ from resolvent.ui.curves import Curves
 from resolvent.ui.presence import CAME, LATE, presence, states
 from resolvent.ui.store import Store, Unknown, last_row, settings_of
 
-from .conftest import make
+from .conftest import connected, make, serving
 
 
 @pytest.fixture
@@ -83,6 +87,78 @@ def test_damaged_runs_are_listed_as_such(copied: Path, file: str, content: bytes
     rows = {row["id"]: row["status"] for row in store.rows()}
     assert rows.pop(run.id) == "damaged"
     assert set(rows.values()) == {"finished"}
+
+
+@pytest.fixture
+def patience() -> Iterator[None]:
+    """A read that waits for ever fails instead."""
+
+    def ring(*_: object) -> None:
+        raise AssertionError("it waits for ever")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+DEEP = "[" * 900 + "]" * 900
+HUGE = "0x" + "f" * 5000
+FOREIGN = {
+    "an infinite number of rounds": ("config.toml", lambda text: re.sub("rounds = .*", "rounds = Infinity", text)),
+    "an infinite number in TOML's words": ("config.toml", lambda text: re.sub("rounds = .*", "rounds = inf", text)),
+    "a number of 5,000 digits": ("config.toml", lambda text: re.sub("seed = .*", f"seed = {HUGE}", text)),
+    "a deep list as a setting": ("config.toml", lambda text: text + f"deep = {DEEP}\n"),
+    "infinitely many users": ("about.json", lambda text: re.sub('"users": 4', '"users": Infinity', text)),
+    "a deep list as a description": ("about.json", lambda text: text.replace("{", f'{{"deep": {DEEP},', 1)),
+    "a pipe as configuration": ("config.toml", None),
+    "a pipe as description": ("about.json", None),
+    "a pipe as rows": ("metrics.csv", None),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+@pytest.mark.usefixtures("patience")
+def test_one_damaged_folder_stops_nothing(what: str, copied: Path) -> None:
+    """Its row says so, each of its own answers is a sentence, and the other runs are shown and compared."""
+    (file, change), (run, *others) = FOREIGN[what], folders(copied)
+    text = (run.path / file).read_text()
+    (run.path / file).unlink()
+    if change is None:
+        os.mkfifo(run.path / file)
+    else:
+        assert change(text) != text
+        (run.path / file).write_text(change(text))
+    ids = [run.id, *(other.id for other in others)]
+    with serving(copied) as address, connected(address) as client:
+        rows = {row["id"]: row["status"] for row in client.get("/api/runs").json()["runs"]}
+        assert rows.pop(run.id) == "damaged"
+        assert set(rows.values()) == {"finished"}
+        shown = client.get(f"/api/runs/{run.id}").json()
+        assert shown["row"]["status"] == "damaged"
+        assert len(shown["damage"]) == 1
+        for part in ("metrics", "participation", "losses"):
+            assert client.get(f"/api/runs/{run.id}/{part}").status_code in (200, 400)
+        compared = client.post("/api/compare", json={"runs": ids})
+        assert compared.status_code == 200
+        assert set(compared.json()["runs"]) >= set(ids[1:])
+
+
+@pytest.mark.parametrize("file", ["about.json", "SHA256SUMS", "config.toml", "events.jsonl", "holder.json", "lock"])
+@pytest.mark.usefixtures("patience")
+def test_a_pipe_among_the_files_of_a_run_stops_nobody(file: str, copied: Path) -> None:
+    run = folders(copied)[0]
+    if file == "lock":
+        (run.path / "holder.json").write_text("{}")
+    (run.path / file).unlink(missing_ok=True)
+    os.mkfifo(run.path / file)
+    rows = json.loads(resolvent("ls", "--out", copied, "--format", "json").out)
+    assert len(rows) == len(folders(copied))
+    assert {row["status"] for row in rows if row["run"] != run.id} == {"finished"}
+    store = Store(copied)
+    store.refresh()
+    assert len(store.rows()) == len(rows)
 
 
 def test_what_is_no_run_is_not_listed(copied: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from resolvent.errors import InputError, StorageError
 from resolvent.experiment import exporting, opening
 from resolvent.experiment.exporting import FORMS
 from resolvent.installed import install
-from resolvent.runs import Folder, checkpoints
+from resolvent.runs import Folder, checkpoints, regular
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import model_of
 from resolvent.solving.history_columns import of_reported
@@ -55,7 +55,7 @@ def show(name: RunName, out: Out = RUNS, form: Form = Format.table) -> None:
         return
     output.pairs(_line(run), form)
     output.write("\n" + output.escaped(run.about["explanation"]["words"]) + "\n")
-    output.write(output.escaped((run.path / "config.toml").read_text(encoding="utf-8")))
+    output.write(output.escaped(run.toml))
     output.rows(
         [{"time": e["time"], "event": e["kind"], "about": e.get("reason", e.get("words"))} for e in run.events], form
     )
@@ -144,7 +144,7 @@ def _listed(run: Folder) -> dict[str, Any] | None:
     if not wrong:
         try:
             return _line(run)
-        except InputError as error:
+        except (InputError, OSError, *regular.UNFIT) as error:
             wrong = [str(error)]
     if not run.path.is_dir():
         return None
@@ -215,7 +215,7 @@ def _model(chosen: list[Folder], to: Path) -> bytes:
     held, complaints = run.newest()
     if held is None:
         damaged = f": {complaints[0]}" if complaints else ""
-        raise InputError(f"run {run.id} has no model yet{damaged}; `resolvent resume {run.id}` goes on with it")
+        raise InputError(f"run {run.id} has no model yet{damaged}; `{run.resuming}` goes on with it")
     say(*(f"{words}: the model is that of round {held.round}" for words in complaints))
     end = run.end
     if (

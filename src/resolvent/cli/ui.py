@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,11 +22,12 @@ PORT = 8400
 def ui(
     runs: Annotated[Path, typer.Option("--runs", "--out", metavar="DIR", help="The folder of runs.")] = RUNS,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = PORT,
-    host: Annotated[str, typer.Option(help="The address to listen on; any but this machine's own needs a token.")]
+    host: Annotated[str, typer.Option(help="The address to listen on: by default, this machine's own.")]
     = "127.0.0.1",
     token: Annotated[str | None, typer.Option(envvar="RESOLVENT_UI_TOKEN",
-                                              help="What a browser must show; drawn where other machines can reach "
-                                              "the page and none is given.")] = None,
+                                              help="What a browser must show; drawn where none is given.")] = None,
+    browser: Annotated[bool | None, typer.Option("--browser/--no-browser", show_default="where there is a screen",
+                                                 help="Open the page in a browser.")] = None,
 ) -> None:  # fmt: skip
     """Open the live page: runs as they grow, the explorer of alpha, beta, gamma and eta, the reproduced paper."""
     missing = [name for name in NEEDED if find_spec(name) is None]
@@ -34,10 +36,14 @@ def ui(
     if runs.exists() and not runs.is_dir():
         raise InputError(f"--runs is {runs}, which is a file; name the folder of runs")
     from resolvent.ui import server
+    from resolvent.ui.browser import has_screen, visiting
 
     guard = server.guard_for(host, token)
-    with server.listening(host, port) as listener:
-        say(f"The page of {runs}/ (Ctrl-C ends it, and runs go on): {server.address(host, listener, guard)}")
+    with server.listening(host, port) as listener, ExitStack() as stack:
+        address = server.address(host, listener, guard)
+        say(f"The page of {runs}/ (Ctrl-C ends it, and runs go on): {address}")
+        if has_screen() if browser is None else browser:
+            stack.enter_context(visiting(address))
         server.serve(runs, listener, guard)
 
 
@@ -54,5 +60,5 @@ COMMANDS: dict[Callable[..., Any], str] = {
 
         resolvent ui --host 0.0.0.0
 
-    The last one can be reached from other machines; it prints an address with the token that they need.""",
+    The last one can be reached from other machines. Browsers need the token in the address that is printed.""",
 }

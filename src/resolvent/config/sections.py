@@ -39,6 +39,8 @@ FLOWER = "flower"
 ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
 ALL_REDUCE = WRITTEN["all_reduce"]
 """The engine that several processes run together."""
+MOST_THREADS = 1024
+"""More than any machine here has cores; each takes memory of its own."""
 SPELLINGS = {"run.engine": WRITTEN | {old: WRITTEN[name] for old, name in engines.SPELLINGS.items()}}
 """Other spellings of values, by key."""
 if TYPE_CHECKING:
@@ -116,6 +118,10 @@ class RunSection:
     validate_every: int | None = SOLVE["validate_every"]
     metrics: tuple[str, ...] | None = SOLVE["metrics"]
     """What is measured on held-out data, by name; None: the usual ones of the problem."""
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            refuse("run.threads", self.threads, f"a number from 1 to {MOST_THREADS} is needed")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from resolvent.data import limits
 from resolvent.data.arrays import number_labels
-from resolvent.errors import refuse
+from resolvent.errors import InputError, refuse
 from resolvent.installed import install
 from resolvent.problems.labels import label_array
 
@@ -31,6 +31,8 @@ TARGETS = ("y", "target", "label", "class")
 """What the column of labels is called where nobody says."""
 SEPARATORS = (",", "\t", ";")
 _WHOLE = re.compile(r"\s*([-+]?\d+)(\.0*)?\s*")
+MOST_COLUMNS = 100_000
+"""Of a frame: each is an object of its own, which takes pandas about 0.1 ms."""
 
 
 def separated(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
@@ -65,10 +67,11 @@ def parquet_frame(file: IO[bytes], name: str) -> pd.DataFrame:
         refuse("path", f"{name}, a Parquet file", f"pyarrow is not installed: {install('parquet')}")
     try:
         told = import_module("pyarrow.parquet").ParquetFile(file).metadata
+        _few(told.num_columns, name)
         limits.check(max(told.num_rows * told.num_columns * 8, _unpacked(told)), name)
         file.seek(0)
         frame = pd.read_parquet(cast(Any, file), engine="pyarrow")
-    except limits.TooLarge:
+    except InputError:
         raise
     except (ValueError, OSError, ArithmeticError, MemoryError, RuntimeError, TypeError) as error:
         refuse("path", name, f"it is no Parquet file ({(str(error).splitlines() or [type(error).__name__])[0]})")
@@ -140,7 +143,7 @@ def _separated(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
     """The file as pandas reads it; exact: whole numbers that pandas rounds, beside missing ones, are objects."""
     import pandas as pd
 
-    separator, heading, skip = _heading(file)
+    separator, heading, skip = _heading(file, name)
     form: dict[str, Any] = {"sep": separator, "header": None, "skiprows": skip, "encoding": "utf-8-sig"}
     file.seek(0)
     older = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)  # pandas 3.1 reads floats to the last bit unasked
@@ -171,10 +174,17 @@ def _whole(text: Any, number: float) -> float | int:
     return int(match[1]) if match else number
 
 
-def _heading(file: IO[bytes]) -> tuple[str, list[str] | None, int]:
+def _few(columns: int, name: str) -> None:
+    if columns > MOST_COLUMNS:
+        refuse("path", f"{name}, which has {columns} columns",
+               f"at most {MOST_COLUMNS} are read: write wide rows as a LIBSVM or NPZ file")  # fmt: skip
+
+
+def _heading(file: IO[bytes], name: str) -> tuple[str, list[str] | None, int]:
     """The separator, the names in the first line if they are names, and how many lines to skip for them."""
     first = next((line for line in file if line.strip()), b"").decode("utf-8-sig")
     separator = max(SEPARATORS, key=first.count)
+    _few(first.count(separator) + 1, name)
     with closing(_lines(file, separator)) as lines:
         rows = list(islice(lines, 2))
     if not rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class HeldOut:
             refuse("HeldOut", "empty", "at least one row is needed")
         if len({a.shape[1] for a in self.A}) > 1:
             refuse("A", "of matrices with different numbers of columns", "every user has the same features")
+        if not isinstance(names, Iterable | None) or getattr(names, "shape", None) == ():
+            refuse("names", repr(names), f"one name for each of the {len(self.A)} users is needed")
         self.names = tuple(str(name) for name in (range(len(self.A)) if names is None else names))
         if len(self.names) != len(self.A):
             refuse("names", f"a list of {len(self.names)}", f"one name for each of the {len(self.A)} users is needed")

@@ -15,6 +15,8 @@ Floats = NDArray[np.float64]
 
 MOST = 8 * 2**30
 """Bytes of the largest dense array that is made."""
+MOST_FEATURES = {False: 10**6, True: 2**24}
+"""Features of dense and of sparse rows, at most: each has a name, and each user's state a number."""
 BLOCK = 2**23
 """Bytes read at a time: a file of any size needs little more memory than its rows."""
 
@@ -59,6 +61,7 @@ def parse(file: IO[bytes], name: str, width: int | None = None, sparse: bool = F
         values.append(rest[1::2])
         seen += len(pairs)
         most = max(most, int(column.max(initial=0)))
+        _few(most, "path", f"{name}, which has a feature number {most}", sparse)
         if not sparse:
             fits(seen, most, name)
         _check(row, column, name)
@@ -67,6 +70,7 @@ def parse(file: IO[bytes], name: str, width: int | None = None, sparse: bool = F
     if width is not None and width < most:
         refuse("width", width, f"{name} has a feature number {most}")
     width = most if width is None else width
+    _few(width, "width", width, sparse)
     if sparse:
         from scipy.sparse import csr_array
 
@@ -76,6 +80,13 @@ def parse(file: IO[bytes], name: str, width: int | None = None, sparse: bool = F
     x = np.zeros((seen, width))
     x[np.concatenate(rows), np.concatenate(columns) - 1] = np.concatenate(values)
     return x, np.concatenate(labels)
+
+
+def _few(features: int, argument: str, came: object, sparse: bool) -> None:
+    """Refuse a feature number that no model here has room for; one slip of the pen is enough for it."""
+    if features > MOST_FEATURES[sparse]:
+        kind, advice = ("sparse", "") if sparse else ("dense", f", or up to {MOST_FEATURES[True]} with sparse=True")
+        refuse(argument, came, f"{kind} rows have at most {MOST_FEATURES[sparse]} features{advice}")
 
 
 def fits(rows: int, columns: int, name: str) -> None:

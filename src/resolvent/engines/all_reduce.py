@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 from resolvent.engines import joining
 from resolvent.engines.joining import RankFacts
 from resolvent.engines.process_group import TIMEOUT, announce_at_exit, join
 from resolvent.engines.rank import RankEngine
-from resolvent.errors import InputError, RankLost, refuse
+from resolvent.errors import InputError, RankLost, flag, real, refuse
 from resolvent.problems.problem import select
 
 
@@ -24,11 +25,10 @@ class AllReduce:
     """
 
     def __init__(self, weights: Any = None, whole: bool = False, timeout: float = TIMEOUT) -> None:
-        if whole and weights is not None:
+        if flag(whole, "whole") and weights is not None:
             refuse("weights", repr(weights), "a whole problem has its own: leave it out")
-        if not timeout > 0:
-            refuse("timeout", timeout, "a number of seconds > 0 is needed")
-        self.weights, self.whole, self.timeout = weights, whole, timeout
+        self.weights, self.whole = weights, whole
+        self.timeout = real(timeout, "timeout", lambda x: 0 < x < math.inf, "a number of seconds > 0 is needed")
         announce_at_exit()
 
     def join(self, problem: Any, operator: Any, steady: bool = True) -> RankEngine:

@@ -32,8 +32,8 @@ def export(run: Any, path: Path, into: Any = None) -> Path:
     else:
         content = encode(form, told, run.model, run.state.memory)
     with durable.storing(path, "name another file"):
-        durable.make(path.parent)
-        durable.write(path, content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        durable.write(path, content, durable.SHARED_FILE)
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ COUNTS = ("round", "participants", *BYTES)
 
 def open_run(path: str | Path) -> Run:
     """A run of the run store, or one that `Run.save` wrote: its model, history, settings and what it predicts with."""
+    if not isinstance(path, str | os.PathLike):
+        refuse("folder", repr(path), "the path of a run's folder is needed")
     folder = Path(path)
     if (folder / "state.safetensors").is_file() and not (folder / "about.json").is_file():
         return _first_edition(folder)
@@ -48,7 +51,7 @@ def open_run(path: str | Path) -> Run:
     held, complaints = found.newest()
     if held is None:
         why = f": {complaints[0]}" if complaints else ""
-        raise InputError(f"run {found.id} has no model yet{why}; `resolvent resume {found.id}` goes on with it")
+        raise InputError(f"run {found.id} has no model yet{why}; `{found.resuming}` goes on with it")
     if complaints and found.end is not None:
         raise damaged(found, complaints)
     about = found.about

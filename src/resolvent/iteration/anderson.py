@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resolvent.errors import refuse, whole
+from resolvent.errors import flag, one_of, real, whole
 from resolvent.iteration.acceleration import Accelerate, Gram, Unaccelerated, check
 from resolvent.iteration.packing import remembered
 
@@ -91,17 +91,21 @@ class Anderson:
 
     def __post_init__(self) -> None:
         whole(self.memory, "memory", least=0)
-        if self.on not in ("u", "mean"):
-            refuse("on", repr(self.on), 'either "u" or "mean" is needed')
+        one_of(self.on, "on", ("u", "mean"), 'either "u" or "mean" is needed')
+        flag(self.safeguard, "safeguard")
         careful = self.on == "mean"
-        if math.isnan(self.ridge):
-            object.__setattr__(self, "ridge", (1e-3 if careful else 1e-10) if self.safeguard else 0.0)
-        if math.isnan(self.damping):
-            object.__setattr__(self, "damping", 0.5 if careful and self.safeguard else 1.0)
-        if not self.ridge >= 0:
-            refuse("ridge", self.ridge, "a number >= 0 is needed")
-        if not 0 < self.damping <= 1:
-            refuse("damping", self.damping, "a number in (0, 1] is needed")
+        ridge, damping = self.ridge, self.damping
+        if isinstance(ridge, float) and math.isnan(ridge):
+            ridge = (1e-3 if careful else 1e-10) if self.safeguard else 0.0
+        if isinstance(damping, float) and math.isnan(damping):
+            damping = 0.5 if careful and self.safeguard else 1.0
+        checked = {
+            "ridge": real(ridge, "ridge", lambda x: x >= 0, "a number >= 0 is needed"),
+            "damping": real(damping, "damping", lambda x: 0 < x <= 1, "a number in (0, 1] is needed"),
+            "largest": real(self.largest, "largest", lambda x: x >= 0, "a number >= 0 is needed"),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @property
     def title(self) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import one_of
 from resolvent.iteration.packing import remembered
 
 KINDS = ("ergodic", "suffix")
@@ -49,5 +49,5 @@ def _restarts(kind: str | None, t: int) -> bool:
 
 def check(kind: str | None) -> None:
     """Refuse an unknown kind."""
-    if kind is not None and kind not in KINDS:
-        refuse("average", repr(kind), f"None or one of {', '.join(KINDS)} is needed")
+    if kind is not None:
+        one_of(kind, "average", KINDS, f"None or one of {', '.join(KINDS)} is needed")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import one_of, real
 from resolvent.iteration.acceleration import Gram
 from resolvent.iteration.packing import remembered
 
@@ -34,10 +34,9 @@ class Momentum:
     title = "momentum"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.theta, int | float) and 0 <= self.theta < 1):
-            refuse("theta", repr(self.theta), "a number in [0, 1) is needed")
-        if self.on not in ("u", "mean"):
-            refuse("on", repr(self.on), 'either "u" or "mean" is needed')
+        theta = real(self.theta, "theta", lambda x: 0 <= x < 1, "a number in [0, 1) is needed")
+        object.__setattr__(self, "theta", theta)
+        one_of(self.on, "on", ("u", "mean"), 'either "u" or "mean" is needed')
 
     def begin(self) -> LastPoint:
         return LastPoint()

@@ -8,7 +8,6 @@ and their u moves with it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
-from resolvent.errors import refuse, whole
+from resolvent.errors import number, one_of, real, refuse, whole
 
 
 @runtime_checkable
@@ -37,8 +36,8 @@ class Participation(Protocol):
 
 
 def _absent(absent: str) -> None:
-    if absent not in ("hold", "paper"):
-        refuse("absent", repr(absent), 'either "hold" (converges) or "paper" (Algorithm 1 as printed) is needed')
+    needed = 'either "hold" (converges) or "paper" (Algorithm 1 as printed) is needed'
+    one_of(absent, "absent", ("hold", "paper"), needed)
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,7 @@ class Bernoulli:
     absent: str = "hold"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.p, (int, float)) and math.isfinite(self.p) and 0 < self.p <= 1):
-            refuse("p", self.p, "a probability in (0, 1] is needed")
+        object.__setattr__(self, "p", real(self.p, "p", lambda p: 0 < p <= 1, "a probability in (0, 1] is needed"))
         _absent(self.absent)
 
     @property
@@ -210,7 +208,7 @@ def as_participation(given: Participation | float | Sequence[Sequence[bool]] | N
     if given is None:
         return Everyone()
     if isinstance(given, (int, float)) and not isinstance(given, bool):
-        return Bernoulli(float(given))
+        return Bernoulli(number(given))
     if isinstance(given, (list, tuple, np.ndarray, Tensor)):
         return Trace(given)
     if isinstance(given, Participation):

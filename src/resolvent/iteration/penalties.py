@@ -222,7 +222,7 @@ def _indices(given: Any) -> Sequence[int]:
 def _strength(given: Any, argument: str) -> Tensor:
     try:
         t = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given, dtype=np.float64)).double()
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         refuse(argument, repr(given), "a number >= 0, or one per coordinate, is needed")
     if t.ndim > 1 or t.numel() == 0 or not bool((torch.isfinite(t) & (t >= 0)).all()):
         refuse(argument, repr(given), "a finite number >= 0, or one per coordinate, is needed")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from resolvent.errors import refuse, whole
+from resolvent.errors import number, real, refuse, whole
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,14 @@ class Schedule:
 
 
 def _positive(eta0: float, argument: str = "eta0") -> float:
-    if not (isinstance(eta0, (int, float)) and math.isfinite(eta0) and eta0 > 0):
-        refuse(argument, eta0, "a finite number > 0 is needed")
-    return float(eta0)
+    return float(real(eta0, argument, lambda x: 0 < x < math.inf, "a finite number > 0 is needed"))
 
 
 def constant(eta0: float) -> Schedule:
     """eta_t = eta0."""
     if not isinstance(eta0, (int, float)) or isinstance(eta0, bool):
         refuse("eta0", repr(eta0), "a number is needed")
-    value = float(eta0)
+    value = number(eta0)
     return Schedule(lambda t: value, f"{value:g}", True, False, False, "never")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import number, refuse, whole
+from resolvent.errors import number, real, refuse, whole
 from resolvent.iteration.engine import Ask
 from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Plain
@@ -85,8 +85,8 @@ class NewtonProx:
     certifies = "p"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.tol < 1:
-            refuse("tol", self.tol, "a relative tolerance in [0, 1) is needed")
+        tol = real(self.tol, "tol", lambda x: 0 <= x < 1, "a relative tolerance in [0, 1) is needed")
+        object.__setattr__(self, "tol", tol)
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
         return laws.of_prox(alpha, beta, eta, exact=self.tol <= SHARP)

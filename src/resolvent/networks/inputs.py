@@ -105,7 +105,7 @@ def _checked(pair: XY, name: str, placement: Placement) -> XY:
 
 def as_dtype(dtype: Any) -> torch.dtype:
     """The type of a network's parameters."""
-    if dtype not in (torch.float16, torch.float32, torch.float64):
+    if not isinstance(dtype, torch.dtype) or dtype not in (torch.float16, torch.float32, torch.float64):
         needed = "torch.float32 or torch.float64 is needed; for products in less precision pass autocast=torch.bfloat16"
         refuse("dtype", repr(dtype), needed)
     kind: torch.dtype = dtype
@@ -117,7 +117,7 @@ def as_device(device: torch.device | str) -> torch.device:
     try:
         where = torch.device(device)
         torch.empty(0, device=where)
-    except (RuntimeError, AssertionError, ValueError) as error:
+    except (RuntimeError, AssertionError, ValueError, TypeError, OverflowError) as error:
         first = str(error).splitlines()[0]
         raise InputError(f'device is {device}, which is not there ({first}); take device="cpu"') from None
     return where

@@ -67,7 +67,7 @@ def write(archive: Mapping[str, pd.DataFrame], folder: Path) -> Path:
         for name, table in ((RUNS, pd.DataFrame(rows, columns=columns)), (CURVES, drawn)):
             text = io.StringIO()
             table.to_csv(text, sep="\t", index=False, float_format="%.7g", quoting=csv.QUOTE_NONE)
-            durable.write(folder / name, text.getvalue().encode())
+            durable.write(folder / name, text.getvalue().encode(), durable.SHARED_FILE)
     return folder
 
 

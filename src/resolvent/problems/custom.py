@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse, whole
+from resolvent.errors import flag, refuse, whole
 from resolvent.problems.callables import (
     AllRows,
     Differentiated,
@@ -60,9 +60,9 @@ class Custom:
     ) -> None:
         self.penalty = penalty
         self.users, self.dim = whole(users, "users"), whole(dim, "dim")
-        if dtype not in (torch.float32, torch.float64):
-            refuse("dtype", dtype, "torch.float32 or torch.float64 is needed")
-        self.convex, self.check = convex, check
+        if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
+            refuse("dtype", repr(dtype), "torch.float32 or torch.float64 is needed")
+        self.convex, self.check = flag(convex, "convex"), flag(check, "check")
         self.weights = as_weights(weights, users, torch.empty(0, dtype=dtype))
         self.lipschitz = self._constants(lipschitz, "lipschitz")
         self.convexity = self._constants(convexity, "convexity")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import sys
+
 import numpy as np
 
-from resolvent.errors import whole
+from resolvent.errors import real, refuse, whole
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 
@@ -14,6 +17,8 @@ def make_least_squares(
 ) -> LeastSquares:
     """A_i and w_star standard normal, b_i = A_i w_i + noise, w_i = w_star + shift N(0, I): users who disagree."""
     _check(users=users, dim=dim, rows=rows)
+    noise, shift = (float(real(x, name, math.isfinite, "a finite number is needed"))
+                    for name, x in (("noise", noise), ("shift", shift)))  # fmt: skip
     rng = np.random.default_rng(whole(seed, "seed", least=0))
     w_star = rng.standard_normal(dim)
     w = w_star + shift * rng.standard_normal((users, dim))
@@ -35,3 +40,5 @@ def make_logistic(users: int = 10, dim: int = 100, rows: int = 1000, seed: int =
 def _check(**counts: int) -> None:
     for name, count in counts.items():
         whole(count, name)
+    if math.prod(counts.values()) * 8 > sys.maxsize:
+        refuse("users, dim or rows", "far too large", "the data must fit into memory: take smaller numbers")

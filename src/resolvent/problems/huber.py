@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import real
 from resolvent.problems.linear.loss import InNumpy
 from resolvent.problems.linear.model import LinearModel
 from resolvent.problems.newton.objective import Floats
@@ -36,8 +36,7 @@ class Huber(LinearModel):
         intercept: bool = False,
         penalty: Any = None,
     ) -> None:
-        if not (isinstance(delta, (int, float)) and math.isfinite(delta) and delta > 0):
-            refuse("delta", repr(delta), "a finite number > 0 is needed")
+        delta = real(delta, "delta", lambda x: 0 < x < math.inf, "a finite number > 0 is needed")
         loss = partial(HuberLoss, delta=float(delta))
         super().__init__(loss, A, b, reg, weights, intercept=intercept, penalty=penalty)
 

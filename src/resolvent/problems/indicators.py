@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import real, refuse
 from resolvent.problems.constraint import TOL
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
 from resolvent.problems.problem import select, short
@@ -46,9 +46,10 @@ class Indicators:
         penalty: Any = None,
     ) -> None:
         self.penalty = penalty
-        self.sets = tuple(sets)
-        if not self.sets:
-            refuse("sets", "empty", "one set per user is needed")
+        self.sets = tuple(sets) if isinstance(sets, list | tuple) else ()
+        if not self.sets or not all(hasattr(each, "dim") and hasattr(each, "project") for each in self.sets):
+            came = "empty" if isinstance(sets, list | tuple) and not sets else repr(sets)
+            refuse("sets", came, "a list of one set per user is needed, such as rs.Ball(centre, radius)")
         dim = self.sets[0].dim
         if dim is None:
             refuse("sets[0]", f"{self.sets[0]} of any dimension", "its dimension is needed, as in rs.Orthant(3)")
@@ -58,9 +59,8 @@ class Indicators:
                 refuse(f"sets[{user}]", f"of dimension {each.dim}", f"that of user 0 is {self.dim}, and all must agree")
         like = _kind(self.sets)
         self.weights = as_weights(weights, self.users, like)
-        self.tol = (TOL if like.dtype == FLOAT else 1e-4) if tol is None else tol
-        if not self.tol >= 0:
-            refuse("tol", tol, "a length >= 0 is needed")
+        tol = (TOL if like.dtype == FLOAT else 1e-4) if tol is None else tol
+        self.tol = real(tol, "tol", lambda x: x >= 0, "a length >= 0 is needed")
         # Users who share one set object, as homogeneous users do, are projected together.
         members: dict[int, list[int]] = {}
         for user, each in enumerate(self.sets):

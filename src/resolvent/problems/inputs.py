@@ -139,6 +139,8 @@ def finite(X: Tensor, argument: str, of: str = "user") -> Tensor:
 
 
 def same_length(name: str, items: Sequence[Any], users: int) -> None:
-    """Refuse a per-user list of the wrong length."""
+    """Refuse a per-user list of the wrong length, and what is no list."""
+    if not hasattr(items, "__len__") or getattr(items, "shape", None) == ():
+        refuse(name, repr(items), f"one entry for each of the {users} users is needed")
     if len(items) != users:
         refuse(name, f"a list of {len(items)}", f"one entry for each of the {users} users is needed")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resolvent.errors import flag
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.compensated import predictors
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
@@ -50,7 +51,7 @@ class LeastSquares(OverRows):
 
     def __init__(self, A: Any, b: Any, weights: Any = None, *, intercept: bool = False, penalty: Any = None) -> None:
         self.rows = as_data(A, b)
-        self.intercept, self.penalty = bool(intercept), penalty
+        self.intercept, self.penalty = flag(intercept, "intercept"), penalty
         if self.intercept:
             self.rows = self.rows.with_ones()
         like = self.rows.buckets[0].b

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import real, refuse
 from resolvent.problems.constraint import TOL, Constraint, outward
 from resolvent.problems.inputs import as_tensor, finite
 from resolvent.problems.sets import blur, store, vector
@@ -24,8 +24,7 @@ class Halfspace(Constraint):
 
     def __init__(self, normal: Any, offset: float) -> None:
         unit, length = _direction(normal, "normal")
-        if not math.isfinite(offset):
-            refuse("offset", offset, "a finite number is needed")
+        real(offset, "offset", math.isfinite, "a finite number is needed")
         store(self, normal=unit, offset=float(offset) / length)
 
     @property
@@ -61,8 +60,8 @@ class ObtuseCone(Constraint):
         unit, _ = _direction(axis, "axis")
         if len(unit) < 2:
             refuse("axis", "of length 1", "an angle needs at least two dimensions: use Orthant(1) or Halfspace")
-        if not math.pi / 4 <= angle <= math.pi / 2:
-            refuse("angle", angle, "the cone is obtuse, and convex, from pi/4 to pi/2 only")
+        obtuse = "the cone is obtuse, and convex, from pi/4 to pi/2 only"
+        real(angle, "angle", lambda a: math.pi / 4 <= a <= math.pi / 2, obtuse)
         store(self, axis=unit, angle=float(angle))
 
     @property

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from resolvent.errors import flag
 from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite
 from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
 from resolvent.problems.newton.prox import newton_prox
@@ -60,7 +61,7 @@ class Ridged(OverRows):
     def __init__(self, rows: Rows, reg: Any, weights: Any, intercept: bool, penalty: Any) -> None:
         finite(rows.gather([bucket.total() for bucket in rows.buckets]), "A")
         finite(rows.gather([bucket.b.sum(1) for bucket in rows.buckets]), "b")
-        self.intercept, self.penalty = bool(intercept), penalty
+        self.intercept, self.penalty = flag(intercept, "intercept"), penalty
         self.rows = rows.with_ones() if self.intercept else rows
         like = self.rows.buckets[0].b
         self.weights = as_weights(weights, self.users, like, self.sizes)

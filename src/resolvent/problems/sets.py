@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse, whole
+from resolvent.errors import real, refuse, whole
 from resolvent.problems.constraint import TOL, Constraint, outward
 from resolvent.problems.inputs import as_tensor, finite
 
@@ -118,8 +118,7 @@ class Ball(Constraint):
     radius: float
 
     def __init__(self, centre: Any, radius: float) -> None:
-        if not (math.isfinite(radius) and radius >= 0):
-            refuse("radius", radius, "a finite number >= 0 is needed")
+        real(radius, "radius", lambda r: 0 <= r < math.inf, "a finite number >= 0 is needed")
         store(self, centre=vector(centre, "centre"), radius=float(radius))
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse, whole
+from resolvent.errors import real, refuse, whole
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
 from resolvent.problems.problem import select, short
 
@@ -89,8 +89,7 @@ class Quadratics:
 
 def plus_minus(scale: float = 1.0) -> Quadratics:
     """The paper's f_+(w) = (w+1)^2/2 and scale * f_-(w) = scale * (w-1)^2/2; their minimiser is (scale-1)/(scale+1)."""
-    if not (math.isfinite(scale) and scale > 0):
-        refuse("scale", scale, "a finite number > 0 is needed")
+    scale = real(scale, "scale", lambda x: 0 < x < math.inf, "a finite number > 0 is needed")
     return Quadratics([1.0, scale], [-1.0, 1.0])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import real
 from resolvent.problems.constraint import TOL, Constraint
 
 
@@ -20,8 +20,8 @@ class Simplex(Constraint):
     dim = None
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.total, int | float) and math.isfinite(self.total) and self.total > 0):
-            refuse("total", repr(self.total), "a finite number > 0 is needed")
+        total = real(self.total, "total", lambda x: 0 < x < math.inf, "a finite number > 0 is needed")
+        object.__setattr__(self, "total", total)
 
     def project(self, x: Tensor) -> Tensor:
         """(x - nu)_+ with the nu for which the sum is right."""

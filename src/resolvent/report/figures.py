@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resolvent.report import decimation
 from resolvent.report.curves import Curve, logarithmic
 from resolvent.report.packages import needed
 from resolvent.report.tables import measure
@@ -70,6 +71,8 @@ def plain(text: str) -> str:
 
 def _curve(axis: Axes, curve: Curve, x: str, y: str, log: bool, style: dict[str, Any]) -> None:
     xs, ys = curve.over(x, y)
+    rows = decimation.shown(ys)
+    xs, ys = xs.iloc[rows], ys.iloc[rows]
     shown = ys["median"] > 0 if log else ys["median"].notna()
     axis.plot(xs[shown], ys["median"][shown], label=symbols(curve.label), **style)
     if len(curve.frames) > 1:

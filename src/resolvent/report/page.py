@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from resolvent.report import decimation
 from resolvent.report.curves import Curve, logarithmic
 from resolvent.report.packages import needed
 from resolvent.report.tables import NOTE, columns, measure, summary
@@ -46,7 +47,7 @@ def page(sections: Sequence[Curve] | Mapping[str, Sequence[Curve]], path: Path, 
         plotly=_plotly(),
         data=json.dumps([_data(those) for those in parts.values()]).replace("<", "\\u003c"),
         sections="".join(_section(name if len(parts) > 1 else "", those) for name, those in parts.items()),
-        configs="".join(_fold(curve.label, (curve.first.path / "config.toml").read_text("utf-8")) for curve in curves),
+        configs="".join(_fold(curve.label, curve.first.toml) for curve in curves),
         environment=html.escape(json.dumps(curves[0].first.about["environment"], indent=2)),
     )
     with storing(path, "name another place for it"):
@@ -89,13 +90,13 @@ def _data(curves: Sequence[Curve]) -> dict[str, Any]:
 
 
 def _trace(curve: Curve, ys: Iterable[str]) -> dict[str, Any]:
-    lines, xs = {}, {}
-    for name in ys:
-        if name in curve.frames[0]:
-            _, band = curve.over("round", name)
-            lines[name] = {key: _plain(band[key]) for key in ("median", "least", "most")}
-    for name in XS:
-        xs[name] = _plain(curve.over(name, "round")[0])
+    """What the page draws of a curve: of a long one, the rows that can be told apart."""
+    import pandas as pd
+
+    bands = {name: curve.over("round", name)[1] for name in ys if name in curve.frames[0]}
+    rows = decimation.shown(pd.concat(list(bands.values()), axis=1))
+    lines = {name: {key: _plain(band[key].iloc[rows]) for key in band} for name, band in bands.items()}
+    xs = {name: _plain(curve.over(name, "round")[0].iloc[rows]) for name in XS}
     return {
         "label": curve.label,
         "colour": curve.colour,

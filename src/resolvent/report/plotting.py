@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.table import TABLE
+from resolvent.report import decimation
 from resolvent.report.curves import colour_of, palette, reported
 from resolvent.report.figures import AXES, NAMES, plain
 from resolvent.report.packages import needed
@@ -33,11 +34,14 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
     """
     named = _named(runs)
     frames = {name: reported(run.history) if y is None else run.history for name, run in named.items()}
-    columns = [y] if isinstance(y, str) else list(y) if y is not None else _columns(list(frames.values()))
+    several = list(y) if isinstance(y, list | tuple) else [y]
+    columns = _columns(list(frames.values())) if y is None else several
+    if not columns:
+        refuse("y", repr(y), "a column of the history, or several, are needed")
     for column in (*columns, x):
-        if not any(column in frame for frame in frames.values()):
+        if not isinstance(column, str) or not any(column in frame for frame in frames.values()):
             known = ", ".join(dict.fromkeys(str(c) for frame in frames.values() for c in frame))
-            refuse("y" if column in columns else "x", repr(column), f"a column of the history is needed: {known}")
+            refuse("x" if column is x else "y", repr(column), f"a column of the history is needed: {known}")
     figure, axes = _axes(len(columns), ax)
     for axis, column in zip(axes, columns, strict=True):
         _panel(axis, column, x, named, frames)
@@ -54,6 +58,7 @@ def _panel(axis: Axes, column: str, x: str, named: Mapping[str, Any], frames: Ma
         if column not in frame or x not in frame:
             continue
         shown = frame[frame[column].notna()]
+        shown = shown.iloc[decimation.shown(shown[[column]])]
         algorithm = str(run.config.get("scheme", {}).get("algorithm", ""))
         own = algorithm in TABLE and algorithm not in seen
         seen.add(algorithm)
@@ -95,7 +100,9 @@ def _columns(frames: Sequence[Any]) -> list[str]:
 
 def _axes(panels: int, ax: Any) -> tuple[Figure, Sequence[Any]]:
     if ax is not None:
-        axes = list(ax) if isinstance(ax, Sequence) or hasattr(ax, "flat") else [ax]
+        axes = list(ax.flat) if hasattr(ax, "flat") else list(ax) if isinstance(ax, Sequence) else [ax]
+        if not all(hasattr(axis, "plot") and hasattr(axis, "figure") for axis in axes):
+            refuse("ax", repr(ax), "axes of Matplotlib are needed, one for each column")
         if len(axes) != panels:
             refuse("ax", f"{len(axes)} axes", f"{panels} are needed, one for each column")
         figure: Figure = axes[0].figure

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from resolvent.iteration import checkpoint, packing
 from resolvent.iteration.state import State
-from resolvent.runs import durable
+from resolvent.runs import durable, regular
 from resolvent.runs.metrics import Extent
 from resolvent.solving.stopping import Best
 
@@ -141,7 +141,7 @@ def _read(folder: Path, run: str | None) -> Iterator[Checkpoint | str]:
     for path in _files(folder):
         number, _, checksum = path.stem.partition("-")
         try:
-            content = path.read_bytes()
+            content = regular.read(path)
             if _checksum(content) != checksum:
                 yield f"checkpoint {path.name} is damaged and was skipped"
                 continue

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from resolvent.errors import InputError
-from resolvent.runs import checkpoints, durable, events, inspection, sums, trust
+from resolvent.runs import checkpoints, durable, events, inspection, regular, sums, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.folder import FIXED, START, Folder, damaged
 
@@ -49,8 +49,8 @@ def create(
         try:
             durable.make(out)
             _tidy(out)
-            part.mkdir()
-            (part / "checkpoints").mkdir()
+            part.mkdir(durable.PRIVATE_FOLDER)
+            (part / "checkpoints").mkdir(durable.PRIVATE_FOLDER)
             listing = sums.listing(contents)
             more = {sums.FILE: listing, events.FILE: events.line("started") + b"\n"}
             if code and (seal := trust.seal(listing)) is not None:
@@ -107,7 +107,7 @@ def _created(run: Folder) -> str:
         created = run.about["created"]
         if isinstance(created, str):
             return created
-    except (InputError, KeyError):
+    except (InputError, OSError, *regular.UNFIT):
         pass
     with suppress(OSError):
         return datetime.fromtimestamp(run.path.stat().st_mtime).astimezone().isoformat(timespec="milliseconds")

@@ -1,7 +1,8 @@
 """Writing files so that they are there whole or not at all, whenever the process or the machine stops.
 
 A file survives a power cut once its content and the folder that names it are both fsynced. Nothing here writes through
-a symbolic link: a run folder that somebody else made must not redirect what is written.
+a symbolic link: a run folder that somebody else made must not redirect what is written. Checkpoints hold what users
+compute from their data, so files and folders are for their owner alone.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from pathlib import Path
 from resolvent.errors import StorageError
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+SHARED_FILE = 0o666
+"""As far as the umask allows: for what is written to be handed on."""
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
     """To a temporary file, fsynced, renamed; what was there before stays until the new content is safe."""
     part = path.with_name(f".{path.name}.part")
     try:
-        put(part, content)
+        put(part, content, mode=mode)
         part.replace(path)
     except OSError:
         part.unlink(missing_ok=True)
@@ -29,9 +33,9 @@ def write(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-def put(path: Path, content: bytes, durably: bool = True) -> None:
+def put(path: Path, content: bytes, durably: bool = True, mode: int = PRIVATE_FILE) -> None:
     """Write a file and fsync it. Its name is durable once its folder is synced."""
-    _write(path, os.O_TRUNC, content, durably)
+    _write(path, os.O_TRUNC, content, durably, mode)
 
 
 def append(path: Path, line: bytes) -> None:
@@ -55,7 +59,7 @@ def make(folder: Path) -> None:
     """Make a folder and those above it that are missing, each durable in the one above."""
     missing = list(takewhile(lambda path: not path.is_dir(), (folder, *folder.parents)))
     for path in reversed(missing):
-        path.mkdir(exist_ok=True)
+        path.mkdir(PRIVATE_FOLDER, exist_ok=True)
         sync(path.parent)
 
 
@@ -69,8 +73,8 @@ def storing(where: Path, then: str) -> Iterator[None]:
         raise StorageError(f"{where} cannot be written ({what}); {then}") from error
 
 
-def _write(path: Path, how: int, content: bytes, durably: bool = True) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | how, 0o644)
+def _write(path: Path, how: int, content: bytes, durably: bool = True, mode: int = PRIVATE_FILE) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | how, mode)
     try:
         while content:  # a nearly full disk may write only a part
             content = content[os.write(handle, content) :]

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from resolvent.runs import sums
+from resolvent.runs import regular, sums
 
 FILE = "events.jsonl"
 MARK = ', "sum": "'
@@ -29,7 +29,7 @@ def read(path: Path, strict: bool) -> tuple[list[dict[str, Any]], list[str]]:
     """
     if not path.is_file():
         return [], [f"{FILE} is missing"]
-    *lines, torn = path.read_bytes().split(b"\n")
+    *lines, torn = regular.read(path).split(b"\n")
     if torn and _parsed(torn, strict) is not None:
         lines.append(torn)
     parsed = [(number, _parsed(raw, strict)) for number, raw in enumerate(lines, 1) if raw.strip()]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from resolvent.errors import DamagedRun, InputError
 from resolvent.iteration.state import State
-from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, sums
+from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, regular, sums
 from resolvent.runs.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
@@ -44,11 +44,17 @@ class Folder:
     def id(self) -> str:
         return self.path.name
 
+    @property
+    def toml(self) -> str:
+        """The text of the configuration."""
+        with self._reading("config.toml"):
+            return regular.text(self.path / "config.toml")
+
     @cached_property
     def written(self) -> dict[str, Any]:
         """What was asked for when the run was begun, as written: sections of plain values."""
         with self._reading("config.toml"):
-            return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+            return regular.plain(tomllib.loads(self.toml))
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -63,10 +69,10 @@ class Folder:
     def about(self) -> dict[str, Any]:
         """The problem, the explanation, the environment."""
         with self._reading("about.json"):
-            about = json.loads((self.path / "about.json").read_text(encoding="utf-8"))
+            about = json.loads(regular.text(self.path / "about.json"))
             if not isinstance(about, dict):
                 raise ValueError("it is no object")
-            return about
+            return regular.plain(about)
 
     @property
     def format(self) -> int:
@@ -115,6 +121,12 @@ class Folder:
         name = self.config.get("problem", {}).get("name", "")
         return name if ".py:" in str(name) else None
 
+    @property
+    def resuming(self) -> str:
+        """The command that goes on with the run: users of a federation are asked by its server."""
+        federated = self.written.get("problem", {}).get("name") == "federation"
+        return f"resolvent {'federate run --resume' if federated else 'resume'} {self.id}"
+
     def damage(self) -> list[str]:
         """What differs from what was written, a few words each; checkpoints are not read."""
         return inspection.damage(self)
@@ -146,14 +158,14 @@ class Folder:
         if not (self.path / FIXED).is_file():
             return {}
         with self._reading(FIXED):
-            return checkpoints.tensors((self.path / FIXED).read_bytes())
+            return checkpoints.tensors(regular.read(self.path / FIXED))
 
     def start(self) -> State | None:
         """The State that the run began with, where it is a fork."""
         if not (self.path / START).is_file():
             return None
         with self._reading(START):
-            return checkpoints.decode((self.path / START).read_bytes()).state
+            return checkpoints.decode(regular.read(self.path / START)).state
 
     def row(self) -> dict[str, Any]:
         """The last row; of a run that diverged, the row of the state that was returned. Empty where there is none."""
@@ -181,7 +193,7 @@ class Folder:
         """What goes wrong while a file is read, as a sentence."""
         try:
             yield
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        except (OSError, *regular.UNFIT) as error:
             if isinstance(error, InputError):
                 raise
             path = self.path / name

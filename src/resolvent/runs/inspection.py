@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent import config as configs
 from resolvent.errors import DamagedRun
-from resolvent.runs import checkpoints, sums, users
+from resolvent.runs import checkpoints, regular, sums, users
 from resolvent.runs.metrics import Extent
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def damage(run: Folder) -> list[str]:
         return [error.words]
     except OSError as error:
         return [f"{error.filename or run.path} cannot be read ({error.strerror or error})"]
-    except (LookupError, TypeError, ValueError, AttributeError) as error:  # well-formed, but not what is written here
+    except regular.UNFIT as error:  # well-formed, but not what is written here
         return [f"its files do not fit together ({type(error).__name__}: {error})"]
 
 

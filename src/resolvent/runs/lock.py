@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resolvent.errors import InputError, StorageError
-from resolvent.runs import durable
+from resolvent.runs import durable, regular
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -94,7 +94,7 @@ def _is_held(path: Path) -> bool | None:
     try:
         import fcntl
 
-        handle = os.open(path, os.O_RDONLY | durable.NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | durable.NOFOLLOW | regular.NONBLOCK)
     except ImportError:
         return None
     except OSError:  # nobody has ever held it, or it is not for us to know
@@ -126,7 +126,7 @@ def _is_taken(path: Path) -> bool:
 def _lock(path: Path, timeout: float) -> BaseFileLock:
     from filelock import FileLock
 
-    return FileLock(path, timeout=timeout)
+    return FileLock(path, timeout=timeout, mode=durable.PRIVATE_FILE)
 
 
 def _acquire(lock: BaseFileLock, folder: Path) -> None:
@@ -148,7 +148,7 @@ def _acquire(lock: BaseFileLock, folder: Path) -> None:
 
 def _holder(folder: Path) -> str:
     try:
-        about = json.loads((folder / "holder.json").read_text())
+        about = json.loads(regular.text(folder / "holder.json"))
         return f"process {about['pid']} on {about['machine']} since {about['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

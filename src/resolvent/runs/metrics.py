@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resolvent.runs import durable
+from resolvent.runs import durable, regular
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PART_BYTES = 1 << 24
+"""Of a file, read at a time: as text, rows take ten times the memory of their numbers."""
 COUNTS = ("round", "participants", "bytes_up", "bytes_down")
 
 
@@ -24,7 +29,7 @@ class Extent(NamedTuple):
 
     def differs(self, path: Path) -> str | None:
         """How the file differs from what was written: "shorter", "other" or None."""
-        content = path.read_bytes()[: self.bytes] if path.is_file() else b""
+        content = regular.read(path)[: self.bytes] if path.is_file() else b""
         if len(content) < self.bytes:
             return "shorter"
         return "other" if self.sha256 not in (None, hashlib.sha256(content).hexdigest()) else None
@@ -35,10 +40,10 @@ class Metrics:
 
     def __init__(self, path: Path, length: int = 0) -> None:
         new = not path.exists()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | durable.NOFOLLOW, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | durable.NOFOLLOW, durable.PRIVATE_FILE)
         before = os.pread(self._file, length, 0)
         self._sum = hashlib.sha256(before)
-        self.columns = tuple(before.partition(b"\n")[0].decode().split(",")) if length else ()
+        self.columns = tuple(heading(before)) if length else ()
         os.ftruncate(self._file, length)
         self.length = os.lseek(self._file, 0, os.SEEK_END)
         if new:
@@ -55,10 +60,11 @@ class Metrics:
         self.columns = tuple(row) if first else self.columns
         if new := [name for name in row if name not in self.columns]:
             raise ValueError(f"a row has {new[0]}, which those before it do not have")
-        text = ",".join(repr(row.get(name, math.nan)) for name in self.columns) + "\n"
-        if first:
-            text = ",".join(self.columns) + "\n" + text
-        content = text.encode()
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerows([self.columns] * first)
+        lines.writerow([repr(row.get(name, math.nan)) for name in self.columns])
+        content = text.getvalue().encode()
         self._sum.update(content)
         self.length += len(content)
         while content:  # a nearly full disk may write only a part
@@ -71,15 +77,29 @@ class Metrics:
         os.close(self._file)
 
 
+def heading(content: bytes) -> list[str]:
+    """The names of the columns, in the first line."""
+    return next(csv.reader([content.partition(b"\n")[0].decode("utf-8", "replace")]), [])
+
+
 def read(path: Path) -> pd.DataFrame:
     """The whole rows of the file; a torn last line is left out."""
-    import io
-
     import pandas as pd
 
-    content = path.read_bytes() if path.is_file() else b""
+    content = regular.read(path) if path.is_file() else b""
     whole = content[: content.rfind(b"\n") + 1]
     if not whole:
         return pd.DataFrame({"round": pd.Series(dtype="int64")})
-    frame = pd.read_csv(io.BytesIO(whole), dtype=str).astype(float)  # Python reads floats exactly
+    parts = [whole] if len(whole) <= PART_BYTES else _parts(whole)
+    frames = [pd.read_csv(io.BytesIO(part), dtype=str).astype(float) for part in parts]  # Python reads floats exactly
+    frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
     return frame.astype({name: "int64" for name in COUNTS if name in frame})
+
+
+def _parts(content: bytes) -> Iterator[bytes]:
+    """Whole lines of the file, some at a time, each time below the first one."""
+    at = first = content.index(b"\n") + 1
+    while at < len(content):
+        end = len(content) if at + PART_BYTES >= len(content) else content.rindex(b"\n", at, at + PART_BYTES) + 1
+        yield content[:first] + content[at:end]
+        at = end

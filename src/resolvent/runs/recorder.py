@@ -109,7 +109,7 @@ class Recorder:
             self._metrics.close()
 
     def _storing(self) -> Any:
-        then = f"what was done is stored: make room, then `resolvent resume {self._folder.id}`"
+        then = f"what was done is stored: make room, then `{self._folder.resuming}`"
         return durable.storing(self._folder.path, then)
 
     @staticmethod

@@ -30,7 +30,8 @@ def save(run: Any, folder: Path) -> Path:
         durable.make(folder.parent)
         shutil.rmtree(part, ignore_errors=True)
         try:
-            (part / "checkpoints").mkdir(parents=True)
+            part.mkdir(durable.PRIVATE_FOLDER)
+            (part / "checkpoints").mkdir(durable.PRIVATE_FOLDER)
             _fill(run, part, folder.name)
             _replace(part, folder)
         except OSError:

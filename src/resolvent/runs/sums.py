@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from resolvent.runs import regular
+
 FILE = "SHA256SUMS"
 
 
@@ -19,7 +21,7 @@ def changed(folder: Path) -> list[str]:
     path = folder / FILE
     if not path.exists():
         return []
-    pairs = [line.split("  ", 1) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    pairs = [line.split("  ", 1) for line in regular.text(path, "replace").splitlines()]
     known = {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and len(pair[0]) == 64}
     if len(known) != len(pairs) or not {"config.toml", "about.json"} <= known.keys():
         return [f"{FILE} is damaged"]
@@ -36,7 +38,7 @@ def differs(folder: Path, name: str, sha256: str) -> str:
     path = folder / name
     if Path(name).name != name or not path.is_file():
         return f"{name} is missing"
-    content = path.read_bytes()
+    content = regular.read(path)
     if of(content) == sha256:
         return ""
     return f"{name} is empty" if not content else f"{name} was changed since it was written"

@@ -11,7 +11,7 @@ import os
 import secrets
 from pathlib import Path
 
-from resolvent.runs import durable, sums
+from resolvent.runs import durable, regular, sums
 
 FILE = "seal"
 
@@ -29,7 +29,7 @@ def sealed(folder: Path) -> bool:
     """Whether this user made the folder, and its files are those that were sealed."""
     try:
         key = _key(make=False)
-        listing, mine = (folder / sums.FILE).read_bytes(), (folder / FILE).read_bytes()
+        listing, mine = regular.read(folder / sums.FILE), regular.read(folder / FILE)
         return key is not None and hmac.compare_digest(_code(key, listing), mine) and not sums.changed(folder)
     except OSError:
         return False

@@ -7,6 +7,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from resolvent.runs import regular
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -29,6 +31,6 @@ def read(folder: Path) -> pd.DataFrame | None:
 
     if not (folder / FILE).is_file():
         return None
-    heading, *rows = csv.reader(io.StringIO((folder / FILE).read_bytes().decode(), newline=""))
+    heading, *rows = csv.reader(io.StringIO(regular.read(folder / FILE).decode(), newline=""))
     values = {name: [float(row[k]) for row in rows] for k, name in enumerate(heading) if k}
     return pd.DataFrame(values, index=[row[0] for row in rows])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resolvent import engines
-from resolvent.errors import InputError, refuse, whole
+from resolvent.errors import InputError, flag, refuse, whole
 from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.anderson import as_acceleration
@@ -52,11 +52,13 @@ def check(
     return operator
 
 
-def check_hooks(stop: object, callback: object) -> None:
+def check_hooks(stop: object, callback: object, progress: object = None) -> None:
     if stop is not None and not isinstance(stop, Stop) and not callable(stop):
         refuse("stop", repr(stop), "rs.Stop(...) or a function of the round is needed")
     if callback is not None and not callable(callback):
         refuse("callback", repr(callback), "a function of the round is needed")
+    if progress is not None:
+        flag(progress, "progress")
 
 
 def is_problem(problem: object) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
 from resolvent.iteration.engine import Engine, Look, Traffic
+from resolvent.iteration.metric_names import FIRST, LAST, checked
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
-from resolvent.solving.history_columns import AVERAGED, FIRST, LAST, with_average
+from resolvent.solving.history_columns import AVERAGED, with_average
 from resolvent.solving.traffic import Bytes
 
 if TYPE_CHECKING:
@@ -24,13 +26,27 @@ if TYPE_CHECKING:
 BLOCK = 64
 """Models measured together; fewer where they are large."""
 BLOCK_BYTES = 1 << 24
+MOST_ROWS = 1 << 17
+"""Rows in memory; of a longer history every second, fourth, ... row is retained. On disk are all of them."""
+COUNTS = ("round", "participants", "bytes_up", "bytes_down")
+"""Columns of whole numbers."""
+
+
+class Columns(dict[str, "array[Any]"]):
+    """Numbers by column, eight bytes each."""
+
+    def __missing__(self, name: str) -> array[Any]:
+        self[name] = column = array("q" if name in COUNTS else "d")
+        return column
 
 
 VALUES = Look(held_out=False)
+OF_MODELS = (*AVERAGED, *AVERAGED.values())
+"""Columns of every history that users may tell."""
 
 
 class History:
-    """Records rounds, one list per column. Nothing is read back before a block is full, or `row` or `frame` asks."""
+    """Records rounds, column by column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
     def __init__(self, engine: Engine, averaging: bool, evaluations: Evaluations, unreported: Traffic) -> None:
         """unreported: bytes of rounds since the last row, where a run goes on."""
@@ -41,7 +57,10 @@ class History:
         self.evaluated = False
         """Whether the last row has metrics on held-out data."""
         self._inspected = False
-        self._columns: dict[str, list[Any]] = defaultdict(list)
+        self._columns = Columns()
+        self._numbers = array("q")
+        """Of each row: how many were recorded before it."""
+        self._recorded, self._step = 0, 1
         self._waiting: list[tuple[Tensor, Tensor, Evidence | None]] = []
         self.bytes = Bytes(engine, unreported)
         self._block = max(1, min(BLOCK, BLOCK_BYTES // (engine.facts.dim * engine.facts.dtype.itemsize)))
@@ -50,6 +69,8 @@ class History:
         """Take note of a round; what is measured on held-out data is NaN unless it is to `evaluate`."""
         columns, users, state = self._columns, happened.participants, happened.state
         columns["round"].append(state.round)
+        self._numbers.append(self._recorded)
+        self._recorded += 1
         columns["eta"].append(happened.eta)
         columns["participants"].append(users)
         up, down = self.bytes.report()
@@ -60,7 +81,7 @@ class History:
         columns["seconds"].append(seconds)
         found = self.figures(state, evaluate)
         self._inspected, self.evaluated = "value" in found, evaluate
-        for name in FIRST:
+        for name in OF_MODELS:
             if name in found:
                 columns[name].append(found.pop(name))
         self._add(found, len(columns["round"]) - 1)
@@ -73,6 +94,8 @@ class History:
         model, where that is another, the value and gap are there as well."""
         inspect, own = self._engine.inspect, (state.p, state.memory)
         found = inspect(state.reported, *own, self._evaluations.look(evaluate)) or {}
+        for name in found.keys() & set(AVERAGED.values()):
+            checked(name)
         if found and self._averaging:
             last = found if state.average is None else inspect(state.w, *own, VALUES)
             found = with_average(last or {}, found)
@@ -86,7 +109,7 @@ class History:
     def evaluate(self, happened: Round) -> None:
         """Fill in what is measured on held-out data in the last row."""
         found = self.figures(happened.state)
-        self._more += [name for name in found if name not in (*self._more, *FIRST)]
+        self._more += [checked(name) for name in found if name not in (*self._more, *OF_MODELS)]
         rows = len(self._columns["round"])
         for name in self._more:
             column = self._columns[name]
@@ -96,7 +119,7 @@ class History:
 
     def _add(self, found: Mapping[str, float], before: int) -> None:
         """One more entry of every further column, NaN where there is nothing, also `before` it was first seen."""
-        self._more += [name for name in found if name not in self._more]
+        self._more += [checked(name) for name in found if name not in self._more]
         for name in self._more:
             column = self._columns[name]
             column.extend([math.nan] * (before - len(column)))
@@ -117,8 +140,33 @@ class History:
         complete |= dict(zip(Certificates._fields, zip(*certificates(evidence), strict=True), strict=True))
         first = len(self._columns["round"]) - len(self._waiting)
         for name, found in complete.items():
-            self._columns[name][first:] = found  # in place: an interrupt here must not make them twice
+            if name not in self._columns and name not in FIRST:
+                checked(name)
+            column = self._columns[name]
+            column[first:] = array(column.typecode, found)  # in place: an interrupt here must not make them twice
         self._waiting.clear()
+
+    def thin(self) -> None:
+        """Leave rows out where there are too many; for whoever has seen all of them."""
+        if len(self._numbers) <= MOST_ROWS:
+            return
+        self._columns, self._numbers = self._thinned()
+        if len(self._numbers) > 3 * MOST_ROWS // 4:  # else the next time would come soon
+            self._step *= 2
+            self._columns, self._numbers = self._thinned()
+
+    def _thinned(self) -> tuple[Columns, array[Any]]:
+        """Every step-th row, and the last one; the bytes of a row are those of all rounds since the row before it."""
+        numbers = np.array(self._numbers)
+        rows = np.unique([*np.flatnonzero(numbers % self._step == 0), len(numbers) - 1])
+        since = np.append(0, rows[:-1] + 1)
+
+        def chosen(values: array[Any], summed: bool = False) -> array[Any]:
+            found = np.add.reduceat(np.array(values), since) if summed else np.array(values)[rows[rows < len(values)]]
+            return array(values.typecode, found.tolist())
+
+        columns = {name: chosen(values, name in ("bytes_up", "bytes_down")) for name, values in self._columns.items()}
+        return Columns(columns), chosen(self._numbers)
 
     def row(self) -> dict[str, Any]:
         """The last round's row, read now."""
@@ -130,20 +178,22 @@ class History:
         self.flush()
         value = AVERAGED["value"] if self._averaging else "value"
         values, residuals = self._columns[value], self._columns["residual"]
-        return values[len(values) - rows :], residuals[len(residuals) - rows :]
+        return values[len(values) - rows :].tolist(), residuals[len(residuals) - rows :].tolist()
 
     def forget(self) -> None:
         """Leave the last row out, once it has been read; its bytes are those of the next one."""
         self.bytes.withdraw(self._columns["bytes_up"][-1], self._columns["bytes_down"][-1])
-        for values in self._columns.values():
+        for values in (*self._columns.values(), self._numbers):
             values.pop()
+        self._recorded -= 1
 
     def frame(self) -> pd.DataFrame:
         """All rows, as a DataFrame."""
         import pandas as pd
 
         self.flush()
-        return pd.DataFrame({name: self._columns[name] for name in self._names()})
+        columns = self._columns if self._step == 1 else self._thinned()[0]
+        return pd.DataFrame({name: np.array(columns[name]) for name in self._names()})
 
     def user_frame(self) -> pd.DataFrame | None:
         """Each user's metrics on held-out data, one row per user, of the last evaluation; None where there are none."""
@@ -163,7 +213,7 @@ class History:
         except Exception:
             names = self._names()
             rows = min(len(self._columns[name]) for name in names)
-            return pd.DataFrame({name: self._columns[name][:rows] for name in names})
+            return pd.DataFrame({name: np.array(self._columns[name][:rows]) for name in names})
 
     def _names(self) -> list[str]:
         """The columns in the order that people read."""

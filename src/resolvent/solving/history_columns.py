@@ -1,4 +1,4 @@
-"""The columns of a history, and which of them are of the model that a run reports: the average where it averages."""
+"""Which columns of a history are of the model that a run reports: the average where it averages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 AVERAGED = {"value": "average_value", "gap": "average_gap"}
 """Columns of the average, where one is handed back, beside those of the round's own model."""
-FIRST = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity", *AVERAGED.values())
-LAST = ("participants", "bytes_up", "bytes_down", "clock", "seconds")
 
 
 def with_average(last: Mapping[str, Any], average: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.errors import refuse
+from resolvent.iteration.metric_names import checked
 
 Metric = Callable[[Any, Any], float]
 Floats = NDArray[np.float64]
@@ -107,7 +108,7 @@ def as_metrics(metrics: Any, usual: Iterable[str] = ()) -> dict[str, Callable[[J
         metrics = [metrics]
     if not isinstance(metrics, Mapping):
         metrics = {name: name for name in metrics}
-    return {str(name): _metric(str(name), given) for name, given in metrics.items()}
+    return {checked(name): _metric(name, given) for name, given in metrics.items()}
 
 
 def _metric(name: str, given: Any) -> Callable[[Judged], float]:
@@ -121,8 +122,6 @@ def _metric(name: str, given: Any) -> Callable[[Judged], float]:
         return NAMED[given]
     if not callable(given):
         refuse(f"metrics[{name!r}]", repr(given), "a function of (truth, scores) is needed")
-    if not name.replace("_", "").isalnum():
-        refuse("metrics", repr(name), "names of letters, digits and underscores are needed: they become columns")
     return lambda judged: float(given(*(judged.unread or (judged.truth, judged.scores))))
 
 

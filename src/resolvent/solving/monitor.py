@@ -10,12 +10,13 @@ from typing import Any
 from resolvent.errors import BlewUp, InputError
 from resolvent.iteration.checkpoint import moved, pack
 from resolvent.iteration.engine import ALONE, Engine, peers
+from resolvent.iteration.metric_names import LAST
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.history import History
-from resolvent.solving.history_columns import LAST, of_reported
+from resolvent.solving.history_columns import of_reported
 from resolvent.solving.patience import patience
 from resolvent.solving.recording import Continued, Entry, MonitorState, Recorder
 from resolvent.solving.stopping import Best, Ending, Stop
@@ -184,6 +185,7 @@ class Monitor:
         for k in rows:
             self._divergence.consider(self._waiting[k], values[k], residuals[k])
         self._waiting.clear()
+        self.history.thin()
 
     def _diverges(self, happened: Round, last: bool) -> str | None:
         """In what way the run has diverged, if it has. Where nobody came, the last round that moved is looked at."""

@@ -27,7 +27,7 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
     GPU has room, four seeds cost little more than one. On a CPU every run has the bits of `solve` alone; on CUDA sums
     may be taken in another order. Other problems, and networks that are not alike, are solved one after the other.
     """
-    if not isinstance(seeds, Iterable) or not (seeds := list(seeds)):
+    if not isinstance(seeds, Iterable) or getattr(seeds, "shape", None) == () or not (seeds := list(seeds)):
         refuse("seeds", repr(seeds), "a list of whole numbers is needed, range(4) say")
     each = list(problems) if isinstance(problems, list | tuple) else [problems] * len(seeds)
     if len(each) != len(seeds):

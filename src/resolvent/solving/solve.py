@@ -103,7 +103,7 @@ def solve(
     scheme, taking_part = as_scheme(scheme, eta), as_participation(participation)
     accelerating = one_acceleration(anderson, accelerate)
     problem, beside = with_penalty(problem, engine, penalty)
-    check_hooks(stop, callback)
+    check_hooks(stop, callback, progress)
     local = partial(choice.local_operator, scheme, problem)
     ready: Any = engine
     if is_problem(problem):

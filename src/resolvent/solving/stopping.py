@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from torch import Tensor
 
-from resolvent.errors import refuse, whole
+from resolvent.errors import one_of, real, refuse, whole
 from resolvent.iteration.engine import Memory
 from resolvent.iteration.packing import remembered
 
@@ -56,11 +56,14 @@ class Stop:
     def __post_init__(self) -> None:
         for name in ("gap", "residual", "certificates", "seconds", "min_delta"):
             limit = getattr(self, name)
-            if limit is not None and not limit >= 0:
-                refuse(f"stop.{name}", limit, "a number >= 0 is needed")
+            if limit is not None or name == "min_delta":
+                limit = real(limit, f"stop.{name}", lambda x: x >= 0, "a number >= 0 is needed")
+                object.__setattr__(self, name, limit)
         whole(self.patience, "stop.patience")
-        if self.mode not in (None, "min", "max"):
-            refuse("stop.mode", repr(self.mode), '"min" or "max" is needed')
+        if self.mode is not None:
+            one_of(self.mode, "stop.mode", ("min", "max"), '"min" or "max" is needed')
+        if self.metric is not None and not isinstance(self.metric, str):
+            refuse("stop.metric", repr(self.metric), "the name of a column of the history is needed")
         if self.metric is None and self.mode is not None:
             refuse("stop.mode", repr(self.mode), "it says which of two metrics is better: give stop.metric as well")
         if self.metric is not None and self.mode is None and not self.metric.endswith(HIGHER + LOWER):

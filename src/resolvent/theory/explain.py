@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProblem
+from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProblem, refuse
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.participation import Participation, as_participation
@@ -99,6 +99,9 @@ def explain(
     anderson: Accelerate | int | None = None,
 ) -> Explanation:
     """Say what this configuration solves. Without a problem, what holds for convex f_i with an exact prox is said."""
+    if problem is not None and not hasattr(problem, "offers") and not hasattr(problem, "operator"):
+        needed = "None, rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
+        refuse("problem", f"of type {type(problem).__name__}", needed)
     setting = Setting(as_scheme(scheme), problem, as_participation(participation), as_acceleration(anderson))
     if problem is not None:
         setting.participation.check(problem.users)

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 import resolvent
 from resolvent import report
 from resolvent.config.sections import SCHEDULES
+from resolvent.errors import DamagedRun
 from resolvent.iteration.table import TABLE
 from resolvent.report.page import DASHES
 from resolvent.runs import Folder
@@ -26,7 +27,7 @@ from resolvent.ui.form import form
 from resolvent.ui.jobs import Jobs
 from resolvent.ui.panels import Panels
 from resolvent.ui.presence import presence
-from resolvent.ui.store import Store, settings_of
+from resolvent.ui.store import Store, reading, settings_of
 from resolvent.ui.stream import Stream
 from resolvent.ui.users import losses
 
@@ -87,7 +88,12 @@ def _runs(api: APIRouter, store: Store, curves: Curves) -> None:
 
     @api.get("/runs/{run}", response_model=models.RunDetail, summary="One run")
     def one(run: RunId) -> Response:
-        return Json(_detail(store.folder(run), store.row(run)))
+        folder, row = store.folder(run), store.row(run)
+        try:
+            with reading(folder):
+                return Json(_detail(folder, row))
+        except DamagedRun as error:
+            return Json(_damaged(row, [error.words]))
 
     @api.get("/runs/{run}/metrics", response_model=models.Metrics, summary="The rows of a run from a number on")
     def metrics(
@@ -95,15 +101,21 @@ def _runs(api: APIRouter, store: Store, curves: Curves) -> None:
         after: Annotated[int, Query(ge=0, le=2**31)] = 0,
         edition: Annotated[str | None, Query(max_length=100)] = None,
     ) -> Response:
-        return Json(curves.since(store.folder(run).metrics, after, edition))
+        folder = store.folder(run)
+        with reading(folder):
+            return Json(curves.since(folder.metrics, after, edition))
 
     @api.get("/runs/{run}/participation", response_model=models.Presence, summary="Who took part in the last rounds")
     def participation(run: RunId) -> Response:
-        return Json(presence(store.folder(run), store.row(run)["round"]))
+        folder = store.folder(run)
+        with reading(folder):
+            return Json(presence(folder, store.row(run)["round"]))
 
     @api.get("/runs/{run}/losses", response_model=models.Losses, summary="Each user's loss at the model")
     def losses_(run: RunId) -> Response:
-        return Json(losses(store.folder(run)))
+        folder = store.folder(run)
+        with reading(folder):
+            return Json(losses(folder))
 
     @api.post("/compare", response_model=models.Comparison, summary="Curves, and the settings that differ")
     def compare(chosen: models.Chosen) -> Response:
@@ -188,24 +200,29 @@ def _offered(name: str, example: examples.Example) -> dict[str, Any]:
 
 
 def _detail(run: Folder, row: dict[str, Any]) -> dict[str, Any]:
-    """A damaged run is told with what can be read of it: nothing."""
     damage = [row["reason"]] if row["status"] == "damaged" else run.damage()
-    empty: dict[str, Any] = {"explanation": "", "findings": [], "config": {}, "toml": "", "environment": {},
-                             "problem": {}, "forked": None, "events": []}  # fmt: skip
-    told = {"row": row, "damage": damage} | empty
     if damage:
-        return told
+        return _damaged(row, damage)
     about = run.about
-    return told | {
+    return {
+        "row": row,
+        "damage": [],
         "explanation": about["explanation"]["words"],
         "findings": about["explanation"].get("findings", []),
         "config": settings_of(run),
-        "toml": (run.path / "config.toml").read_text(encoding="utf-8"),
+        "toml": run.toml,
         "environment": about["environment"],
         "problem": about["problem"],
         "forked": about.get("forked"),
         "events": [_event(event) for event in run.events[-500:]],
     }
+
+
+def _damaged(row: dict[str, Any], damage: list[str]) -> dict[str, Any]:
+    """Of a damaged run nothing else is shown."""
+    return {"row": row | {"status": "damaged", "reason": damage[0]}, "damage": damage, "explanation": "",
+            "findings": [], "config": {}, "toml": "", "environment": {}, "problem": {}, "forked": None,
+            "events": []}  # fmt: skip
 
 
 def _event(event: dict[str, Any]) -> dict[str, str]:
@@ -215,9 +232,18 @@ def _event(event: dict[str, Any]) -> dict[str, str]:
     return {"time": event["time"], "kind": event["kind"], "words": "; ".join([*words, *([more] if more else [])])}
 
 
-def _compared(chosen: list[Folder]) -> dict[str, Any]:
+def _compared(named: list[Folder]) -> dict[str, Any]:
+    """The curves and settings of the runs that can be read, and a sentence on each of the others."""
+    chosen, damage = [], []
+    for run in named:
+        try:
+            with reading(run):
+                _ = report.curves([run])
+            chosen.append(run)
+        except DamagedRun as error:
+            damage.append(str(error))
     configs = [settings_of(run) for run in chosen]
-    made = report.curves(chosen)
+    made = report.curves(chosen) if chosen else []
     lines = [{"label": curve.label, "colour": curve.colour, "dash": DASHES[curve.dash % len(DASHES)],
               "runs": [run.id for run in curve.runs]} for curve in made]  # fmt: skip
     keys = {(section, key): None for tree in configs for section, values in tree.items() for key in values}
@@ -226,4 +252,4 @@ def _compared(chosen: list[Folder]) -> dict[str, Any]:
         values = [tree.get(section, {}).get(key) for tree in configs]
         if section != "store" and (section, key) not in QUIET and any(value != values[0] for value in values):
             different.append({"key": f"{section}.{key}", "values": values})
-    return {"runs": [run.id for run in chosen], "curves": lines, "different": different}
+    return {"runs": [run.id for run in chosen], "curves": lines, "different": different, "damage": damage}

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.errors import InputError
-from resolvent.runs import durable
+from resolvent.runs import durable, regular
+from resolvent.runs.metrics import heading
 
 RETAINED = 200
 """Runs whose columns stay in memory."""
@@ -65,13 +66,14 @@ class Curves:
 
 def _read(path: Path, known: Parsed) -> Parsed:
     try:
-        handle = os.open(path, os.O_RDONLY | durable.NOFOLLOW)
+        file = regular.opened(path, durable.NOFOLLOW)
     except FileNotFoundError:
         return Parsed()
     except OSError as error:
         raise InputError(f"{path.name} cannot be read ({error.strerror}); it may be a link, or not yours") from None
-    with os.fdopen(handle, "rb") as file:
-        found = os.fstat(file.fileno())
+    with file:
+        handle = file.fileno()
+        found = os.fstat(handle)
         identity = found.st_dev, found.st_ino
         if known.file != identity or os.pread(handle, len(known.last), known.length - len(known.last)) != known.last:
             known = Parsed(file=identity)
@@ -83,7 +85,7 @@ def _read(path: Path, known: Parsed) -> Parsed:
     names, body = known.names, content
     if not known.length:
         head, _, body = content.partition(b"\n")
-        names = head.decode("utf-8", "replace").split(",")
+        names = heading(head)
     try:
         fresh = np.array(body.replace(b"\n", b",").split(b",")[:-1], dtype=np.float64).reshape(-1, len(names))
     except ValueError:

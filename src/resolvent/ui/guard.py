@@ -1,23 +1,29 @@
 """Who may ask: checks on every request before anything looks at it, and headers on every answer.
 
 The page listens on this machine's own address. A web page from elsewhere, open in the same browser, could still send
-requests here, or point a name of its own at this address. So a request must name this server as its Host, must not come
-from another Origin, and must carry the token where one is set.
+requests here, or point a name of its own at this address; and so could other accounts of this machine. So a request
+must name this server as its Host, must not come from another Origin, and must carry the token, or the cookie that it
+was exchanged for.
 """
 
 from __future__ import annotations
 
 import hmac
+import html
 import ipaddress
 import platform
+import secrets
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 LARGEST = 1 << 16
 """Bytes of a request's body, at most."""
-COOKIE = "resolvent-token"
+WRONG_TOKENS, WINDOW = 60, 60.0
+"""After so many wrong tokens within so many seconds no token is looked at; browsers that were let in go on."""
 POLICY = "; ".join((
     "default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data: blob:",
     "connect-src 'self'",
@@ -32,6 +38,8 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+ADMITTED = "admitted"
+"""In a connection's state: called when a request on it has shown the token, or the cookie."""
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -46,13 +54,31 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+class WrongTokens:
+    """When the last wrong tokens were shown."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times: deque[float] = deque(maxlen=WRONG_TOKENS)
+
+    def add(self) -> None:
+        self._times.append(self._clock())
+
+    @property
+    def too_many(self) -> bool:
+        return len(self._times) == WRONG_TOKENS and self._clock() - self._times[0] < WINDOW
+
+
 @dataclass(frozen=True)
 class Guard:
-    """What a request must show: the names that this server answers to, and the token where one is set."""
+    """What a request must show: one of the names that this server answers to, and the token or the session's cookie."""
 
     host: str
-    token: str | None = None
+    token: str
     names: frozenset[str] = field(default_factory=lambda: frozenset({platform.node().lower()} - {""}))
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    """The cookie's value: another secret, so that it cannot be guessed even where a short token was chosen."""
+    wrong: WrongTokens = field(default_factory=WrongTokens, compare=False)
 
     def knows(self, authority: str) -> bool:
         """Whether a Host header names this server.
@@ -79,25 +105,49 @@ class Guard:
         if not self.knows(host):
             return 421, "this server answers to its own address only; open the address that `resolvent ui` printed"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _authority(origin) != host:
             return 403, "requests from other web pages are not answered"
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and method != "GET":
             return 403, "requests from other web pages are not answered"
-        if self.token is not None and not self._admits(headers, query):
-            return 401, "a token is needed; open the address with ?token=... that `resolvent ui` printed"
+        if (stranger := self._stranger(headers, query)) is not None:
+            return stranger
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:12]) > LARGEST or len(length) > 12:
             return 413, f"a body of at most {LARGEST} bytes is taken"
         return None
 
-    def _admits(self, headers: dict[str, str], query: dict[str, str]) -> bool:
+    def _stranger(self, headers: dict[str, str], query: dict[str, str]) -> tuple[int, str] | None:
+        """With what a request is refused that shows neither the session's cookie nor the token; None where it does."""
         cookies = dict(part.strip().partition("=")[::2] for part in headers.get("cookie", "").split(";"))
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        return any(self.right(given) for given in (cookies.get(COOKIE, ""), bearer, query.get("token", "")))
+        if _same(cookies.get(cookie_name(headers["host"]), ""), self.session):
+            return None
+        shown = [headers.get("authorization", "").removeprefix("Bearer "), query.get("token", "")]
+        if not any(shown):
+            return 401, "a token is needed; open the address with ?token=... that `resolvent ui` printed"
+        if self.wrong.too_many:
+            return 429, f"{WRONG_TOKENS} wrong tokens were shown within {WINDOW:g} seconds; wait as long"
+        if any(_same(given, self.token) for given in shown):
+            return None
+        self.wrong.add()
+        return 401, "the token is wrong; open the address with ?token=... that `resolvent ui` printed"
 
-    def right(self, given: str) -> bool:
-        """Whether this is the token, in time that does not depend on how much of it is right."""
-        return self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())
+
+def cookie_name(host: str) -> str:
+    """A cookie of one address is sent to all of its ports: each page there has a name of its own."""
+    return f"resolvent-{urlsplit(f'//{host}').port or 80}"
+
+
+def _same(given: str, secret: str) -> bool:
+    """In time that does not depend on how much of it is right."""
+    return hmac.compare_digest(given.encode(), secret.encode())
+
+
+def _authority(origin: str) -> str | None:
+    """The host and port of an Origin; None where it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 class Guarded:
@@ -115,27 +165,33 @@ class Guarded:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         refused = self.guard.refusal(scope["method"], headers, query)
         if refused is not None:
-            await _say(send, *refused)
-        elif self.guard.token is not None and "token" in query and scope["method"] == "GET":
-            await _admit(send, scope["path"], query, self.guard.token)
+            return await _say(send, *refused)
+        scope.get("state", {}).get(ADMITTED, lambda: None)()
+        if "token" in query and scope["method"] == "GET":
+            await _admit(send, scope["path"], query, f"{cookie_name(headers['host'])}={self.guard.session}")
         else:
             await self.app(scope, _bounded(receive), _with_headers(send))
 
 
-async def _say(send: Send, status: int, sentence: str, more: list[tuple[bytes, bytes]] | None = None) -> None:
-    body = sentence.encode()
-    own = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    await _with_headers(send)({"type": "http.response.start", "status": status, "headers": own + (more or [])})
+async def _say(send: Send, status: int, text: str, kind: str = "text/plain", **more: str) -> None:
+    body = text.encode()
+    headers = {"content-type": f"{kind}; charset=utf-8", "content-length": str(len(body)), "cache-control": "no-store"}
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in (headers | more).items()]
+    await _with_headers(send)({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
 
 
-async def _admit(send: Send, path: str, query: dict[str, str], token: str) -> None:
-    """Exchange the token in the address for a cookie, so that it stays neither in the address nor in the history."""
+async def _admit(send: Send, path: str, query: dict[str, str], cookie: str) -> None:
+    """Exchange the token in the address for a cookie, so that it stays neither in the address nor in the history.
+
+    By a page that goes on at once, since a browser that came from elsewhere (another page, a file) would not show a
+    strict cookie to what it is redirected to.
+    """
     rest = urlencode({name: value for name, value in query.items() if name != "token"})
-    place = "/" + path.lstrip("/") + (f"?{rest}" if rest else "")
-    cookie = f"{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict"
-    more = [(b"location", place.encode("ascii", "replace")), (b"set-cookie", cookie.encode("latin-1"))]
-    await _say(send, 303, "", more)
+    place = html.escape("/" + quote(path.lstrip("/")) + (f"?{rest}" if rest else ""))
+    page = f'<!doctype html><title>Resolvent</title><meta http-equiv="refresh" content="0; url={place}">'
+    page += f'<a href="{place}">Resolvent</a>'
+    await _say(send, 200, page, "text/html", set_cookie=f"{cookie}; Path=/; HttpOnly; SameSite=Strict")
 
 
 def _bounded(receive: Receive) -> Receive:

@@ -21,7 +21,7 @@ from typing import Any
 from resolvent import config as configs
 from resolvent.config import problem_sections
 from resolvent.errors import InputError
-from resolvent.runs import Folder, lock
+from resolvent.runs import Folder, lock, regular
 from resolvent.ui.store import Store
 
 MOST = 4
@@ -159,7 +159,7 @@ def command(tree: dict[str, Any]) -> list[str]:
 def holder(folder: Path) -> int | None:
     """The process that says it writes a run on this machine."""
     try:
-        about = json.loads((folder / "holder.json").read_text())
+        about = json.loads(regular.text(folder / "holder.json"))
         pid = about["pid"] if about["machine"] == platform.node() else None
         return pid if isinstance(pid, int) and not isinstance(pid, bool) and pid > 1 else None
     except (OSError, ValueError, LookupError, TypeError):

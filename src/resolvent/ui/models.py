@@ -99,6 +99,8 @@ class Comparison(BaseModel):
     runs: list[str]
     curves: list[Curve]
     different: list[Difference]
+    damage: list[str]
+    """A sentence on each run that cannot be read, which is left out."""
 
 
 class Chosen(Strict):

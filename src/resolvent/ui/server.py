@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from importlib.metadata import version
 from importlib.resources.abc import Traversable
@@ -19,8 +20,9 @@ from fastapi.exceptions import RequestValidationError
 
 import resolvent
 from resolvent.errors import InputError, refuse
+from resolvent.runs import trust
 from resolvent.ui.api import Json, router
-from resolvent.ui.guard import Guard, Guarded, is_loopback
+from resolvent.ui.guard import Guard, Guarded
 from resolvent.ui.jobs import Busy, Conflict
 from resolvent.ui.store import Unknown
 
@@ -96,12 +98,12 @@ def _tagged(content: bytes, tag: str, known: bool, media_type: str) -> Response:
 
 
 def guard_for(host: str, token: str | None) -> Guard:
-    """The guard of an address: one that other machines can reach needs a token, which is drawn where none is given."""
+    """The guard of an address. A token is drawn where none is given; pages opened with one's own outlive a restart."""
     if token is not None and (len(token) < SHORTEST or not re.fullmatch(r"[A-Za-z0-9_-]+", token)):
         refuse("--token", "not what a token may be", f"at least {SHORTEST} letters, digits, - or _ are needed")
-    if token is None and not is_loopback(host):
-        token = secrets.token_urlsafe(24)
-    return Guard(host, token)
+    sealed = None if token is None else trust.seal(f"session of the page: {token}".encode())
+    guard = Guard(host, token or secrets.token_urlsafe(24))
+    return guard if sealed is None else replace(guard, session=sealed.decode().strip())
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -118,17 +120,20 @@ def address(host: str, listener: socket.socket, guard: Guard) -> str:
     """What to open in a browser."""
     anywhere = host in ("0.0.0.0", "::", "")
     name = platform.node() if anywhere else f"[{host}]" if ":" in host else host
-    place = f"http://{name}:{listener.getsockname()[1]}/"
-    return place if guard.token is None else f"{place}?token={guard.token}"
+    return f"http://{name}:{listener.getsockname()[1]}/?token={guard.token}"
 
 
 def prepared(out: Path, guard: Guard) -> uvicorn.Server:
     """The server, not yet running."""
     import uvicorn
 
+    from resolvent.ui import door
+
     app = build(out, guard, lambda: made.should_exit)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none",
-                            lifespan="off", timeout_graceful_shutdown=2)  # fmt: skip
+    config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, ws="none", lifespan="off",
+                            timeout_graceful_shutdown=2, http=door.Door, loop="asyncio", backlog=door.AT_ONCE,
+                            limit_concurrency=door.CONNECTIONS,
+                            h11_max_incomplete_event_size=door.HEADER_BYTES)  # fmt: skip
     made = uvicorn.Server(config)
     return made
 

@@ -12,19 +12,22 @@ import os
 import threading
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
-from resolvent.runs import Folder, lock
+from resolvent.runs import Folder, damaged, lock, regular
 from resolvent.runs.folder import extended, standing, status_after
+from resolvent.runs.metrics import heading
 
 FILES = ("config.toml", "about.json", "metrics.csv", "events.jsonl", "users.csv", "holder.json")
 LONGEST_LINE = 1 << 16
 """Bytes of a row of metrics, at most."""
+LONGEST_TEXT = 300
+"""Characters of a text in the table, at most."""
 Row = dict[str, Any]
 
 
@@ -145,8 +148,20 @@ def summary(run: Folder, running: bool) -> Row:
         if links:
             raise InputError(f"{links[0]} is a symbolic link")
         return _summary(run, running)
-    except (InputError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-        return _row(run) | {"status": "damaged", "reason": str(error)[:300]}
+    except Exception as error:  # whatever a folder from elsewhere brings, the other runs are shown
+        return _row(run) | {"status": "damaged", "reason": str(error)[:LONGEST_TEXT] or type(error).__name__}
+
+
+@contextmanager
+def reading(run: Folder) -> Iterator[None]:
+    """What goes wrong on the way through a run's files, as the sentence that the run is damaged."""
+    try:
+        yield
+    except (InputError, FileNotFoundError):
+        raise
+    except (OSError, *regular.UNFIT) as error:
+        wrong = f"its files do not fit together ({type(error).__name__}: {str(error)[:LONGEST_TEXT]})"
+        raise damaged(run, [wrong]) from error
 
 
 def _row(run: Folder) -> Row:
@@ -163,13 +178,13 @@ def _summary(run: Folder, running: bool) -> Row:
     last = last_row(run.path / "metrics.csv", last_event.get("round") if status == "diverged" else None)
     algorithm = str(config["scheme"]["algorithm"])
     return _row(run) | {
-        "title": str(about["title"]),
+        "title": str(about["title"])[:LONGEST_TEXT],
         "algorithm": algorithm,
         "problem": str(config["problem"]["name"]).rpartition("/")[2],
-        "settings": in_words(config),
+        "settings": in_words(config)[:LONGEST_TEXT],
         "status": status,
         "reason": str(last_event.get("reason", "")),
-        "created": str(about["created"]),
+        "created": str(about["created"])[:LONGEST_TEXT],
         "round": int(last.get("round") or 0),
         "rounds": int(config["run"]["rounds"]),
         "seed": int(config["run"]["seed"]),
@@ -215,7 +230,7 @@ def settings_of(run: Folder) -> dict[str, Any]:
 def _written(run: Folder) -> dict[str, Any]:
     """What was asked for at first. What this library wrote is read line by line, ten times faster than by tomllib."""
     if "written" not in vars(run):
-        text = (run.path / "config.toml").read_text(encoding="utf-8")
+        text = run.toml
         try:
             tree: dict[str, Any] = {}
             section = tree
@@ -229,15 +244,15 @@ def _written(run: Folder) -> dict[str, Any]:
                     section[key] = json.loads(value)
         except ValueError:
             tree = tomllib.loads(text)
-        vars(run)["written"] = tree  # where its cached property looks first
+        vars(run)["written"] = regular.plain(tree)  # where its cached property looks first
     return run.written
 
 
 def last_row(path: Path, number: int | None = None) -> dict[str, float | None]:
     """The last whole row of the metrics, or the one of a given round; numbers that are not finite are None."""
     try:
-        with path.open("rb") as file:
-            names = file.readline(LONGEST_LINE).decode().strip().split(",")
+        with regular.opened(path) as file:
+            names = heading(file.readline(LONGEST_LINE).strip())
             if number is not None:
                 file.seek(0)
                 lines = file.read().split(b"\n")[1:-1]
@@ -247,7 +262,7 @@ def last_row(path: Path, number: int | None = None) -> dict[str, float | None]:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(begin, size - LONGEST_LINE))
                 lines = file.read().split(b"\n")[:-1]
-    except OSError:
+    except FileNotFoundError:
         return {}
     if not lines or not lines[-1]:
         return {}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from resolvent.engines.flower.packets import Malformed, Packet
 from resolvent.errors import refuse
+from resolvent.iteration.metric_names import is_free
 from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
 
 VERBS = ("describe", "start", "local", "measure", "curvature")
@@ -189,6 +190,8 @@ class Description:
             raise Malformed(f"convexity is {told['convexity']}, above lipschitz, which is {told['lipschitz']}")
         if told["intercepts"] != sorted({i for i in told["intercepts"] if 0 <= i < told["dim"]}):
             raise Malformed("intercepts are not coordinates in ascending order")
+        if not all(map(is_free, told["metrics"])) or len(set(told["metrics"])) < len(told["metrics"]):
+            raise Malformed("metrics are not names that a history has room for")
         lists: dict[str, Any] = {name: tuple(told[name]) for name in ("offers", "metrics", "intercepts")}
         return cls(**told | lists)
 

@@ -16,6 +16,7 @@ from resolvent.engines.flower.packets import Packet
 from resolvent.engines.in_process import WIDE
 from resolvent.errors import InputError
 from resolvent.installed import version
+from resolvent.iteration import metric_names
 from resolvent.iteration.engine import PERSONAL, Ask, Memory
 from resolvent.local.choice import check
 
@@ -142,7 +143,10 @@ class Node:
         elif "value" in self.problem.offers:
             figures["value"] = float(self.problem.value(w)[0])
         if self._metrics is not None:
-            figures |= {str(name): float(value) for name, value in self._metrics(w[0]).items()}
+            for name, value in self._metrics(w[0]).items():
+                if metric_names.checked(name, "a metric of this node") in figures:
+                    raise InputError(f"a metric of this node is {name!r}, which its problem reports: name it otherwise")
+                figures[name] = float(value)
         return figures
 
     def _start_of(self) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,9 @@ def encoded(y: Any, classes: Sequence[Any] | None) -> tuple[list[NDArray[np.floa
     if held.dtype.kind == "f" and not np.isfinite(held).all():
         refuse("y", "partly NaN or infinite", "a label for every row is needed")
     names = held if classes is None else _labels(classes, None)
-    if len(names) < 2 or len(np.unique(names)) < len(names):
+    if not all(isinstance(_plain(name), Hashable) for name in names):
+        refuse("classes", repr(classes), "labels, numbers or text, are needed")
+    if len(names) < 2 or len({_plain(name) for name in names}) < len(names):
         refuse("classes", [_plain(name) for name in names], "two different labels at least, each once, are needed")
     place = {_plain(name): k for k, name in enumerate(names)}
     for label in held:

@@ -180,9 +180,10 @@ const compare = inTurn(async () => {
   if (!picked.size) return;
   const wanted = [...picked].filter((id) => runs.get(id)?.status !== "damaged").slice(0, 200);
   try {
-    const [made] = await Promise.all([api("compare", { body: { runs: wanted } }), ...wanted.map((id) => fill(id))]);
+    const [made] = await Promise.all([api("compare", { body: { runs: wanted } }), ...wanted.map((id) => fill(id).catch((error) => tell(error.message, true)))]);
     if (!made.runs.every((id) => picked.has(id))) return; // the next answer is that of the runs which are selected now
     comparison = made;
+    if (made.damage.length) tell(made.damage[0], true);
   } catch (error) { tell(error.message, true); return; }
   axes();
   redraw();

@@ -1,0 +1,201 @@
+"""Arguments of wrong types, over the whole public face: each is taken, or refused in one sentence of our own.
+
+Every argument of every public function and class is replaced in turn by values that nobody means: text for a number,
+dictionaries, numbers of 400 digits, NaN, arrays. What is accepted is used for two rounds. Nothing may end in an error
+that is not ours: a foreign traceback says nothing about which argument was wrong.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import traceback
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import resolvent as rs
+from resolvent.errors import BadAnswer, InputError
+
+WRONG: dict[str, Any] = {
+    "text": "text", "no text": "", "bytes": b"x", "a dictionary": {"a": 1}, "an empty one": {}, "None": None,
+    "400 digits": 10**400, "400 digits below 0": -(10**400), "NaN": math.nan, "infinity": math.inf, "-1": -1, "0": 0,
+    "2.5": 2.5, "True": True, "an empty list": [], "a list": [1, 2], "a list of text": ["a"], "a tuple": (1.0,),
+    "a set": {1}, "an object": object(), "a class": int, "a module": math, "a complex number": 1j,
+    "an array": np.array([1.0, 2.0]), "an array of text": np.array("x"), "an array of objects": np.array([None, {}]),
+    "a tensor": torch.ones(2), "a tensor of no axes": torch.tensor(math.nan), "a range": range(3),
+}  # fmt: skip
+ROWS, LABELS = np.arange(12.0).reshape(2, 3, 2) % 5 - 2, np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
+
+
+def squares() -> Any:
+    return rs.make_least_squares(users=2, dim=2, rows=4)
+
+
+def used(scheme: Any = None, problem: Any = None, **more: Any) -> None:
+    """Two rounds with what was made."""
+    rs.solve(problem or squares(), scheme or rs.fedpi(0.1), **({"rounds": 2, "progress": False} | more))
+
+
+def used_locally(operator: Any) -> None:
+    used(rs.fedavg(0.1, local=operator) if operator.forward else rs.fedpi(0.1, local=operator))
+
+
+def used_on(problem: Any) -> None:
+    used(problem=problem)
+
+
+def used_as_set(of: Any) -> None:
+    used(problem=rs.Indicators([of, of]))
+
+
+def user_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.ones(3, 2), torch.zeros(3, dtype=torch.long))] * 2
+
+
+Given = dict[str, Any]
+OVER_ROWS: Given = {"A": ROWS, "b": LABELS}
+PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
+    "L1": (lambda: {"t": 0.1}, lambda g: used(penalty=g)),
+    "L2": (lambda: {"t": 0.1}, lambda g: used(penalty=g)),
+    "ElasticNet": (lambda: {"l1": 0.1, "l2": 0.1}, lambda g: used(penalty=g)),
+    "AbsoluteDeviations": (lambda: {"A": ROWS[0], "b": LABELS[0], "weights": None, "penalty": None}, used_on),
+    "AffineSet": (lambda: {"matrix": np.ones((1, 2)), "offset": np.ones(1)}, used_as_set),
+    "AllReduce": (lambda: {"weights": None, "whole": False, "timeout": 5.0}, None),
+    "Anderson": (lambda: {"memory": 2, "on": "u", "ridge": math.nan, "damping": math.nan, "safeguard": True,
+                          "largest": 1e4}, lambda a: used(anderson=a)),
+    "Ball": (lambda: {"centre": np.zeros(2), "radius": 1.0}, used_as_set),
+    "Bernoulli": (lambda: {"p": 0.5, "absent": "hold"}, lambda who: used(participation=who)),
+    "Box": (lambda: {"low": np.zeros(2), "high": np.ones(2)}, used_as_set),
+    "Custom": (lambda: {"users": 2, "dim": 2, "value": lambda W: (W**2).sum(1) / 2, "grad": lambda W: W,
+                        "prox": lambda U, eta: U / (1 + eta), "hessian": None, "weights": None, "minimiser": None,
+                        "convex": True, "lipschitz": 1.0, "convexity": 1.0, "dtype": torch.float64, "check": True,
+                        "penalty": None}, used_on),
+    "Everyone": (lambda: {"absent": "hold"}, lambda who: used(participation=who)),
+    "ExactProx": (dict, used_locally),
+    "FixedSize": (lambda: {"n": 1, "absent": "hold"}, lambda who: used(participation=who)),
+    "GradientProx": (lambda: {"steps": 2, "lr": 0.1, "batch": None, "momentum": 0.0, "anderson": 0,
+                              "optimiser": None}, used_locally),
+    "GradientSteps": (lambda: {"steps": 2, "batch": None, "momentum": 0.0}, used_locally),
+    "HalfSquares": (lambda: {"users": 2, "dim": 2, "shift": None, "weights": None, "penalty": None}, used_on),
+    "Halfspace": (lambda: {"normal": np.ones(2), "offset": 1.0}, used_as_set),
+    "HeldOut": (lambda: OVER_ROWS | {"names": None}, lambda h: used(problem=rs.LeastSquares(ROWS, LABELS), test=h)),
+    "Huber": (lambda: OVER_ROWS | {"delta": 1.0, "reg": 0.1, "weights": None, "intercept": False, "penalty": None},
+              used_on),
+    "Indicators": (lambda: {"sets": [rs.Ball(np.zeros(2), 1.0)] * 2, "weights": None, "minimiser": None, "tol": None,
+                            "penalty": None}, used_on),
+    "LeastSquares": (lambda: OVER_ROWS | {"weights": None, "intercept": False, "penalty": None}, used_on),
+    "Logistic": (lambda: OVER_ROWS | {"reg": 0.1, "weights": None, "intercept": False, "penalty": None}, used_on),
+    "Momentum": (lambda: {"theta": 0.5, "on": "u"}, lambda a: used(accelerate=a)),
+    "Neural": (lambda: {"model": nn.Linear(2, 2), "users": user_data(), "loss": nn.functional.cross_entropy,
+                        "weights": None, "device": None, "dtype": None, "validation": None, "test": None,
+                        "autocast": None}, lambda p: used(rs.fedavg(0.1), p)),
+    "NewtonProx": (lambda: {"tol": 1e-12}, lambda o: used(rs.fedpi(0.1, local=o), rs.Logistic(ROWS, LABELS, reg=0.1))),
+    "ObtuseCone": (lambda: {"axis": np.ones(2), "angle": 1.0}, used_as_set),
+    "Orthant": (lambda: {"dim": 2}, used_as_set),
+    "Poisson": (lambda: {"A": ROWS, "b": LABELS + 1, "reg": 0.1, "weights": None, "intercept": False, "penalty": None},
+                used_on),
+    "Quadratics": (lambda: {"curvature": np.ones(2), "centre": np.zeros((2, 2)), "weights": None,
+                            "penalty": None}, used_on),
+    "Quantile": (lambda: OVER_ROWS | {"q": 0.5, "reg": 0.1, "weights": None, "intercept": False, "penalty": None},
+                 used_on),
+    "Scheme": (lambda: {"alpha": 1.0, "beta": 1.0, "gamma": 1.0, "eta": 0.1, "local": None, "name": "s",
+                        "forward": False, "steps": 1, "beyond": False}, used),
+    "Simplex": (lambda: {"total": 1.0}, lambda g: used(penalty=g)),
+    "Softmax": (lambda: {"A": ROWS, "y": LABELS, "classes": None, "reg": 0.1, "weights": None, "intercept": False,
+                         "penalty": None}, used_on),
+    "SquaredHinge": (lambda: OVER_ROWS | {"reg": 0.1, "weights": None, "intercept": False, "penalty": None}, used_on),
+    "Stop": (lambda: {"gap": 1e-9, "residual": None, "certificates": None, "seconds": None, "metric": None,
+                      "patience": 5, "min_delta": 0.0, "mode": None}, lambda stop: used(stop=stop)),
+    "Stragglers": (lambda: {"times": 3.0, "close": 0.5, "spread": 0.3}, lambda who: used(participation=who)),
+    "Trace": (lambda: {"masks": np.ones((2, 2), dtype=bool), "absent": "hold"}, lambda who: used(participation=who)),
+    "explain": (lambda: {"scheme": rs.fedpi(0.1), "problem": squares(), "participation": None, "anderson": None}, str),
+    "fedavg": (lambda: {"eta": 0.1, "steps": 1, "local": None}, used),
+    **{name: (lambda: {"eta": 0.1, "local": None}, used)
+       for name in ("fedpi", "fedprox", "fedrp", "fedsplit", "reflect_prox")},
+    "reflect_gradient": (lambda: {"eta": 0.1, "steps": 1, "local": None}, used),
+    "make_least_squares": (lambda: {"users": 2, "dim": 2, "rows": 4, "noise": 0.5, "shift": 0.0, "seed": 0}, used_on),
+    "make_logistic": (lambda: {"users": 2, "dim": 2, "rows": 4, "seed": 0}, used_on),
+    "open": (lambda: {"path": "nowhere"}, None),
+    "plot": (lambda: {"runs": rs.solve(squares(), "fedpi", rounds=2), "y": None, "x": "round", "ax": None}, None),
+    "plus_minus": (lambda: {"scale": 1.0}, used_on),
+    "solve": (lambda: {"problem": squares(), "scheme": rs.fedpi(0.1), "rounds": 2, "anderson": None,
+                       "participation": None, "engine": "in_process", "seed": 0, "start": None, "stop": None,
+                       "average": None, "every": 1, "callback": None, "progress": False, "eta": None,
+                       "accelerate": None, "validation": None, "test": None, "metrics": None, "validate_every": None,
+                       "penalty": None, "recorder": None, "explanation": None}, None),
+    "solve_seeds": (lambda: {"problems": squares(), "scheme": rs.fedpi(0.1), "seeds": [0, 1], "rounds": 2}, None),
+}  # fmt: skip
+"""Arguments that fit, and what uses the result."""
+NOT_MADE_BY_USERS = {"Explanation", "Round", "Run", "State", "STOP", "TABLE"}
+PASSED_ON = {("solve", "recorder"), ("solve", "explanation")}
+"""Arguments that other parts of this library give."""
+CALLED = {
+    ("solve", "stop"),
+    ("solve", "callback"),
+    ("GradientProx", "optimiser"),
+    *(("Custom", f) for f in ("value", "grad", "prox", "hessian")),
+}
+"""Functions of a user's own: what they raise comes through, and a class may be called like one."""
+
+
+def foreign(name: str, argument: str, wrong: Any) -> str | None:
+    """What is not ours of the error that this wrong argument ends in; None where it is taken, or refused by us."""
+    given, use = PUBLIC[name]
+    arguments = given()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = getattr(rs, name)(**(arguments | {argument: wrong}))
+            if use is not None:
+                use(made)
+    except (InputError, BadAnswer) as error:
+        return None if "\n" not in str(error).strip() and len(str(error)) < 2000 else f"no sentence: {str(error)[:200]}"
+    except Exception as error:
+        where = [f for f in traceback.extract_tb(error.__traceback__) if "/resolvent/" in f.filename][-1:]
+        place = f"{where[0].filename.rpartition('/resolvent/')[2]}:{where[0].lineno}" if where else "?"
+        return f"{type(error).__name__}: {str(error)[:90]} ({place})"
+    return None
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_wrong_types_are_refused_by_us(name: str) -> None:
+    arguments = [argument for argument in PUBLIC[name][0]() if (name, argument) not in PASSED_ON]
+    ends = {
+        (argument, what): foreign(name, argument, wrong)
+        for argument in arguments
+        for what, wrong in WRONG.items()
+        if (name, argument) not in CALLED or not callable(wrong)
+    }
+    assert {key: end for key, end in ends.items() if end is not None} == {}
+
+
+def test_every_public_name_is_tried_with_every_argument() -> None:
+    public = {name for name in rs.__all__ if not isinstance(getattr(rs, name), ModuleType) and not _is_error(name)}
+    assert public - NOT_MADE_BY_USERS == set(PUBLIC)
+    for name, (given, _) in PUBLIC.items():
+        accepted = inspect.signature(getattr(rs, name)).parameters.values()
+        named = {one.name for one in accepted if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+        assert named <= set(given()), name
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "open"])
+def test_arguments_that_fit_are_taken(name: str) -> None:
+    """Else what is refused above might be refused for another reason."""
+    given, use = PUBLIC[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = getattr(rs, name)(**given())
+        if use is not None:
+            use(made)
+
+
+def _is_error(name: str) -> bool:
+    public = getattr(rs, name)
+    return isinstance(public, type) and issubclass(public, Exception)
