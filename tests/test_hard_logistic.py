@@ -253,6 +253,24 @@ def test_no_direction_is_lost_among_rows_of_other_scales(scale: float) -> None:
     assert found is not None or scale == 1e8
 
 
+def test_without_a_regulariser_no_certificate_is_exceeded() -> None:
+    """Where features nearly depend on each other, their singular vectors are less precise than they are themselves."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        A = rng.standard_normal((12, 3))
+        A[:, 2] = A[:, 0] + 10.0 ** rng.uniform(-10, -7) * A[:, 2]
+        b = np.where(A[:, 0] + rng.logistic(size=12) > 0, 1.0, -1.0)
+        least = rs.Logistic([A], [b], reg=0).minimum
+        if least.w is None:
+            continue
+        with mp.workdps(50):
+            f = Exact(b[:, None] * A, [1.0] * 12, 0)
+            x, left = f.refined(least.w)
+            assert left <= 1e-20
+            above = float(f.value([mp.mpf(v) for v in least.w]) - f.value(x))
+        assert above <= least.excess <= 1e-10 * least.value
+
+
 def test_no_minimiser_is_claimed_where_features_are_almost_dependent() -> None:
     rng = np.random.default_rng(1)
     A = rng.standard_normal((1, 20, 1))
