@@ -8,6 +8,7 @@ way is reported.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,9 +85,9 @@ class Descent:
     def round_off(self, x: Tensor, e: Tensor) -> float:
         """Of e, about, whatever the hessian is: by how much e changes with every coordinate of x, in its own units."""
         eps = torch.finfo(x.dtype).eps
-        moved = eps**0.5 * torch.diag(x)
-        size = sum(float((self.gradient(x + h) - e).norm()) for h in moved) / eps**0.5 + 2 * float(self.u.norm())
-        return 16 * eps * size
+        part = math.sqrt(eps)
+        size = sum(float((self.gradient(x + h) - e).norm()) for h in part * torch.diag(x)) / part
+        return 16 * eps * (size + 2 * float(self.u.norm()))
 
     def along(self, x: Tensor, h: Tensor, e: Tensor, halved: float) -> tuple[Tensor, str | None]:
         """x - t h for a t that goes down, or for t = 1 where |e| falls to `halved`; and what is wrong, if anything."""
