@@ -18,8 +18,10 @@ from resolvent.iteration.engine import Ask
 from resolvent.problems import over_rows, room
 from resolvent.problems.logistic import WeightedLogistic
 from resolvent.problems.newton import inverses, minimum
+from resolvent.problems.newton import prox as newton_prox_module
 from resolvent.problems.newton.certified import minimise
 from resolvent.problems.newton.objective import Objective
+from resolvent.problems.newton.safeguard import prox_with_line_search
 from resolvent.problems.problem import objective
 from resolvent.problems.sets import Ball, Box, Orthant
 
@@ -68,6 +70,18 @@ def test_a_start_far_away_does_not_loosen_the_tolerance(wide: int, monkeypatch: 
         p = rs.Logistic([sp.csr_array(A)], [b], reg=0).prox(torch.from_numpy(u).unsqueeze(0), eta)[0].numpy()
         e = p - u - eta * A.T @ (b / (1 + np.exp(b * (A @ p))))
         assert np.linalg.norm(e) <= 5e-13
+
+
+def test_who_runs_out_of_steps_is_solved_by_the_sure_method(monkeypatch: Any) -> None:
+    """Its error is no round-off, though a bound on that from the largest curvature is larger: 2e-9 here."""
+    A, b = np.array([[-281.0, -182.0, 274.0], [-71.0, -23.0, 241.0]]), np.array([-1.0, -1.0])
+    problem, u, eta = rs.Logistic([A], [b], reg=0), torch.zeros(1, 3, dtype=torch.float64), 720.0
+    near = (problem.prox(u, eta) + 1e-10).unsqueeze(1).repeat(1, 4, 1)
+    g = torch.stack([problem.grad(x) for x in near.unbind(1)], 1)
+    monkeypatch.setattr(newton_prox_module, "MOST", 0)
+    solved = newton_prox_module.newton_prox(problem, u, eta, newton_prox_module.WarmStart(near, g, torch.ones(1)))
+    e = solved.x - u + eta * problem.grad(solved.x)
+    assert float(e.norm()) <= 1e-14  # eta |H| is 15 there and |x| 0.06: e rounds by a few 1e-16
 
 
 def mixed() -> tuple[rs.Logistic, Tensor]:
@@ -163,6 +177,21 @@ def test_with_a_wrong_hessian_the_answer_is_right_or_an_error(lie: str, far: flo
     assert "hessian" in words
 
 
+@pytest.mark.parametrize("lie", [0.7, 1.0, 1.5, -1.0])
+def test_the_round_off_of_a_steep_coordinate_is_not_that_of_a_flat_one(lie: float) -> None:
+    """(1e8 x^2 + y^2) / 2: |H| |x| is 1e10, but no coordinate of the gradient is beyond 200."""
+    steep = torch.tensor([1e8, 1.0], dtype=torch.float64)
+    problem = rs.Custom(1, 2, grad=lambda W: steep * W, hessian=lambda W: torch.diag(lie * steep).unsqueeze(0))
+    u = torch.tensor([10.0, 200.0], dtype=torch.float64)
+    exact = u / (1 + steep)
+    solved = prox_with_line_search(problem, u, 1.0, exact + torch.tensor([0.0, 1e-7]), 1e-15)
+    assert (solved.wrong is None) == (lie > 0)
+    if lie > 0:
+        away = float((solved.x - exact).norm())
+        assert away <= 1e-12  # 16 units in the last place of 2 |u| + |Q x|
+        assert away <= solved.error
+
+
 def test_a_function_that_is_not_convex_is_an_error() -> None:
     wavy = quartic(grad=lambda W: -3 * torch.sin(W), hessian=lambda W: torch.diag_embed(-3 * torch.cos(W)))
     u = torch.tensor([[30.0, -20.0], [2.0, 1.0]], dtype=torch.float64)
@@ -222,6 +251,24 @@ def test_no_direction_is_lost_among_rows_of_other_scales(scale: float) -> None:
     found = rs.Logistic(A, list(b), reg=0).fstar
     assert found is None or found == pytest.approx(sum(line) / 2, rel=1e-10)  # type: ignore[arg-type]
     assert found is not None or scale == 1e8
+
+
+def test_without_a_regulariser_no_certificate_is_exceeded() -> None:
+    """Where features nearly depend on each other, their singular vectors are less precise than they are themselves."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        A = rng.standard_normal((12, 3))
+        A[:, 2] = A[:, 0] + 10.0 ** rng.uniform(-10, -7) * A[:, 2]
+        b = np.where(A[:, 0] + rng.logistic(size=12) > 0, 1.0, -1.0)
+        least = rs.Logistic([A], [b], reg=0).minimum
+        if least.w is None or least.value is None:
+            continue
+        with mp.workdps(50):
+            f = Exact(b[:, None] * A, [1.0] * 12, 0)
+            x, left = f.refined(least.w)
+            assert left <= 1e-20
+            above = float(f.value([mp.mpf(v) for v in least.w]) - f.value(x))
+        assert above <= least.excess <= 1e-10 * least.value
 
 
 def test_no_minimiser_is_claimed_where_features_are_almost_dependent() -> None:

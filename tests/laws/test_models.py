@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -348,6 +349,19 @@ def test_a_prox_of_quantile_regression_is_within_its_bound(seed: int) -> None:
             x = found.x + size * rng.standard_normal(d)
             away = float(np.linalg.norm(x - found.x)) - found.error
             assert F(x) >= least - found.excess + max(0.0, away) ** 2 / 2 - 1e-12 * (1 + abs(least))
+
+
+def test_the_bound_of_a_prox_of_quantile_regression_includes_rounding() -> None:
+    """With no residual near 0 the prox is u + A^T y with every y at a bound: here in fractions."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        A, b, u = 1e-3 * rng.standard_normal((8, 2)), rng.choice([-2.0, 3.0], 8), 30 * rng.standard_normal(2)
+        found = prox(Pinball(A, b, np.full(8, -0.3), np.full(8, 0.7)), u)
+        y = [Fraction(0.7 if t > 0 else -0.3) for t in b]
+        columns = zip(u, A.T, strict=True)
+        exact = [Fraction(v) + sum(Fraction(a) * t for a, t in zip(column, y, strict=True)) for v, column in columns]
+        away = [float(Fraction(x) - e) for x, e in zip(found.x, exact, strict=True)]
+        assert np.linalg.norm(away) <= found.error <= 1e-13
 
 
 def test_quantiles_of_one_row_per_user_have_a_formula() -> None:

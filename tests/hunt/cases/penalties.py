@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +34,9 @@ def drawn_penalty(rng: np.random.Generator, d: int) -> Any:
     return kinds[int(rng.integers(len(kinds)))]()
 
 
-def drawn_problem(rng: np.random.Generator) -> Any:
-    """Least squares or logistic regression: dense, ill-scaled, with equal columns, or with few rows."""
+def drawn_problem(rng: np.random.Generator) -> tuple[Any, Callable[[Any], float]]:
+    """Least squares or logistic regression: dense, ill-scaled, with equal columns, or with few rows. And f from these
+    rows alone, one sum after the other."""
     users, d, logistic = int(rng.integers(1, 5)), int(rng.integers(1, 12)), bool(rng.random() < 0.5)
     columns = np.geomspace(1, 10 ** rng.uniform(0, 2), d) if rng.random() < 0.3 else np.ones(d)
     w, alike, A, b = rng.standard_normal(d) * (rng.random(d) < 0.5) / columns, bool(rng.random() < 0.3), [], []
@@ -47,17 +49,29 @@ def drawn_problem(rng: np.random.Generator) -> Any:
         b.append(np.where(y > 0, 1.0, -1.0) if logistic else y)
     more = {"weights": rng.uniform(0.1, 1, users), "penalty": drawn_penalty(rng, d)}
     more |= {"intercept": bool(rng.random() < 0.3)}
-    return (
+    problem: Any = (
         rs.Logistic(A, b, reg=rng.choice(np.array([0.0, 0.01, None])), **more)
         if logistic
         else rs.LeastSquares(A, b, **more)
     )
+    ridge = problem.reg.numpy() if logistic else np.zeros(users)
+
+    def f(w: Any) -> float:
+        coefficients, intercept = w.numpy()[:d], float(w[d:].sum())
+        total = 0.0
+        for X, y, weight, kappa in zip(A, b, problem.weights.tolist(), ridge, strict=True):
+            t = X @ coefficients + intercept
+            losses = np.logaddexp(0, -y * t) if logistic else 0.5 * (t - y) ** 2
+            total += weight * (math.fsum(losses) + 0.5 * kappa * coefficients @ coefficients)
+        return float(total)
+
+    return problem, f
 
 
 def minima(seed: int) -> str:
     """Nobody finds a lower point than a certified minimum, and gaps are differences of values."""
     rng = np.random.default_rng(seed)
-    problem = drawn_problem(rng)
+    problem, f = drawn_problem(rng)
     star, g = problem.minimiser, penalty_of(problem)
     assert g is not None
     if star is None:
@@ -67,7 +81,7 @@ def minima(seed: int) -> str:
         return "unknown"
 
     def F(w: Any) -> float:
-        return float(problem.weights @ problem.value(w[None])) + float(g.value(w))
+        return f(w) + float(g.value(w))
 
     assert np.isclose(F(star), problem.fstar, rtol=1e-12, atol=1e-13), f"{F(star)} is not f* = {problem.fstar}"
     slope, size = problem.weights @ problem.grad(star[None]), float(problem.weights @ problem.lipschitz)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from resolvent.problems.newton.certificate import Certified
+from resolvent.problems.compensated import predictors
+from resolvent.problems.newton.certificate import Certified, Iterate, certificate
 from resolvent.problems.newton.certified import minimise
 from resolvent.problems.newton.objective import EPS, Floats, Objective, WeightedLoss
 from resolvent.problems.room import gib, room
@@ -17,19 +18,27 @@ SURE = 1e-10
 """f(w) - f* relative to |f(w)| beyond which w is no minimiser."""
 UNCLEAR = 1e3
 """Singular values up to this many times the cutoff of the rank are neither zero nor not."""
+REFINED = 3
+"""Newton steps from a minimiser in coordinates along singular vectors, at most, where these were not precise enough."""
+
+ROUND_OFF = (
+    "no minimiser could be certified: features of very different scales, or a tiny reg, leave round-off too large"
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
     """A minimiser w and the value there, or why they are not known.
 
-    `sharp` is f up to a constant, where only its `sharp_value` has as many digits as the certificate of w.
+    `sharp` is f up to a constant, where only its `sharp_value` has as many digits as the certificate of w; `excess`
+    bounds f(w) - f*.
     """
 
     w: Floats | None
     value: float | None
     why: str | None = None
     sharp: Objective | None = None
+    excess: float = 0.0
 
     @staticmethod
     def unknown(why: str) -> Minimum:
@@ -104,9 +113,36 @@ def _without_ridge(rows: StackedRows) -> Minimum:
     found = minimise(inside, np.zeros(rank))
     if np.isfinite(found.error):
         w = (Vt[:rank].T @ (found.z / S[:rank])) / columns
-        return _accepted(rows.objective(0.0), replace(found, z=w))
+        return _refined(rows, inside, (Vt[:rank] / S[:rank, None] / columns).T, w)
     why = inside.loss.why_no_minimum(scaled)
     return Minimum.unknown(why or "no minimiser could be certified: there may be none, since reg is 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Around(Objective):
+    """F(w + basis z) of these rows, with C the rows in the basis. Singular vectors of small singular values are less
+    precise than the rows are, so that predictors at z = 0 and the gradient there come from the rows themselves."""
+
+    rows: StackedRows = field(kw_only=True)
+    basis: Floats = field(kw_only=True)
+
+    def gradient(self, z: Floats, slope: Floats) -> Floats:
+        return np.asarray(self.basis.T @ predictors(self.rows.C.T, slope, np.zeros(len(self.basis))))
+
+
+def _refined(rows: StackedRows, inside: Objective, basis: Floats, w: Floats) -> Minimum:
+    """The minimum near w, certified as it is: after a few Newton steps where w itself is not good enough."""
+    objective = rows.objective(0.0)
+    for _ in range(REFINED):
+        own = Around(inside.C, objective.sharp_predictors(w), inside.loss, 0.0, True, rows=rows, basis=basis)
+        here = Iterate.at(own, np.zeros(basis.shape[1]))
+        if here is None:
+            break
+        least = _accepted(objective, replace(certificate(own, here), z=w))
+        if least.w is not None:
+            return least
+        w = w - basis @ here.h
+    return Minimum.unknown(ROUND_OFF)
 
 
 def _plus(least: Minimum, constant: float) -> Minimum:
@@ -125,13 +161,11 @@ def _accepted(objective: Objective, found: Certified) -> Minimum:
         excess, rounding = _excess(objective, found, t, units), (4 + np.sqrt(len(z))) * units
         value = objective.value(z)
         if excess + objective.value_rounding(z, t, rounding) <= SURE * abs(value):
-            return Minimum(z, value)
+            return Minimum(z, value, excess=excess)
         t, value = objective.sharp_predictors(z), objective.sharp_value(z)
         if excess + objective.value_rounding(z, t, len(z) * EPS * units) <= SURE * abs(value):
-            return Minimum(z, value, sharp=objective)
-    return Minimum.unknown(
-        "no minimiser could be certified: features of very different scales, or a tiny reg, leave round-off too large"
-    )
+            return Minimum(z, value, sharp=objective, excess=excess)
+    return Minimum.unknown(ROUND_OFF)
 
 
 def _excess(objective: Objective, found: Certified, t: Floats, units: Floats) -> float:

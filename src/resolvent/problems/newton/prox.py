@@ -106,11 +106,11 @@ def newton_prox(
     here = equation.at(start.x[:, 0], start.g[:, 0])
     bound, seen = equation.enough(here.g, tol), list[Point]()
     enough, coarse = bound, bool((bound > equation.wanted(tol)).any())
-    for k in range(MOST):
+    for k in range(MOST + 1):
         if coarse and k > 0:  # a start far away has a longer gradient, and so more round-off, than the points after it
             enough = torch.where(torch.isinf(enough), enough, torch.minimum(bound, equation.enough(here.g, tol)))
         todo = ~(here.norm <= enough)
-        if not bool(todo.any()):
+        if k == MOST or not bool(todo.any()):
             break
         exact = todo if k % PATIENCE == PATIENCE - 1 else todo & (_stuck(here, seen[0]) if seen else debt > PRICE)
         renewing = bool(exact.any())
@@ -131,19 +131,22 @@ def newton_prox(
         here, seen = new.where(better, here), [here, *seen][: u.shape[1]]
         if k >= FEWEST:
             debt = debt + todo
-    here, error, wrong = checked(equation, here, bound, tol)
+    here, error, wrong = checked(equation, here, bound, tol, todo)
     if not hasattr(problem, "careful_prox"):  # functions given by the caller
         wrong = not_convex(equation, here, start) | wrong
     return Solved(WarmStart(pushed(here.x, start.x), pushed(here.g, start.g), debt), error, wrong)
 
 
-def checked(equation: Equation, here: Point, bound: Tensor, tol: float) -> tuple[Point, Tensor, dict[int, str]]:
+def checked(
+    equation: Equation, here: Point, bound: Tensor, tol: float, unfinished: Tensor
+) -> tuple[Point, Tensor, dict[int, str]]:
     """The points with bounds on their errors. Users whose error is beyond `bound` and beyond round-off are solved
-    again, as are users whose round-off may be large."""
+    again, as are users whose round-off may be large, and those who ran out of steps."""
     error, blur, size = here.norm, equation.blur(here.x), 1 + equation.size
     doubtful = ~(error <= bound)
     if blur is not None:
         doubtful = (doubtful & ~(error <= blur)) | ~(blur <= COARSE[error.dtype] * size)
+    doubtful = doubtful | unfinished
     if not bool(doubtful.any()):
         return here, error, {}
     wrong = dict[int, str]()

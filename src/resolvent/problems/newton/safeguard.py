@@ -8,6 +8,7 @@ way is reported.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +32,13 @@ class SafeProx:
 
 def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
     """prox_eta f(u) for a problem of one user, u (d,) and x (d,), to tol (1 + |u|) or round-off."""
-    descent = Descent(one, u, eta)
+    descent, wanted = Descent(one, u, eta), tol * (1 + float(u.norm()))
     e, best = descent.gradient(x), torch.inf
     for _ in range(STEPS):
         size = float(e.norm())
-        floor = descent.round_off(x)
         if not torch.isfinite(e).all():
             return SafeProx(x, torch.inf, "its gradient is NaN or infinite")
-        if size <= max(tol * (1 + float(u.norm())), floor / 16):
+        if size <= wanted or (16 * size <= descent.blur(x) and 16 * size <= descent.round_off(x, e)):
             break
         Q = descent.curvature(x)
         wrong = definite(Q)
@@ -52,9 +52,9 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
         if torch.equal(new, x):
             break
         x, e = new, descent.gradient(new)
-    size, floor = float(e.norm()), descent.round_off(x)
+    size, floor = float(e.norm()), descent.round_off(x, e)
     reach = 1 + float(u.norm()) + float(x.norm())
-    if size <= max(tol * (1 + float(u.norm())), min(floor, WORST * reach)):
+    if size <= max(wanted, min(floor, WORST * reach)):
         return SafeProx(x, size if floor <= tol * reach else size + floor)
     why = "its hessian may not be the derivative of its grad, or its rows are scaled too differently"
     return SafeProx(x, size, f"Newton's method does not get nearer: {why}")
@@ -77,14 +77,21 @@ class Descent:
         Q.diagonal().add_(1)
         return Q
 
-    def round_off(self, x: Tensor) -> float:
-        """Of e, about: a unit in the last place of x goes through the curvature."""
+    def blur(self, x: Tensor) -> float:
+        """Of e, at most, if the hessian is right: a unit in the last place of x goes through the curvature."""
         size = float(self.curvature(x).norm()) * float(x.norm()) + 2 * float(self.u.norm())
         return 16 * torch.finfo(x.dtype).eps * size
 
+    def round_off(self, x: Tensor, e: Tensor) -> float:
+        """Of e, about, whatever the hessian is: by how much e changes with every coordinate of x, in its own units."""
+        eps = torch.finfo(x.dtype).eps
+        part = math.sqrt(eps)
+        size = sum(float((self.gradient(x + h) - e).norm()) for h in part * torch.diag(x)) / part
+        return 16 * eps * (size + 2 * float(self.u.norm()))
+
     def along(self, x: Tensor, h: Tensor, e: Tensor, halved: float) -> tuple[Tensor, str | None]:
         """x - t h for a t that goes down, or for t = 1 where |e| falls to `halved`; and what is wrong, if anything."""
-        slope, t, blur = float(e @ h), 1.0, self.round_off(x) * float(h.norm())
+        slope, t, blur = float(e @ h), 1.0, self.blur(x) * float(h.norm())
         for _ in range(HALVINGS):
             new = x - t * h
             there = self.gradient(new)

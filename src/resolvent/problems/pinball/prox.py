@@ -11,8 +11,9 @@ For any x, and any y in its bounds, with d = x - u - A^T y,
 
     |x - x*|^2 / 2 <= P(x) - P* <= sum_j (s_j(r_j) - y_j r_j) + |d|^2 / 2,
 
-a sum of terms that are never negative. Where the rows E without a residual are independent, and neither their y_j nor
-the signs of the other residuals can change on the way, |x - x*| is at most what the residuals of E ask for.
+a sum of terms that are never negative. Rounding of x = u + A^T y and of the residuals enters both bounds. Where the
+rows E without a residual are independent, and neither their y_j nor the signs of the other residuals can change on the
+way, |x - x*| is at most what the residuals of E ask for.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def prox(rows: Pinball, u: Floats) -> Exact:
         y = rows.clip(rows.residuals(u) / size)
         x = u + rows.A.T @ y
         reach = np.sqrt(size) @ np.abs(y) + np.linalg.norm(u)
-        return Exact(x, y, 8 * EPS * float(reach), _excess(rows, x, y))
+        return replace(_bounded(rows, u, x, y), error=8 * EPS * float(reach))
     return _by_multipliers(rows, u, size)
 
 
@@ -88,9 +89,39 @@ def orthogonal(A: Floats) -> bool:
     return bool((np.diag(K.diagonal()) == K).all())
 
 
-def _excess(rows: Pinball, x: Floats, y: Floats) -> float:
-    r = rows.residuals(x)
-    return float((np.maximum(rows.high * r, rows.low * r) - y * r).clip(min=0).sum())
+def _bounded(rows: Pinball, u: Floats, x: Floats, y: Floats) -> Exact:
+    """With the bounds that x - u - A^T y and the residuals give.
+
+    Rounding hides residuals of the rows inside their bounds, by which P may rise. x moves by no more than it takes to
+    remove them: the smallest singular value of these rows tells how far, about, where they depend on each other.
+    """
+    r, away = rows.residuals(x), float(np.linalg.norm(x - u - rows.A.T @ y))
+    blur, base = _rounding(rows, u, y)
+    gap, ends = (_gap(rows, y, each) for each in (r, np.stack([r - blur, r + blur])))
+    excess = float(ends.max(0).sum()) + (away + base) ** 2 / 2
+    inside = (y > rows.low) & (y < rows.high)
+    seen = np.sqrt(2 * float(gap.sum()) + away**2) + base + _hidden(rows.A[inside], blur[inside])
+    return Exact(x, y, min(float(np.sqrt(2 * excess)), float(seen)), excess)
+
+
+def _gap(rows: Pinball, y: Floats, r: Floats) -> Floats:
+    """s_j(r_j) - y_j r_j."""
+    return np.asarray((np.maximum(rows.high * r, rows.low * r) - y * r).clip(min=0))
+
+
+def _rounding(rows: Pinball, u: Floats, y: Floats) -> tuple[Floats, float]:
+    """Of residuals at x = u + A^T y, a few units in the last place of their terms, and of x itself."""
+    size = np.abs(u) + np.abs(rows.A).T @ np.abs(y)
+    return 4 * EPS * (np.abs(rows.b) + np.abs(rows.A) @ size), 4 * EPS * float(np.linalg.norm(size))
+
+
+def _hidden(E: Floats, blur: Floats) -> float:
+    """How far x is moved by residuals of this size in these rows."""
+    if not len(E):
+        return 0.0
+    values = np.linalg.svd(E, compute_uv=False)
+    least = values[values > max(E.shape) * EPS * values[0]][-1]
+    return float(np.linalg.norm(blur)) / float(least)
 
 
 def _by_multipliers(rows: Pinball, u: Floats, size: Floats) -> Exact:
@@ -158,9 +189,7 @@ def _solved(free: Floats, step: float, g: Floats) -> Floats:
 
 def _certified(rows: Pinball, u: Floats, y: Floats) -> Exact:
     """By the duality gap."""
-    x = u + rows.A.T @ y
-    excess = _excess(rows, x, y)
-    return Exact(x, y, float(np.sqrt(2 * excess)), excess)
+    return _bounded(rows, u, u + rows.A.T @ y, y)
 
 
 def _projected(rows: Pinball, u: Floats, y: Floats) -> Exact:
@@ -169,9 +198,7 @@ def _projected(rows: Pinball, u: Floats, y: Floats) -> Exact:
     x = u + rows.A.T @ y
     if inside.any():
         x = x + np.linalg.lstsq(rows.A[inside], rows.residuals(x)[inside], rcond=None)[0]
-    away = x - u - rows.A.T @ y
-    excess = _excess(rows, x, y) + float(away @ away) / 2
-    return Exact(x, y, float(np.sqrt(2 * excess)), excess)
+    return _bounded(rows, u, x, y)
 
 
 def _polished(rows: Pinball, u: Floats, y: Floats) -> Exact:
@@ -204,17 +231,13 @@ def _multipliers(R: Floats, r: Floats) -> Floats:
 
 
 def _settled(rows: Pinball, u: Floats, y: Floats, inside: Any, factor: tuple[Floats, Floats] | None) -> float:
-    """A bound on |x - x*| where nothing changes sides on the way to x*; infinite where something may.
-
-    Residuals are known to a few units in the last place of their terms.
-    """
+    """A bound on |x - x*| where nothing changes sides on the way to x*; infinite where something may."""
     from scipy.linalg import solve_triangular
 
     x = u + rows.A.T @ y
     r = rows.residuals(x)
-    blur = 4 * EPS * (np.abs(rows.b) + np.abs(rows.A) @ (np.abs(u) + np.abs(rows.A).T @ np.abs(y)))
-    base = 4 * EPS * float(np.linalg.norm(np.abs(u) + np.abs(rows.A).T @ np.abs(y)))
-    moved, room = base, np.ones(0)
+    blur, moved = _rounding(rows, u, y)
+    room = np.ones(0)
     if factor is not None:
         _, R = factor
         left = float(np.linalg.norm(np.abs(r[inside]) + blur[inside]))
