@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "seed negative": ((*ON, "--seed", "-1"), ["seed is -1", ">= 0"]),
     "seed of the problem negative": ((*ON, "--set", "problem.seed=-1"), ["seed is -1", ">= 0"]),
     "seed too large": ((*ON, "--seed", 2**63), ["seed is", "2^63"]),
-    "threads 0": ((*ON, "--set", "run.threads=0"), ["run.threads is 0", ">= 1"]),
+    "threads 0": ((*ON, "--set", "run.threads=0"), ["run.threads is 0", "1 to 1024"]),
     "users 0": (("run", "least-squares", "--users", "0"), ["users is 0", ">= 1"]),
     "memory negative": ((*ON, "--anderson", "-1"), ["anderson: memory is -1", ">= 0"]),
     "stop negative": ((*ON, "--stop-gap", "-1"), ["stop.gap is -1.0", ">= 0"]),

@@ -62,15 +62,15 @@ def fit(model: Any, X: Any, y: Any, users: Any) -> str | None:
 
 
 def spreads(X: Any, intercept: bool) -> Any:
-    """The size of each column, and the condition number of the columns of size one; infinite where rounding decides
-    whether they depend on each other."""
+    """The size of each column, and the condition number of the columns of size one: of as many directions as there are
+    in exact arithmetic. Infinite where rounding decides whether columns depend on each other."""
     X = np.asarray(X, np.float64)
     centred = X - X.mean(0) if intercept else X
     size = np.sqrt((centred**2).mean(0))
     size[size == 0] = 1
     s = np.linalg.svd(centred / size, compute_uv=False)
-    s = s[s > 1e-16 * s.max(initial=0)]
-    condition = s.max(initial=1) / s.min(initial=1)
+    rank = len(reduced(centred_exactly(X, intercept)[0], X.shape[1]))
+    condition = s[0] / s[rank - 1] if rank and s[rank - 1] > 0 else 1.0
     return size, condition if condition < 1e12 else np.inf
 
 
@@ -106,14 +106,18 @@ def product(A: list[list[Fraction]], B: list[list[Fraction]]) -> list[list[Fract
     ]
 
 
+def centred_exactly(X: Any, intercept: bool) -> tuple[list[list[Fraction]], list[Fraction]]:
+    """The rows as fractions, without their columns' means where there is an intercept, and what was taken away."""
+    A = [[Fraction(v) for v in row] for row in np.asarray(X, np.float64).tolist()]
+    means = [sum(col, Fraction(0)) / len(A) if intercept else Fraction(0) for col in zip(*A, strict=True)]
+    return [[v - m for v, m in zip(row, means, strict=True)] for row in A], means
+
+
 def exact(X: Any, y: Any, intercept: bool, alpha: float) -> tuple[Any, float]:
     """The ridge regression, or the least squares solution of least norm, and its intercept, as exact fractions."""
-    A = [[Fraction(v) for v in row] for row in np.asarray(X, np.float64).tolist()]
-    b = [Fraction(v) for v in np.asarray(y, np.float64).tolist()]
-    n, d = len(A), len(A[0])
-    means = [sum(col, Fraction(0)) / n for col in zip(*A, strict=True)] if intercept else [Fraction(0)] * d
-    level = sum(b, Fraction(0)) / n if intercept else Fraction(0)
-    A, b = [[v - m for v, m in zip(row, means, strict=True)] for row in A], [v - level for v in b]
+    A, means = centred_exactly(X, intercept)
+    column, (level,) = centred_exactly(np.asarray(y)[:, None], intercept)
+    b, d = [v for (v,) in column], len(A[0])
     T = [list(col) for col in zip(*A, strict=True)]
     if alpha:
         H = product(T, A)
