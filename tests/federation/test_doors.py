@@ -21,9 +21,13 @@ from resolvent.federation.nodes import NodeProcesses
 from resolvent.federation.project import opened
 
 pytest.importorskip("flwr")
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 
 CONTROL = 4321
-KEY = b"a registered key"
+SECRET, PUBLIC = generate_key_pairs()
+KEY = public_key_to_bytes(PUBLIC)
 
 
 class Inside:
@@ -52,22 +56,42 @@ def status(path: str, port: int, *headers: tuple[bytes, bytes], kind: str = "htt
     return int(sent[0]["status"])
 
 
+def signed(
+    key: bytes = KEY, secret: Any = SECRET, said: bytes = b"now", at: bytes = b"now"
+) -> list[tuple[bytes, bytes]]:
+    """The headers of a call by the owner of a key, signed by `secret`."""
+    told = {FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(key), TIMESTAMP_HEADER: at}
+    told[FLEET_HTTP_SIGNATURE_HEADER] = b64encode(sign_message(secret, said))
+    return [(name.encode(), value) for name, value in told.items()]
+
+
 def test_each_door_is_open_to_its_own_callers() -> None:
-    def signed(key: bytes) -> tuple[bytes, bytes]:
-        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
-
-        return FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b64encode(key)
-
+    other, key = generate_key_pairs()
     for port in (CONTROL, 9443):
-        assert status("/v1/fleet/pull-messages", port, signed(KEY)) == 200
-        assert status("/v1/fleet/pull-messages", port, signed(b"another key")) == 404
-        assert status("/v1/fleet/pull-messages", port, (signed(KEY)[0], b"no base64")) == 404
+        assert status("/v1/fleet/pull-messages", port, *signed()) == 200
+        assert status("/v1/fleet/pull-messages", port, *signed(public_key_to_bytes(key), other)) == 404
+        assert status("/v1/fleet/pull-messages", port, (FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"no base64")) == 404
         assert status("/v1/fleet/register-node", port) == 404
     for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/v1/fleet", "//v1/fleet/", ""):
         assert status(path, CONTROL) == 200
         assert status(path, 9443) == 404
-        assert status(path, 9443, signed(KEY)) == 404
+        assert status(path, 9443, *signed()) == 404
     assert status("", 9443, kind="lifespan") == 200
+
+
+def test_a_public_key_alone_opens_no_door() -> None:
+    """Flower reads a call's body, of any length, before it looks at the signature."""
+    other, _ = generate_key_pairs()
+    for headers in (signed()[:1], signed()[:2], signed(secret=other), signed(said=b"then")):
+        assert status("/v1/fleet/pull-messages", 9443, *headers) == 404
+
+
+def test_no_body_is_longer_than_what_is_sent_here() -> None:
+    """At the control port Flower reads it before it looks at a token, and other accounts reach that port."""
+    for path, headers in (("/v1/runtime/acquire-task", []), ("/v1/fleet/push-object", signed())):
+        for length, code in ((b"6000000", 200), (b"33554433", 413), (b"9" * 30, 413), (b"-1", 413)):
+            assert status(path, CONTROL, *headers, (b"content-length", length)) == code
+        assert status(path, CONTROL, *headers, (b"transfer-encoding", b"chunked")) == 413
 
 
 def test_the_token_of_commands_is_not_the_secret_itself() -> None:

@@ -9,7 +9,6 @@ of runs prove themselves to Flower. The file is run by its path: the package aro
 
 from __future__ import annotations
 
-import binascii
 import hashlib
 import hmac
 import sys
@@ -21,6 +20,8 @@ from typing import Any
 LOOPBACK = "127.0.0.1"
 FLEET = "/v1/fleet/"
 """Where nodes call; these calls Flower checks by the nodes' keys."""
+LARGEST = 1 << 25
+"""Bytes of a call's body, at most: Flower reads it before it looks at a token. It cuts arrays into parts of 5 MiB."""
 UNKNOWN = "the server knows no node with this key: it needs the file NAME.pub in its keys/nodes"
 
 
@@ -30,7 +31,7 @@ def token(secret: bytes) -> str:
 
 
 class Doors:
-    """An ASGI app: passes nodes' calls on where the caller's key is registered, and all others at the control port."""
+    """An ASGI app: passes nodes' calls on where a registered key has signed them, and others at the control port."""
 
     def __init__(self, app: Any, control: int) -> None:
         self._app, self._control = app, control
@@ -45,18 +46,33 @@ class Doors:
             open_ = await run_in_threadpool(self._registered, scope)
         else:
             open_ = scope["server"][1] == self._control
-        refusal = JSONResponse({"code": 404, "detail": UNKNOWN}, 404)  # in the form of Flower's own
+        code, words = (404, UNKNOWN) if not open_ else (413, f"a body of at most {LARGEST} bytes is taken")
+        open_ = open_ and (scope["type"] != "http" or self._short(scope))
+        refusal = JSONResponse({"code": code, "detail": words}, code)  # in the form of Flower's own
         await (self._app if open_ else refusal)(scope, receive, send)
 
     def _registered(self, scope: Any) -> bool:
-        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+        """Whether a registered key has signed the call. Flower checks it again, and its age, but after the body."""
+        from flwr.common.constant import TIMESTAMP_HEADER
+        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+        from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
         from starlette.datastructures import Headers
 
+        headers = Headers(scope=scope)
         try:
-            key = b64decode(Headers(scope=scope)[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
-        except (KeyError, binascii.Error):
+            key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+            if self._app.state.linkstate_factory.state().get_node_id_by_public_key(key) is None:
+                return False
+            signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+            return bool(verify_signature(bytes_to_public_key(key), headers[TIMESTAMP_HEADER].encode(), signature))
+        except (KeyError, ValueError):
             return False
-        return self._app.state.linkstate_factory.state().get_node_id_by_public_key(key) is not None
+
+    def _short(self, scope: Any) -> bool:
+        """Whether the body says how long it is, and is not too long."""
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        length = headers.get(b"content-length", b"0")
+        return b"transfer-encoding" not in headers and length.isdigit() and len(length) < 12 and int(length) <= LARGEST
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ GONE = (3, 4, 5, 8)
 """Flower's errors that say that a message or a node was lost."""
 LIFE = 12 * 3600.0
 """Seconds for which a question is worth answering."""
+HEAD = ("run_id", "message_id", "src_node_id", "dst_node_id", "reply_to_message_id", "group_id", "created_at", "ttl",
+        "message_type")  # fmt: skip
+"""What a message says of itself."""
 ATTEMPTS = 3
 """How often packets are sent where Flower loses parts of them on the way."""
 
@@ -46,7 +50,7 @@ class Post:
     """
 
     def __init__(self, grid: Any, known: Mapping[bytes, str] | None = None) -> None:
-        self._grid, self._known = grid, known
+        self._grid, self._known = careful(grid), known
 
     def online(self) -> dict[str, Online]:
         """The users' nodes that are online now, by name."""
@@ -78,6 +82,48 @@ class Post:
         """The replies to these messages that have come by now."""
         wanted = list(ids)
         return [_reply(message) for message in self._grid.pull_messages(wanted)] if wanted else []
+
+
+def careful(grid: Any) -> Any:
+    """The same grid, which no answer can break.
+
+    Flower's own raises where the parts of an answer do not fit together, and those of all others are lost with it. And
+    it reads who answers what from those parts, while the superlink has checked what was said beside them.
+    """
+    from flwr.app import Error, Message, Metadata
+    from flwr.app.message import make_message
+    from flwr.common.constant import ErrorCode
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+    from flwr.superlink.grid import http_grid
+
+    if not isinstance(grid, http_grid.HttpGrid):
+        return grid
+    client, checked = grid._runtime_client, dict[str, Any]()
+    pull = client.PullMessages
+
+    def pulled(request: Any) -> Any:
+        response = pull(request)
+        checked.clear()
+        checked.update({message.metadata.message_id: message.metadata for message in response.messages_list})
+        return response
+
+    def inflated(name: str, contents: dict[str, bytes]) -> Any:
+        about = checked[name]
+        try:
+            message: Any = inflate_object_from_contents(name, contents)
+            if isinstance(message, Message) and (message.has_error() or message.has_content()):
+                message.metadata.__dict__["_reply_to_message_id"] = about.reply_to_message_id
+                message.metadata.__dict__["_src_node_id"] = about.src_node_id
+                return message
+        except Exception as error:  # whatever the parts are, it is that node's fault
+            logging.getLogger(__name__).warning("an answer that is no message", exc_info=error)
+        given = {field: getattr(about, field) for field in HEAD}
+        wrong = Error(ErrorCode.UNKNOWN, "the parts of its answer do not fit together")
+        return make_message(metadata=Metadata(**given), error=wrong)
+
+    client.PullMessages = pulled  # type: ignore[method-assign]
+    http_grid.inflate_object_from_contents = inflated  # type: ignore[attr-defined, assignment]
+    return grid
 
 
 def _messages(packets: Mapping[int, Packet], group: str) -> list[Any]:
