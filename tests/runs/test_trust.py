@@ -7,7 +7,8 @@ import pytest
 
 from command_line import SMALL, resolvent
 from resolvent import config, experiment
-from resolvent.runs import Folder, folders, trust
+from resolvent.errors import StorageError
+from resolvent.runs import Folder, folders, lock, trust
 
 OWN = """
 from pathlib import Path
@@ -107,6 +108,23 @@ def test_nothing_is_written_through_a_link(name: str) -> None:
     assert said.code == 2
     assert f"{name} is a symbolic link" in said.err
     assert {path: path.read_bytes() for path in [target, *target.rglob("*")] if path.is_file()} == before
+
+
+def test_a_lock_through_a_link_is_neither_held_nor_taken(tmp_path: Path) -> None:
+    """Whoever links a run's lock to a file that a process has locked could otherwise make that run look alive."""
+    for name in ("alive", "run"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "lock").symlink_to(tmp_path / "alive" / "lock")
+    with lock.held(tmp_path / "alive"):
+        shutil.copy(tmp_path / "alive" / "holder.json", tmp_path / "run")
+        assert lock.is_held(tmp_path / "alive")
+        assert not lock.is_held(tmp_path / "run")
+        assert lock._is_held(tmp_path / "run" / "lock") is False  # linked after the first look
+    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
+    for taken in (lock.held(tmp_path / "run"), lock.claiming(tmp_path)):
+        with pytest.raises(StorageError, match="is a symbolic link, through which nothing is written"), taken:
+            pass
+    assert not (tmp_path / "precious").exists()
 
 
 def test_the_key_is_this_user_s_alone(own: Folder) -> None:
