@@ -135,7 +135,11 @@ def ended(port: int, folder: Path, *commands: list[str], **more: str) -> list[An
     pipe = subprocess.PIPE
     started = [
         subprocess.Popen(
-            [sys.executable, *command], env=given | environment(port, k), cwd=folder, stderr=pipe, text=True
+            [sys.executable, *command],
+            env=given | environment(port, k, len(commands)),
+            cwd=folder,
+            stderr=pipe,
+            text=True,
         )
         for k, command in enumerate(commands)
     ]
