@@ -41,7 +41,10 @@ NEARBY = {
          "federation/test_deployment.py"),
     ),
     "ui": (("door", "guard"), ("ui/test_guard.py", "ui/test_door.py", "ui/test_api.py")),
-    "runs": (("lock", "regular", "sums", "trust"), ("runs/test_trust.py", "runs/test_damage.py")),
+    "runs": (
+        ("lock", "regular", "sums", "trust"),
+        ("runs/test_trust.py", "runs/test_damage.py", "runs/test_sharing.py"),
+    ),
 }  # fmt: skip
 """By folder of the package: its modules, and the tests that must notice, the quickest first."""
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {

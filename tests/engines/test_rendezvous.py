@@ -132,11 +132,11 @@ RUN = ["-m", "resolvent", "run", "least-squares", "--engine", "all-reduce", "--u
 def ended(port: int, folder: Path, *commands: list[str], **more: str) -> list[Any]:
     """How these ranks ended: what each has printed, and its code. None of them is left."""
     given = os.environ | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"} | more
-    pipe = subprocess.PIPE
+    pipe, size = subprocess.PIPE, len(commands)
     started = [
         subprocess.Popen(
             [sys.executable, *command],
-            env=given | environment(port, k, len(commands)),
+            env=given | environment(port, k, size),
             cwd=folder,
             stderr=pipe,
             text=True,

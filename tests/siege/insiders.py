@@ -149,8 +149,7 @@ def ranks(seeds: Iterable[int], at: Path) -> Ends:
             elif seed % 3 == 1:
                 commands = [["-c", WAITS]] * size + [NEVER]
             outcomes = ended(port, at, *commands, FAILING=str(failing))
-        bad = [
-            said for said, code in outcomes if code == 0 or not said.startswith("resolvent: ") or said.count("\n") > 1
-        ]
+        lines = [(said.strip().splitlines() or [""], code) for said, code in outcomes]
+        bad = [said for said, code in lines if code == 0 or len(said) > 1 or not said[0].startswith("resolvent: ")]
         late = time.monotonic() - began > SOON
         yield seed, f"not a sentence: {bad}" if bad else "late" if late else "refused"
