@@ -54,6 +54,24 @@ def test_a_rank_that_fails_before_it_joins_tells_all_others(
     assert time.monotonic() - began < SOON
 
 
+def test_a_rank_that_comes_after_the_others_have_heard_hears_too(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has the store: if it ended as soon as it has heard, whoever comes later would wait for it in vain."""
+
+    def refusal(rank: int) -> str:
+        try:
+            met(at(port, rank, 3), 8.0)
+        except NotJoined as error:
+            return str(error)  # the error itself would keep the store alive
+        return "met"
+
+    for name, value in environment(port, 1, 3).items():
+        monkeypatch.setenv(name, value)
+    with ThreadPoolExecutor(3) as threads:
+        first, _ = threads.submit(refusal, 0), threads.submit(announce, "no data")
+        time.sleep(2)
+        assert refusal(2) == first.result() == "rank 1 has failed before it joined: no data"
+
+
 def test_ranks_that_all_come_meet(port: int) -> None:
     with ThreadPoolExecutor(3) as threads:
         stores = [found.result() for found in [threads.submit(met, at(port, rank, 3), 60.0) for rank in range(3)]]
