@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,18 @@ def test_whoever_is_busy_is_not_asked_something_else() -> None:
     assert asked.grid.pushed == 1
     asked.asking.collect()
     assert asked.asking.all_of({0: asked.question}, 5.0, 1e-4) is not None
+
+
+def test_what_is_put_on_a_line_arrives_whole_or_not_at_all() -> None:
+    near, away = socket.socketpair()
+    with away:
+        with near:
+            for content in (b"", b"abc"):
+                forward.put(near, content)
+                assert forward.get(away) == content
+            near.sendall((9).to_bytes(8, "little") + b"half")
+        with pytest.raises(ConnectionError, match="the process with the data has ended"):
+            forward.get(away)
 
 
 class Curved(Node):
