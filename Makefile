@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow anywhere coverage hunt siege check bench lock bom docs graph clean
+.PHONY: help setup demo test slow anywhere coverage hunt siege mutants check bench lock bom docs graph clean
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -53,8 +53,11 @@ coverage: $(STAMP) ## the tests, and which lines and branches of the package the
 hunt: $(STAMP) ## new random cases of every family against independent code, for some minutes
 	PYTHONPATH=tests $(PY) -m hunt $(ARGS)
 
-siege: $(STAMP) ## damaged run folders, hostile files, kills and full disks, for some minutes
-	PYTHONPATH=tests $(PY) -m siege
+siege: $(STAMP) ## damaged run folders, hostile files, kills, full disks, strangers, and nodes that lie, for some minutes
+	PYTHONPATH=tests $(PY) -m siege $(ARGS)
+
+mutants: $(STAMP) ## small mistakes in the modules that keep others out: which of them do the tests nearby not notice?
+	PYTHONPATH=tests $(PY) -m mutants $(ARGS)
 
 check: $(STAMP) ## formatting, lint, types: of the package, the tests and the benchmarks
 	$(PY) -m ruff format --check .

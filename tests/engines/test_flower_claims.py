@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,10 @@ def test_every_weight_is_shown_and_a_majority_is_pointed_out() -> None:
     assert [kind for kind, _ in events] == ["weights", "majority"]
     assert events[0][1]["reason"] == "site-00 0.1 (10 rows), site-01 0.6 (60 rows), site-02 0.3 (30 rows)"
     assert events[1][1]["user"] == "site-01"
+    events.clear()
+    alone = torch.ones(1).double()
+    show_weights(("site-00",), alone, None, lambda kind, **about: events.append((kind, about)))
+    assert [kind for kind, _ in events] == ["weights"]  # there are no others to decide more than
 
 
 # --- what is said of failures ----------------------------------------------------------------------------------------
@@ -293,6 +298,28 @@ def test_what_is_lost_is_not_counted_as_refused() -> None:
     assert [event["kind"] for event in asked.events] == ["lost"]
     assert asked.asking.refused["site-00"] == 0
     assert asked.asking.busy == set()
+
+
+def test_whoever_is_busy_is_not_asked_something_else() -> None:
+    asked = Asked()
+    asked.asking.ask({0: asked.question}, asked.asking.online())
+    assert asked.asking.busy == {0}
+    assert asked.asking.all_of({0: asked.question}, 5.0, 1e-4) is None
+    assert asked.grid.pushed == 1
+    asked.asking.collect()
+    assert asked.asking.all_of({0: asked.question}, 5.0, 1e-4) is not None
+
+
+def test_what_is_put_on_a_line_arrives_whole_or_not_at_all() -> None:
+    near, away = socket.socketpair()
+    with away:
+        with near:
+            for content in (b"", b"abc"):
+                forward.put(near, content)
+                assert forward.get(away) == content
+            near.sendall((9).to_bytes(8, "little") + b"half")
+        with pytest.raises(ConnectionError, match="the process with the data has ended"):
+            forward.get(away)
 
 
 class Curved(Node):

@@ -54,6 +54,24 @@ def test_a_rank_that_fails_before_it_joins_tells_all_others(
     assert time.monotonic() - began < SOON
 
 
+def test_a_rank_that_comes_after_the_others_have_heard_hears_too(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has the store: if it ended as soon as it has heard, whoever comes later would wait for it in vain."""
+
+    def refusal(rank: int) -> str:
+        try:
+            met(at(port, rank, 3), 8.0)
+        except NotJoined as error:
+            return str(error)  # the error itself would keep the store alive
+        return "met"
+
+    for name, value in environment(port, 1, 3).items():
+        monkeypatch.setenv(name, value)
+    with ThreadPoolExecutor(3) as threads:
+        first, _ = threads.submit(refusal, 0), threads.submit(announce, "no data")
+        time.sleep(2)
+        assert refusal(2) == first.result() == "rank 1 has failed before it joined: no data"
+
+
 def test_ranks_that_all_come_meet(port: int) -> None:
     with ThreadPoolExecutor(3) as threads:
         stores = [found.result() for found in [threads.submit(met, at(port, rank, 3), 60.0) for rank in range(3)]]
@@ -132,10 +150,14 @@ RUN = ["-m", "resolvent", "run", "least-squares", "--engine", "all-reduce", "--u
 def ended(port: int, folder: Path, *commands: list[str], **more: str) -> list[Any]:
     """How these ranks ended: what each has printed, and its code. None of them is left."""
     given = os.environ | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"} | more
-    pipe = subprocess.PIPE
+    pipe, size = subprocess.PIPE, len(commands)
     started = [
         subprocess.Popen(
-            [sys.executable, *command], env=given | environment(port, k), cwd=folder, stderr=pipe, text=True
+            [sys.executable, *command],
+            env=given | environment(port, k, size),
+            cwd=folder,
+            stderr=pipe,
+            text=True,
         )
         for k, command in enumerate(commands)
     ]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +24,8 @@ from resolvent.engines.flower.node import Node
 from resolvent.errors import BadAnswer, InputError
 from resolvent.federation import control, demo, doctor, export, keys, running, server_app, simulation, template, up
 from resolvent.federation.project import Project, Server, opened
+from resolvent.federation.recording import OneBehind
+from resolvent.solving.recording import Entry, MonitorState
 
 pytest.importorskip("flwr")
 
@@ -427,6 +433,57 @@ def test_the_doctor_says_what_is_wrong(project: Project) -> None:
     assert found()["user.py"]["found"] == "ZeroDivisionError: division by zero"
     (project.path / "federation.toml").write_text("[federation")
     assert "is not TOML" in found()["federation.toml"]["found"]
+
+
+@pytest.mark.parametrize(("days", "fine"), [(31, True), (29, False)])
+def test_the_doctor_warns_a_month_before_a_certificate_ends(
+    project: Project, days: int, fine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "DAYS", days)
+    keys.make_server(project, ["127.0.0.1"])
+    rows = {row["what"]: row for row in doctor._certificates(project)}
+    assert [(name, row["fine"]) for name, row in rows.items()] == [("keys/ca.crt", fine), ("keys/server.crt", fine)]
+    assert all(row["found"].startswith("valid until" if fine else "ends on") for row in rows.values())
+
+
+def test_a_clock_that_is_behind_is_pointed_out(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "EARLY", -timedelta(hours=1))
+    keys.make_server(project, ["127.0.0.1"])
+    for row in doctor._certificates(project):
+        assert not row["fine"]
+        assert "is this machine's clock right?" in row["found"]
+
+
+def test_the_server_s_certificate_can_sign_no_others(project: Project) -> None:
+    """Whoever gets at the server's key could otherwise pass for any other server."""
+    from cryptography import x509
+
+    keys.make_server(project, ["127.0.0.1"])
+
+    def extension(name: str, kind: Any) -> Any:
+        read = x509.load_pem_x509_certificate((project.keys / name).read_bytes()).extensions
+        return read.get_extension_for_class(kind)
+
+    for name, ca, length in ((keys.CERTIFICATE, False, None), (keys.CA, True, 0)):
+        constraints = extension(name, x509.BasicConstraints)
+        assert (constraints.critical, constraints.value.ca, constraints.value.path_length) == (True, ca, length)
+    assert list(extension(keys.CERTIFICATE, x509.ExtendedKeyUsage).value) == [x509.OID_SERVER_AUTH]
+    usage = extension(keys.CA, x509.KeyUsage)
+    assert usage.critical
+    assert (usage.value.key_cert_sign, usage.value.digital_signature) == (True, False)
+
+
+def test_a_run_that_is_given_up_keeps_the_row_that_waited_for_its_values() -> None:
+    recorder, engine = mock.Mock(), mock.Mock(measure=lambda w: {"value": [float(w)]})
+    behind = OneBehind(recorder, engine)
+    for number in range(3):
+        give: Any = behind if number < 2 else behind.give_up
+        state: Any = SimpleNamespace(w=number, average=None, yardstick=None)
+        give(Entry(state, {"round": number, "value": math.nan}, MonitorState(), None))
+    assert [name for name, _, _ in recorder.mock_calls] == ["", "", "give_up"]
+    rows = [entry.row for _, (entry,), _ in recorder.mock_calls]
+    assert rows[:2] == [{"round": 0, "value": 0.0}, {"round": 1, "value": 1.0}]
+    assert rows[2]["round"] == 2
 
 
 def _free() -> int:

@@ -7,7 +7,8 @@ import pytest
 
 from command_line import SMALL, resolvent
 from resolvent import config, experiment
-from resolvent.runs import Folder, folders, trust
+from resolvent.errors import StorageError
+from resolvent.runs import Folder, folders, lock, regular, trust
 
 OWN = """
 from pathlib import Path
@@ -109,9 +110,44 @@ def test_nothing_is_written_through_a_link(name: str) -> None:
     assert {path: path.read_bytes() for path in [target, *target.rglob("*")] if path.is_file()} == before
 
 
+def test_a_lock_through_a_link_is_neither_held_nor_taken(tmp_path: Path) -> None:
+    """Whoever links a run's lock to a file that a process has locked could otherwise make that run look alive."""
+    for name in ("alive", "run"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "lock").symlink_to(tmp_path / "alive" / "lock")
+    with lock.held(tmp_path / "alive"):
+        shutil.copy(tmp_path / "alive" / "holder.json", tmp_path / "run")
+        assert lock.is_held(tmp_path / "alive")
+        assert not lock.is_held(tmp_path / "run")
+        assert lock._is_held(tmp_path / "run" / "lock") is False  # linked after the first look
+    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
+    for taken in (lock.held(tmp_path / "run"), lock.claiming(tmp_path)):
+        with pytest.raises(StorageError, match="is a symbolic link, through which nothing is written"), taken:
+            pass
+    assert not (tmp_path / "precious").exists()
+
+
 def test_the_key_is_this_user_s_alone(own: Folder) -> None:
     assert Path("mine/resolvent/key").stat().st_mode & 0o777 == 0o600
     assert trust.sealed(own.path)
+
+
+def test_the_key_lies_where_the_docs_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert trust.seal(b"listing") is not None
+    assert (tmp_path / ".local/state/resolvent/key").stat().st_size == 32
+
+
+def test_documents_are_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without end would fill the memory."""
+    monkeypatch.setattr(regular, "LARGEST_DOCUMENT", 10)
+    path = tmp_path / "about.json"
+    path.write_text("0123456789")
+    assert regular.text(path) == "0123456789"
+    path.write_text("0123456789x")
+    with pytest.raises(OSError, match="it has more than 10 bytes"):
+        regular.text(path)
 
 
 def test_without_a_place_for_a_key_runs_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""A siege of the run store: damaged folders, hostile files, kills and full disks, seeded. `make siege` runs it."""
+"""A siege, seeded: of the run store, the live page, and federations from outside and inside. `make siege` runs it."""

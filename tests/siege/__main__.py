@@ -1,4 +1,6 @@
-"""`make siege`: seeded attacks on the run store. Prints how many were tried, how they ended, and what is wrong.
+"""`make siege`: seeded attacks on the run store, the live page and federations.
+
+Prints how many were tried, how they ended, and what is wrong.
 
 python -m siege                 # all campaigns
 python -m siege folders         # those whose name contains one of these words

@@ -19,12 +19,12 @@ from typing import Any
 
 from command_line import Said, beside, model, resolvent, rows
 from resolvent.runs import Folder, folders
-from siege import forge
+from siege import forge, insiders, strangers
+from siege.forge import Ends
 
 PATIENCE = 60.0
 """Seconds after which an attack counts as a hang."""
 SMALL = ("least-squares", "--users", 3, "--dim", 4, "--rows", 8, "--eta", 0.02, "--participation", 0.6, "--quiet")
-Ends = Iterator[tuple[int, str]]
 
 
 @dataclass(frozen=True)
@@ -239,4 +239,9 @@ CAMPAIGNS = (
     Campaign("kills", _kills, 6),
     Campaign("files that cannot grow", _full, 60),
     Campaign("a full file system", _tmpfs, 20),
+    Campaign("the live page", strangers.page, 600, ("refused", "answered")),
+    Campaign("malicious answers", insiders.answers, 200, ("refused", "withheld", "harmless")),
+    Campaign("malicious claims", insiders.claims, 200, ("refused", "in proportion")),
+    Campaign("ranks", insiders.ranks, 6, ("refused",)),
+    Campaign("a live federation", strangers.federation, 2, ("refused",)),
 )

@@ -22,6 +22,9 @@ from resolvent.config.sections import Config
 from resolvent.runs import folders
 from resolvent.runs.recorder import Recorder
 
+Ends = Iterator[tuple[int, str]]
+"""Seed by seed, how an attack ended."""
+
 
 class Killed(BaseException):
     """Raised where a process would be killed."""

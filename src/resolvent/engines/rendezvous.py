@@ -27,7 +27,7 @@ LOOK = 0.1
 ANSWER, ATTEMPTS = 3.0, 3
 """Seconds that a store may take to answer, and how often it is asked before something else must be listening there."""
 LINGER = 20.0
-"""Seconds that a rank which has failed waits for the others to hear of it: they may have begun later."""
+"""Seconds that a rank which has failed, and rank 0, wait for the others to hear of it: they may have begun later."""
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -78,7 +78,7 @@ def met(where: Place, timeout: float, joins: int = 1) -> Any:
             while not all(store.check([key]) for key in here):
                 if store.check([left]):
                     rank, words = json.loads(store.get(left))
-                    store.add(where.key("heard"), 1)
+                    _await_others(store, where, where.serves)
                     raise NotJoined(f"rank {rank} has failed before it joined: {words}")
                 if time.monotonic() >= until:
                     missing = [str(rank) for rank, key in enumerate(here) if not store.check([key])]
@@ -94,16 +94,21 @@ def announce(words: str) -> None:
     """Tell the others, who wait for this rank, that it has failed and does not come. Nothing is raised."""
     with suppress(Exception):
         where = place()
-        until = time.monotonic() + LINGER
-        store = _store(where, until, LINGER)
+        store = _store(where, time.monotonic() + LINGER, LINGER)
         if not store.check([where.key("left")]):
             store.set(where.key("left"), json.dumps([where.rank, " ".join(words.split())[:1000]]))
-        heard = store.add(where.key("heard"), 1)
-        while heard < where.size and time.monotonic() < until:
-            time.sleep(LOOK)
-            heard = store.add(where.key("heard"), 0)
-        if where.serves:
-            time.sleep(5 * LOOK)  # whoever has just heard is still reading
+        _await_others(store, where, True)
+
+
+def _await_others(store: Any, where: Place, wait: bool) -> None:
+    """This rank knows that one has failed. `wait`: it stays until all others do, or for a while."""
+    until = time.monotonic() + LINGER
+    heard = store.add(where.key("heard"), 1)
+    while wait and heard < where.size and time.monotonic() < until:
+        time.sleep(LOOK)
+        heard = store.add(where.key("heard"), 0)
+    if where.serves:
+        time.sleep(5 * LOOK)  # whoever has just heard is still reading
 
 
 def _store(where: Place, until: float, timeout: float) -> Any:

@@ -1,0 +1,155 @@
+"""Campaigns of those who are let in: nodes that lie, over the fake grid, and ranks that fail."""
+
+from __future__ import annotations
+
+import math
+import random
+import socket
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import resolvent as rs
+from engines.fake_grid import FakeGrid, engine_over
+from engines.test_flower_claims import Claiming, gathered
+from engines.test_flower_trust import FORGERIES
+from engines.test_pipes import problem
+from engines.test_plausibility import nodes_of
+from engines.test_rendezvous import RUN, ended
+from resolvent.engines.flower import packets
+from resolvent.engines.flower.messages import Question
+from resolvent.engines.flower.rule import MAX_WEIGHT, Rule
+from resolvent.errors import BadAnswer, InputError
+from siege.forge import Ends
+
+ROUNDS, USERS = 12, 3
+PROMPT = Rule(poll=1e-4, timeout=0.2)
+SOON = 60.0
+"""Seconds within which every rank has ended, though each first imports torch; the time limit of a run is 1800."""
+
+
+def answers(seeds: Iterable[int], at: Path) -> Ends:
+    """One of three users lies in some rounds: an event names it, and the model is that of a run without its lies."""
+    for seed in seeds:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield seed, _answered(seed)
+
+
+def far(rng: Any, reply: Any) -> Any:
+    """An answer that leads away, however far or, at least, 1e5."""
+    packet = packets.from_records(reply.content)
+    moved = {"p": packet.arrays["p"] + 10.0 ** rng.integers(6, 300)}
+    reply.content = packets.to_records(packets.Packet(packet.header, moved))
+    return reply
+
+
+def _answered(seed: int) -> str:
+    rng, kinds = np.random.default_rng(seed), {**FORGERIES, "far": far}
+    liar, share, kind = int(rng.integers(USERS)), rng.choice([0.2, 1.0]), list(kinds)[seed % len(kinds)]
+    events: list[dict[str, Any]] = []
+    lies = 0
+
+    def forge(user: int, reply: Any) -> list[Any]:
+        nonlocal lies
+        header = {} if reply.has_error() else packets.from_records(reply.content).header
+        if user != liar or header.get("verb") != "local" or (header["t"] != 2 and rng.random() > share):
+            return [reply]
+        lies += 1
+        return [kinds[kind](rng, reply)]
+
+    grid = FakeGrid(nodes_of(problem()), forge=forge)
+    note = lambda kind, **about: events.append({"kind": kind} | about)  # noqa: E731
+    try:
+        engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=PROMPT, note=note)
+        everybody = rs.Trace([[1] * USERS])
+        run = rs.solve(None, rs.fedpi(0.3), rounds=ROUNDS, engine=engine, participation=everybody)
+    except (BadAnswer, InputError) as error:
+        return "refused" if len(str(error)) < 1000 else f"{kind}: a sentence of {len(str(error))} characters"
+    except Exception as error:
+        return f"{kind}: {type(error).__name__}: {error}"
+    here = [[1 if user != liar else count - USERS + 1 for user in range(USERS)] for count in run.history.participants]
+    expected = rs.solve(problem(), rs.fedpi(0.3), rounds=ROUNDS, participation=rs.Trace(here))
+    if not torch.allclose(run.model, expected.model, rtol=1e-9, atol=1e-11):
+        return f"{kind}: silent wrong, participants {run.history.participants.tolist()}"
+    if lies > 0 and not events:
+        return f"{kind}: {lies} lies and no event"
+    return "withheld" if events else "harmless"
+
+
+def claims(seeds: Iterable[int], at: Path) -> Ends:
+    """A user who says something else of itself: refused by name, or with a weight in proportion to the others'."""
+    odd = [0, 1, -1, 2**40, 2**60, 10**400, math.nan, math.inf, 1e308, 1e-320, 0.5, True, None, "", "x" * 10_000, [],
+           {}, [1.0] * 9, "\x1b[2J", [math.nan], {"a": 1}]  # fmt: skip
+    facts = Claiming(problem().take(torch.tensor([0])))._describe(Question("describe", "a-run")).facts
+    for seed in seeds:
+        rng = random.Random(seed)
+        names = rng.sample([*facts, "more"], rng.choice([1, 1, 2, 3]))
+        said = {name: rng.choice(odd) for name in names}
+        if rng.random() < 0.2:
+            said |= dict.fromkeys(("samples", "rows"), rng.choice([10**5, 2**40, 1, 2**30])) | {"means": True}
+        liar = rng.randrange(USERS)
+        yield seed, _claimed([said if user == liar else {} for user in range(USERS)], said)
+
+
+def _claimed(each: list[dict[str, Any]], said: dict[str, Any]) -> str:
+    try:
+        facts = gathered(*each)
+    except InputError as error:
+        sentence = str(error)
+        return (
+            "refused" if len(sentence) < 1000 and sentence.isprintable() else f"{said}: refused with {sentence[:300]!r}"
+        )
+    except Exception as error:
+        return f"{said}: {type(error).__name__}: {error}"
+    weights = sorted(facts.weights.tolist())
+    sound = all(math.isfinite(w) and w > 0 for w in weights) and weights[-1] <= MAX_WEIGHT * weights[1]
+    for name in ("lipschitz", "typical_eta"):
+        numbers = getattr(facts, name, None)
+        sound = sound and (numbers is None or bool(torch.isfinite(torch.as_tensor(numbers)).all()))
+    return "in proportion" if sound else f"{said}: silently taken, weights {weights}"
+
+
+WAITS = """
+import os, signal, sys
+import resolvent as rs
+from resolvent.errors import NotJoined
+engine = rs.AllReduce()
+signal.signal(signal.SIGALRM, lambda *_: sys.exit("resolvent: interrupted"))
+signal.alarm(2 if os.environ["RANK"] == os.environ["FAILING"] else 0)
+try:
+    rs.solve(rs.make_least_squares(users=3, dim=2, rows=3), rs.fedpi(0.1), rounds=2, engine=engine)
+except NotJoined as error:
+    sys.exit(f"resolvent: {error}")
+"""
+NEVER = ["-c", "import sys, time; time.sleep(20); sys.exit('resolvent: not one of them')"]
+
+
+def ranks(seeds: Iterable[int], at: Path) -> Ends:
+    """Ranks that fail before they join, or while they wait for another, and ports at which something else listens:
+    all ranks end soon, each with a sentence."""
+    at.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        rng, began = random.Random(seed), time.monotonic()
+        size = rng.choice([2, 3])
+        failing = rng.randrange(size)
+        commands = [RUN] * size
+        with socket.create_server(("", 0)) as listener:
+            port = listener.getsockname()[1]
+            if seed % 3 < 2:  # else it stays, and never says a word
+                listener.close()
+            if seed % 3 == 0:
+                wrong = ("run.round=3", "scheme.eta=nobody", "problem.data=missing.csv")
+                commands[failing] = [*RUN[:-1], rng.choice(wrong)]
+            elif seed % 3 == 1:
+                commands = [["-c", WAITS]] * size + [NEVER]
+            outcomes = ended(port, at, *commands, FAILING=str(failing))
+        last = [(said.strip().splitlines() or [""], code) for said, code in outcomes]  # torch may warn before it
+        bad = [said for said, code in last if code == 0 or not said[-1].startswith("resolvent: ")]
+        late = time.monotonic() - began > SOON
+        yield seed, f"not a sentence: {bad}" if bad else "late" if late else "refused"
