@@ -36,6 +36,7 @@ HEAVY_AT_TOP: dict[str, set[str]] = {
     "sklearn": {"sklearn"},
     "networks.stacked.triton_channels": {"triton"},
     "ui.api": {"fastapi"},
+    "ui.door": {"uvicorn"},
     "ui.models": {"pydantic"},
     "ui.server": {"fastapi"},
     "networks.stacked.triton_kernels": {"triton"},
