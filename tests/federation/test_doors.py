@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +53,8 @@ def status(path: str, port: int, *headers: tuple[bytes, bytes], kind: str = "htt
         raise AssertionError("a stranger's body is read")
 
     scope = {"type": kind, "path": path, "server": ("127.0.0.1", port), "headers": list(headers)}
-    asyncio.run(superlink.Doors(Inside(), CONTROL)(scope, receive, send))
+    with ThreadPoolExecutor(1) as pool:  # a browser of other tests may have a loop in this thread
+        pool.submit(lambda: asyncio.run(superlink.Doors(Inside(), CONTROL)(scope, receive, send))).result()
     return int(sent[0]["status"])
 
 
