@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from command_line import model, resolvent
 from command_line import rows as rows_of
 from resolvent import config, experiment
+from resolvent.config import toml
 from resolvent.errors import DamagedRun, InputError
 from resolvent.runs import Folder, sums
 from resolvent.runs.recorder import Recorder
@@ -130,6 +132,40 @@ def test_a_damaged_run_is_listed_and_the_others_go_on(
     )
     assert resolvent(*sweep, "--quiet").code == 0
     assert resolvent("show", good.id).code == 0
+
+
+LONG = ".a" * 50_000
+KEYS = {
+    "plain": f"a{LONG} = 1\n",
+    "with spaces": f"a{LONG} = 1\n".replace(".", " . "),
+    "quoted": f"a{LONG} = 1\n".replace("a", '"a"'),
+    "of a section": f"[a{LONG}]\n",
+    "within a value": f"x = {{a{LONG} = 1}}\n",
+    "after a quote in a comment": f'# "\na{LONG} = 1\n',
+    "after a quote in a text": f'x = """\\"""""\ny = \'"\'\na{LONG} = 1\n',
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("command", ["ls", "show", "resume", "report"])
+def test_a_key_of_thousands_of_parts_is_damage(
+    command: str, name: str, originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = copied(originals["whole"], Path("runs"))
+    contents = {"config.toml": KEYS[name].encode(), "about.json": (run.path / "about.json").read_bytes()}
+    for file, content in (contents | {sums.FILE: sums.listing(contents)}).items():
+        (run.path / file).write_bytes(content)
+    monkeypatch.setattr("resolvent.config.toml.tomllib.loads", lambda text: pytest.fail("it would take minutes"))
+    said = resolvent(command, *([] if command == "ls" else [run.id]))
+    assert said.code == (0 if command == "ls" else 2)
+    assert f"run {run.id} is damaged: config.toml cannot be read (a key in it has more than 32 parts" in said.err
+
+
+def test_dots_that_join_no_keys_are_read() -> None:
+    dots = "1.5, " * 1000, "a." * 1000
+    text = f'x = [{dots[0]}]\ny = \'{dots[1]}\'\nz = """{dots[1]}"""  # {dots[1]}\na{".a" * 31} = 1\n'
+    assert toml.parse(text) == tomllib.loads(text)
 
 
 def test_runs_that_are_deleted_while_they_are_listed(

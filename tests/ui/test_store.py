@@ -110,6 +110,7 @@ FOREIGN = {
     "an infinite number in TOML's words": ("config.toml", lambda text: re.sub("rounds = .*", "rounds = inf", text)),
     "a number of 5,000 digits": ("config.toml", lambda text: re.sub("seed = .*", f"seed = {HUGE}", text)),
     "a deep list as a setting": ("config.toml", lambda text: text + f"deep = {DEEP}\n"),
+    "a key of 50,000 parts": ("config.toml", lambda text: "a" + ".a" * 50_000 + " = 1\n" + text),
     "infinitely many users": ("about.json", lambda text: re.sub('"users": 4', '"users": Infinity', text)),
     "a deep list as a description": ("about.json", lambda text: text.replace("{", f'{{"deep": {DEEP},', 1)),
     "a pipe as configuration": ("config.toml", None),

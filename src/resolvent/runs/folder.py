@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from resolvent.config import toml
 from resolvent.errors import DamagedRun, InputError
 from resolvent.iteration.state import State
 from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, regular, sums
@@ -54,7 +54,7 @@ class Folder:
     def written(self) -> dict[str, Any]:
         """What was asked for when the run was begun, as written: sections of plain values."""
         with self._reading("config.toml"):
-            return regular.plain(tomllib.loads(self.toml))
+            return regular.plain(toml.parse(self.toml))
 
     @cached_property
     def config(self) -> dict[str, Any]:
