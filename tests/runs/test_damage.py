@@ -1,6 +1,7 @@
 """What is read from a run's folder is what was written, or the file that is not is named; the other runs go on."""
 
 import json
+import os
 import random
 import shutil
 import tomllib
@@ -132,6 +133,33 @@ def test_a_damaged_run_is_listed_and_the_others_go_on(
     )
     assert resolvent(*sweep, "--quiet").code == 0
     assert resolvent("show", good.id).code == 0
+
+
+@pytest.mark.parametrize("status", ["whole", "torn"])
+@pytest.mark.parametrize("file", ["about.json", "config.toml", "events.jsonl", "metrics.csv", "SHA256SUMS"])
+def test_a_file_of_many_bytes_without_content_is_damage(
+    file: str, status: str, originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, good = copied(originals[status], Path("runs")), Path("runs/good")
+    shutil.copytree(originals["whole"].path, good)
+    os.truncate(run.path / file, 40_000_000_000)
+    listed = {line["run"]: line for line in resolvent("ls", "--format", "json").json}
+    assert listed[good.name]["status"] == "finished"
+    assert listed[run.id]["status"] == "damaged"
+    assert f"{file} cannot be read (" in listed[run.id]["damage"]
+    assert resolvent("resume", run.id).code == 2
+
+
+def test_a_run_that_memory_does_not_hold_is_listed_as_damaged(
+    originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(path: Path) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("resolvent.runs.metrics.read", fill)
+    run = copied(originals["whole"], tmp_path)
+    assert run.damage() == ["metrics.csv cannot be read (MemoryError)"]
 
 
 LONG = ".a" * 50_000

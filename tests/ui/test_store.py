@@ -113,6 +113,8 @@ FOREIGN = {
     "a key of 50,000 parts": ("config.toml", lambda text: "a" + ".a" * 50_000 + " = 1\n" + text),
     "infinitely many users": ("about.json", lambda text: re.sub('"users": 4', '"users": Infinity', text)),
     "a deep list as a description": ("about.json", lambda text: text.replace("{", f'{{"deep": {DEEP},', 1)),
+    "40 GB of nothing as rows": ("metrics.csv", 40_000_000_000),
+    "40 GB of nothing as events": ("events.jsonl", 40_000_000_000),
     "a pipe as configuration": ("config.toml", None),
     "a pipe as description": ("about.json", None),
     "a pipe as rows": ("metrics.csv", None),
@@ -128,6 +130,9 @@ def test_one_damaged_folder_stops_nothing(what: str, copied: Path) -> None:
     (run.path / file).unlink()
     if change is None:
         os.mkfifo(run.path / file)
+    elif isinstance(change, int):
+        (run.path / file).touch()
+        os.truncate(run.path / file, change)
     else:
         assert change(text) != text
         (run.path / file).write_text(change(text))

@@ -29,7 +29,7 @@ def read(path: Path, strict: bool) -> tuple[list[dict[str, Any]], list[str]]:
     """
     if not path.is_file():
         return [], [f"{FILE} is missing"]
-    *lines, torn = regular.read(path).split(b"\n")
+    *lines, torn = regular.read(path, regular.LARGEST_DOCUMENT).split(b"\n")
     if torn and _parsed(torn, strict) is not None:
         lines.append(torn)
     parsed = [(number, _parsed(raw, strict)) for number, raw in enumerate(lines, 1) if raw.strip()]

@@ -158,14 +158,14 @@ class Folder:
         if not (self.path / FIXED).is_file():
             return {}
         with self._reading(FIXED):
-            return checkpoints.tensors(regular.read(self.path / FIXED))
+            return checkpoints.tensors(regular.read(self.path / FIXED, most=None))
 
     def start(self) -> State | None:
         """The State that the run began with, where it is a fork."""
         if not (self.path / START).is_file():
             return None
         with self._reading(START):
-            return checkpoints.decode(regular.read(self.path / START)).state
+            return checkpoints.decode(regular.read(self.path / START, most=None)).state
 
     def row(self) -> dict[str, Any]:
         """The last row; of a run that diverged, the row of the state that was returned. Empty where there is none."""
