@@ -15,7 +15,7 @@ from command_line import rows as rows_of
 from resolvent import config, experiment
 from resolvent.config import toml
 from resolvent.errors import DamagedRun, InputError
-from resolvent.runs import Folder, sums
+from resolvent.runs import Folder, durable, sums
 from resolvent.runs.recorder import Recorder
 
 TREE = {
@@ -149,6 +149,28 @@ def test_a_file_of_many_bytes_without_content_is_damage(
     assert listed[run.id]["status"] == "damaged"
     assert f"{file} cannot be read (" in listed[run.id]["damage"]
     assert resolvent("resume", run.id).code == 2
+
+
+@pytest.mark.parametrize("status", ["whole", "torn"])
+@pytest.mark.parametrize("file", ["events.jsonl", "metrics.csv"])
+def test_a_pipe_instead_of_a_file_is_damage(
+    file: str, status: str, originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = copied(originals[status], Path("runs"))
+    (run.path / file).unlink()
+    os.mkfifo(run.path / file)
+    [line] = resolvent("ls", "--format", "json").json
+    assert line["status"] == "damaged"
+    assert f"{file} cannot be read (" in line["damage"]
+    with pytest.raises(OSError, match=file):  # rather than wait for somebody who reads
+        durable.append(run.path / file, b"")
+    with pytest.raises(OSError, match=file):
+        durable.put(run.path / file, b"")
+    said = resolvent("resume", run.id)
+    assert said.code == 2
+    assert said.err.startswith(f"resolvent: run {run.id} is damaged: ")
+    assert f"{file} cannot be read (it is not a regular file" in said.err.replace("[Errno 22] ", "")
 
 
 def test_a_run_that_memory_does_not_hold_is_listed_as_damaged(

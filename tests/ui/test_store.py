@@ -118,6 +118,7 @@ FOREIGN = {
     "a pipe as configuration": ("config.toml", None),
     "a pipe as description": ("about.json", None),
     "a pipe as rows": ("metrics.csv", None),
+    "a pipe as events": ("events.jsonl", None),
 }
 
 
