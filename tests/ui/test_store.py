@@ -11,6 +11,7 @@ import signal
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def patience() -> Iterator[None]:
 
 DEEP = "[" * 900 + "]" * 900
 HUGE = "0x" + "f" * 5000
-FOREIGN = {
+FOREIGN: dict[str, tuple[str, Any]] = {
     "an infinite number of rounds": ("config.toml", lambda text: re.sub("rounds = .*", "rounds = Infinity", text)),
     "an infinite number in TOML's words": ("config.toml", lambda text: re.sub("rounds = .*", "rounds = inf", text)),
     "a number of 5,000 digits": ("config.toml", lambda text: re.sub("seed = .*", f"seed = {HUGE}", text)),
