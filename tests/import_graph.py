@@ -109,7 +109,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"program"},
         {"method"},
     ],
-    "config": [{"defaults", "presets"}, {"problem_sections"}, {"sections"}, {"reading"}],
+    "config": [{"defaults", "presets", "toml"}, {"problem_sections"}, {"sections"}, {"reading"}],
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [

@@ -1,8 +1,10 @@
 """What is read from a run's folder is what was written, or the file that is not is named; the other runs go on."""
 
 import json
+import os
 import random
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ import pytest
 from command_line import model, resolvent
 from command_line import rows as rows_of
 from resolvent import config, experiment
+from resolvent.config import toml
 from resolvent.errors import DamagedRun, InputError
-from resolvent.runs import Folder, sums
+from resolvent.runs import Folder, durable, sums
 from resolvent.runs.recorder import Recorder
 
 TREE = {
@@ -130,6 +133,89 @@ def test_a_damaged_run_is_listed_and_the_others_go_on(
     )
     assert resolvent(*sweep, "--quiet").code == 0
     assert resolvent("show", good.id).code == 0
+
+
+@pytest.mark.parametrize("status", ["whole", "torn"])
+@pytest.mark.parametrize("file", ["about.json", "config.toml", "events.jsonl", "metrics.csv", "SHA256SUMS"])
+def test_a_file_of_many_bytes_without_content_is_damage(
+    file: str, status: str, originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, good = copied(originals[status], Path("runs")), Path("runs/good")
+    shutil.copytree(originals["whole"].path, good)
+    os.truncate(run.path / file, 40_000_000_000)
+    listed = {line["run"]: line for line in resolvent("ls", "--format", "json").json}
+    assert listed[good.name]["status"] == "finished"
+    assert listed[run.id]["status"] == "damaged"
+    assert f"{file} cannot be read (" in listed[run.id]["damage"]
+    assert resolvent("resume", run.id).code == 2
+
+
+@pytest.mark.parametrize("status", ["whole", "torn"])
+@pytest.mark.parametrize("file", ["events.jsonl", "metrics.csv"])
+def test_a_pipe_instead_of_a_file_is_damage(
+    file: str, status: str, originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = copied(originals[status], Path("runs"))
+    (run.path / file).unlink()
+    os.mkfifo(run.path / file)
+    [line] = resolvent("ls", "--format", "json").json
+    assert line["status"] == "damaged"
+    assert f"{file} cannot be read (" in line["damage"]
+    with pytest.raises(OSError, match=file):  # rather than wait for somebody who reads
+        durable.append(run.path / file, b"")
+    with pytest.raises(OSError, match=file):
+        durable.put(run.path / file, b"")
+    said = resolvent("resume", run.id)
+    assert said.code == 2
+    assert said.err.startswith(f"resolvent: run {run.id} is damaged: ")
+    assert f"{file} cannot be read (it is not a regular file" in said.err.replace("[Errno 22] ", "")
+
+
+def test_a_run_that_memory_does_not_hold_is_listed_as_damaged(
+    originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(path: Path) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("resolvent.runs.metrics.read", fill)
+    run = copied(originals["whole"], tmp_path)
+    assert run.damage() == ["metrics.csv cannot be read (MemoryError)"]
+
+
+LONG = ".a" * 50_000
+KEYS = {
+    "plain": f"a{LONG} = 1\n",
+    "with spaces": f"a{LONG} = 1\n".replace(".", " . "),
+    "quoted": f"a{LONG} = 1\n".replace("a", '"a"'),
+    "of a section": f"[a{LONG}]\n",
+    "within a value": f"x = {{a{LONG} = 1}}\n",
+    "after a quote in a comment": f'# "\na{LONG} = 1\n',
+    "after a quote in a text": f'x = """\\"""""\ny = \'"\'\na{LONG} = 1\n',
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("command", ["ls", "show", "resume", "report"])
+def test_a_key_of_thousands_of_parts_is_damage(
+    command: str, name: str, originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = copied(originals["whole"], Path("runs"))
+    contents = {"config.toml": KEYS[name].encode(), "about.json": (run.path / "about.json").read_bytes()}
+    for file, content in (contents | {sums.FILE: sums.listing(contents)}).items():
+        (run.path / file).write_bytes(content)
+    monkeypatch.setattr("resolvent.config.toml.tomllib.loads", lambda text: pytest.fail("it would take minutes"))
+    said = resolvent(command, *([] if command == "ls" else [run.id]))
+    assert said.code == (0 if command == "ls" else 2)
+    assert f"run {run.id} is damaged: config.toml cannot be read (a key in it has more than 32 parts" in said.err
+
+
+def test_dots_that_join_no_keys_are_read() -> None:
+    dots = "1.5, " * 1000, "a." * 1000
+    text = f'x = [{dots[0]}]\ny = \'{dots[1]}\'\nz = """{dots[1]}"""  # {dots[1]}\na{".a" * 31} = 1\n'
+    assert toml.parse(text) == tomllib.loads(text)
 
 
 def test_runs_that_are_deleted_while_they_are_listed(

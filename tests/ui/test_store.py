@@ -11,6 +11,7 @@ import signal
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,16 +106,20 @@ def patience() -> Iterator[None]:
 
 DEEP = "[" * 900 + "]" * 900
 HUGE = "0x" + "f" * 5000
-FOREIGN = {
+FOREIGN: dict[str, tuple[str, Any]] = {
     "an infinite number of rounds": ("config.toml", lambda text: re.sub("rounds = .*", "rounds = Infinity", text)),
     "an infinite number in TOML's words": ("config.toml", lambda text: re.sub("rounds = .*", "rounds = inf", text)),
     "a number of 5,000 digits": ("config.toml", lambda text: re.sub("seed = .*", f"seed = {HUGE}", text)),
     "a deep list as a setting": ("config.toml", lambda text: text + f"deep = {DEEP}\n"),
+    "a key of 50,000 parts": ("config.toml", lambda text: "a" + ".a" * 50_000 + " = 1\n" + text),
     "infinitely many users": ("about.json", lambda text: re.sub('"users": 4', '"users": Infinity', text)),
     "a deep list as a description": ("about.json", lambda text: text.replace("{", f'{{"deep": {DEEP},', 1)),
+    "40 GB of nothing as rows": ("metrics.csv", 40_000_000_000),
+    "40 GB of nothing as events": ("events.jsonl", 40_000_000_000),
     "a pipe as configuration": ("config.toml", None),
     "a pipe as description": ("about.json", None),
     "a pipe as rows": ("metrics.csv", None),
+    "a pipe as events": ("events.jsonl", None),
 }
 
 
@@ -127,6 +132,9 @@ def test_one_damaged_folder_stops_nothing(what: str, copied: Path) -> None:
     (run.path / file).unlink()
     if change is None:
         os.mkfifo(run.path / file)
+    elif isinstance(change, int):
+        (run.path / file).touch()
+        os.truncate(run.path / file, change)
     else:
         assert change(text) != text
         (run.path / file).write_text(change(text))

@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 import sys
-import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from resolvent.config import toml
 from resolvent.config.presets import PRESETS
 from resolvent.config.problem_sections import (
     FITTED,
@@ -64,7 +64,7 @@ def preset(problem: str, name: str) -> dict[str, Any]:
 def load(path: str | Path) -> dict[str, Any]:
     """The sections of a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return toml.parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"the configuration {path} cannot be read ({error.strerror}); name a TOML file") from None
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
@@ -101,7 +101,7 @@ def parse(assignment: str) -> tuple[str, Any]:
 def literal(text: str) -> Any:
     """A number, true, false or text. Numbers may begin or end with their point, as TOML's do not: .02 and 5."""
     try:
-        return tomllib.loads(f"x = {text}")["x"]
+        return toml.parse(f"x = {text}")["x"]
     except (ValueError, RecursionError):
         return float(text) if POINTED.fullmatch(text) else text
 

@@ -14,6 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from resolvent.errors import StorageError
+from resolvent.runs import regular
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
@@ -74,7 +75,7 @@ def storing(where: Path, then: str) -> Iterator[None]:
 
 
 def _write(path: Path, how: int, content: bytes, durably: bool = True, mode: int = PRIVATE_FILE) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | how, mode)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | regular.NONBLOCK | how, mode)
     try:
         while content:  # a nearly full disk may write only a part
             content = content[os.write(handle, content) :]
@@ -85,7 +86,7 @@ def _write(path: Path, how: int, content: bytes, durably: bool = True, mode: int
 
 
 def _torn(path: Path) -> bool:
-    with path.open("rb") as file:
+    with regular.opened(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
         return file.read(1) not in (b"", b"\n")

@@ -27,9 +27,9 @@ def read(path: Path, strict: bool) -> tuple[list[dict[str, Any]], list[str]]:
     A last line without its end was torn by a kill, and is left out in silence. With `strict` every line needs its
     checksum; without, those of earlier versions, which had none, are taken as they are.
     """
-    if not path.is_file():
+    if not path.exists():
         return [], [f"{FILE} is missing"]
-    *lines, torn = regular.read(path).split(b"\n")
+    *lines, torn = regular.read(path, regular.LARGEST_DOCUMENT).split(b"\n")
     if torn and _parsed(torn, strict) is not None:
         lines.append(torn)
     parsed = [(number, _parsed(raw, strict)) for number, raw in enumerate(lines, 1) if raw.strip()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from resolvent.config import toml
 from resolvent.errors import DamagedRun, InputError
 from resolvent.iteration.state import State
 from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, regular, sums
@@ -54,7 +54,7 @@ class Folder:
     def written(self) -> dict[str, Any]:
         """What was asked for when the run was begun, as written: sections of plain values."""
         with self._reading("config.toml"):
-            return regular.plain(tomllib.loads(self.toml))
+            return regular.plain(toml.parse(self.toml))
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -158,14 +158,14 @@ class Folder:
         if not (self.path / FIXED).is_file():
             return {}
         with self._reading(FIXED):
-            return checkpoints.tensors(regular.read(self.path / FIXED))
+            return checkpoints.tensors(regular.read(self.path / FIXED, most=None))
 
     def start(self) -> State | None:
         """The State that the run began with, where it is a fork."""
         if not (self.path / START).is_file():
             return None
         with self._reading(START):
-            return checkpoints.decode(regular.read(self.path / START)).state
+            return checkpoints.decode(regular.read(self.path / START, most=None)).state
 
     def row(self) -> dict[str, Any]:
         """The last row; of a run that diverged, the row of the state that was returned. Empty where there is none."""

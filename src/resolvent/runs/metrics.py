@@ -29,7 +29,7 @@ class Extent(NamedTuple):
 
     def differs(self, path: Path) -> str | None:
         """How the file differs from what was written: "shorter", "other" or None."""
-        content = regular.read(path)[: self.bytes] if path.is_file() else b""
+        content = regular.read(path)[: self.bytes] if path.exists() else b""
         if len(content) < self.bytes:
             return "shorter"
         return "other" if self.sha256 not in (None, hashlib.sha256(content).hexdigest()) else None
@@ -86,7 +86,7 @@ def read(path: Path) -> pd.DataFrame:
     """The whole rows of the file; a torn last line is left out."""
     import pandas as pd
 
-    content = regular.read(path) if path.is_file() else b""
+    content = regular.read(path) if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
     if not whole:
         return pd.DataFrame({"round": pd.Series(dtype="int64")})

@@ -11,37 +11,41 @@ from typing import Any
 
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 LARGEST_DOCUMENT = 1 << 28
-"""Bytes of a configuration, a description or a listing, at most."""
+"""Bytes of a configuration, a description, a listing or the events, at most."""
+LARGEST = 1 << 32
+"""Bytes of any other file but one of tensors, at most."""
 DEEPEST = 64
 """Lists and tables within each other, at most: what is written here has four."""
 WIDEST = 1024
 """Bits of a whole number, at most."""
-UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+UNFIT = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 """What is raised on the way through a file that can be parsed, but is not what is written here."""
 
 
-def opened(path: Path, flags: int = 0) -> BufferedReader:
-    """A regular file, open for reading; opening a pipe or a device might wait for ever, and is refused."""
+def opened(path: Path, flags: int = 0, most: int | None = LARGEST) -> BufferedReader:
+    """A regular file of so many bytes at most, open for reading; a pipe, which might wait for ever, is refused.
+
+    A file without content can have any length, so that is looked at before anything is read.
+    """
     file = open(path, "rb", opener=lambda name, usual: os.open(name, usual | NONBLOCK | flags))  # noqa: SIM115 (the caller closes it)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return file
+    about = os.fstat(file.fileno())
+    if stat.S_ISREG(about.st_mode) and (most is None or about.st_size <= most):
+        return file
+    file.close()
+    if stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
-def read(path: Path) -> bytes:
+def read(path: Path, most: int | None = LARGEST) -> bytes:
     """The whole content of a regular file."""
-    with opened(path) as file:
+    with opened(path, most=most) as file:
         return file.read()
 
 
 def text(path: Path, errors: str = "strict") -> str:
     """The text of a document, which is never large."""
-    with opened(path) as file:
-        content = file.read(LARGEST_DOCUMENT + 1)
-    if len(content) > LARGEST_DOCUMENT:
-        raise OSError(errno.EFBIG, f"it has more than {LARGEST_DOCUMENT} bytes", str(path))
-    return content.decode("utf-8", errors).replace("\r\n", "\n")
+    return read(path, LARGEST_DOCUMENT).decode("utf-8", errors).replace("\r\n", "\n")
 
 
 def plain(tree: dict[str, Any]) -> dict[str, Any]:

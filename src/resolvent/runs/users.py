@@ -29,7 +29,7 @@ def read(folder: Path) -> pd.DataFrame | None:
     """The frame again; None where the run has no such file."""
     import pandas as pd
 
-    if not (folder / FILE).is_file():
+    if not (folder / FILE).exists():
         return None
     heading, *rows = csv.reader(io.StringIO(regular.read(folder / FILE).decode(), newline=""))
     values = {name: [float(row[k]) for row in rows] for k, name in enumerate(heading) if k}

@@ -10,13 +10,13 @@ import json
 import math
 import os
 import threading
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resolvent.config import toml
 from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
 from resolvent.runs import Folder, damaged, lock, regular
@@ -243,7 +243,7 @@ def _written(run: Folder) -> dict[str, Any]:
                         raise ValueError(key)
                     section[key] = json.loads(value)
         except ValueError:
-            tree = tomllib.loads(text)
+            tree = toml.parse(text)
         vars(run)["written"] = regular.plain(tree)  # where its cached property looks first
     return run.written
 
