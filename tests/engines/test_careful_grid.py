@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from resolvent.engines.flower import grid as grid_module
 from resolvent.engines.flower import packets
 from resolvent.engines.flower.grid import Post
 
@@ -25,10 +27,7 @@ QUESTIONS = {HONEST: "a" * 64, LIAR: "b" * 64}
 
 
 @pytest.fixture(autouse=True)
-def restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is set here is undone afterwards."""
-    name = "inflate_object_from_contents"
-    monkeypatch.setattr(http_grid, name, getattr(http_grid, name))
+def identified() -> None:
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # Flower sets them in its own processes
 
 
@@ -95,3 +94,51 @@ def test_an_answer_made_by_hand_is_its_sender_s_own_and_costs_no_other(kind: str
         assert "do not fit together" in forged.error
     assert (taken.source, taken.to, taken.error) == (HONEST, QUESTIONS[HONEST], None)
     assert packets.from_records(taken.records).header == {"from": HONEST}
+
+
+def test_an_answer_that_is_uploaded_in_part_is_put_off_and_holds_up_nobody() -> None:
+    """It is announced once, its parts are kept, and it is taken as soon as the last one is there."""
+    late, honest = answer(LIAR, QUESTIONS[LIAR]), answer(HONEST, QUESTIONS[HONEST])
+    missing, wanted = late.object_id, list(QUESTIONS.values())
+    grid = grid_with((late, parts(late)), (honest, parts(honest)))
+    announce, pull, asked, fetched = grid._client.PullMessages, grid._client.PullObject, [], Counter[str]()
+
+    def announced(request: Any) -> Any:
+        asked.append(sorted(request.message_ids))
+        return announce(request) if len(asked) == 1 else PullAppMessagesResponse()
+
+    def pulled(request: Any) -> Any:
+        fetched[request.object_id] += 1
+        if request.object_id == missing:
+            assert fetched[missing] == looks, "it waits for a part within one look"
+            return PullObjectResponse(object_found=True, object_available=False)
+        return pull(request)
+
+    grid._client.PullMessages, grid._client.PullObject = announced, pulled
+    post, looks = Post(grid), 1
+    assert [reply.source for reply in post.collect(wanted)] == [HONEST]
+    for _ in range(5):
+        looks += 1
+        assert post.collect([QUESTIONS[LIAR]]) == []
+    missing, whole = "", missing
+    (reply,) = post.collect([QUESTIONS[LIAR]])
+    assert (reply.source, reply.to, reply.error) == (LIAR, QUESTIONS[LIAR], None)
+    assert asked == [sorted(wanted)]
+    del fetched[whole]
+    assert max(fetched.values()) <= 2  # twice where the first look ended while a part was on its way
+
+
+@pytest.mark.parametrize("how", ["Flower gives it up", "it takes too long"])
+def test_an_answer_whose_parts_never_come_is_lost_by_name(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    half, there = answer(LIAR, QUESTIONS[LIAR]), True
+    grid = grid_with((half, parts(half)))
+    grid._client.PullObject = lambda request: PullObjectResponse(object_found=there, object_available=False)
+    post = Post(grid)
+    assert post.collect([QUESTIONS[LIAR]]) == []
+    if how == "it takes too long":
+        monkeypatch.setattr(grid_module, "UPLOAD", -1.0)
+    else:
+        there = False
+    (reply,) = post.collect([QUESTIONS[LIAR]])
+    assert (reply.source, reply.to, reply.gone) == (LIAR, QUESTIONS[LIAR], True)
+    assert "never uploaded" in str(reply.error)

@@ -203,6 +203,32 @@ def test_a_run_without_a_poisoned_user_says_so_when_it_ends(project: Project) ->
     assert float(run.model().abs().max()) < 10
 
 
+@pytest.mark.parametrize("values", [[math.nan], [math.inf], None], ids=str)
+@pytest.mark.parametrize("only_first", [False, True])
+def test_whoever_reports_no_finite_value_is_named(project: Project, values: Any, only_first: bool) -> None:
+    """Or a run that was led away would end as if nothing had happened: with it, no value is known to have risen."""
+    settings(project, "min_users = 1", "max_move = 1e300\nmin_users = 1")
+    grid, models = grid_of(project), 0
+
+    def forge(who: int, reply: Any) -> list[Any]:
+        nonlocal models
+        (reply,) = poison(who, reply, by=1e3)
+        packet = packets.from_records(reply.content)
+        if who == 1 and packet.header["values"] and not (only_first and models):
+            models = len(packet.header["values"])
+            given = values and values * models
+            reply.content = packets.to_records(packet._replace(header=packet.header | {"values": given}))
+        return [reply]
+
+    grid.forge = forge
+    run = server_app.conduct(grid, project, project.runs)
+    (event,) = [event for event in run.events if event["kind"] == "no_value"]
+    assert (event["user"], event["round"]) == ("site-1", 2)
+    assert run.end is not None
+    assert run.end["kind"] == "finished"
+    assert "; site-1 reported no finite value (see the events), so whether the value fell" in run.end["reason"]
+
+
 @pytest.mark.parametrize(("after", "by", "risen"), [(0, 1e6, ["value"]), (4, 1e3, ["value", "stationarity"])])
 def test_a_finished_run_whose_certificates_say_otherwise_says_so(
     project: Project, after: int, by: float, risen: list[str]

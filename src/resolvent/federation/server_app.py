@@ -18,6 +18,7 @@ from resolvent.config import Config
 from resolvent.config.sections import FLOWER
 from resolvent.engines.flower.claims import show_weights
 from resolvent.engines.flower.engine import FlowerEngine
+from resolvent.engines.flower.evaluation import NO_VALUE
 from resolvent.engines.flower.facts import FederationFacts, gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.plausibility import left_out
@@ -147,7 +148,9 @@ def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder
 def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post: Post, recorder: Recorder) -> None:
     config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
     if left <= 0:
-        recorder.end("finished", "; ".join([f"{config.rounds} rounds", *missing(facts, recorder.state)]))
+        recorder.end(
+            "finished", "; ".join([f"{config.rounds} rounds", *missing(facts, recorder.state), *without_value(folder)])
+        )
         return
     engine = engine_of(experiment, facts, post, folder)
     recording = OneBehind(recorder, engine)
@@ -158,7 +161,9 @@ def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post
         kind = "failed" if isinstance(error, Exception) else "interrupted"
         folder.note(kind, reason=why(error), round=recorder.done)
         raise
-    recorder.end(run.status, "; ".join([run.reason, *missing(facts, run.state), *recording.remarks]))
+    recorder.end(
+        run.status, "; ".join([run.reason, *missing(facts, run.state), *without_value(folder), *recording.remarks])
+    )
 
 
 def why(error: BaseException) -> str:
@@ -180,6 +185,12 @@ def missing(facts: FederationFacts, state: State | None) -> Iterator[str]:
             f"without {names}, whose answers led too far away (see the events): the model is that of the others, and "
             "of what it sent before"
         )
+
+
+def without_value(folder: Folder) -> Iterator[str]:
+    """What must be said of a run in which somebody reported no finite value, before it was resumed or after."""
+    if names := sorted({event["user"] for event in folder.events if event["kind"] == NO_VALUE}):
+        yield f"{', '.join(names)} reported no finite value (see the events), so whether the value fell is not known"
 
 
 def _write(ticket: Path | None, told: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ class FlowerEngine:
         self.facts = replace(facts, operator=operator)
         self.rule, self._run, self._curved, self._note = rule, run, curvature, note
         self._asking = Asking(post, facts.names, limits, facts.metrics, note)
-        self.evaluation = Evaluation(self.facts, ride)
+        self.evaluation = Evaluation(self.facts, ride, note)
         self._question = Question("local", run, operator=describe_operator(operator), steady=steady)
         self._lam, self._root = facts.weights.unsqueeze(0), facts.weights.sqrt().unsqueeze(1)
         self._late: set[int] = set()

@@ -9,20 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.engines.flower.asking import Taken
+from resolvent.engines.flower.asking import Note, Taken, unnoted
+from resolvent.engines.flower.messages import Question
 from resolvent.problems.problem import weighted
 
 LONGEST_WAIT = 4
 """Models that ride on one question, at most: the newest."""
 RETAINED = 64
 """Models whose figures are retained."""
+NO_VALUE = "no_value"
+"""The event that a user reported no finite value."""
 
 
 class Evaluation:
-    """What users said of models. A figure is known once every user has reported it."""
+    """What users said of models. A figure is known once every user has reported it.
 
-    def __init__(self, facts: Any, rides: bool) -> None:
-        self._facts, self.rides = facts, rides
+    Whoever reports a value that is not finite, or none where others have one, is noted once: nobody can tell then
+    whether the value falls.
+    """
+
+    def __init__(self, facts: Any, rides: bool, note: Note = unnoted) -> None:
+        self._facts, self.rides, self._note = facts, rides, note
+        self._without_value: set[int] = set()
         self._wanted: dict[str, Tensor] = {}
         self._found: dict[str, dict[int, dict[str, float]]] = {}
 
@@ -56,6 +64,19 @@ class Evaluation:
                 figures["value"] = answer.values[k]
             if (found := self._found.get(_key(row))) is not None:
                 found[taken.user] = figures
+                self._look_for_values(found, taken.question)
+
+    def _look_for_values(self, said: dict[int, dict[str, float]], question: Question) -> None:
+        """Note who has no finite value of a model. Problems without values have none, and nothing is said of them."""
+        if not any("value" in figures for figures in said.values()):
+            return
+        for user in sorted(said.keys() - self._without_value):
+            value = said[user].get("value")
+            if value is None or not math.isfinite(value):
+                self._without_value.add(user)
+                number = question.t + 1 if question.verb == "local" else None
+                reason = "it reports no value" if value is None else f"it reports the value {value}"
+                self._note(NO_VALUE, user=self._facts.names[user], round=number, reason=reason)
 
     def known(self, models: Tensor) -> dict[str, Tensor]:
         """f, f - f* (never known here) and metrics of models (k, d), (k,) each: weighted means over all users."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ HEAD = ("run_id", "message_id", "src_node_id", "dst_node_id", "reply_to_message_
 """What a message says of itself."""
 ATTEMPTS = 3
 """How often packets are sent where Flower loses parts of them on the way."""
+UPLOAD = 3600.0
+"""Seconds after which an answer that is not whole is given up, where Flower has not done so before."""
 
 
 class Reply(NamedTuple):
@@ -84,46 +87,113 @@ class Post:
         return [_reply(message) for message in self._grid.pull_messages(wanted)] if wanted else []
 
 
-def careful(grid: Any) -> Any:
-    """The same grid, which no answer can break.
+class PutOff(NamedTuple):
+    """An answer that is announced: what the superlink has checked of it, the tree of its parts, those that are here."""
 
-    Flower's own raises where the parts of an answer do not fit together, and those of all others are lost with it. And
-    it reads who answers what from those parts, while the superlink has checked what was said beside them.
+    about: Any
+    tree: Any
+    parts: dict[str, bytes]
+    since: float
+
+
+class NotYet(Exception):
+    """A part of an answer has not been uploaded."""
+
+
+class CarefulGrid:
+    """Flower's grid, which no answer can break or hold up.
+
+    Flower's own raises where the parts of an answer do not fit together, and those of all others are lost with it. It
+    reads who answers what from those parts, while the superlink has checked what was said beside them. And it waits for
+    parts that were announced and never uploaded: here such an answer is put off, to be looked at again the next time.
+    The superlink announces an answer once, so it is not asked for again.
     """
-    from flwr.app import Error, Message, Metadata
-    from flwr.app.message import make_message
-    from flwr.common.constant import ErrorCode
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-    from flwr.superlink.grid import http_grid
 
-    if not isinstance(grid, http_grid.HttpGrid):
-        return grid
-    client, checked = grid._runtime_client, dict[str, Any]()
-    pull = client.PullMessages
+    def __init__(self, grid: Any) -> None:
+        self._grid = grid
+        self._put_off: dict[str, PutOff] = {}
+        self.get_nodes, self.push_messages = grid.get_nodes, grid.push_messages
 
-    def pulled(request: Any) -> Any:
-        response = pull(request)
-        checked.clear()
-        checked.update({message.metadata.message_id: message.metadata for message in response.messages_list})
-        return response
+    def pull_messages(self, ids: Iterable[str]) -> list[Any]:
+        from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
-    def inflated(name: str, contents: dict[str, bytes]) -> Any:
-        about = checked[name]
+        wanted = list(ids)
+        waiting = [self._put_off[name] for name in wanted if name in self._put_off]
+        if new := [name for name in wanted if name not in self._put_off]:
+            response = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=new))
+            pairs = zip(response.messages_list, response.message_object_trees, strict=True)
+            waiting += [PutOff(message.metadata, tree, {}, time.monotonic()) for message, tree in pairs]
+        self._put_off = {}
+        messages = []
+        for answer in waiting:
+            try:
+                messages.append(self._whole(answer))
+            except NotYet:
+                self._put_off[answer.about.reply_to_message_id] = answer
+        return messages
+
+    def _whole(self, answer: PutOff) -> Any:
+        """The message, or one that says what is wrong with it. NotYet where it may still become whole."""
+        from flwr.app import Message
+        from flwr.common.constant import ErrorCode
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents
+
+        about, grid = answer.about, self._grid
         try:
-            message: Any = inflate_object_from_contents(name, contents)
+            contents = self._parts(answer)
+        except ObjectPullError:
+            return _wrong(about, ErrorCode.MESSAGE_UNAVAILABLE, "the parts of its answer were never uploaded")
+        received = ConfirmMessageReceivedRequest(
+            node=grid.node, run_id=grid._run.run_id, message_object_id=about.message_id
+        )
+        grid._runtime_client.ConfirmMessageReceived(received)
+        try:
+            message: Any = inflate_object_from_contents(about.message_id, contents)
             if isinstance(message, Message) and (message.has_error() or message.has_content()):
-                message.metadata.__dict__["_reply_to_message_id"] = about.reply_to_message_id
-                message.metadata.__dict__["_src_node_id"] = about.src_node_id
+                given = ("message_id", "reply_to_message_id", "src_node_id")
+                message.metadata.__dict__.update({f"_{field}": getattr(about, field) for field in given})
                 return message
         except Exception as error:  # whatever the parts are, it is that node's fault
             logging.getLogger(__name__).warning("an answer that is no message", exc_info=error)
-        given = {field: getattr(about, field) for field in HEAD}
-        wrong = Error(ErrorCode.UNKNOWN, "the parts of its answer do not fit together")
-        return make_message(metadata=Metadata(**given), error=wrong)
+        return _wrong(about, ErrorCode.UNKNOWN, "the parts of its answer do not fit together")
 
-    client.PullMessages = pulled  # type: ignore[method-assign]
-    http_grid.inflate_object_from_contents = inflated  # type: ignore[attr-defined, assignment]
-    return grid
+    def _parts(self, answer: PutOff) -> dict[str, bytes]:
+        """All parts by name. Those that came before are not fetched again; nothing is waited for."""
+        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
+
+        grid, parts = self._grid, answer.parts
+        pull = make_pull_object_fn_protobuf(grid._runtime_client.PullObject, grid.node, grid._run.run_id)
+
+        def fetched(name: str) -> bytes:
+            try:
+                if name not in parts:
+                    parts[name] = pull(name)
+                return parts[name]
+            except ObjectUnavailableError:
+                if time.monotonic() - answer.since > UPLOAD:
+                    raise ObjectPullError(name, "never uploaded") from None
+                raise NotYet from None
+
+        return pull_objects([part.object_id for part in iterate_object_tree(answer.tree)], fetched)
+
+
+def careful(grid: Any) -> Any:
+    """The same grid, which no answer can break or hold up."""
+    from flwr.superlink.grid.http_grid import HttpGrid
+
+    return CarefulGrid(grid) if isinstance(grid, HttpGrid) else grid
+
+
+def _wrong(about: Any, code: int, reason: str) -> Any:
+    from flwr.app import Error, Metadata
+    from flwr.app.message import make_message
+
+    return make_message(
+        metadata=Metadata(**{field: getattr(about, field) for field in HEAD}), error=Error(code, reason)
+    )
 
 
 def _messages(packets: Mapping[int, Packet], group: str) -> list[Any]:
