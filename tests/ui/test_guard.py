@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 
 from resolvent.errors import InputError
+from resolvent.ui import guard
 from resolvent.ui.guard import WINDOW, WRONG_TOKENS, Guard, WrongTokens, is_loopback
 from resolvent.ui.server import guard_for
 
@@ -117,3 +123,23 @@ def test_a_token_is_drawn_where_none_is_given(host: str) -> None:
 )  # fmt: skip
 def test_which_addresses_are_this_machine_alone(host: str, own: bool) -> None:
     assert is_loopback(host) is own
+
+
+def test_a_body_that_comes_in_pieces_is_no_json_once_it_is_too_long() -> None:
+    """Whatever was sent before would be taken by itself."""
+    pieces = iter([b"{}", *[b" " * 10_000] * 8])
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": next(pieces), "more_body": True}
+
+    async def read() -> bytes:
+        take, body = guard._bounded(receive), b""
+        while (message := await take())["more_body"]:
+            body += message["body"]
+        return body + bytes(message["body"])
+
+    with ThreadPoolExecutor(1) as pool:  # a browser of other tests may have a loop in this thread
+        body = pool.submit(lambda: asyncio.run(read())).result()
+    assert len(body) <= guard.LARGEST
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(body)

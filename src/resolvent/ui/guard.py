@@ -195,14 +195,14 @@ async def _admit(send: Send, path: str, query: dict[str, str], cookie: str) -> N
 
 
 def _bounded(receive: Receive) -> Receive:
-    """A body that has no length is cut off where it becomes too long: what is left is not JSON."""
+    """A body that has no length is cut off where it becomes too long, with a byte after which nothing is JSON."""
     seen = 0
 
     async def limited() -> MutableMapping[str, Any]:
         nonlocal seen
         message = await receive()
         seen += len(message.get("body", b""))
-        return message if seen <= LARGEST else {"type": "http.request", "body": b"", "more_body": False}
+        return message if seen <= LARGEST else {"type": "http.request", "body": b"\0", "more_body": False}
 
     return limited
 
