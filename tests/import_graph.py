@@ -38,7 +38,9 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
-        {"engine", "schedules", "participation", "packing", "meeting", "penalties", "metric_names"},
+        {"schedules", "participation", "packing", "meeting", "penalties", "metric_names"},
+        {"facts"},
+        {"engine"},
         {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
         {"anderson", "momentum", "tuning", "table"},
         {"state"},
@@ -113,7 +115,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
-        {"facts", "delayed", "penalty", "rendezvous", "interrupts", "figures"},
+        {"central", "delayed", "rendezvous", "interrupts", "figures"},
         {"in_process", "process_group"},
         {"joining"},
         {"debug", "joint", "flower", "rank"},

@@ -13,7 +13,7 @@ from torch import Tensor
 from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate, Unaccelerated
 from resolvent.iteration.certificates import Certificates, Evidence, certificates, gather
-from resolvent.iteration.engine import Answers, Ask, Engine, Look, Present, Spread, peers
+from resolvent.iteration.engine import Answers, Ask, Engine, Look, Present, Spread
 from resolvent.iteration.meeting import Meet, Met, TheMean
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme, mix
@@ -92,7 +92,7 @@ class Round(NamedTuple):
         if self.step is None:
             return None
         state, certified = self.state, self.certified
-        error = None if state.error is None or not certified else peers(self.engine).largest(state.error)
+        error = None if state.error is None or not certified else self.engine.facts.peers.largest(state.error)
         p = state.p if certified else None
         meeting = None if self.meeting is None or self.meeting.normal is None else self.meeting
         return gather(self.engine, self.eta, self.step, p, self.spread, error, self.together)._replace(meeting=meeting)

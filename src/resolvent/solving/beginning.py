@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -13,6 +11,7 @@ from resolvent.errors import refuse
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.checkpoint import moved
 from resolvent.iteration.engine import Engine
+from resolvent.iteration.facts import Facts
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State, adapt, begin
@@ -54,9 +53,7 @@ def beginning(
     return begin(u0, w0, rows, scheme, participation, accelerate, eta0)
 
 
-def _eta0(problem: Any) -> float:
+def _eta0(facts: Facts) -> float:
     """Where an automatic eta starts: 1/L where L is known, else what the problem itself suggests."""
-    _, L = closed_forms.curvatures(problem)
-    if 0 < L < float("inf"):
-        return 1 / L
-    return float(getattr(problem, "typical_eta", 1.0))
+    _, L = closed_forms.curvatures(facts)
+    return 1 / L if 0 < L < float("inf") else facts.typical_eta

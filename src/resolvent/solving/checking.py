@@ -9,6 +9,7 @@ from resolvent.errors import InputError, flag, refuse, whole
 from resolvent.iteration import averaging
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.anderson import as_acceleration
+from resolvent.iteration.facts import Facts, facts_of, needs_problem
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
@@ -31,15 +32,16 @@ def check(
     seed: int = 0,
 ) -> Operator:
     """The local operator, once everything that `solve` needs of these arguments is there."""
-    operator = choice.local_operator(scheme, problem)
-    participation.check(problem.users)
-    choice.check(operator, problem)
-    check_penalty(problem, scheme)
+    facts = facts_of(problem)
+    operator = choice.local_operator(scheme, facts)
+    participation.check(facts.users)
+    choice.check(operator, facts)
+    check_penalty(facts, scheme)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
         )
-    if scheme.auto and operator.certifies is None and problem.lipschitz is None:
+    if scheme.auto and operator.certifies is None and facts.lipschitz is None:
         raise InputError(
             f'eta is "auto", but {operator} computes the prox only roughly and nothing is known of the curvature; '
             "give eta a number"
@@ -61,23 +63,17 @@ def check_hooks(stop: object, callback: object, progress: object = None) -> None
         flag(progress, "progress")
 
 
-def is_problem(problem: object) -> bool:
-    return hasattr(problem, "offers")
-
-
-def facts_of(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[Any, Scheme]:
+def known_users(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[Facts, Scheme]:
     """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
     if engines.is_engine(engine):
         facts = engine.facts
-        if problem is not None and problem is not getattr(engine, "problem", None):
+        if problem is not None and problem is not facts.problem:
             refuse(
                 "problem", f"of type {type(problem).__name__}", "the engine has its own users: None is needed beside it"
             )
         return facts, scheme.computing(facts.operator)
-    if not is_problem(problem):
-        needed = "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
-        refuse("problem", f"of type {type(problem).__name__}", needed)
-    return problem, scheme
+    needs_problem(problem, "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed")
+    return facts_of(problem), scheme
 
 
 def one_acceleration(anderson: Accelerate | int | None, accelerate: Accelerate | int | None) -> Accelerate:

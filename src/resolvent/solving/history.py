@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
-from resolvent.iteration.engine import Engine, Look, Traffic
+from resolvent.iteration.engine import Look, Traffic
 from resolvent.iteration.metric_names import FIRST, LAST, checked
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.history_columns import AVERAGED, with_average
+from resolvent.solving.objective import Objective
 from resolvent.solving.traffic import Bytes
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ OF_MODELS = (*AVERAGED, *AVERAGED.values())
 class History:
     """Records rounds, column by column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
-    def __init__(self, engine: Engine, averaging: bool, evaluations: Evaluations, unreported: Traffic) -> None:
+    def __init__(self, objective: Objective, averaging: bool, evaluations: Evaluations, unreported: Traffic) -> None:
         """unreported: bytes of rounds since the last row, where a run goes on."""
-        self._engine = engine
+        self._objective, engine = objective, objective.engine
         self._averaging = averaging
         self._evaluations = evaluations
         self._more = list(evaluations.columns)
@@ -92,7 +93,7 @@ class History:
     def figures(self, state: State, evaluate: bool = True) -> dict[str, float]:
         """What users say of the model that would be handed back, with metrics on held-out data. Of the round's own
         model, where that is another, the value and gap are there as well."""
-        inspect, own = self._engine.inspect, (state.p, state.memory)
+        inspect, own = self._objective.inspect, (state.p, state.memory)
         found = inspect(state.reported, *own, self._evaluations.look(evaluate)) or {}
         for name in found.keys() & set(AVERAGED.values()):
             checked(name)
@@ -103,8 +104,8 @@ class History:
 
     def measured(self, models: Tensor, averages: Tensor) -> dict[str, Tensor]:
         """Figures of models (k, d), where users say no more than that of each, and of the averages beside them."""
-        found = self._engine.measure(models)
-        return with_average(found, self._engine.measure(averages)) if self._averaging else found
+        found = self._objective.measure(models)
+        return with_average(found, self._objective.measure(averages)) if self._averaging else found
 
     def evaluate(self, happened: Round) -> None:
         """Fill in what is measured on held-out data in the last row."""

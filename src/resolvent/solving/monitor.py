@@ -9,7 +9,7 @@ from typing import Any
 
 from resolvent.errors import BlewUp, InputError
 from resolvent.iteration.checkpoint import moved, pack
-from resolvent.iteration.engine import ALONE, Engine, peers
+from resolvent.iteration.facts import ALONE
 from resolvent.iteration.metric_names import LAST
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
@@ -17,6 +17,7 @@ from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.history import History
 from resolvent.solving.history_columns import of_reported
+from resolvent.solving.objective import Objective
 from resolvent.solving.patience import patience
 from resolvent.solving.recording import Continued, Entry, MonitorState, Recorder
 from resolvent.solving.stopping import Best, Ending, Stop
@@ -34,7 +35,7 @@ class Monitor:
 
     def __init__(
         self,
-        engine: Engine,
+        objective: Objective,
         scheme: str,
         every: int,
         average: bool,
@@ -44,12 +45,13 @@ class Monitor:
         evaluations: Evaluations,
         validate_every: int | None = None,
     ) -> None:
+        engine = objective.engine
         remembered = MonitorState() if recorder is None else recorder.remembered
         best = None if recorder is None or recorder.best is None else moved(recorder.best, engine.facts.device)
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
-        self.history = History(engine, average, evaluations, remembered.unreported)
-        self._divergence = Divergence(engine, scheme, begun, best, score)
-        self._every, self._stop, self._peers = every, stop, peers(engine)
+        self.history = History(objective, average, evaluations, remembered.unreported)
+        self._divergence = Divergence(objective, scheme, begun, best, score)
+        self._every, self._stop, self._peers = every, stop, engine.facts.peers
         self._recorder = None if isinstance(recorder, Continued) else recorder
         self._validate_every = every if validate_every is None else validate_every
         self._seconds, self._last = remembered.seconds, begun

@@ -6,6 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,10 @@ from torch import Tensor
 from resolvent import engines
 from resolvent.data.held_out import HeldOut
 from resolvent.engines.delayed import delayed
-from resolvent.engines.penalty import Penalising, WithPenalty
 from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult
 from resolvent.iteration.acceleration import Accelerate
-from resolvent.iteration.engine import Engine, Joining, peers
+from resolvent.iteration.engine import Engine, Joining
+from resolvent.iteration.facts import is_problem
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.rounds import Round
@@ -30,10 +31,11 @@ from resolvent.local import choice
 from resolvent.problems.problem import Problem
 from resolvent.solving.agreement import described
 from resolvent.solving.beginning import beginning
-from resolvent.solving.checking import check, check_hooks, facts_of, is_problem, one_acceleration, verify_functions
+from resolvent.solving.checking import check, check_hooks, known_users, one_acceleration, verify_functions
 from resolvent.solving.description import describe, settings
 from resolvent.solving.evaluating import evaluations
 from resolvent.solving.monitor import Monitor
+from resolvent.solving.objective import Objective
 from resolvent.solving.penalties import meeting, with_penalty
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.recording import Continued, Recorder
@@ -108,21 +110,20 @@ def solve(
     ready: Any = engine
     if is_problem(problem):
         ready, problem = engines.joined(engine, problem, local, scheme.steady)
-    known, scheme = facts_of(problem, ready, scheme)
-    known = known if beside is None else WithPenalty(known, beside)
+    known, scheme = known_users(problem, ready, scheme)
+    known = known if beside is None else replace(known, penalty=beside, counted=False)
     if explanation is None:
         check(known, scheme, taking_part, rounds, every, average, seed)
         explanation = explain(scheme, known, taking_part, accelerating)
         _warn(explanation)
     measured = evaluations(known, validation, test, metrics, validate_every)
     operator = choice.local_operator(scheme, known)
-    built = engines.build(ready, problem, operator, scheme.steady)
-    where = delayed(built if beside is None else Penalising(built, beside), taking_part)
+    where = delayed(engines.build(ready, problem, operator, scheme.steady), taking_part)
     with where:
         given = {"scheme": scheme, "participation": taking_part, "acceleration": accelerating, "stop": stop}
-        given |= {"penalty": getattr(known, "penalty", None)}
+        given |= {"penalty": known.penalty}
         plain = {"rounds": rounds, "seed": seed, "every": every, "average": average}
-        peers(where).same(partial(described, given, plain, start))
+        where.facts.peers.same(partial(described, given, plain, start))
         state = beginning(where, scheme, taking_part, accelerating, start)
         verify_functions(problem, scheme, state)
         loop = the_rounds(
@@ -136,12 +137,20 @@ def solve(
             average=average,
         )
         monitor = Monitor(
-            where, scheme.name, every, average is not None, stop, recorder, state, measured, validate_every
+            Objective(where, known),
+            scheme.name,
+            every,
+            average is not None,
+            stop,
+            recorder,
+            state,
+            measured,
+            validate_every,
         )
         try:
             status, reason = _drive(loop, monitor, scheme.name, rounds, callback, progress)
         except (Exception, SystemExit) as error:
-            peers(where).leave(error)
+            where.facts.peers.leave(error)
             done = monitor.history.so_far()
             _attach(error, Run(monitor.state, done, "failed", repr(error), explanation, where, seed))
             raise

@@ -17,7 +17,7 @@ class Bytes:
     def __init__(self, engine: Engine, unreported: Traffic) -> None:
         self._engine, facts = engine, engine.facts
         self._dim, self._vector = facts.dim, facts.dim * torch.finfo(facts.dtype).bits // 8
-        self._matrix_free = bool(getattr(facts, "matrix_free", False))
+        self._matrix_free = facts.matrix_free
         self._counted = Traffic(0, 0)
         self._reported = Traffic(-unreported.up, -unreported.down)
 

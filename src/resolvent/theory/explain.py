@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProblem, refuse
+from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProblem
 from resolvent.iteration.acceleration import Accelerate
 from resolvent.iteration.anderson import as_acceleration
+from resolvent.iteration.facts import Facts, facts_of, needs_problem
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import as_scheme
@@ -94,17 +95,17 @@ class Explanation:
 
 def explain(
     scheme: Scheme | str,
-    problem: Problem | None = None,
+    problem: Problem | Facts | None = None,
     participation: Participation | float | None = None,
     anderson: Accelerate | int | None = None,
 ) -> Explanation:
     """Say what this configuration solves. Without a problem, what holds for convex f_i with an exact prox is said."""
-    if problem is not None and not hasattr(problem, "offers") and not hasattr(problem, "operator"):
-        needed = "None, rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
-        refuse("problem", f"of type {type(problem).__name__}", needed)
-    setting = Setting(as_scheme(scheme), problem, as_participation(participation), as_acceleration(anderson))
     if problem is not None:
-        setting.participation.check(problem.users)
+        needs_problem(problem, "None, rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed")
+    facts = None if problem is None else facts_of(problem)
+    setting = Setting(as_scheme(scheme), facts, as_participation(participation), as_acceleration(anderson))
+    if facts is not None:
+        setting.participation.check(facts.users)
     aim, promised = target(setting), promise(setting)
     findings = (
         *_left_behind(setting),
@@ -229,7 +230,7 @@ def _convergence(setting: Setting) -> Iterator[Finding]:
     elif setting.outside:
         words = "alpha or beta outside [0, 2], or gamma outside [0, 1], leaves the theory"
         yield Finding(MayNotConverge, words, "watch the residual")
-    without = getattr(setting.problem, "without_minimum", None)
+    without = None if problem is None else problem.lookup("without_minimum")
     if without is not None:
         yield Finding(
             MayNotConverge,

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from resolvent.iteration.acceleration import Accelerate
+from resolvent.iteration.facts import Facts
 from resolvent.iteration.participation import Bernoulli, FixedSize, Participation, Stragglers, Trace
-from resolvent.iteration.penalties import Penalty, penalty_of
+from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.scheme import Scheme, cancels
 from resolvent.local.choice import law_of, local_operator
 from resolvent.local.law import Law, UserFacts
-from resolvent.problems.problem import Problem
 from resolvent.theory.trends import AUTOMATIC, CONSTANT, Trend, trend
 
 PROBED = 512
@@ -26,7 +26,7 @@ class Setting:
     """Without a problem, convex f_i with an exact prox are meant."""
 
     scheme: Scheme
-    problem: Problem | None
+    problem: Facts | None
     participation: Participation
     anderson: Accelerate
 
@@ -97,7 +97,7 @@ class Setting:
     @cached_property
     def penalty(self) -> Penalty | None:
         """g at the meeting point, if there is one."""
-        return penalty_of(self.problem)
+        return None if self.problem is None else self.problem.g
 
     @property
     def alone(self) -> bool:
@@ -109,10 +109,10 @@ class Setting:
         """What the law may depend on: rows and curvatures of the users who count."""
         if self.problem is None:
             return UserFacts()
-        sizes = getattr(self.problem, "sizes", None)
+        sizes = self.problem.sizes
         return UserFacts(None if sizes is None else sizes.cpu().numpy()[self.counting], self._curvatures(self.problem))
 
-    def _curvatures(self, problem: Problem) -> tuple[Any, float] | None:
+    def _curvatures(self, problem: Facts) -> tuple[Any, float] | None:
         """(L_i of the users who count, the least mu_i); None where L_i are not known or some f_i may not be convex."""
         if problem.lipschitz is None or not problem.convex:
             return None
