@@ -142,8 +142,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"doctor", "demo"},
     ],
     "solving": [
-        {"penalties", "stopping", "metrics", "divergence", "progress", "description", "agreement", "traffic"},
-        {"history_columns", "network_outputs"},
+        {"objective", "penalties", "stopping", "metrics", "progress", "description", "agreement", "traffic"},
+        {"history_columns", "network_outputs", "divergence"},
         {"evaluating", "patience", "predicting", "recording"},
         {"run"},
         {"history"},
