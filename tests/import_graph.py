@@ -38,14 +38,13 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
-        {"schedules", "participation", "packing", "meeting", "penalties", "metric_names"},
-        {"facts"},
-        {"engine"},
-        {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
-        {"anderson", "momentum", "tuning", "table"},
+        {"schedules", "packing", "penalties", "metric_names"},
+        {"facts", "part", "scheme", "yardstick"},
+        {"engine", "averaging", "acceleration", "participation", "meeting", "table"},
+        {"certificates", "sending", "tuning", "anderson", "momentum"},
+        {"parts"},
         {"state"},
-        {"rounds", "first_edition"},
-        {"checkpoint"},
+        {"rounds", "checkpoint"},
     ],
     "problems": [
         {"problem", "products", "room", "labels", "compensated"},
@@ -142,12 +141,12 @@ INSIDE: dict[str, list[set[str]]] = {
         {"doctor", "demo"},
     ],
     "solving": [
-        {"objective", "penalties", "stopping", "metrics", "progress", "description", "agreement", "traffic"},
-        {"history_columns", "network_outputs", "divergence"},
+        {"objective", "stopping", "metrics", "progress", "description", "agreement", "traffic"},
+        {"history_columns", "network_outputs", "divergence", "beginning", "checking"},
         {"evaluating", "patience", "predicting", "recording"},
-        {"run"},
-        {"history"},
-        {"monitor", "checking", "beginning"},
+        {"run", "history"},
+        {"steps"},
+        {"prepare"},
         {"solve"},
         {"seeds"},
     ],

@@ -40,7 +40,7 @@ def test_a_problem_in_one_file(page: dict[str, Any]) -> None:
 def test_an_acceleration_in_one_file(page: dict[str, Any], tmp_path: Path) -> None:
     """It converges like 1/t, as Halpern's iteration does, and goes on from a stored state."""
     rs, problem, run = page["rs"], page["problem"], page["anchored"]
-    assert run.state.past.taken == 400
+    assert run.state.parts.accelerate.taken == 400
     assert float(run.history.residual.iloc[-1]) < 0.02 * float(run.history.residual.iloc[0])
     assert run.explanation.theorem is None
     accelerate = page["Halpern"](torch.zeros(1, 3, dtype=torch.float64))

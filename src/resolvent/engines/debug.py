@@ -52,7 +52,7 @@ class Debug(HoldsProblem):
         if any(bool(tensor.isnan().all()) for tensor in memory.values() if tensor.dtype.is_floating_point):
             memory = {}  # this user's first visit
         try:
-            p, memory = self._bound[i].rows(Ask(ask.t, ask.eta, None, ask.seed, torch.tensor([i])), u, memory)
+            p, memory = self._bound[i].rows(ask._replace(who=None, names=torch.tensor([i])), u, memory)
         except Exception as error:
             raise BadAnswer(f"{where} failed with {type(error).__name__}: {error}") from error
         if p.shape != u.shape:

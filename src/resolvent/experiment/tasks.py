@@ -25,7 +25,7 @@ from resolvent.networks.problem import Neural
 from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.penalty_words import parse_penalty
 from resolvent.problems.problem import Problem
-from resolvent.solving.penalties import with_penalty
+from resolvent.solving.beginning import with_penalty
 from resolvent.theory import closed_forms
 
 CORES = os.cpu_count() or 1

@@ -75,6 +75,6 @@ class OneBehind:
     def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:
         """The row with what users have said of its models by now."""
         known = self._objective.measure(state.w)
-        if state.average is not None:
-            known = with_average(known, self._objective.measure(state.average.model))
+        if (average := state.parts.average) is not None:
+            known = with_average(known, self._objective.measure(average.model))
         return row | {name: float(values[0]) for name, values in known.items() if name in row}

@@ -31,7 +31,7 @@ from resolvent.federation import keys, settings
 from resolvent.federation.project import Project, opened
 from resolvent.federation.recording import OneBehind
 from resolvent.iteration.facts import Facts
-from resolvent.iteration.participation import Everyone
+from resolvent.iteration.participation import Everyone, Participation
 from resolvent.iteration.state import State
 from resolvent.local.choice import local_operator
 from resolvent.runs import Folder, lock
@@ -43,17 +43,11 @@ SMALL = 0.1
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Participation):
     """Everybody is asked in every round; whoever has not answered when it closes holds its pair (u_i, p_i)."""
-
-    absent = "hold"
-    full = False
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
         return None
-
-    def check(self, users: int) -> None:
-        pass
 
     def __str__(self) -> str:
         return "everyone is asked, and whoever has not answered when a round closes holds"
@@ -171,7 +165,7 @@ def why(error: BaseException) -> str:
 def missing(facts: Facts, state: State | None) -> Iterator[str]:
     """What must be said of a run in which not everybody has ever answered, or somebody's answers were implausible."""
     out = set() if state is None else left_out(state.memory)
-    seen = None if state is None or state.complete else state.seen
+    seen = None if state is None or state.complete else state.parts.participation.seen
     if unheard := [name for i, name in enumerate(facts.names) if seen is not None and not seen[i] and i not in out]:
         yield f"{', '.join(unheard)} never answered, so the model is that of the others alone"
     if out:

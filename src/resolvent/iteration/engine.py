@@ -44,6 +44,8 @@ class Ask(NamedTuple):
     names: Tensor | None = None
     seeds: NDArray[np.int64] | None = None
     """One for each user, where users of several runs are asked at once; None: they are of one run."""
+    centre: Tensor | None = None
+    """mean(u), (1, d), or one row per user, where the operator wants it (`wants_centre`)."""
 
     @property
     def seeding(self) -> Seed:

@@ -133,6 +133,11 @@ class Facts:
         """The penalty where it must be added to what users say."""
         return None if self.counted else self.g
 
+    @property
+    def wants_centre(self) -> bool:
+        """Whether the operator needs mean(u) beside each user's u_i."""
+        return bool(getattr(self.operator, "wants_centre", False))
+
     # --- what may be expensive ---------------------------------------------------------------------------------------
 
     @property

@@ -6,9 +6,9 @@ from typing import Any
 
 from resolvent import engines
 from resolvent.errors import InputError, flag, refuse, whole
-from resolvent.iteration import averaging
-from resolvent.iteration.acceleration import Accelerate
+from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
+from resolvent.iteration.averaging import Averaging
 from resolvent.iteration.facts import Facts, facts_of, needs_problem
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme
@@ -18,7 +18,6 @@ from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
-from resolvent.solving.penalties import check_penalty
 from resolvent.solving.stopping import Stop
 
 
@@ -36,7 +35,7 @@ def check(
     operator = choice.local_operator(scheme, facts)
     participation.check(facts.users)
     choice.check(operator, facts)
-    check_penalty(facts, scheme)
+    _check_penalty(facts, scheme)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
@@ -48,10 +47,22 @@ def check(
         )
     whole(rounds, "rounds")
     whole(every, "every")
-    averaging.check(average)
+    Averaging(average)
     if whole(seed, "seed", least=0) >= 2**63:
         refuse("seed", seed, "a whole number below 2^63 is needed")
     return operator
+
+
+def _check_penalty(facts: Facts, scheme: Scheme) -> None:
+    """Refuse a penalty that does not fit the model, or a scheme that cannot apply one."""
+    if facts.g is None:
+        return
+    alpha, beta = scheme.alpha(0), scheme.beta(0)
+    if not (alpha > 0 and beta > 0):
+        raise InputError(
+            f"a penalty is applied where users meet, with the step alpha eta / beta, but alpha is {alpha:g} and beta "
+            f"{beta:g}; alpha > 0 and beta > 0 are needed"
+        )
 
 
 def check_hooks(stop: object, callback: object, progress: object = None) -> None:
@@ -76,7 +87,7 @@ def known_users(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[F
     return facts_of(problem), scheme
 
 
-def one_acceleration(anderson: Accelerate | int | None, accelerate: Accelerate | int | None) -> Accelerate:
+def one_acceleration(anderson: Acceleration | int | None, accelerate: Acceleration | int | None) -> Acceleration:
     """The acceleration that is asked for under either name."""
     if anderson is not None and accelerate is not None:
         refuse("accelerate", repr(accelerate), "anderson is given as well: one of the two is enough")
@@ -86,5 +97,5 @@ def one_acceleration(anderson: Accelerate | int | None, accelerate: Accelerate |
 def verify_functions(problem: Problem | None, scheme: Scheme, state: State) -> None:
     """Before the first round, a user's own functions must not contradict each other."""
     if isinstance(problem, Custom) and problem.check and state.round == 0:
-        eta = scheme.eta_at(0) if state.tuning is None else state.tuning.eta
+        eta = state.parts.eta.eta if scheme.auto else scheme.eta_at(0)
         verify(problem, state.u, eta, changes=scheme.changes != "never")

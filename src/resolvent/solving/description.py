@@ -12,6 +12,8 @@ from torch import Tensor
 
 from resolvent.data.preparation import Preparation
 from resolvent.errors import InputError
+from resolvent.iteration.acceleration import Acceleration
+from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.facts import Facts, facts_of
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import TABLE
@@ -82,7 +84,9 @@ def describe(problem: Any) -> Description:
     return Description(facts.kind, predictor, preparation, network, fixed)
 
 
-def settings(facts: Facts, scheme: Scheme, memory: int, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
+def settings(
+    facts: Facts, scheme: Scheme, accelerate: Acceleration, rounds: int, seed: int
+) -> dict[str, dict[str, Any]]:
     """A run's settings as sections of plain values; functions and objects are named, not described."""
     eta = "auto" if scheme.auto else scheme.eta_at(0)
     algorithm = next((key for key, row in TABLE.items() if row.title == scheme.name), "custom")
@@ -92,6 +96,7 @@ def settings(facts: Facts, scheme: Scheme, memory: int, rounds: int, seed: int) 
     problem = {"name": facts.kind, "users": facts.users, "dim": facts.dim}
     finite = {key: value for key, value in made.items() if not (isinstance(value, float) and math.isnan(value))}
     run = {"rounds": rounds, "seed": seed}
+    memory = accelerate.memory if isinstance(accelerate, Anderson) else 0
     return {"problem": problem, "scheme": finite, "anderson": {"memory": memory}, "run": run}
 
 

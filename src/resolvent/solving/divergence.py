@@ -79,7 +79,7 @@ class Divergence:
 
     def _value_of(self, state: State) -> float:
         """As the history has it: of the average where there is one, as users see it with what they remember."""
-        if state.w is self.yardstick.origin and state.average is None:
+        if state.w is self.yardstick.origin and state.parts.average is None:
             return self.first
         look = Look(held_out=False)
         more = self._objective.inspect(state.reported, state.p, state.memory, look) if state.memory else None

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
+from resolvent.iteration.checkpoint import pack
 from resolvent.iteration.engine import Look, Traffic
 from resolvent.iteration.metric_names import FIRST, LAST, checked
+from resolvent.iteration.part import Cost
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
@@ -29,6 +31,10 @@ BLOCK = 64
 BLOCK_BYTES = 1 << 24
 MOST_ROWS = 1 << 17
 """Rows in memory; of a longer history every second, fourth, ... row is retained. On disk are all of them."""
+MAX_WAITING_BYTES = 1 << 24
+"""Of states that may wait until their values are known."""
+PLAIN = ("round", "eta", "residual", "consensus", "stationarity", *LAST)
+"""Columns that are no metrics of a model."""
 COUNTS = ("round", "participants", "bytes_up", "bytes_down")
 """Columns of whole numbers."""
 
@@ -49,8 +55,10 @@ OF_MODELS = (*AVERAGED, *AVERAGED.values())
 class History:
     """Records rounds, column by column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
-    def __init__(self, objective: Objective, averaging: bool, evaluations: Evaluations, unreported: Traffic) -> None:
-        """unreported: bytes of rounds since the last row, where a run goes on."""
+    def __init__(
+        self, objective: Objective, averaging: bool, evaluations: Evaluations, cost: Cost, unreported: Traffic
+    ) -> None:
+        """cost: numbers per user and round. unreported: bytes of rounds since the last row, where a run goes on."""
         self._objective, engine = objective, objective.engine
         self._averaging = averaging
         self._evaluations = evaluations
@@ -63,7 +71,11 @@ class History:
         """Of each row: how many were recorded before it."""
         self._recorded, self._step = 0, 1
         self._waiting: list[tuple[Tensor, Tensor, Evidence | None]] = []
-        self.bytes = Bytes(engine, unreported)
+        self._states: list[State] = []
+        """Those of the last rows, until their values are known."""
+        self._most_states = 0
+        self._figures: tuple[int, dict[str, float]] | None = None
+        self.bytes = Bytes(engine, cost, unreported)
         self._block = max(1, min(BLOCK, BLOCK_BYTES // (engine.facts.dim * engine.facts.dtype.itemsize)))
 
     def record(self, happened: Round, seconds: float, evaluate: bool = True) -> None:
@@ -87,7 +99,9 @@ class History:
                 columns[name].append(found.pop(name))
         self._add(found, len(columns["round"]) - 1)
         self._waiting.append((state.w, state.reported, happened.evidence()))
-        if len(self._waiting) >= self._block:
+        self._states.append(state)
+        self._most_states = self._most_states or max(1, MAX_WAITING_BYTES // _bytes(state))
+        if len(self._waiting) >= self._block or len(self._states) >= self._most_states:
             self.flush()
 
     def figures(self, state: State, evaluate: bool = True) -> dict[str, float]:
@@ -98,7 +112,7 @@ class History:
         for name in found.keys() & set(AVERAGED.values()):
             checked(name)
         if found and self._averaging:
-            last = found if state.average is None else inspect(state.w, *own, VALUES)
+            last = found if state.parts.average is None else inspect(state.w, *own, VALUES)
             found = with_average(last or {}, found)
         return found | (self._evaluations(state.reported[0]) if evaluate else {})
 
@@ -174,12 +188,32 @@ class History:
         self.flush()
         return {name: self._columns[name][-1] for name in self._names()}
 
-    def scores(self, rows: int) -> tuple[list[float], list[float]]:
-        """Values and residuals of the last rows; the values are those of the average where one is handed back."""
+    def measured_states(self) -> list[tuple[State, float, float]]:
+        """States with values and residuals that nobody has asked for yet: the best one where all values are known,
+        else all of them. The values are those of the average where one is handed back."""
         self.flush()
+        rows = len(self._states)
         value = AVERAGED["value"] if self._averaging else "value"
-        values, residuals = self._columns[value], self._columns["residual"]
-        return values[len(values) - rows :].tolist(), residuals[len(residuals) - rows :].tolist()
+        values, residuals = (self._columns[name][len(self._columns[name]) - rows :] for name in (value, "residual"))
+        measured = list(zip(self._states, values, residuals, strict=True))
+        self._states = []
+        if measured and math.isfinite(sum(values)):
+            return [min(measured, key=lambda each: each[1])]
+        return measured
+
+    def metrics(self, happened: Round) -> dict[str, float]:
+        """A round's metrics: from its row where it is the last one and complete, else computed, once."""
+        rounds = self._columns["round"]
+        if rounds and rounds[-1] == happened.number and self.evaluated:
+            row = self.row()
+            return {name: row[name] for name in row if name not in PLAIN}
+        if self._figures is None or self._figures[0] != happened.number:
+            figures = self.figures(happened.state)
+            if "value" not in figures:
+                measured = self.measured(happened.state.w, happened.state.reported)
+                figures = {name: float(values[0]) for name, values in measured.items()} | figures
+            self._figures = happened.number, figures
+        return dict(self._figures[1])
 
     def forget(self) -> None:
         """Leave the last row out, once it has been read; its bytes are those of the next one."""
@@ -221,3 +255,8 @@ class History:
         more = [name for name in self._columns if name not in FIRST + LAST]
         sometimes = (*AVERAGED.values(), "clock")
         return [name for name in (*FIRST, *more, *LAST) if name in self._columns or name not in sometimes]
+
+
+def _bytes(state: State) -> int:
+    """About how much memory a state takes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in pack(state)[0].values())

@@ -22,7 +22,7 @@ from resolvent.engines.flower.messages import NOTHING_YET, Question, describe_op
 from resolvent.engines.flower.plausibility import PATIENCE, judge, left_out
 from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.engines.in_process import MAX_HESSIAN_DIM
-from resolvent.errors import BadAnswer
+from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Traffic
 from resolvent.iteration.facts import Facts
 from resolvent.problems.problem import select
@@ -58,6 +58,8 @@ class FlowerEngine(CentralSums):
         note: Note = unnoted,
     ) -> None:
         super().__init__(replace(facts, operator=operator))
+        if self.facts.wants_centre:
+            raise InputError(f"{operator} needs the mean of all u_i, which no message carries yet; take another engine")
         self.rule, self._run, self._curved, self._note = rule, run, curvature, note
         self._asking = Asking(post, facts.names, limits, facts.metrics, note)
         self.evaluation = Evaluation(self.facts, ride, note)
