@@ -114,7 +114,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
-        {"central", "delayed", "rendezvous", "interrupts", "figures"},
+        {"central", "delayed", "rendezvous", "interrupts"},
         {"in_process", "process_group"},
         {"joining"},
         {"debug", "joint", "flower", "rank"},

@@ -5,16 +5,16 @@ A mean over users is one all-reduce of d numbers; Anderson's inner products are 
 
 from __future__ import annotations
 
+import math
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
 
-from resolvent.engines.figures import combined
 from resolvent.engines.in_process import curvature, measure
 from resolvent.engines.interrupts import Interrupts
 from resolvent.engines.process_group import Group, same
@@ -23,6 +23,8 @@ from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer,
 from resolvent.iteration.facts import Facts, facts_of
 from resolvent.problems.problem import weighted
 
+SPREAD = "_spread"
+"""How the name of a standard deviation over users ends; what comes before is the name of the mean."""
 FINE, BLEW_UP, FAILED = 0, 1, 2
 """How a rank's users fared in a round."""
 CLOSE = 1e-9
@@ -236,3 +238,23 @@ class RankEngine:
 def _real(bits: int) -> float:
     number: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return number
+
+
+def combined(said: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:
+    """Metrics over all users from (weight of the rank's users, their metrics), in the order of ranks."""
+    names = list(said[0][1])
+    for rank, (_, own) in enumerate(said):
+        if list(own) != names:
+            raise InputError(
+                f"rank {rank} reports {', '.join(own)} and rank 0 reports {', '.join(names)}, but all ranks need "
+                "validation and test data of the same kinds"
+            )
+    counting = [(share, own) for share, own in said if share > 0]
+    means = {name: sum(share * own[name] for share, own in counting) for name in names}
+    return {name: _deviation(name, means, counting) if name.endswith(SPREAD) else means[name] for name in names}
+
+
+def _deviation(name: str, means: dict[str, float], counting: Sequence[tuple[float, dict[str, float]]]) -> float:
+    """The square of a deviation is the mean of those inside the ranks, plus that of the ranks' means."""
+    mean = name.removesuffix(SPREAD)
+    return math.sqrt(sum(share * (own[name] ** 2 + (own[mean] - means[mean]) ** 2) for share, own in counting))

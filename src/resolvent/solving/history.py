@@ -74,7 +74,7 @@ class History:
         self._states: list[State] = []
         """Those of the last rows, until their values are known."""
         self._most_states = 0
-        self._figures: tuple[int, dict[str, float]] | None = None
+        self._last_metrics: tuple[int, dict[str, float]] | None = None
         self.bytes = Bytes(engine, cost, unreported)
         self._block = max(1, min(BLOCK, BLOCK_BYTES // (engine.facts.dim * engine.facts.dtype.itemsize)))
 
@@ -92,53 +92,53 @@ class History:
         if happened.clock is not None:
             columns["clock"].append(happened.clock)
         columns["seconds"].append(seconds)
-        found = self.figures(state, evaluate)
-        self._inspected, self.evaluated = "value" in found, evaluate
+        metrics = self.inspected(state, evaluate)
+        self._inspected, self.evaluated = "value" in metrics, evaluate
         for name in OF_MODELS:
-            if name in found:
-                columns[name].append(found.pop(name))
-        self._add(found, len(columns["round"]) - 1)
+            if name in metrics:
+                columns[name].append(metrics.pop(name))
+        self._add(metrics, len(columns["round"]) - 1)
         self._waiting.append((state.w, state.reported, happened.evidence()))
         self._states.append(state)
         self._most_states = self._most_states or max(1, MAX_WAITING_BYTES // _bytes(state))
         if len(self._waiting) >= self._block or len(self._states) >= self._most_states:
             self.flush()
 
-    def figures(self, state: State, evaluate: bool = True) -> dict[str, float]:
+    def inspected(self, state: State, evaluate: bool = True) -> dict[str, float]:
         """What users say of the model that would be handed back, with metrics on held-out data. Of the round's own
         model, where that is another, the value and gap are there as well."""
         inspect, own = self._objective.inspect, (state.p, state.memory)
-        found = inspect(state.reported, *own, self._evaluations.look(evaluate)) or {}
-        for name in found.keys() & set(AVERAGED.values()):
+        metrics = inspect(state.reported, *own, self._evaluations.look(evaluate)) or {}
+        for name in metrics.keys() & set(AVERAGED.values()):
             checked(name)
-        if found and self._averaging:
-            last = found if state.parts.average is None else inspect(state.w, *own, VALUES)
-            found = with_average(last or {}, found)
-        return found | (self._evaluations(state.reported[0]) if evaluate else {})
+        if metrics and self._averaging:
+            last = metrics if state.parts.average is None else inspect(state.w, *own, VALUES)
+            metrics = with_average(last or {}, metrics)
+        return metrics | (self._evaluations(state.reported[0]) if evaluate else {})
 
     def measured(self, models: Tensor, averages: Tensor) -> dict[str, Tensor]:
         """Figures of models (k, d), where users say no more than that of each, and of the averages beside them."""
-        found = self._objective.measure(models)
-        return with_average(found, self._objective.measure(averages)) if self._averaging else found
+        metrics = self._objective.measure(models)
+        return with_average(metrics, self._objective.measure(averages)) if self._averaging else metrics
 
     def evaluate(self, happened: Round) -> None:
         """Fill in what is measured on held-out data in the last row."""
-        found = self.figures(happened.state)
-        self._more += [checked(name) for name in found if name not in (*self._more, *OF_MODELS)]
+        metrics = self.inspected(happened.state)
+        self._more += [checked(name) for name in metrics if name not in (*self._more, *OF_MODELS)]
         rows = len(self._columns["round"])
         for name in self._more:
             column = self._columns[name]
             column.extend([math.nan] * (rows - len(column)))
-            column[-1] = found.get(name, column[-1])
+            column[-1] = metrics.get(name, column[-1])
         self.evaluated = True
 
-    def _add(self, found: Mapping[str, float], before: int) -> None:
+    def _add(self, metrics: Mapping[str, float], before: int) -> None:
         """One more entry of every further column, NaN where there is nothing, also `before` it was first seen."""
-        self._more += [checked(name) for name in found if name not in self._more]
+        self._more += [checked(name) for name in metrics if name not in self._more]
         for name in self._more:
             column = self._columns[name]
             column.extend([math.nan] * (before - len(column)))
-            column.append(found.get(name, math.nan))
+            column.append(metrics.get(name, math.nan))
 
     @property
     def settled(self) -> bool:
@@ -154,11 +154,11 @@ class History:
         complete: dict[str, Any] = {name: values.tolist() for name, values in measured.items()}
         complete |= dict(zip(Certificates._fields, zip(*certificates(evidence), strict=True), strict=True))
         first = len(self._columns["round"]) - len(self._waiting)
-        for name, found in complete.items():
+        for name, values in complete.items():
             if name not in self._columns and name not in FIRST:
                 checked(name)
             column = self._columns[name]
-            column[first:] = array(column.typecode, found)  # in place: an interrupt here must not make them twice
+            column[first:] = array(column.typecode, values)  # in place: an interrupt here must not make them twice
         self._waiting.clear()
 
     def thin(self) -> None:
@@ -177,8 +177,8 @@ class History:
         since = np.append(0, rows[:-1] + 1)
 
         def chosen(values: array[Any], summed: bool = False) -> array[Any]:
-            found = np.add.reduceat(np.array(values), since) if summed else np.array(values)[rows[rows < len(values)]]
-            return array(values.typecode, found.tolist())
+            kept = np.add.reduceat(np.array(values), since) if summed else np.array(values)[rows[rows < len(values)]]
+            return array(values.typecode, kept.tolist())
 
         columns = {name: chosen(values, name in ("bytes_up", "bytes_down")) for name, values in self._columns.items()}
         return Columns(columns), chosen(self._numbers)
@@ -207,13 +207,13 @@ class History:
         if rounds and rounds[-1] == happened.number and self.evaluated:
             row = self.row()
             return {name: row[name] for name in row if name not in PLAIN}
-        if self._figures is None or self._figures[0] != happened.number:
-            figures = self.figures(happened.state)
-            if "value" not in figures:
+        if self._last_metrics is None or self._last_metrics[0] != happened.number:
+            computed = self.inspected(happened.state)
+            if "value" not in computed:
                 measured = self.measured(happened.state.w, happened.state.reported)
-                figures = {name: float(values[0]) for name, values in measured.items()} | figures
-            self._figures = happened.number, figures
-        return dict(self._figures[1])
+                computed = {name: float(values[0]) for name, values in measured.items()} | computed
+            self._last_metrics = happened.number, computed
+        return dict(self._last_metrics[1])
 
     def forget(self) -> None:
         """Leave the last row out, once it has been read; its bytes are those of the next one."""

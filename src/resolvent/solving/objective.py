@@ -20,15 +20,15 @@ class Objective:
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         """Metrics of models (k, d), (k,) each."""
-        figures = self.engine.measure(w)
-        if self._g is None or "value" not in figures:
-            return figures
-        value = figures["value"]
-        return figures | {"value": value + self._g.value(w).to(value), "gap": torch.full_like(value, math.nan)}
+        metrics = self.engine.measure(w)
+        if self._g is None or "value" not in metrics:
+            return metrics
+        value = metrics["value"]
+        return metrics | {"value": value + self._g.value(w).to(value), "gap": torch.full_like(value, math.nan)}
 
     def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
         """More of one round's models, global (1, d) and local, where users have more to say; None where not."""
-        figures = self.engine.inspect(w, p, memory, look)
-        if self._g is None or figures is None or "value" not in figures:
-            return figures
-        return figures | {"value": figures["value"] + float(self._g.value(w)[0]), "gap": math.nan}
+        metrics = self.engine.inspect(w, p, memory, look)
+        if self._g is None or metrics is None or "value" not in metrics:
+            return metrics
+        return metrics | {"value": metrics["value"] + float(self._g.value(w)[0]), "gap": math.nan}
