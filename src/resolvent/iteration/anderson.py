@@ -32,8 +32,8 @@ SUMMABLE, DECAY, EVERY = 1e6, 1 + 1e-6, 10
 FAR, BEYOND = 30.0, 2.0
 """A step longer than FAR first residuals has overshot if the residual at its end pulls back along it harder than BEYOND
 times the pull forward at its beginning: far out a residual can be small where f is not."""
-LONGEST = 6
-"""After n failures, 2^min(n, LONGEST) plain steps follow before acceleration is tried again."""
+MAX_REST_POWER = 6
+"""After n failures, 2^min(n, MAX_REST_POWER) plain steps follow before acceleration is tried again."""
 
 
 def weights(gram: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
@@ -145,7 +145,7 @@ class Anderson(Acceleration):
                 first=past.first,
                 steps=past.steps,
                 failures=past.failures + 1,
-                rest=2 ** min(past.failures + 1, LONGEST),
+                rest=2 ** min(past.failures + 1, MAX_REST_POWER),
                 accepted=False,
                 on=self.on,
             )

@@ -237,7 +237,7 @@ class Trace(Participation):
         return f"a trace of {len(self.masks)} rounds, absent users {self.absent}"
 
 
-LONGEST, WIDEST = 1e100, 10.0
+MAX_SECONDS, MAX_SPREAD = 1e100, 10.0
 """Times and spreads of stragglers, at most: with more, simulated seconds overflow."""
 
 
@@ -265,18 +265,18 @@ class Stragglers(Participation):
         if times.dtype.kind not in "iuf" or times.ndim > 1 or not times.size:
             refuse("times", repr(self.times), "a number > 0 per user, or one factor >= 1, is needed")
         times = times.astype(np.float64)
-        if not ((times > 0).all() and (times <= LONGEST).all()):
+        if not ((times > 0).all() and (times <= MAX_SECONDS).all()):
             refuse(
                 "times",
                 repr(self.times),
-                f"a finite number > 0 per user, or one factor >= 1, up to {LONGEST:g} is needed",
+                f"a finite number > 0 per user, or one factor >= 1, up to {MAX_SECONDS:g} is needed",
             )
         if times.ndim == 0 and not times >= 1:
             refuse("times", self.times, "a factor >= 1 between the slowest and the fastest user is needed")
         if not (isinstance(self.close, int | float) and 0 < self.close <= 1):
             refuse("close", repr(self.close), "a share in (0, 1] is needed")
-        if not (isinstance(self.spread, int | float) and 0 <= self.spread <= WIDEST):
-            refuse("spread", repr(self.spread), f"a number in [0, {WIDEST:g}] is needed")
+        if not (isinstance(self.spread, int | float) and 0 <= self.spread <= MAX_SPREAD):
+            refuse("spread", repr(self.spread), f"a number in [0, {MAX_SPREAD:g}] is needed")
         object.__setattr__(self, "times", times if times.ndim else float(times))
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
