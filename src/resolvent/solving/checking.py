@@ -78,6 +78,9 @@ def known_users(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[F
     """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
     if engines.is_engine(engine):
         facts = engine.facts
+        if not isinstance(facts, Facts):
+            needed = "an engine's facts are a resolvent.iteration.facts.Facts"
+            refuse("engine", f"of type {type(engine).__name__} with other facts", needed)
         if problem is not None and problem is not facts.problem:
             refuse(
                 "problem", f"of type {type(problem).__name__}", "the engine has its own users: None is needed beside it"
