@@ -38,12 +38,13 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
-        {"engine", "schedules", "participation", "packing", "meeting", "penalties", "metric_names"},
-        {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
-        {"anderson", "momentum", "tuning", "table"},
+        {"schedules", "packing", "penalties", "metric_names"},
+        {"facts", "part", "scheme", "yardstick"},
+        {"engine", "averaging", "acceleration", "participation", "meeting", "table"},
+        {"certificates", "sending", "tuning", "anderson", "momentum"},
+        {"parts"},
         {"state"},
-        {"rounds", "first_edition"},
-        {"checkpoint"},
+        {"rounds", "checkpoint"},
     ],
     "problems": [
         {"problem", "products", "room", "labels", "compensated"},
@@ -113,7 +114,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
-        {"facts", "delayed", "penalty", "rendezvous", "interrupts", "figures"},
+        {"central", "delayed", "rendezvous", "interrupts"},
         {"in_process", "process_group"},
         {"joining"},
         {"debug", "joint", "flower", "rank"},
@@ -140,12 +141,12 @@ INSIDE: dict[str, list[set[str]]] = {
         {"doctor", "demo"},
     ],
     "solving": [
-        {"penalties", "stopping", "metrics", "divergence", "progress", "description", "agreement", "traffic"},
-        {"history_columns", "network_outputs"},
+        {"objective", "stopping", "metrics", "progress", "description", "agreement", "traffic"},
+        {"history_columns", "network_outputs", "divergence", "beginning", "checking"},
         {"evaluating", "patience", "predicting", "recording"},
-        {"run"},
-        {"history"},
-        {"monitor", "checking", "beginning"},
+        {"run", "history"},
+        {"steps"},
+        {"prepare"},
         {"solve"},
         {"seeds"},
     ],

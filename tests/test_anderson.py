@@ -154,7 +154,13 @@ def test_with_memory_it_is_not() -> None:
 
 def test_memory_is_bounded() -> None:
     held: list[int] = []
-    rs.solve(squares(), rs.fedpi(0.05), rounds=9, anderson=3, callback=lambda r: held.append(len(r.state.past.points)))
+    rs.solve(
+        squares(),
+        rs.fedpi(0.05),
+        rounds=9,
+        anderson=3,
+        callback=lambda r: held.append(len(r.state.parts.accelerate.points)),
+    )
     assert held == [1, 2, 3, 4, 4, 4, 4, 4, 4]
 
 
@@ -168,7 +174,7 @@ def test_it_starts_anew_when_eta_changes(on: str) -> None:
         rs.fedpi(schedule),
         rounds=8,
         anderson=anderson,
-        callback=lambda r: held.append(len(r.state.past.points)),
+        callback=lambda r: held.append(len(r.state.parts.accelerate.points)),
     )
     assert held == [1, 2, 3, 4, 4, 1, 2, 3]
 
@@ -179,7 +185,7 @@ def test_it_starts_anew_when_the_automatic_eta_changes() -> None:
 
     def look(happened: rs.Round) -> None:
         etas.append(happened.eta)
-        held.append(len(happened.state.past.points))
+        held.append(len(happened.state.parts.accelerate.points))
 
     rng = np.random.default_rng(0)
     problem = rs.AbsoluteDeviations(rng.standard_normal((20, 3)), 100 * rng.standard_normal(20))
@@ -300,7 +306,7 @@ def rounds_of(problem: Any, scheme: rs.Scheme, rounds: int, anderson: Any) -> li
 @pytest.mark.parametrize("on", ["u", "mean"])
 def test_the_model_stays_the_last_accepted_one(on: str) -> None:
     seen = rounds_of(deviations(0), rs.fedpi(1.0), 300, rs.Anderson(10, on=on, damping=1.0, ridge=1e-10))
-    given_up = [t for t in range(1, 300) if not seen[t].state.past.accepted]
+    given_up = [t for t in range(1, 300) if not seen[t].state.parts.accelerate.accepted]
     assert given_up
     for t in given_up:
         assert torch.equal(seen[t].model, seen[t - 1].model)
@@ -313,11 +319,11 @@ def test_the_model_stays_the_last_accepted_one(on: str) -> None:
 def test_the_iteration_goes_back_to_where_it_would_have_gone() -> None:
     seen = rounds_of(deviations(0), rs.fedpi(1.0), 300, 10)
     for before, after in itertools.pairwise(seen):
-        if after.state.past.accepted:
+        if after.state.parts.accelerate.accepted:
             continue
         launched_from, plain = before.step  # type: ignore[misc]
         assert torch.equal(after.state.next, plain)  # type: ignore[arg-type]
-        assert len(after.state.past.points) == 0
+        assert len(after.state.parts.accelerate.points) == 0
         assert after.residual > before.residual
         assert not torch.equal(after.state.u, launched_from)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 import resolvent as rs
 import textbook
+from resolvent.iteration.participation import Participation
 from resolvent.iteration.table import named
 from resolvent.local.law import Law, UserFacts
 from resolvent.theory.trends import judge
@@ -551,14 +552,9 @@ def test_answers_at_different_eta_count_differently() -> None:
 
 
 def test_participation_of_ones_own_is_asked_who_comes() -> None:
-    class Weekdays:
-        absent, full = "hold", False
-
+    class Weekdays(Participation):
         def present(self, seed: int, t: int, users: int) -> Tensor:
             return torch.arange(users - 1)
-
-        def check(self, users: int) -> None:
-            pass
 
     said = rs.explain(rs.fedpi(ETA), squares(), Weekdays())
     assert said.solves == NEITHER

@@ -37,10 +37,25 @@ def test_a_problem_in_one_file(page: dict[str, Any]) -> None:
     assert float(pull.norm()) < 1e-6
 
 
+def test_a_local_operator_in_one_file(page: dict[str, Any]) -> None:
+    """About the problem at twice the step, which FedPi does not depend on."""
+    assert page["twice"].explanation.solves == "original"
+    assert not page["twice"].explanation.exactly
+    assert float(page["twice"].history.residual.iloc[-1]) < 1e-6
+
+
+def test_a_compressor_in_one_file(page: dict[str, Any]) -> None:
+    """It moves no fixed point, says so, and two numbers of each user cross."""
+    run = page["compressed"]
+    torch.testing.assert_close(run.model, page["problem"].minimiser, rtol=1e-5, atol=1e-6)
+    assert "what is left out of z" in run.explanation.why
+    assert set(run.history.bytes_up) == {2 * 8 * page["problem"].users}
+
+
 def test_an_acceleration_in_one_file(page: dict[str, Any], tmp_path: Path) -> None:
     """It converges like 1/t, as Halpern's iteration does, and goes on from a stored state."""
     rs, problem, run = page["rs"], page["problem"], page["anchored"]
-    assert run.state.past.taken == 400
+    assert run.state.parts.accelerate.taken == 400
     assert float(run.history.residual.iloc[-1]) < 0.02 * float(run.history.residual.iloc[0])
     assert run.explanation.theorem is None
     accelerate = page["Halpern"](torch.zeros(1, 3, dtype=torch.float64))

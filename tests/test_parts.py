@@ -13,10 +13,15 @@ from torch import Tensor
 import resolvent as rs
 from resolvent.engines.in_process import InProcess
 from resolvent.iteration import checkpoint, packing
+from resolvent.iteration.acceleration import Acceleration
+from resolvent.iteration.engine import Ask
 from resolvent.iteration.meeting import MeanThenProx
-from resolvent.iteration.participation import Everyone
+from resolvent.iteration.part import Cost, Effect
+from resolvent.iteration.parts import Parts
 from resolvent.iteration.rounds import rounds
+from resolvent.iteration.sending import Send
 from resolvent.iteration.state import begin
+from resolvent.local.bound import Plain
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
@@ -122,8 +127,8 @@ def test_a_prox_at_the_meeting_point_solves_the_sum_with_its_function(scheme: rs
     """(2, 2): Douglas-Rachford and Peaceman-Rachford splitting for f + g + consensus, here the lasso."""
     problem = squares(seed)
     engine, u0 = InProcess(problem, rs.ExactProx()), torch.zeros(1, 3, dtype=torch.float64)
-    state = begin(u0, u0, 4, scheme, Everyone(), rs.Anderson(0))
-    loop = rounds(engine, scheme, state, participation=Everyone(), meet=MeanThenProx(soft_threshold))
+    parts = Parts(meet=MeanThenProx(soft_threshold))
+    loop = rounds(engine, scheme, begin(u0, u0, 4, scheme, parts), parts)
     for _ in range(3000):
         last = next(loop)
     expected = lasso(problem, 0.3)
@@ -145,26 +150,23 @@ class Halfway:
 
 
 @dataclass(frozen=True)
-class Averaging:
+class Averaging(Acceleration):
     """The next u is the mean of all T u so far."""
 
     title = "averaging"
 
-    def begin(self) -> Halfway:
+    def begin(self, u: Tensor) -> Halfway:
         return Halfway()
 
     def restart(self, past: Halfway) -> Halfway:
         return Halfway()
 
-    def fits(self, past: object, users: int) -> bool:
+    def fits(self, past: object, rows: int) -> bool:
         return isinstance(past, Halfway)
 
     def on_u(self, past: Halfway, u: Tensor, Tu: Tensor, gram: Any) -> tuple[Tensor, Halfway]:
         total, count = Tu if past.total is None else past.total + Tu, past.count + 1
         return total / count, Halfway(total, count)
-
-    def on_mean(self, past: Halfway, at: Tensor, w: Tensor, gram: Any) -> tuple[Tensor, Halfway]:
-        return w, past
 
 
 def test_a_stranger_s_acceleration_runs_is_stored_and_goes_on(tmp_path: Any) -> None:
@@ -175,13 +177,13 @@ def test_a_stranger_s_acceleration_runs_is_stored_and_goes_on(tmp_path: Any) -> 
     loaded = rs.Run.load(tmp_path / "run")
     rest = rs.solve(problem, rs.fedpi(0.2), rounds=8, accelerate=Averaging(), start=loaded.state)
     assert_equal(whole.state.next, rest.state.next)
-    assert whole.state.past.count == rest.state.past.count == 14
+    assert whole.state.parts.accelerate.count == rest.state.parts.accelerate.count == 14
 
 
 def test_a_class_that_nobody_knows_is_refused() -> None:
     state = rs.solve(squares(), rs.fedpi(0.2), rounds=2, accelerate=Averaging()).state
     tensors, numbers = checkpoint.pack(state)
-    numbers["past"]["class"] = "Unheard"
+    numbers["parts"]["accelerate"]["class"] = "Unheard"
     with pytest.raises(LookupError):
         checkpoint.unpack(tensors, numbers)
 
@@ -212,3 +214,101 @@ def test_packing_keeps_every_bit() -> None:
     assert (found.count, found.accepted) == (3, False)
     assert found.total is not None
     assert found.total.numpy().tobytes() == nested.total.numpy().tobytes()
+
+
+# --- what crosses, and the centre ------------------------------------------------------------------------------------
+
+
+@packing.remembered
+@dataclass(frozen=True, eq=False)
+class Received:
+    zhat: Tensor
+
+
+@dataclass(frozen=True)
+class Largest(Send):
+    """Of what is new in z, the largest coordinates of each user."""
+
+    count: int
+
+    def begin(self, u: Tensor) -> Received:
+        return Received(torch.zeros_like(u))
+
+    def fits(self, past: object, rows: int) -> bool:
+        return isinstance(past, Received) and len(past.zhat) == rows
+
+    def __call__(self, z: Tensor, memory: Received, ask: Ask) -> tuple[Tensor, Received]:
+        new = z - memory.zhat
+        top = new.abs().topk(self.count, dim=1).indices
+        sent = memory.zhat + torch.zeros_like(new).scatter(1, top, new.gather(1, top))
+        zhat = sent if ask.who is None else memory.zhat.index_copy(0, ask.who, sent[ask.who])
+        return zhat, Received(zhat)
+
+    def law(self, setting: Any) -> Effect:
+        return Effect(uncovered="no theorem covers what is left out of z")
+
+    def cost(self, dim: int) -> Cost:
+        return Cost(up=2 * self.count)
+
+
+@pytest.mark.parametrize("who", [None, rs.Bernoulli(0.7)])
+@pytest.mark.parametrize("engine", ["in_process", "debug"])
+def test_a_compressor_is_one_part(who: Any, engine: str) -> None:
+    """It moves no fixed point, is counted and explained, and its memory is part of the State."""
+    problem, more = squares(), {"send": Largest(1), "participation": who, "engine": engine}
+    whole = rs.solve(problem, rs.fedpi(0.1), rounds=600 if engine == "in_process" else 40, every=10, **more)
+    half = rs.solve(problem, rs.fedpi(0.1), rounds=30, **more)
+    state = checkpoint.unpack(*checkpoint.pack(half.state))
+    rest = rs.solve(problem, rs.fedpi(0.1), rounds=10, start=state, **more)
+    assert_equal(rs.solve(problem, rs.fedpi(0.1), rounds=40, **more).state.next, rest.state.next)
+    assert "what is left out of z" in whole.explanation.why
+    if engine == "in_process":
+        torch.testing.assert_close(whole.model, problem.minimiser, rtol=1e-6, atol=1e-6)
+    rows = half.history
+    assert (rows.bytes_up == 2 * 8 * rows.participants).all()
+    assert (rows.bytes_down == 3 * 8 * rows.participants).all()
+
+
+def test_users_who_share_u_part_where_each_sends_its_own() -> None:
+    run = rs.solve(squares(), rs.fedprox(0.1), rounds=5, send=Largest(2))
+    assert not run.state.together
+
+
+@dataclass(frozen=True)
+class TowardsCentre:
+    """Half a prox, half the way to mean(u): an operator that asks for the centre."""
+
+    needs = frozenset({"prox"})
+    forward, certifies, wants_centre = False, None, True
+
+    def bind(self, problem: Any, steady: bool) -> Any:
+        def answer(part: Any, ask: Ask, u: Tensor) -> Tensor:
+            assert ask.centre is not None
+            return (part.prox(u, ask.eta) + ask.centre) / 2
+
+        return Plain(problem, answer)
+
+
+@pytest.mark.parametrize("name", ["fedpi", "fedprox"])
+@pytest.mark.parametrize("engine", ["in_process", "debug"])
+@pytest.mark.parametrize("who", [None, rs.Trace([[1, 0, 1, 1], [1, 1, 0, 1]])])
+def test_an_operator_may_ask_for_the_centre(name: str, engine: str, who: Any) -> None:
+    """mean(u) of the rows at which users answer, and twice as many numbers go down."""
+    problem, seen = squares(), []
+    scheme = rs.TABLE[name].scheme(0.1, TowardsCentre())
+    run = rs.solve(problem, scheme, rounds=6, engine=engine, participation=who, callback=seen.append)
+    last = seen[-1]
+    u = last.state.u.expand(4, -1)
+    centre = problem.weights @ u
+    some = slice(None) if last.who is None else last.who
+    expected = (problem.prox(u, 0.1) + centre) / 2
+    if not last.state.together:
+        torch.testing.assert_close(last.state.p[some], expected[some])
+    assert (run.history.bytes_down == 2 * 3 * 8 * run.history.participants).all()
+
+
+def test_a_keyword_that_is_no_part_is_refused_with_the_nearest() -> None:
+    with pytest.raises(rs.InputError, match="did you mean participation"):
+        rs.solve(squares(), rs.fedpi(0.1), **{"partcipation": 0.5})
+    with pytest.raises(rs.InputError, match="send is 3, but None"):
+        rs.solve(squares(), rs.fedpi(0.1), **{"send": 3})

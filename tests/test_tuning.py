@@ -147,7 +147,7 @@ def test_what_it_asks_of_users_is_counted() -> None:
 def test_long_models_do_without_hessians(monkeypatch: pytest.MonkeyPatch) -> None:
     from resolvent.engines import in_process as inprocess
 
-    monkeypatch.setattr(inprocess, "WIDE", 3)
+    monkeypatch.setattr(inprocess, "MAX_HESSIAN_DIM", 3)
     A, b = hundred_rows()
     problem = rs.LeastSquares(A, b)
     run = rs.solve(problem, rs.fedpi("auto"), rounds=400, **FEW)

@@ -77,7 +77,7 @@ ROWS = ("u", "p", "next", "z")
 
 
 def _tensors(state: Any) -> dict[str, Tensor]:
-    average = None if state.average is None else state.average.model
+    average = None if state.parts.average is None else state.parts.average.model
     found = {name: getattr(state, name) for name in (*ROWS, "w", "met")} | {"average": average}
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 

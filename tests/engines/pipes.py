@@ -10,14 +10,15 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Answers, Ask, Look, MeanAnswer, Memory, Present, Traffic
+from resolvent.engines.central import CentralSums
+from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Traffic
+from resolvent.iteration.facts import Facts
 
 Lateness = Callable[[int, int], int]
 """How many rounds after its question, asked in round t, the answer of user i is collected."""
@@ -45,33 +46,12 @@ def live(pipe: Connection, name: int, user: Any, operator: Any) -> None:
             return
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What the server was told when users joined."""
-
-    users: int
-    dim: int
-    weights: Tensor
-    operator: Any
-    convex: bool = True
-    lipschitz: Tensor | None = None
-    convexity: Tensor | None = None
-    start: Tensor | None = None
-    offers = frozenset({"grad", "prox"})
-    closed_form = True
-    device = torch.device("cpu")
-    dtype = torch.float64
-
-    @property
-    def here(self) -> int:
-        return self.users
-
-
-class Pipes:
+class Pipes(CentralSums):
     """The server's side. It has no problem: users' functions are known in their processes alone."""
 
     def __init__(self, users: list[Any], weights: Tensor, operator: Any, late: Lateness = at_once) -> None:
-        self.facts = Facts(len(users), users[0].dim, weights, operator)
+        told: dict[str, Any] = {"offers": frozenset({"grad", "prox"}), "convex": True, "closed_form": True}
+        super().__init__(Facts(len(users), users[0].dim, weights, operator, **told))
         self._users, self._late = users, late
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
@@ -125,9 +105,6 @@ class Pipes:
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
-    def present(self, who: Tensor | None) -> Present:
-        return Present(who, self.facts.users if who is None else len(who))
-
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         asked = range(self.facts.users) if ask.who is None else ask.who.tolist()
         for user, row in zip(asked, u.expand(len(asked), -1).split(1), strict=True):
@@ -152,23 +129,6 @@ class Pipes:
         everybody = len(who) == self.facts.users
         return MeanAnswer(mean, lambda u: spread, {}, None, None if everybody else who, len(who))
 
-    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
-        if len(z) == 1:
-            return z
-        some = slice(None) if who is None else who
-        lam = self.facts.weights[some]
-        return ((lam / lam.sum()) @ z[some]).unsqueeze(0)
-
-    def gram(self, rows: Tensor) -> Tensor:
-        flat = (rows * self.facts.weights.sqrt().unsqueeze(1) if rows.shape[1] > 1 else rows).flatten(1)
-        return flat @ flat.T
-
-    def every(self, flags: Tensor) -> bool:
-        return bool(flags.all())
-
-    def curvature(self, w: Tensor) -> None:
-        return None
-
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         """Values are known where nobody is gone or still at work."""
         unknown = w.new_full((len(w),), torch.nan)
@@ -178,6 +138,3 @@ class Pipes:
         parts = [part for part in map(self._receive, reached) if part is not None]
         everybody = len(parts) == self.facts.users
         return {"value": self.facts.weights @ torch.stack(parts) if everybody else unknown, "gap": unknown}
-
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> None:
-        return None

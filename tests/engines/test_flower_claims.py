@@ -20,7 +20,7 @@ from engines.test_pipes import problem
 from resolvent.engines.flower import forward, packets
 from resolvent.engines.flower.asking import LONGEST_REASON
 from resolvent.engines.flower.claims import show_weights
-from resolvent.engines.flower.facts import FederationFacts, gather
+from resolvent.engines.flower.facts import gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.memory import Memories
 from resolvent.engines.flower.messages import Question
@@ -29,6 +29,7 @@ from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.engines.flower.users import load_node
 from resolvent.errors import InputError
 from resolvent.federation import processes, worker
+from resolvent.iteration.facts import Facts
 
 pytest.importorskip("flwr")
 RNG = np.random.default_rng(0)
@@ -44,7 +45,7 @@ class Claiming(Node):
         return dataclasses.replace(answer, facts=answer.facts | self.claims)
 
 
-def gathered(*claims: dict[str, Any], weights: Any = "rows", **more: Any) -> FederationFacts:
+def gathered(*claims: dict[str, Any], weights: Any = "rows", **more: Any) -> Facts:
     """What the server makes of users who say this of themselves; the others are honest."""
     nodes = [Claiming(problem().take(torch.tensor([i % 3]))) for i in range(max(3, len(claims)))]
     for node, own in zip(nodes, claims, strict=False):

@@ -311,9 +311,9 @@ def test_harmonic_steps_lead_to_the_solution_on_average() -> None:
     errors, masses = [], []
     for rounds in (30, 300, 3000):
         run = rs.solve(problem, scheme, rounds=rounds, every=rounds, start=[3.0], average="ergodic")
-        assert run.state.average is not None
+        assert run.state.parts.average is not None
         errors.append(abs(float(run.model) - 1 / 3))
-        masses.append(run.state.average.mass)
+        masses.append(run.state.parts.average.mass)
     assert masses[-1] == pytest.approx(sum(1 / t for t in range(1, 3001)))
     assert errors[0] > 1.3 * errors[1] > 1.3**2 * errors[2]
     assert errors[1] * masses[1] == pytest.approx(errors[2] * masses[2], rel=0.02)

@@ -202,10 +202,10 @@ def test_a_long_memory_keeps_its_order(tmp_path: Path) -> None:
     problem = {"name": "least-squares", "users": 4, "dim": 40, "rows": 60}
     tree = {"problem": problem, "scheme": {"eta": 1e-3}, "run": {"rounds": 30}, "anderson": {"memory": 12}}
     run = interrupted(tree, tmp_path / "torn", at=20)
-    past = run.state().past
+    past = run.state().parts.accelerate
     assert len(past.points) > 10
     tensors, numbers = checkpoint.pack(run.state())  # type: ignore[arg-type]
-    again = checkpoint.unpack(dict(sorted(tensors.items())), numbers).past
+    again = checkpoint.unpack(dict(sorted(tensors.items())), numbers).parts.accelerate
     assert all(torch.equal(a, b) for a, b in zip(past.points, again.points, strict=True))
     assert experiment.resume(run, progress=False).status == "finished"
     assert same(experiment.begin(build(tree), tmp_path / "whole", progress=False).run, run)

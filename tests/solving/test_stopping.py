@@ -178,7 +178,7 @@ def test_a_callback_sees_values_and_metrics_and_may_stop(every: int) -> None:
 
 
 def test_a_round_of_the_bare_loop_has_a_value_too() -> None:
-    from resolvent.iteration.acceleration import Unaccelerated
+    from resolvent.iteration.parts import Parts
     from resolvent.iteration.rounds import rounds
     from resolvent.iteration.state import begin
 
@@ -188,8 +188,7 @@ def test_a_round_of_the_bare_loop_has_a_value_too() -> None:
 
     engine = engines.build("in_process", problem, choice.local_operator(scheme, problem), True)
     zero = torch.zeros((1, 3), dtype=torch.float64)
-    state = begin(zero, zero, 2, scheme, rs.Everyone(), Unaccelerated())
-    happened = next(rounds(engine, scheme, state, participation=rs.Everyone()))
+    happened = next(rounds(engine, scheme, begin(zero, zero, 2, scheme, Parts())))
     assert happened.value == pytest.approx(float(problem.weights @ problem.value(happened.model)))
     assert set(happened.metrics) == {"value", "gap"}
 

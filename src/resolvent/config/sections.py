@@ -111,7 +111,7 @@ class RunSection:
     """Twice as many as `solve` has by default: a run on disk can be interrupted and resumed."""
     seed: int = SOLVE["seed"]
     every: int = SOLVE["every"]
-    average: AverageKind | None = SOLVE["average"]
+    average: AverageKind | None = None
     engine: EngineName = ENGINE
     threads: int | None = None
     """Of torch; the bits of a run may depend on it. None: as many as suit the problem."""

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 from resolvent.errors import refuse
 from resolvent.iteration.engine import Engine, Joining
+from resolvent.iteration.facts import Facts
 
 ENGINES = {
     "in_process": "resolvent.engines.in_process:InProcess",
@@ -33,7 +34,7 @@ def joined(
     if is_engine(maker) or isinstance(maker, str | bytes) or not hasattr(maker, "join"):
         return maker, problem
     ready = maker.join(problem, operator(), steady)
-    return ready, ready.problem
+    return ready, ready.facts.problem
 
 
 def _named(path: str) -> Any:
@@ -48,4 +49,5 @@ def build(engine: Any, problem: Any, operator: Any, steady: bool) -> Engine:
     engine = SPELLINGS.get(engine, engine) if isinstance(engine, str) else engine
     if not isinstance(engine, str) or engine not in ENGINES:
         refuse("engine", repr(engine), f"one of {', '.join((*ENGINES, *JOINED))} or an engine of your own is needed")
-    return _named(ENGINES[engine])(problem, operator, steady)  # type: ignore[no-any-return]
+    users = problem.problem if isinstance(problem, Facts) else problem
+    return _named(ENGINES[engine])(users, operator, steady)  # type: ignore[no-any-return]

@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 from resolvent.engines import joining
-from resolvent.engines.joining import RankFacts
 from resolvent.engines.process_group import TIMEOUT, announce_at_exit, join
 from resolvent.engines.rank import RankEngine
 from resolvent.errors import InputError, RankLost, flag, real, refuse
+from resolvent.iteration.facts import Facts
 from resolvent.problems.problem import select
 
 
@@ -40,7 +40,8 @@ class AllReduce:
                 return RankEngine(_weighing(problem, facts), facts, group, steady)
             names = joining.split(problem.users, group)
             facts = joining.whole_facts(problem, operator, names, group)
-            own = getattr(problem, "part", problem.take)(names.to(facts.device))
+            take = facts.problem.part if "training" in facts.offers else problem.take
+            own = take(names.to(facts.device))
             return RankEngine(_weighing(own, facts), facts, group, steady, None if group.rank else problem, True)
         except (InputError, RankLost):  # found wrong on every rank alike
             raise
@@ -49,10 +50,10 @@ class AllReduce:
             raise
 
 
-def _weighing(problem: Any, facts: RankFacts) -> Any:
+def _weighing(problem: Any, facts: Facts) -> Any:
     """A network whose users' weights, relative to each other, and start are those of the whole federation."""
     if "training" not in problem.offers:
         return problem
     part = copy.copy(problem)
-    part.weights, part.start = select(facts.weights, facts.names.to(facts.device)), facts.start
+    part.weights, part.start = select(facts.weights, facts.numbers.to(facts.device)), facts.start
     return part

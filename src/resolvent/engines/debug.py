@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from resolvent.engines.facts import AllHere
-from resolvent.engines.in_process import curvature, inspect, measure
+from resolvent.engines.in_process import HoldsProblem
 from resolvent.errors import BadAnswer, InputError
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory
 from resolvent.local.bound import Bound
 from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
@@ -18,17 +17,14 @@ from resolvent.problems.problem import Problem, select
 from resolvent.problems.verify import verify_answer
 
 
-class Debug(AllHere):
+class Debug(HoldsProblem):
     """Slow and careful: each user is a problem of its own, and sums over users are plain loops."""
 
     def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
         super().__init__(problem, operator)
-        self.users, self.certifies = problem.users, operator.certifies
-        self._alone = [problem.take(torch.tensor([i], device=self._device)) for i in range(self.users)]
+        self.problem, self.users, self.certifies = problem, problem.users, operator.certifies
+        self._alone = [problem.take(torch.tensor([i], device=self.facts.device)) for i in range(self.users)]
         self._bound: list[Bound] = [operator.bind(one, steady) for one in self._alone]
-
-    def every(self, flags: Tensor) -> bool:
-        return all(flags.tolist())
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         who = range(self.users) if ask.who is None else ask.who.tolist()
@@ -56,7 +52,7 @@ class Debug(AllHere):
         if any(bool(tensor.isnan().all()) for tensor in memory.values() if tensor.dtype.is_floating_point):
             memory = {}  # this user's first visit
         try:
-            p, memory = self._bound[i].rows(Ask(ask.t, ask.eta, None, ask.seed, torch.tensor([i])), u, memory)
+            p, memory = self._bound[i].rows(ask._replace(who=None, names=torch.tensor([i])), u, memory)
         except Exception as error:
             raise BadAnswer(f"{where} failed with {type(error).__name__}: {error}") from error
         if p.shape != u.shape:
@@ -110,12 +106,3 @@ class Debug(AllHere):
     def gram(self, rows: Tensor) -> Tensor:
         lam = self.problem.weights if rows.shape[1] > 1 else rows.new_ones(1)
         return sum((weight * x @ x.T for weight, x in zip(lam, rows.unbind(1), strict=True)), rows.new_zeros(()))
-
-    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
-        return curvature(self.problem, w)
-
-    def measure(self, w: Tensor) -> dict[str, Tensor]:
-        return measure(self.problem, w)
-
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
-        return inspect(self.problem, w, p, memory, look)

@@ -13,7 +13,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Answers, Ask, Engine, Facts, Look, MeanAnswer, Memory, Present, Traffic, peers
+from resolvent.iteration.engine import Answers, Ask, Engine, Look, MeanAnswer, Memory, Present, Traffic
+from resolvent.iteration.facts import Facts
 from resolvent.iteration.participation import Participation, Stragglers
 from resolvent.iteration.state import State
 
@@ -39,7 +40,6 @@ class Delayed:
 
     def __init__(self, engine: Engine, stragglers: Stragglers) -> None:
         self.engine, self.stragglers = engine, stragglers
-        self.problem, self.peers = getattr(engine, "problem", None), peers(engine)
 
     @property
     def facts(self) -> Facts:

@@ -8,28 +8,44 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.engines.facts import AllHere
+from resolvent.engines.central import CentralSums
 from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory
-from resolvent.iteration.penalties import penalty_of
+from resolvent.iteration.facts import Facts, facts_of
 from resolvent.local.operators import Operator
 from resolvent.local.training import Trained
 from resolvent.problems.newton.krylov import krylov
-from resolvent.problems.problem import Problem, objective, select
+from resolvent.problems.problem import Problem, objective
 
-WIDE = 1000
+MAX_HESSIAN_DIM = 1000
 """The longest model whose mean Hessian is asked for: it has d^2 numbers, and its eigenvalues take d^3 operations."""
-NUMBERS = 1 << 24
+MAX_HESSIAN_NUMBERS = 1 << 24
 """In the Hessians that are held at a time."""
 
 
-class InProcess(AllHere):
+class HoldsProblem(CentralSums):
+    """What engines know that hold the problem of all users."""
+
+    def __init__(self, problem: Problem, operator: Operator) -> None:
+        super().__init__(facts_of(problem, operator))
+
+    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        return curvature(self.facts, w)
+
+    def measure(self, w: Tensor) -> dict[str, Tensor]:
+        return measure(self.facts, w)
+
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
+        if "inspect" not in self.facts.offers:
+            return None
+        return self.facts.problem.inspect(w, memory.get(PERSONAL, p), memory, look)  # type: ignore[no-any-return]
+
+
+class InProcess(HoldsProblem):
     """The default engine: every verb is a few tensor calls over all users."""
 
     def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
         super().__init__(problem, operator)
         self._bound = operator.bind(problem, steady)
-        self._lam = problem.weights.unsqueeze(0)
-        self._root = problem.weights.sqrt().unsqueeze(1)
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         p, memory = self._bound.rows(ask, u, memory)
@@ -49,41 +65,19 @@ class InProcess(AllHere):
         assert isinstance(self._bound, Trained)
         return self._bound.compute(ask, u, memory)
 
-    def every(self, flags: Tensor) -> bool:
-        return bool(flags.all())
 
-    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
-        if z.shape[0] == 1:
-            return z
-        return self._lam @ z if who is None else select(self._lam[0], who).unsqueeze(0) @ z[who]
-
-    def gram(self, rows: Tensor) -> Tensor:
-        if rows.shape[1] > 1:
-            rows = rows * self._root
-        flat = rows.flatten(1)
-        return flat @ flat.T
-
-    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
-        return curvature(self.problem, w)
-
-    def measure(self, w: Tensor) -> dict[str, Tensor]:
-        return measure(self.problem, w)
-
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
-        return inspect(self.problem, w, p, memory, look)
-
-
-def curvature(problem: Any, w: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+def curvature(facts: Facts, w: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
     """The gradient (d,) and the Hessian (d, d) of f at w (1, d); of long models in coordinates of a Krylov space.
 
     With `weights`, (users,), of that weighted sum; a Krylov space of some users is not that of all: None then.
     """
-    if not (problem.convex and {"grad", "hessian"} <= problem.offers):
+    if not (facts.convex and {"grad", "hessian"} <= facts.offers):
         return None
-    if getattr(problem, "matrix_free", False):
+    problem: Any = facts.problem
+    if facts.matrix_free:
         return krylov(problem, w) if weights is None else None
-    lam = problem.weights if weights is None else weights
-    return None if problem.dim > WIDE else (lam @ problem.grad(w), _mean_hessian(problem, w, lam))
+    lam = facts.weights if weights is None else weights
+    return None if facts.dim > MAX_HESSIAN_DIM else (lam @ problem.grad(w), _mean_hessian(problem, w, lam))
 
 
 def _mean_hessian(problem: Any, w: Tensor, lam: Tensor) -> Tensor:
@@ -91,7 +85,7 @@ def _mean_hessian(problem: Any, w: Tensor, lam: Tensor) -> Tensor:
     if "spectrum" in problem.offers:
         weighted: Tensor = problem.spectrum.weighted(problem.spectrum.s, lam)
         return weighted
-    together = max(1, NUMBERS // problem.dim**2)
+    together = max(1, MAX_HESSIAN_NUMBERS // problem.dim**2)
     total = w.new_zeros((problem.dim, problem.dim))
     for who in torch.arange(problem.users, device=w.device).split(together):
         part = problem if len(who) == problem.users else problem.take(who)
@@ -99,20 +93,12 @@ def _mean_hessian(problem: Any, w: Tensor, lam: Tensor) -> Tensor:
     return total
 
 
-def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
-    """What the problem says of models beside f, if it says more."""
-    if "inspect" not in problem.offers:
-        return None
-    found: dict[str, float] = problem.inspect(w, memory.get(PERSONAL, p), memory, look)
-    return found
-
-
-def measure(problem: Problem, w: Tensor) -> dict[str, Tensor]:
+def measure(facts: Facts, w: Tensor) -> dict[str, Tensor]:
     """f and f - f* of models w (k, d), of f + g where the problem has a penalty; NaN where unknown."""
-    g = penalty_of(problem)
-    gap = problem.gap(w) if g is None or hasattr(problem, "penalised") else None
-    if gap is not None and problem.fstar is not None:
-        return {"value": gap + problem.fstar, "gap": gap}
-    nothing = w.new_full((len(w),), torch.nan)
-    value = objective(problem, w) if "value" in problem.offers else nothing
-    return {"value": value if g is None else value + g.value(w), "gap": nothing}
+    problem: Any = facts.problem
+    gap, g = problem.gap(w), facts.g
+    if gap is not None and facts.fstar is not None:
+        return {"value": gap + facts.fstar, "gap": gap}
+    unknown = w.new_full((len(w),), torch.nan)
+    value = objective(problem, w) if "value" in facts.offers else unknown
+    return {"value": value if g is None else value + g.value(w), "gap": unknown}

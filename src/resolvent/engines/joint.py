@@ -131,6 +131,7 @@ class Joint:
         ask = questions[0].ask._replace(
             names=torch.cat([torch.arange(count) for count in users]),
             seeds=np.repeat(np.array([question.ask.seed for question in questions], dtype=np.int64), users),
+            centre=_rows([question.ask.centre for question in questions], users),
         )
         common = set.intersection(*(set(question.memory) for question in questions))
         memory = {name: torch.cat([question.memory[name] for question in questions]) for name in sorted(common)}
@@ -149,3 +150,9 @@ class Joint:
             bound = None if problem is None else self.operator.bind(problem, self.steady)
             self._bounds = {runs: bound if isinstance(bound, Trained) else None}
         return self._bounds[runs]
+
+
+def _rows(centres: Sequence[Tensor | None], users: Sequence[int]) -> Tensor | None:
+    """Each run's centre, once for each of its users."""
+    known = [centre.expand(count, -1) for centre, count in zip(centres, users, strict=True) if centre is not None]
+    return torch.cat(known) if known else None

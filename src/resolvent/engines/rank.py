@@ -5,24 +5,26 @@ A mean over users is one all-reduce of d numbers; Anderson's inner products are 
 
 from __future__ import annotations
 
+import math
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
 
-from resolvent.engines.figures import combined
 from resolvent.engines.in_process import curvature, measure
 from resolvent.engines.interrupts import Interrupts
-from resolvent.engines.joining import RankFacts
 from resolvent.engines.process_group import Group, same
 from resolvent.errors import BadAnswer, BlewUp, InputError, RankLost
 from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory, Present, Traffic
-from resolvent.iteration.penalties import penalty_of
+from resolvent.iteration.facts import Facts, facts_of
 from resolvent.problems.problem import weighted
 
+SPREAD = "_spread"
+"""How the name of a standard deviation over users ends; what comes before is the name of the mean."""
 FINE, BLEW_UP, FAILED = 0, 1, 2
 """How a rank's users fared in a round."""
 CLOSE = 1e-9
@@ -33,16 +35,20 @@ class RankEngine:
     """One rank's users. Every verb that sums over users is a collective: all ranks call it, or none."""
 
     def __init__(
-        self, problem: Any, facts: RankFacts, group: Group, steady: bool, whole: Any = None, measured: bool = False
+        self, problem: Any, facts: Facts, group: Group, steady: bool, whole: Any = None, measured: bool = False
     ) -> None:
-        self.problem, self.facts, self.group, self.peers = problem, facts, group, self
+        assert facts.numbers is not None
+        self.problem, self.group = problem, group
         self._bound = facts.operator.bind(problem, steady)
-        self._names = facts.names.to(facts.device)
+        self._names, self._first = facts.numbers.to(facts.device), int(facts.numbers[0])
         self._lam = facts.weights[self._names]
         self._share = self._lam.sum()
-        self._lonely = 1 in group.words(facts.here)  # one row may then be a user's own, or one that all share
+        self._some_rank_has_one_user = 1 in group.words(
+            facts.here
+        )  # one row may then be its own, or one that all share
         self._measured = measured and "inspect" not in facts.offers
-        self._whole = whole if self._measured else None
+        self._whole = facts_of(whole) if self._measured and whole is not None else None
+        self.facts = replace(facts, problem=problem, peers=self, counted=self._measured)
         self._interrupts, self._open, self._interrupted = Interrupts(), False, False
         self._shared: BaseException | None = None
         self._came = facts.users  # of those asked last, wherever they live
@@ -124,8 +130,7 @@ class RankEngine:
         self._came = self.facts.users if who is None else len(who)
         if who is None:
             return Present(None, self._came)
-        first = int(self.facts.names[0])
-        here = who[(who >= first) & (who < first + self.facts.here)] - first
+        here = who[(who >= self._first) & (who < self._first + self.facts.here)] - self._first
         return Present(here.to(self.facts.device), self._came)
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
@@ -164,16 +169,16 @@ class RankEngine:
 
     def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
         if self._is_one(z):
-            return self.group.sum(self._share * z) if self._lonely else z
+            return self.group.sum(self._share * z) if self._some_rank_has_one_user else z
         lam, total = self._weights_of(who)
         return (self.group.sum(lam @ (z if who is None else z[who])) / total).unsqueeze(0)
 
     def gram(self, rows: Tensor) -> Tensor:
         one = self._is_one(rows[0])
         weights = self._share.sqrt() if one else self._lam.sqrt().unsqueeze(1)
-        flat = (rows if one and not self._lonely else rows * weights).flatten(1)
+        flat = (rows if one and not self._some_rank_has_one_user else rows * weights).flatten(1)
         products = flat @ flat.T
-        return products if one and not self._lonely else self.group.sum(products)
+        return products if one and not self._some_rank_has_one_user else self.group.sum(products)
 
     def _is_one(self, rows: Tensor) -> bool:
         """Whether this is a row that all users share. A rank with one user cannot tell: there the sum is the same."""
@@ -183,7 +188,7 @@ class RankEngine:
         return int(self.group.sum((~flags).sum().cpu())) == 0
 
     def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
-        found = curvature(self.problem, w, self._lam)
+        found = curvature(self.facts, w, self._lam)
         if found is None:
             return None
         gradient, hessian = found
@@ -200,8 +205,6 @@ class RankEngine:
         if "value" in self.facts.offers:
             value = torch.stack([weighted(self._lam, self.problem.value(row)).double() for row in w.split(1)])
             value = self.group.sum(value)
-            if (g := penalty_of(self.facts)) is not None:
-                value = value + g.value(w).to(value)
         return {"value": value, "gap": torch.full_like(value, torch.nan)}
 
     def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
@@ -221,7 +224,7 @@ class RankEngine:
 
     def _several(self, p: Tensor) -> bool:
         """Whether these are users' own rows; ranks with one user go by what the others have."""
-        if not self._lonely:
+        if not self._some_rank_has_one_user:
             return len(p) > 1
         said = self.group.words(len(p) > 1 if self.facts.here > 1 else None)
         return all(word is not False for word in said)
@@ -235,3 +238,23 @@ class RankEngine:
 def _real(bits: int) -> float:
     number: float = struct.unpack("<d", struct.pack("<q", bits))[0]
     return number
+
+
+def combined(said: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:
+    """Metrics over all users from (weight of the rank's users, their metrics), in the order of ranks."""
+    names = list(said[0][1])
+    for rank, (_, own) in enumerate(said):
+        if list(own) != names:
+            raise InputError(
+                f"rank {rank} reports {', '.join(own)} and rank 0 reports {', '.join(names)}, but all ranks need "
+                "validation and test data of the same kinds"
+            )
+    counting = [(share, own) for share, own in said if share > 0]
+    means = {name: sum(share * own[name] for share, own in counting) for name in names}
+    return {name: _deviation(name, means, counting) if name.endswith(SPREAD) else means[name] for name in names}
+
+
+def _deviation(name: str, means: dict[str, float], counting: Sequence[tuple[float, dict[str, float]]]) -> float:
+    """The square of a deviation is the mean of those inside the ranks, plus that of the ranks' means."""
+    mean = name.removesuffix(SPREAD)
+    return math.sqrt(sum(share * (own[name] ** 2 + (own[mean] - means[mean]) ** 2) for share, own in counting))

@@ -16,6 +16,7 @@ from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment.tasks import Task, task, within
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.engine import Engine
+from resolvent.iteration.facts import facts_of
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation, Stragglers
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.table import TABLE, named
@@ -95,7 +96,7 @@ def _check_metrics(names: tuple[str, ...], engine: str, made: Task) -> None:
     if made.test is None and "inspect" not in made.problem.offers:
         refuse("run.metrics", repr(told), "held-out rows are needed: give --test or --test-users")
     with within("run"):
-        evaluations(made.problem, test=made.test, metrics=names)
+        evaluations(facts_of(made.problem), test=made.test, metrics=names)
 
 
 def _resolved(config: Config, made: Task) -> Config:

@@ -18,8 +18,10 @@ from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.driving import Outcome, check_sink, drive, sink
 from resolvent.experiment.tasks import Task
 from resolvent.iteration import checkpoint
+from resolvent.iteration.parts import Parts
 from resolvent.iteration.state import State, adapt
 from resolvent.iteration.state import begin as begin_state
+from resolvent.iteration.tuning import Automatic, Scheduled
 from resolvent.runs import durable, lock
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.environment import environment
@@ -160,11 +162,12 @@ def _fitting(state: State, experiment: Experiment) -> State:
     rows, dim = state.u.shape
     if dim != problem.dim or rows not in (1, problem.users):
         refuse("the state", f"of shape {(rows, dim)}", f"({problem.users}, {problem.dim}) is what the problem needs")
-    eta = 1.0 if math.isnan(state.eta) else state.eta
-    if adapt(state, problem.users, scheme, participation, experiment.anderson, eta) is not None:
+    step_size = Automatic(1.0 if math.isnan(state.eta) else state.eta) if scheme.auto else Scheduled()
+    parts = Parts(participation, accelerate=experiment.anderson, eta=step_size)
+    if adapt(state, problem.users, scheme, parts) is not None:
         return state
     u = state.u if state.next is None else state.next  # users must part: only the point carries over
-    return replace(begin_state(u, u, problem.users, scheme, participation, experiment.anderson, eta), round=state.round)
+    return replace(begin_state(u, u, problem.users, scheme, parts), round=state.round)
 
 
 def _extend(folder: Folder, rounds: int) -> None:

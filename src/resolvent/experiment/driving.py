@@ -18,9 +18,9 @@ from resolvent.runs import durable
 from resolvent.runs.folder import Folder
 from resolvent.runs.ranks import RankRecorder
 from resolvent.runs.recorder import Recorder
+from resolvent.solving.prepare import prepare
 from resolvent.solving.recording import Recorder as Recording
 from resolvent.solving.run import Run
-from resolvent.solving.solve import solve
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def solved(
     config = experiment.config.run
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResolventWarning)  # the explanation says the same, and is shown or stored
-        return solve(
+        return prepare(
             problem,
             experiment.scheme,
             rounds=left,
@@ -108,7 +108,7 @@ def solved(
             test=experiment.task.test,
             recorder=recorder,
             explanation=experiment.explanation,
-        )
+        ).run()
 
 
 def check_sink(config: Config) -> None:

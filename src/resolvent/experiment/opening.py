@@ -23,9 +23,9 @@ from resolvent.runs import users as user_rows
 from resolvent.runs.recorder import monitored
 from resolvent.runs.saving import PERSONAL
 from resolvent.solving.description import Description
+from resolvent.solving.prepare import prepare
 from resolvent.solving.recording import Continued, MonitorState
 from resolvent.solving.run import Run
-from resolvent.solving.solve import solve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +111,7 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
     scheme = given.pop("scheme", None) if scheme is None else scheme
     given.pop("problem", None), given.pop("scheme", None)
     before, given["recorder"] = _first_part(run, given.get("every", 1), given.get("validate_every"))
-    made = solve(problem, scheme, rounds=left, start=run.state, **given)
+    made = prepare(problem, scheme, rounds=left, start=run.state, **given).run()
     made.history = pd.concat([before, made.history], ignore_index=True)
     return made
 

@@ -18,14 +18,14 @@ import torch
 
 from resolvent import data
 from resolvent.config import problem_sections
-from resolvent.engines.penalty import WithPenalty
 from resolvent.errors import InputError, refuse
+from resolvent.iteration.facts import facts_of
 from resolvent.networks import models
 from resolvent.networks.problem import Neural
 from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.penalty_words import parse_penalty
 from resolvent.problems.problem import Problem
-from resolvent.solving.penalties import with_penalty
+from resolvent.solving.beginning import with_penalty
 from resolvent.theory import closed_forms
 
 CORES = os.cpu_count() or 1
@@ -90,7 +90,8 @@ def _penalised(made: Task, section: problem_sections.ProblemSection) -> Task:
     if getattr(section, "intercept", False) and not len(getattr(problem, "intercepts", ())):
         penalty = penalty.free([problem.dim - 1])
     problem, beside = with_penalty(problem, None, penalty)
-    return replace(made, problem=problem if beside is None else WithPenalty(problem, beside))
+    known: Any = problem if beside is None else replace(facts_of(problem), penalty=beside, counted=False)
+    return replace(made, problem=known)
 
 
 def _least_squares(s: problem_sections.LeastSquaresSection, seed: int) -> Task:

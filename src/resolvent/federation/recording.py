@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from resolvent.engines.flower.engine import FlowerEngine
-from resolvent.engines.penalty import Penalising
 from resolvent.iteration.state import State
 from resolvent.runs.recorder import Recorder
 from resolvent.solving.history_columns import with_average
+from resolvent.solving.objective import Objective
 from resolvent.solving.recording import Entry, MonitorState
 from resolvent.solving.stopping import Best, Ending
 
@@ -23,8 +23,8 @@ class OneBehind:
     So a run that is killed goes on from one round earlier: nodes find what they remembered then.
     """
 
-    def __init__(self, recorder: Recorder, engine: FlowerEngine | Penalising) -> None:
-        self._recorder, self._engine = recorder, engine
+    def __init__(self, recorder: Recorder, engine: FlowerEngine) -> None:
+        self._recorder, self._engine, self._objective = recorder, engine, Objective(engine, engine.facts)
         self._held: Entry | None = None
         self._first = dict.fromkeys(RISEN, math.nan)
         self.remarks: list[str] = []
@@ -51,7 +51,7 @@ class OneBehind:
         self._held = entry
         yardstick = entry.state.yardstick  # it has the model before the first round
         if yardstick is not None and math.isnan(self._first["value"]):
-            self._first["value"] = float(self._engine.measure(yardstick.origin)["value"][0])
+            self._first["value"] = float(self._objective.measure(yardstick.origin)["value"][0])
         if entry.ending is not None:
             self._engine.settle()
             self._pass_on(entry.ending)
@@ -74,7 +74,7 @@ class OneBehind:
 
     def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:
         """The row with what users have said of its models by now."""
-        known = self._engine.measure(state.w)
-        if state.average is not None:
-            known = with_average(known, self._engine.measure(state.average.model))
+        known = self._objective.measure(state.w)
+        if (average := state.parts.average) is not None:
+            known = with_average(known, self._objective.measure(average.model))
         return row | {name: float(values[0]) for name, values in known.items() if name in row}

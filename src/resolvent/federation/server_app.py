@@ -19,10 +19,9 @@ from resolvent.config.sections import FLOWER
 from resolvent.engines.flower.claims import show_weights
 from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.flower.evaluation import NO_VALUE
-from resolvent.engines.flower.facts import FederationFacts, gather
+from resolvent.engines.flower.facts import gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.plausibility import left_out
-from resolvent.engines.penalty import Penalising, WithPenalty
 from resolvent.errors import BadAnswer, InputError
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.conduct import about
@@ -31,7 +30,8 @@ from resolvent.experiment.tasks import Task
 from resolvent.federation import keys, settings
 from resolvent.federation.project import Project, opened
 from resolvent.federation.recording import OneBehind
-from resolvent.iteration.participation import Everyone
+from resolvent.iteration.facts import Facts
+from resolvent.iteration.participation import Everyone, Participation
 from resolvent.iteration.state import State
 from resolvent.local.choice import local_operator
 from resolvent.runs import Folder, lock
@@ -43,17 +43,11 @@ SMALL = 0.1
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Participation):
     """Everybody is asked in every round; whoever has not answered when it closes holds its pair (u_i, p_i)."""
-
-    absent = "hold"
-    full = False
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
         return None
-
-    def check(self, users: int) -> None:
-        pass
 
     def __str__(self) -> str:
         return "everyone is asked, and whoever has not answered when a round closes holds"
@@ -88,13 +82,14 @@ def conduct(
         weights = settings.weights_of(section)
         most = settings.limits_of(section).weight
         facts = gather(post, "joining", section.users, weights, section.join, names=names, max_weight=most)
+        facts = replace(facts, penalty=settings.penalty_of(section))
         if resume:  # what its users say of themselves now does not change the weights of a run that has begun
             agreed = torch.tensor(folder.about["problem"]["weights"], dtype=facts.dtype)
             facts = replace(facts, weights=agreed)
         experiment = prepared(config, facts)
         if not resume:
             told = about(experiment)
-            told["problem"] |= {"names": list(facts.names), "weights": facts.weights.tolist(), "kind": facts.problem}
+            told["problem"] |= {"names": list(facts.names), "weights": facts.weights.tolist(), "kind": facts.kind}
             folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told)
             show_weights(facts.names, facts.weights, facts.sizes, folder.note)
         elif folder.end is not None:
@@ -110,29 +105,25 @@ def conduct(
     return folder
 
 
-def prepared(config: Config, facts: FederationFacts) -> Experiment:
+def prepared(config: Config, facts: Facts) -> Experiment:
     """What the configuration describes, for these users."""
     section: Any = config.problem
-    known: Any = facts  # all that is asked of a problem before its first round
-    L = closed_forms.curvatures(known)[1] if facts.convex else 0.0
+    L = closed_forms.curvatures(facts)[1] if facts.convex else 0.0
     eta = 1 / L if 0 < L < float("inf") else None
-    penalty = settings.penalty_of(section)
-    penalised = known if penalty is None else WithPenalty(known, penalty)
-    made = Task(penalised, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
+    made = Task(facts, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
     experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), made)
     if isinstance(experiment.participation, Everyone):
         experiment = replace(experiment, participation=Asked())
     return experiment
 
 
-def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder: Folder) -> FlowerEngine | Penalising:
-    """The engine of a run, whose events go into its folder. A penalty counts in its values."""
+def engine_of(experiment: Experiment, facts: Facts, post: Post, folder: Folder) -> FlowerEngine:
+    """The engine of a run, whose events go into its folder."""
     section: Any = experiment.config.problem
-    known: Any = facts
-    engine = FlowerEngine(
+    return FlowerEngine(
         post,
         facts,
-        local_operator(experiment.scheme, known),
+        local_operator(experiment.scheme, facts),
         folder.about["id"],
         steady=experiment.scheme.steady,
         rule=settings.rule_of(section),
@@ -141,11 +132,9 @@ def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder
         curvature=section.curvature,
         note=folder.note,
     )
-    penalty = settings.penalty_of(section)
-    return engine if penalty is None else Penalising(engine, penalty)
 
 
-def _rounds(folder: Folder, experiment: Experiment, facts: FederationFacts, post: Post, recorder: Recorder) -> None:
+def _rounds(folder: Folder, experiment: Experiment, facts: Facts, post: Post, recorder: Recorder) -> None:
     config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
     if left <= 0:
         recorder.end(
@@ -173,10 +162,10 @@ def why(error: BaseException) -> str:
     return str(error) if isinstance(error, InputError | BadAnswer) else f"{type(error).__name__}: {error}"
 
 
-def missing(facts: FederationFacts, state: State | None) -> Iterator[str]:
+def missing(facts: Facts, state: State | None) -> Iterator[str]:
     """What must be said of a run in which not everybody has ever answered, or somebody's answers were implausible."""
     out = set() if state is None else left_out(state.memory)
-    seen = None if state is None or state.complete else state.seen
+    seen = None if state is None or state.complete else state.parts.participation.seen
     if unheard := [name for i, name in enumerate(facts.names) if seen is not None and not seen[i] and i not in out]:
         yield f"{', '.join(unheard)} never answered, so the model is that of the others alone"
     if out:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.errors import flag, one_of, real, whole
-from resolvent.iteration.acceleration import Accelerate, Gram, Unaccelerated, check
+from resolvent.iteration.acceleration import Acceleration, Gram, Unaccelerated, check
 from resolvent.iteration.packing import remembered
 
 SUMMABLE, DECAY, EVERY = 1e6, 1 + 1e-6, 10
@@ -32,8 +32,8 @@ SUMMABLE, DECAY, EVERY = 1e6, 1 + 1e-6, 10
 FAR, BEYOND = 30.0, 2.0
 """A step longer than FAR first residuals has overshot if the residual at its end pulls back along it harder than BEYOND
 times the pull forward at its beginning: far out a residual can be small where f is not."""
-LONGEST = 6
-"""After n failures, 2^min(n, LONGEST) plain steps follow before acceleration is tried again."""
+MAX_REST_POWER = 6
+"""After n failures, 2^min(n, MAX_REST_POWER) plain steps follow before acceleration is tried again."""
 
 
 def weights(gram: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
@@ -67,7 +67,7 @@ class Past:
     accepted: bool = True
     """Whether the last point was accepted."""
     on: str = "u"
-    """What the points are: "u", or "mean" of z; "" where an old checkpoint does not say."""
+    """What the points are: "u", or "mean" of z."""
 
     def failed(self, residual: float) -> bool:
         """Whether the current point was reached by acceleration and is worse than where it was launched from."""
@@ -75,7 +75,7 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Anderson:
+class Anderson(Acceleration):
     """Memory tau, on u or on the mean of z (the paper's choice for neural networks).
 
     ridge, damping: by default 1e-10 and 1 on u, 1e-3 and 1/2 on the mean, where maps are stochastic or nonconvex.
@@ -108,21 +108,20 @@ class Anderson:
             object.__setattr__(self, name, value)
 
     @property
-    def title(self) -> str:
+    def title(self) -> str:  # type: ignore[override]
         return "Anderson acceleration" if self.memory else ""
 
-    def begin(self) -> Past:
+    def begin(self, u: Tensor) -> Past:
         return Past()
 
     def restart(self, past: Past) -> Past:
         """Points of another T are worthless; how long the first residual was is not."""
         return Past(first=past.first)
 
-    def fits(self, past: object, users: int) -> bool:
+    def fits(self, past: object, rows: int) -> bool:
         if not isinstance(past, Past):
             return False
-        rows = 1 if self.on == "mean" else users
-        return not past.points or (past.on in ("", self.on) and past.points[0].shape[0] == rows)
+        return not past.points or (past.on == self.on and len(past.points[0]) == (1 if self.on == "mean" else rows))
 
     def advance(self, past: Past, u: Tensor, Tu: Tensor, gram: Gram) -> tuple[Tensor, Past]:
         """The next point and what to remember, after T was seen at u."""
@@ -146,7 +145,7 @@ class Anderson:
                 first=past.first,
                 steps=past.steps,
                 failures=past.failures + 1,
-                rest=2 ** min(past.failures + 1, LONGEST),
+                rest=2 ** min(past.failures + 1, MAX_REST_POWER),
                 accepted=False,
                 on=self.on,
             )
@@ -182,7 +181,7 @@ class Anderson:
         return self.advance(past, at, w, gram) if self.on == "mean" and self.memory else (w, past)
 
 
-def as_acceleration(given: Accelerate | int | None) -> Accelerate:
+def as_acceleration(given: Acceleration | int | None) -> Acceleration:
     """None is no acceleration, a number the memory of Anderson's."""
     if given is None:
         return Unaccelerated()

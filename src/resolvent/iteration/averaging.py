@@ -13,6 +13,7 @@ from torch import Tensor
 
 from resolvent.errors import one_of
 from resolvent.iteration.packing import remembered
+from resolvent.iteration.part import Part
 
 KINDS = ("ergodic", "suffix")
 
@@ -26,28 +27,34 @@ class Average:
     mass: float
 
 
-def include(kind: str | None, average: Average | None, t: int, eta: float, w: Tensor) -> Average | None:
-    """The average after the model w of round t = 0, 1, ... came in."""
-    if kind is None:
+@dataclass(frozen=True)
+class Averaging(Part):
+    """Which average of past models a run reports: "ergodic", "suffix", or None."""
+
+    kind: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind is not None:
+            one_of(self.kind, "average", KINDS, f"None or one of {', '.join(KINDS)} is needed")
+
+    def begin(self, u: Tensor) -> None:
         return None
-    if average is None or _restarts(kind, t):
-        return Average(w, eta)
-    mass = average.mass + eta
-    return Average(torch.lerp(average.model, w, eta / mass), mass)
 
+    def fits(self, past: object, rows: int) -> bool:
+        return past is None or isinstance(past, Average)
 
-def skip(kind: str | None, average: Average | None, t: int) -> Average | None:
-    """The average after round t, in which nobody came: where it would have started anew, the next model does that."""
-    if average is None or not _restarts(kind, t):
-        return average
-    return Average(average.model, 0.0)
+    def include(self, average: Average | None, t: int, eta: float, w: Tensor) -> Average | None:
+        """The average after the model w of round t = 0, 1, ... came in."""
+        if self.kind is None:
+            return None
+        if average is None or self._restarts(t):
+            return Average(w, eta)
+        mass = average.mass + eta
+        return Average(torch.lerp(average.model, w, eta / mass), mass)
 
+    def skip(self, average: Average | None, t: int) -> Average | None:
+        """The average after round t, in which nobody came: where it would have started anew, the next model does."""
+        return average if average is None or not self._restarts(t) else Average(average.model, 0.0)
 
-def _restarts(kind: str | None, t: int) -> bool:
-    return kind == "suffix" and (t + 1) & t == 0
-
-
-def check(kind: str | None) -> None:
-    """Refuse an unknown kind."""
-    if kind is not None:
-        one_of(kind, "average", KINDS, f"None or one of {', '.join(KINDS)} is needed")
+    def _restarts(self, t: int) -> bool:
+        return self.kind == "suffix" and (t + 1) & t == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from resolvent.iteration import first_edition, packing
+from resolvent.iteration import packing
+from resolvent.iteration.parts import Memories
 from resolvent.iteration.state import State
 
 
@@ -17,12 +19,16 @@ def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def unpack(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> State:
-    """The State that was packed."""
-    if first_edition.is_old(numbers):
-        return first_edition.unpack(tensors, numbers)
+    """The State that was packed.
+
+    Of one that was stored before parts had memories of their own, the model is read, and nothing can go on from it.
+    """
     state = packing.unpack(tensors, numbers)
     if not isinstance(state, State):
         raise ValueError(f"a State is needed, but {type(state).__name__} came")
+    if "parts" not in numbers:
+        average = packing.unpack(tensors, numbers.get("average"))
+        return replace(state, parts=Memories(eta=None, average=average))
     return state
 
 

@@ -15,11 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Memory = dict[str, Tensor]
-"""What users remember between rounds: warm starts, batch-norm buffers. Opaque to the loop, which only hands it back.
-
-In one process it travels in the State; over a network it stays with the users and this is empty.
-"""
+from resolvent.iteration.facts import Facts, Memory
 
 PERSONAL = "personal"
 """The entry of a memory that has the latest answers of users who share u, (users, d), where they are retained."""
@@ -48,6 +44,8 @@ class Ask(NamedTuple):
     names: Tensor | None = None
     seeds: NDArray[np.int64] | None = None
     """One for each user, where users of several runs are asked at once; None: they are of one run."""
+    centre: Tensor | None = None
+    """mean(u), (1, d), or one row per user, where the operator wants it (`wants_centre`)."""
 
     @property
     def seeding(self) -> Seed:
@@ -124,48 +122,6 @@ class Traffic(NamedTuple):
     down: int
 
 
-class Facts(Protocol):
-    """What an engine knows of its users without asking them: `solve` and `explain` need no more.
-
-    A problem's further attributes (`convexity`, `sizes`, ...) are facts as well where it has them.
-    """
-
-    @property
-    def users(self) -> int:
-        """Users in the whole federation."""
-        ...
-
-    @property
-    def here(self) -> int:
-        """Users whose rows of u are held here: all of them, or a rank's own."""
-        ...
-
-    @property
-    def dim(self) -> int: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def weights(self) -> Tensor:
-        """lambda, (users,)."""
-        ...
-
-    @property
-    def operator(self) -> Any:
-        """The local operator that users apply."""
-        ...
-
-    @property
-    def convex(self) -> bool: ...
-    @property
-    def lipschitz(self) -> Tensor | None: ...
-    @property
-    def start(self) -> Tensor | None:
-        """Where to begin, (d,); None: at zero."""
-        ...
-
-
 class Engine(Protocol):
     """Where users live. Rows are (users here, d) tensors in the order of users, or (1, d) where users agree.
 
@@ -230,53 +186,5 @@ class Joining(Protocol):
     """Makes the engine of a process that is one of several: what is known of the users is known once all have met."""
 
     def join(self, problem: Any, operator: Any, steady: bool) -> Engine:
-        """The engine, whose attribute `problem` is that of the users here."""
+        """The engine, whose facts have the problem of the users here."""
         ...
-
-
-class Peers(Protocol):
-    """The other processes that run the same loop at the same time, where an engine's attribute `peers` has them.
-
-    Each of them must take every decision alike: none may end the run, or go on, alone.
-    """
-
-    def same(self, describe: Callable[[], dict[str, Any]]) -> None:
-        """Refuse a run that another process describes differently."""
-        ...
-
-    def agree(self, own: Any) -> Any:
-        """What the first process says that says anything; None where all of them say None. Anything of JSON."""
-        ...
-
-    def largest(self, values: Tensor) -> Tensor:
-        """The largest of these values anywhere, a scalar."""
-        ...
-
-    def leave(self, error: BaseException) -> None:
-        """This process has failed and leaves; the others are told, unless they have failed in the same way."""
-        ...
-
-
-class NoPeers:
-    """This process alone runs the loop."""
-
-    def same(self, describe: Callable[[], dict[str, Any]]) -> None:
-        pass
-
-    def agree(self, own: Any) -> Any:
-        return own
-
-    def largest(self, values: Tensor) -> Tensor:
-        return values.max()
-
-    def leave(self, error: BaseException) -> None:
-        pass
-
-
-ALONE = NoPeers()
-
-
-def peers(engine: Engine) -> Peers:
-    """The other processes that run this engine's loop."""
-    others: Peers = getattr(engine, "peers", ALONE)
-    return others

@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from resolvent.errors import InputError
+from resolvent.errors import InputError, refuse
+from resolvent.iteration.part import Effect, Part
 
 
 class Met(NamedTuple):
@@ -30,45 +31,82 @@ class Met(NamedTuple):
     step: float = 0.0
 
 
-class Meet(Protocol):
-    """From the mean of z, (1, d), to the meeting point; `step` is alpha eta / beta."""
+class Gathering(NamedTuple):
+    """What comes to a meeting: rows z as they were sent, (users here, d), or (1, d) where users agree."""
 
-    def __call__(self, mean: Tensor, step: float) -> Met: ...
+    z: Tensor
+    who: Tensor | None
+    """Whose rows count, by index; None: everybody's."""
+    weigh: Callable[[Tensor, Tensor | None], Tensor]
+    """The weighted mean over these users, wherever they live, of rows such as z, (1, d)."""
+    weights: Tensor
+    """lambda, (users,)."""
+    step: float
+    """alpha eta / beta."""
+    t: int = 0
+    seed: int = 0
+
+    @property
+    def mean(self) -> Tensor:
+        """mean(z), (1, d)."""
+        return self.weigh(self.z, self.who)
+
+
+class Meet(Part):
+    """Met, memory = meet(gathering, memory): where users meet."""
+
+    needs_rows = False
+    """Whether each user's own z is needed, not only means of them; then users never share one u."""
+
+    def __call__(self, at: Gathering, memory: Any) -> tuple[Met, Any]:
+        raise NotImplementedError
 
     def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
         """What automatic eta looks at, from the gradient (d,) and Hessian (d, d) of f at a model w (1, d)."""
-        ...
-
-
-@dataclass(frozen=True)
-class TheMean:
-    """The mean itself."""
-
-    def __call__(self, mean: Tensor, step: float) -> Met:
-        return Met(mean)
-
-    def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, hessian
 
 
 @dataclass(frozen=True)
-class MeanThenProx:
-    """The mean, then prox_{s g}, given as a function of (point, s)."""
+class TheMean(Meet):
+    """The weighted mean of z."""
+
+    def __call__(self, at: Gathering, memory: Any) -> tuple[Met, Any]:
+        return Met(at.mean), memory
+
+
+@dataclass(frozen=True)
+class MeanThenProx(Meet):
+    """The mean, or another meeting point, then prox_{s g}, given as a function of (point, s)."""
 
     prox: Callable[[Tensor, float], Tensor]
     span: float = 1.0
     held: Callable[[Tensor], Tensor] | None = None
     """Which coordinates of a point lie at a kink or a bound of g, where that is known."""
+    first: Meet = TheMean()
 
-    def __call__(self, mean: Tensor, step: float) -> Met:
-        s = self.span * step
+    @property
+    def needs_rows(self) -> bool:  # type: ignore[override]
+        return self.first.needs_rows
+
+    def begin(self, u: Tensor) -> Any:
+        return self.first.begin(u)
+
+    def fits(self, past: Any, rows: int) -> bool:
+        return self.first.fits(past, rows)
+
+    def law(self, setting: Any) -> Effect:
+        return self.first.law(setting)
+
+    def __call__(self, at: Gathering, memory: Any) -> tuple[Met, Any]:
+        s = self.span * at.step
         if not s > 0:
             raise InputError(
                 "a penalty is applied with the step alpha eta / beta, which is not positive in this round; "
                 "alpha > 0 and beta > 0 are needed"
             )
+        (mean, _, _), memory = self.first(at, memory)
         w = self.prox(mean, s)
-        return Met(w, (mean - w) / s, s)
+        return Met(w, (mean - w) / s, s), memory
 
     def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
         """The step of the proximal gradient method in place of the gradient, over the coordinates that g lets move.
@@ -86,3 +124,10 @@ class MeanThenProx:
         if moving is None or not bool(moving.any()):
             return step, hessian
         return step[moving], hessian[moving][:, moving]
+
+
+def as_meet(given: Meet | None) -> Meet:
+    """None: users meet at the weighted mean."""
+    if given is not None and not isinstance(given, Meet):
+        refuse("meet", repr(given), "None, or a part that inherits from resolvent.iteration.meeting.Meet, is needed")
+    return TheMean() if given is None else given

@@ -10,19 +10,21 @@ FIRST = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity"
 LAST = ("participants", "bytes_up", "bytes_down", "clock", "seconds")
 RESERVED = {*FIRST, *LAST, "bytes", "run", "user"}
 """Names that a metric would overwrite, in the history or in what is made of it."""
-LONGEST = 60
+MAX_NAME_LENGTH = 60
 _NAME = re.compile(r"\w[\w.@-]*")
 
 
 def is_free(name: object) -> bool:
     """Whether a metric may have this name: one word, which is no column's already."""
-    return isinstance(name, str) and len(name) <= LONGEST and bool(_NAME.fullmatch(name)) and name not in RESERVED
+    return (
+        isinstance(name, str) and len(name) <= MAX_NAME_LENGTH and bool(_NAME.fullmatch(name)) and name not in RESERVED
+    )
 
 
 def checked(name: object, argument: str = "metrics") -> str:
     """A metric's name, which becomes a column of the history and of files."""
     if not isinstance(name, str) or not is_free(name):
         taken = f"that is a column of every history: {', '.join(sorted(RESERVED))} are taken"
-        needed = f"a name of at most {LONGEST} letters, digits, _ . @ and - is needed: it becomes a column"
+        needed = f"a name of at most {MAX_NAME_LENGTH} letters, digits, _ . @ and - is needed: it becomes a column"
         refuse(argument, repr(name)[:80], taken if name in RESERVED else needed)
     return name

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import one_of, real
-from resolvent.iteration.acceleration import Gram
+from resolvent.iteration.acceleration import Acceleration, Gram
 from resolvent.iteration.packing import remembered
 
 
@@ -26,7 +26,7 @@ class LastPoint:
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Acceleration):
     """Heavy ball with factor theta in [0, 1), on u or on the mean of z."""
 
     theta: float
@@ -38,15 +38,15 @@ class Momentum:
         object.__setattr__(self, "theta", theta)
         one_of(self.on, "on", ("u", "mean"), 'either "u" or "mean" is needed')
 
-    def begin(self) -> LastPoint:
+    def begin(self, u: Tensor) -> LastPoint:
         return LastPoint()
 
     def restart(self, past: LastPoint) -> LastPoint:
         return LastPoint()
 
-    def fits(self, past: object, users: int) -> bool:
-        rows = 1 if self.on == "mean" else users
-        return isinstance(past, LastPoint) and (past.point is None or past.point.shape[0] == rows)
+    def fits(self, past: object, rows: int) -> bool:
+        rows = 1 if self.on == "mean" else rows
+        return isinstance(past, LastPoint) and (past.point is None or len(past.point) == rows)
 
     def on_u(self, past: LastPoint, u: Tensor, Tu: Tensor, gram: Gram) -> tuple[Tensor, LastPoint]:
         return self._advance(past, u, Tu) if self.on == "u" else (Tu, past)

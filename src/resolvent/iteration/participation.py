@@ -8,9 +8,9 @@ and their u moves with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,20 +19,120 @@ from torch import Tensor
 
 from resolvent import randomness
 from resolvent.errors import number, one_of, real, refuse, whole
+from resolvent.iteration.packing import remembered
+from resolvent.iteration.part import Part
+from resolvent.iteration.scheme import mix
+
+PROBED_ROUNDS, PROBED_USERS = 512, 10**7
+"""A participation of the user's own making is asked for so many rounds who takes part, fewer where users are many."""
 
 
-@runtime_checkable
-class Participation(Protocol):
-    """Who is present, by index and sorted; None means everyone."""
+@remembered
+@dataclass(frozen=True, eq=False)
+class Presence:
+    """What is remembered of who has taken part, where not everybody always does."""
+
+    seen: Tensor | None = None
+    """Under "hold": which users have answered, (users,). None: everybody counts as seen."""
+    complete: bool = True
+    """Whether every user has answered, wherever it lives."""
+    z: Tensor | None = None
+    """As Algorithm 1 is printed: every user's z, which stays while an absent user's u moves on."""
 
     @property
-    def absent(self) -> str: ...
-    @property
-    def full(self) -> bool: ...
-    def present(self, seed: int, t: int, users: int) -> Tensor | None: ...
+    def whose(self) -> Tensor | None:
+        """The users whose rows count at a meeting, by index; None: everybody's."""
+        return None if self.complete or self.seen is None else self.seen.nonzero().flatten()
+
+    def asked_at(self, u: Tensor, ahead: Tensor | None, who: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Where users stay who do not answer, (users, d), and where those asked are to answer, one row each.
+
+        Under "hold" users move only by answering, and not before their first answer. As Algorithm 1 is printed, all
+        move.
+        """
+        if ahead is None or self.seen is None:
+            rest = u if ahead is None else ahead
+            return rest, rest if who is None else rest[who]
+        some = slice(None) if who is None else who
+        if self.complete:
+            return u, ahead[some]
+        return u, torch.where(self.seen[some].unsqueeze(1), ahead[some], u[some])
+
+    def after(self, who: Tensor | None, every: Callable[[Tensor], bool]) -> Presence:
+        """Once these users have answered; `every` says whether flags are true for all users, wherever they live."""
+        if self.seen is None:
+            return self
+        seen = torch.ones_like(self.seen) if who is None else self.seen.index_fill(0, who, True)
+        return replace(self, seen=seen, complete=self.complete or every(seen))
+
+    def gathered(self, z: Tensor, who: Tensor | None) -> tuple[Presence, Tensor, Tensor | None]:
+        """The rows z that meet, and whose they are, once these users have answered."""
+        if self.z is None:
+            return self, z, self.whose
+        if who is not None:  # Algorithm 1 as printed: absent users keep their z, those present meet
+            z = self.z.index_copy(0, who, z[who])
+        return replace(self, z=z), z, who
+
+
+class Attendance(NamedTuple):
+    """What is known beforehand of who takes part."""
+
+    partial: bool
+    """Whether some users are absent at times, while others are present."""
+    random: bool = False
+    """Whether those present are drawn at random, everybody with the same chance in every round."""
+    late: bool = False
+    """Whether answers may come rounds after their questions."""
+    ever: NDArray[np.bool_] | None = None
+    """Who takes part at all, (users,), as far as can be seen; None: everybody, or it is not known."""
+
+
+class Participation(Part):
+    """Who takes part in a round. `full`: everyone always does. `absent`: what becomes of others, "hold" or "paper"."""
+
+    absent = "hold"
+    full = False
+
+    def present(self, seed: int, t: int, users: int) -> Tensor | None:
+        """Who is present in round t, by index and sorted; None means everyone."""
+        raise NotImplementedError
+
     def check(self, users: int) -> None:
         """Refuse what cannot work with this many users; called before round 0."""
-        ...
+
+    def attendance(self, users: int | None) -> Attendance:
+        """Its law: what `explain` needs to know of it; users: None where there is no problem yet."""
+        if self.full or users == 1:
+            return Attendance(False)
+        if users is None:
+            return Attendance(True)
+        ever = np.zeros(users, dtype=bool)
+        for t in range(min(PROBED_ROUNDS, 1 + PROBED_USERS // users)):
+            who = self.present(0, t, users)
+            ever[slice(None) if who is None else who.cpu().numpy()] = True
+        return Attendance(True, ever=ever)
+
+    def _sampled(self, together: bool, absent: str) -> bool:
+        """Whether users may be absent, with these consequences."""
+        return not self.full and not together and self.absent == absent
+
+    def remember(self, u: Tensor, together: bool) -> Presence:
+        """Before the first round, at rows u."""
+        if self._sampled(together, "hold"):
+            return Presence(torch.zeros(len(u), dtype=torch.bool, device=u.device), False)
+        return Presence(z=u if self._sampled(together, "paper") else None)
+
+    def go_on(self, past: Presence, state: Any, alpha: float) -> Presence:
+        """What it remembers where another participation has remembered `past`, from that run's State."""
+        seen, complete, z = None, True, None
+        if self._sampled(state.together, "hold"):
+            seen, complete = past.seen, past.complete
+            if seen is None:
+                complete = state.next is not None
+                seen = torch.full((len(state.u),), complete, device=state.u.device)
+        elif self._sampled(state.together, "paper"):
+            z = mix(state.u, state.p, alpha) if past.z is None else past.z
+        return Presence(seen, complete, z)
 
 
 def _absent(absent: str) -> None:
@@ -41,7 +141,7 @@ def _absent(absent: str) -> None:
 
 
 @dataclass(frozen=True)
-class Everyone:
+class Everyone(Participation):
     """Full participation."""
 
     absent: str = "hold"
@@ -50,15 +150,12 @@ class Everyone:
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
         return None
 
-    def check(self, users: int) -> None:
-        pass
-
     def __str__(self) -> str:
         return "everyone"
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(Participation):
     """Each user is present with probability p, independently of the others and of the past."""
 
     p: float
@@ -69,27 +166,26 @@ class Bernoulli:
         _absent(self.absent)
 
     @property
-    def full(self) -> bool:
+    def full(self) -> bool:  # type: ignore[override]
         return self.p == 1
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
         draws = randomness.uniforms(seed, randomness.PRESENCE, t, np.arange(users))
         return None if self.full else torch.from_numpy(np.flatnonzero(draws < self.p))
 
-    def check(self, users: int) -> None:
-        pass
+    def attendance(self, users: int | None) -> Attendance:
+        return Attendance(not self.full and users != 1, random=True)
 
     def __str__(self) -> str:
         return f"each user with probability {self.p:g}, absent users {self.absent}"
 
 
 @dataclass(frozen=True)
-class FixedSize:
+class FixedSize(Participation):
     """n users a round, drawn without replacement."""
 
     n: int
     absent: str = "hold"
-    full = False
 
     def __post_init__(self) -> None:
         whole(self.n, "n")
@@ -103,17 +199,19 @@ class FixedSize:
         if self.n > users:
             refuse("n", self.n, f"at most {users}, the number of users, can be drawn a round")
 
+    def attendance(self, users: int | None) -> Attendance:
+        return Attendance(users is None or self.n < users, random=True)
+
     def __str__(self) -> str:
         return f"{self.n} users a round, absent users {self.absent}"
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(Participation):
     """A given record of who was present: a (rounds, users) array of booleans, repeated when it ends."""
 
     masks: Any
     absent: str = "hold"
-    full = False
 
     def __post_init__(self) -> None:
         _absent(self.absent)
@@ -132,16 +230,19 @@ class Trace:
         if self.masks.shape[1] != users:
             refuse("masks", f"a trace of {self.masks.shape[1]} users", f"the problem has {users}")
 
+    def attendance(self, users: int | None) -> Attendance:
+        return Attendance(not bool(self.masks.all()), ever=self.masks.any(0))
+
     def __str__(self) -> str:
         return f"a trace of {len(self.masks)} rounds, absent users {self.absent}"
 
 
-LONGEST, WIDEST = 1e100, 10.0
+MAX_SECONDS, MAX_SPREAD = 1e100, 10.0
 """Times and spreads of stragglers, at most: with more, simulated seconds overflow."""
 
 
 @dataclass(frozen=True)
-class Stragglers:
+class Stragglers(Participation):
     """Everyone takes part, but answers take time, and a round closes before the slowest have answered.
 
     times: the seconds that an answer takes each user, one number per user, or one factor between the slowest and the
@@ -155,8 +256,6 @@ class Stragglers:
     times: Any
     close: float = 0.5
     spread: float = 0.3
-    absent = "hold"
-    full = False
 
     def __post_init__(self) -> None:
         try:
@@ -166,18 +265,18 @@ class Stragglers:
         if times.dtype.kind not in "iuf" or times.ndim > 1 or not times.size:
             refuse("times", repr(self.times), "a number > 0 per user, or one factor >= 1, is needed")
         times = times.astype(np.float64)
-        if not ((times > 0).all() and (times <= LONGEST).all()):
+        if not ((times > 0).all() and (times <= MAX_SECONDS).all()):
             refuse(
                 "times",
                 repr(self.times),
-                f"a finite number > 0 per user, or one factor >= 1, up to {LONGEST:g} is needed",
+                f"a finite number > 0 per user, or one factor >= 1, up to {MAX_SECONDS:g} is needed",
             )
         if times.ndim == 0 and not times >= 1:
             refuse("times", self.times, "a factor >= 1 between the slowest and the fastest user is needed")
         if not (isinstance(self.close, int | float) and 0 < self.close <= 1):
             refuse("close", repr(self.close), "a share in (0, 1] is needed")
-        if not (isinstance(self.spread, int | float) and 0 <= self.spread <= WIDEST):
-            refuse("spread", repr(self.spread), f"a number in [0, {WIDEST:g}] is needed")
+        if not (isinstance(self.spread, int | float) and 0 <= self.spread <= MAX_SPREAD):
+            refuse("spread", repr(self.spread), f"a number in [0, {MAX_SPREAD:g}] is needed")
         object.__setattr__(self, "times", times if times.ndim else float(times))
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
@@ -186,6 +285,10 @@ class Stragglers:
     def check(self, users: int) -> None:
         if not isinstance(self.times, float) and len(self.times) != users:
             refuse("times", f"of length {len(self.times)}", f"the problem has {users} users")
+
+    def attendance(self, users: int | None) -> Attendance:
+        late = self.close < 1 and users != 1  # else every round waits for everybody
+        return Attendance(late, late=late)
 
     def seconds(self, seed: int, t: int, users: int) -> NDArray[np.float64]:
         """How long each user would take to answer a question asked in round t, (users,)."""

@@ -180,10 +180,9 @@ def split(penalty: Penalty) -> tuple[Penalty, tuple[int, ...]]:
     return (penalty.penalty, penalty.indices) if isinstance(penalty, Free) else (penalty, ())
 
 
-def penalty_of(facts: Any) -> Penalty | None:
-    """The penalty of a problem or of an engine's facts as the meeting applies it: intercepts are free."""
-    penalty = getattr(facts, "penalty", None)
-    return None if penalty is None else fitting(penalty, facts)
+def penalty_of(problem: Any) -> Penalty | None:
+    """The penalty of a problem over rows as the meeting applies it: intercepts are free."""
+    return None if problem.penalty is None else fitting(problem.penalty, problem.dim, problem.intercepts)
 
 
 def penalised(problem: Any, penalty: Any) -> Any:
@@ -195,15 +194,14 @@ def penalised(problem: Any, penalty: Any) -> Any:
     return made
 
 
-def fitting(penalty: Any, facts: Any) -> Penalty:
-    """A penalty, checked, with the intercepts of these users free."""
+def fitting(penalty: Any, dim: int, intercepts: Any) -> Penalty:
+    """A penalty on models of this length, checked, with these intercepts free."""
     if not isinstance(penalty, Penalty):
         needed = "rs.L1(t), rs.L2(t), rs.ElasticNet(l1, l2), rs.Box, rs.Orthant, rs.Simplex or rs.Ball is needed"
         refuse("penalty", f"of type {type(penalty).__name__}", needed)
-    intercepts = getattr(facts, "intercepts", None)
-    found: Penalty = penalty if intercepts is None else penalty.free(intercepts)
-    found.check(int(facts.dim))
-    return found
+    free_of_intercepts: Penalty = penalty.free(intercepts) if len(intercepts) else penalty
+    free_of_intercepts.check(dim)
+    return free_of_intercepts
 
 
 def length(x: Tensor) -> Tensor:

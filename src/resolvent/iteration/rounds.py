@@ -10,17 +10,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.iteration import averaging
-from resolvent.iteration.acceleration import Accelerate, Unaccelerated
 from resolvent.iteration.certificates import Certificates, Evidence, certificates, gather
-from resolvent.iteration.engine import Answers, Ask, Engine, Look, Present, Spread, peers
-from resolvent.iteration.meeting import Meet, Met, TheMean
-from resolvent.iteration.participation import Participation
+from resolvent.iteration.engine import Ask, Engine, Look, Present, Spread
+from resolvent.iteration.facts import Memory
+from resolvent.iteration.meeting import Gathering, Met
+from resolvent.iteration.part import Cost
+from resolvent.iteration.participation import Presence
+from resolvent.iteration.parts import Memories, Parts
 from resolvent.iteration.scheme import Scheme, mix
 from resolvent.iteration.state import State
-from resolvent.iteration.tuning import Tuning, balanced, travelled
 
-PLAIN, MEAN = Unaccelerated(), TheMean()
+PLAIN = Parts()
 
 
 class Round(NamedTuple):
@@ -36,16 +36,14 @@ class Round(NamedTuple):
     """u and T u, T u from the meeting point as it was, before any extrapolation."""
     spread: Spread | None
     engine: Engine
-    curvature: int = 0
-    """How many users were asked for their gradient and Hessian at the model."""
     clock: float | None = None
     """When the round was closed, in seconds since the run began, where the engine keeps time."""
     meeting: Met | None = None
     """Where users met, before any extrapolation."""
-    products: int = 0
-    """How many products with the Hessian each of them was asked for, where a model is long."""
     asked: int = 0
     """How many were sent a question, wherever they live; an answer may come in a later round."""
+    cost: Cost = Cost()
+    """Numbers that crossed in all, beside the questions and answers: for an automatic eta."""
     look: Callable[[Round], dict[str, float]] | None = None
     """Computes `metrics`, where a run has more to say than the engine."""
 
@@ -83,7 +81,8 @@ class Round(NamedTuple):
     def certified(self) -> bool:
         """Whether every user's p belongs to the u beside it, and is what a certificate needs."""
         state = self.state
-        current = state.complete and state.z is None and state.aligned and self.step is not None
+        presence = state.parts.participation
+        current = presence.complete and presence.z is None and state.aligned and self.step is not None
         certifies = self.engine.facts.operator.certifies is not None
         return certifies and current and not (self.together and self.who is not None)
 
@@ -92,7 +91,7 @@ class Round(NamedTuple):
         if self.step is None:
             return None
         state, certified = self.state, self.certified
-        error = None if state.error is None or not certified else peers(self.engine).largest(state.error)
+        error = None if state.error is None or not certified else self.engine.facts.peers.largest(state.error)
         p = state.p if certified else None
         meeting = None if self.meeting is None or self.meeting.normal is None else self.meeting
         return gather(self.engine, self.eta, self.step, p, self.spread, error, self.together)._replace(meeting=meeting)
@@ -123,59 +122,46 @@ class Round(NamedTuple):
         return self.certificates.consensus
 
 
-def rounds(
-    engine: Engine,
-    scheme: Scheme,
-    state: State,
-    *,
-    participation: Participation,
-    accelerate: Accelerate = PLAIN,
-    meet: Meet = MEAN,
-    seed: int = 0,
-    average: str | None = None,
-) -> Iterator[Round]:
+def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, seed: int = 0) -> Iterator[Round]:
     """The scheme, for ever. A round moves, then asks, then meets, so that every p_i belongs to the u_i beside it."""
-    users, mixing = engine.facts.users, scheme.fixed_mixing
-    constant = scheme.eta_at(0) if scheme.changes == "never" else None  # numbers that never change are read once
+    facts, mixing = engine.facts, scheme.fixed_mixing  # numbers that never change are read once
+    participation, send, meet = parts.participation, parts.send, parts.meet
+    accelerate, step_size, average = parts.accelerate, parts.eta, parts.average
     while True:
-        t = state.round
-        asked = engine.present(participation.present(seed, t, users))
+        t, past = state.round, state.parts
+        asked = engine.present(participation.present(seed, t, facts.users))
         if asked.came == 0:  # nobody came: nothing happens
-            state = replace(state, round=t + 1, average=averaging.skip(average, state.average, t))
+            state = replace(state, round=t + 1, parts=replace(past, average=average.skip(past.average, t)))
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
-
-        tuning, curvature, products = _tuned(engine, state, meet)
-        eta = tuning.eta if tuning is not None else constant or scheme.eta_at(t)
+        eta, tuned, cost = step_size(engine, scheme, state, meet)
         if t > 0 and eta != state.eta:
-            state = _changed(engine, scheme, meet, replace(state, past=accelerate.restart(state.past)), eta)
+            past = replace(past, accelerate=accelerate.restart(past.accelerate))
+            state = _changed(engine, scheme, parts, replace(state, parts=past), eta)
         alpha, beta, gamma = mixing or scheme.mixing(t)
 
-        u, p, seen, spread, answers = _answered(engine, Ask(t, eta, asked.who, seed), state)
-        who, came = answers.who, _count(asked, answers)
-        questions = asked.came if answers.asked is None else answers.asked
-        if came == 0:  # nobody has answered yet: only what users remember has changed
-            left = averaging.skip(average, state.average, t)
-            state = replace(state, round=t + 1, memory=answers.memory, average=left)
-            yield Round(
-                state, state.eta, who, 0, None, None, engine, curvature, answers.clock, None, products, questions
-            )
+        ask = Ask(t, eta, asked.who, seed, facts.numbers)
+        u, p, presence, answer = _answered(engine, ask, state, asked)
+        who = answer.who
+        if answer.came == 0:  # nobody has answered yet: only what users remember has changed
+            left = replace(state.parts, average=average.skip(past.average, t))
+            state = replace(state, round=t + 1, memory=answer.memory, parts=left)
+            yield Round(state, state.eta, who, 0, None, None, engine, answer.clock, asked=answer.asked, cost=cost)
             continue
-        complete = state.complete or (seen is not None and engine.every(seen))
 
         z = mix(u, p, alpha)  # (gFL-1)
-        if state.z is None or who is None:
-            w = engine.mean(z, None if complete else _those(seen))
-        else:  # Algorithm 1 as printed: absent users keep their z, those present meet
-            z = state.z.index_copy(0, who, z[who])
-            w = engine.mean(z, who)
-        meeting = meet(w, alpha * eta / beta if beta else 0.0)
+        presence, z, whose = presence.gathered(z, who)
+        zhat, sent = send(z, past.send, ask._replace(who=who))
+        step = alpha * eta / beta if beta else 0.0
+        meeting, convened = meet(Gathering(zhat, whose, engine.mean, facts.weights, step, t, seed), past.meet)
         w = meeting.w
-        met, past = accelerate.on_mean(state.past, state.met, w, engine.gram)
+        met, accelerated = accelerate.on_mean(past.accelerate, state.met, w, engine.gram)
         Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
         plain = Tu if met is w else mix(u, mix(z, w, beta), gamma).expand_as(u)  # T itself does not extrapolate
-        ahead, past = accelerate.on_u(past, u, Tu, engine.gram)
-        model = w if past.accepted else state.w
+        ahead, accelerated = accelerate.on_u(accelerated, u, Tu, engine.gram)
+        model = w if accelerated.accepted else state.w
+
+        averaged = average.include(past.average, t, eta, model)
         state = State(
             round=t + 1,
             u=u,
@@ -184,87 +170,64 @@ def rounds(
             met=met,
             eta=eta,
             next=ahead,
-            z=None if state.z is None else z,
-            seen=seen,
-            complete=complete,
-            memory=answers.memory,
-            error=answers.error,
-            past=past,
-            average=averaging.include(average, state.average, t, eta, model),
-            tuning=tuning,
+            memory=answer.memory,
+            error=answer.error,
+            parts=Memories(presence, sent, convened, accelerated, tuned, averaged),
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
             together=state.together,
         )
         yield Round(
-            state, eta, who, came, (u, plain), spread, engine, curvature, answers.clock, meeting, products, questions
+            state, eta, who, answer.came, (u, plain), answer.spread, engine, answer.clock, meeting, answer.asked, cost
         )
 
 
-def _answered(engine: Engine, ask: Ask, state: State) -> tuple[Tensor, Tensor, Tensor | None, Spread | None, Answers]:
-    """Ask users where the last meeting sent them: (u, p, seen) afterwards, the spread, and the answers."""
+class Answered(NamedTuple):
+    """What came back in a round, beside u and p."""
+
+    who: Tensor | None
+    memory: Memory
+    error: Tensor | None
+    came: int
+    """How many answered, wherever they live."""
+    asked: int
+    """How many were sent a question, wherever they live."""
+    clock: float | None = None
+    spread: Spread | None = None
+
+
+def _answered(engine: Engine, ask: Ask, state: State, asked: Present) -> tuple[Tensor, Tensor, Presence, Answered]:
+    """Ask users where the last meeting sent them: u, p and who has taken part afterwards, and what came back."""
+    presence, centred = state.parts.participation, engine.facts.wants_centre
     if state.together:
         u = state.u if state.next is None else state.next
-        mean = engine.local_mean(ask, u, state.memory)
-        who = ask.who if mean.who is None else mean.who
-        return u, mean.p, None, mean.spread, Answers(who, u, mean.p, mean.memory, mean.error, mean.came)
-    rest, at = _sent(state, ask.who)
+        mean = engine.local_mean(ask._replace(centre=u) if centred else ask, u, state.memory)
+        who, came = ask.who if mean.who is None else mean.who, mean.came
+        came = came if came is not None else asked.came if who is None else len(who)
+        return u, mean.p, presence, Answered(who, mean.memory, mean.error, came, asked.came, spread=mean.spread)
+    rest, at = presence.asked_at(state.u, state.next, ask.who)
+    if centred:
+        ask = ask._replace(centre=engine.mean(at if ask.who is None else rest.index_copy(0, ask.who, at)))
     answers = engine.local(ask, at, state.memory)
-    who, seen = answers.who, state.seen
-    if who is None:
-        return answers.at, answers.p, None if seen is None else torch.ones_like(seen), None, answers
-    u, p = rest.index_copy(0, who, answers.at), state.p.index_copy(0, who, answers.p)
-    return u, p, None if seen is None else seen.index_fill(0, who, True), None, answers
+    who, came = answers.who, answers.came
+    came = came if came is not None else asked.came if who is None else len(who)
+    questions = asked.came if answers.asked is None else answers.asked
+    back = Answered(who, answers.memory, answers.error, came, questions, answers.clock)
+    if came == 0:
+        return state.u, state.p, presence, back
+    u, p = answers.at, answers.p
+    if who is not None:
+        u, p = rest.index_copy(0, who, u), state.p.index_copy(0, who, p)
+    return u, p, presence.after(who, engine.every), back
 
 
-def _sent(state: State, who: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Where users stay who do not answer, (users, d), and where those asked are to answer, one row each.
-
-    Under "hold" users move only by answering, and not before their first answer. As Algorithm 1 is printed, all move.
-    """
-    if state.next is None or state.seen is None:
-        rest = state.u if state.next is None else state.next
-        return rest, rest if who is None else rest[who]
-    some = slice(None) if who is None else who
-    if state.complete:
-        return state.u, state.next[some]
-    return state.u, torch.where(state.seen[some].unsqueeze(1), state.next[some], state.u[some])
-
-
-def _changed(engine: Engine, scheme: Scheme, meet: Meet, state: State, eta: float) -> State:
+def _changed(engine: Engine, scheme: Scheme, parts: Parts, state: State, eta: float) -> State:
     """A new eta. A scheme exact at any eta keeps every p_i and g_i = (u_i - p_i) / eta."""
-    if not scheme.exact or state.z is not None or state.next is None:
+    presence = state.parts.participation
+    if not scheme.exact or presence.z is not None or state.next is None:
         return state
     alpha, beta, gamma = scheme.mixing(state.round - 1)
     u = torch.lerp(state.p, state.u, eta / state.eta)
     z = mix(u, state.p, alpha)
-    met = meet(engine.mean(z, None if state.complete else _those(state.seen)), alpha * eta / beta).w
+    gathering = Gathering(z, presence.whose, engine.mean, engine.facts.weights, alpha * eta / beta, state.round)
+    met = parts.meet(gathering, state.parts.meet)[0].w
     return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
-
-
-def _tuned(engine: Engine, state: State, meet: Meet) -> tuple[Tuning | None, int, int]:
-    """The automatic eta of the round to come, how many users were asked for their curvature, and for how many products.
-
-    An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta changes.
-    """
-    tuning, begun = state.tuning, state.next is not None
-    if tuning is None or not tuning.wanted(state.round) or (begun and not state.complete):
-        return tuning, 0, 0
-    if engine.facts.operator.certifies != "p":
-        return tuning, 0, 0
-    at = engine.mean(state.p)
-    curved = engine.curvature(at)
-    if curved is not None:
-        return balanced(tuning, state.round, *meet.curvature(at, *curved)), engine.facts.users, len(curved[0])
-    return travelled(tuning, state.round, state.u, state.p, engine.mean, engine.gram) if begun else tuning, 0, 0
-
-
-def _count(asked: Present, answers: Answers) -> int:
-    """How many answered, wherever they live."""
-    if answers.came is not None:
-        return answers.came
-    return asked.came if answers.who is None else len(answers.who)
-
-
-def _those(seen: Tensor | None) -> Tensor | None:
-    """The users seen so far, by index; None: all of them."""
-    return None if seen is None else seen.nonzero().flatten()

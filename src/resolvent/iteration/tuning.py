@@ -18,13 +18,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from resolvent.iteration.acceleration import Gram
+from resolvent.iteration.engine import Engine
+from resolvent.iteration.meeting import Meet
 from resolvent.iteration.packing import remembered
+from resolvent.iteration.part import Cost, NoMemory, Part
+from resolvent.iteration.scheme import Scheme
 
 Mean = Callable[[Tensor], Tensor]
 
@@ -68,6 +72,65 @@ class Tuning:
             now = eta if self.looks == 0 else max(now / WIDEST, min(now * WIDEST, eta))
         due = t + max(1, t - since)
         return replace(self, eta=now, looks=self.looks + 1, since=since, due=due, **found)
+
+
+class Chosen(NamedTuple):
+    """The step size of the round to come, what is remembered of how it was found, and what finding it cost in all."""
+
+    eta: float
+    memory: Any
+    cost: Cost = Cost()
+
+
+class StepSize(Part):
+    """chosen = step_size(engine, scheme, state, meet): the eta of the round to come."""
+
+    def __call__(self, engine: Engine, scheme: Scheme, state: Any, meet: Meet) -> Chosen:
+        raise NotImplementedError
+
+    def go_on(self, past: Any, eta: float) -> Any:
+        """What it remembers where another step size has remembered `past`, of a run whose last eta is this."""
+        return past
+
+
+@dataclass(frozen=True)
+class Scheduled(StepSize):
+    """The scheme's own eta, a number or a schedule."""
+
+    def __call__(self, engine: Engine, scheme: Scheme, state: Any, meet: Meet) -> Chosen:
+        return Chosen(scheme.eta_at(state.round), NoMemory())
+
+    def go_on(self, past: Any, eta: float) -> NoMemory:
+        return NoMemory()
+
+
+@dataclass(frozen=True)
+class Automatic(StepSize):
+    """eta is found while running, from eta0 on."""
+
+    eta0: float = 1.0
+
+    def begin(self, u: Tensor) -> Tuning:
+        return Tuning(self.eta0)
+
+    def go_on(self, past: Any, eta: float) -> Tuning:
+        return past if isinstance(past, Tuning) else Tuning(self.eta0 if math.isnan(eta) else eta)
+
+    def __call__(self, engine: Engine, scheme: Scheme, state: Any, meet: Meet) -> Chosen:
+        """An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta
+        changes: a gradient and half of a symmetric Hessian come back, or, of a long model, products one by one."""
+        tuning, begun, t, facts = state.parts.eta, state.next is not None, state.round, engine.facts
+        waits = not tuning.wanted(t) or (begun and not state.parts.participation.complete)
+        if waits or facts.operator.certifies != "p":
+            return Chosen(tuning.eta, tuning)
+        at = engine.mean(state.p)
+        curved = engine.curvature(at)
+        if curved is None:
+            tuning = travelled(tuning, t, state.u, state.p, engine.mean, engine.gram) if begun else tuning
+            return Chosen(tuning.eta, tuning)
+        tuning, products = balanced(tuning, t, *meet.curvature(at, *curved)), 1 + len(curved[0])
+        vectors = (products, products) if facts.matrix_free else ((facts.dim + 3) / 2, 1)
+        return Chosen(tuning.eta, tuning, Cost(*(int(facts.users * each) * facts.dim for each in vectors)))
 
 
 def balanced(tuning: Tuning, t: int, gradient: Tensor, hessian: Tensor) -> Tuning:

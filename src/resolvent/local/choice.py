@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from resolvent.errors import InputError, refuse
+from resolvent.iteration.facts import Facts
 from resolvent.iteration.scheme import Scheme
 from resolvent.local import law as laws
 from resolvent.local.law import Law, UserFacts
@@ -12,7 +11,7 @@ from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, Ne
 from resolvent.problems.problem import Problem
 
 
-def local_operator(scheme: Scheme, problem: Problem | None) -> Operator:
+def local_operator(scheme: Scheme, problem: Problem | Facts | None) -> Operator:
     """The scheme's local operator: the one it was given, else gradient steps, else the best prox of the problem.
 
     Without a problem an exact prox is meant.
@@ -34,38 +33,37 @@ def law_of(operator: Operator, alpha: float, beta: float, eta: float, users: Use
     return laws.unstated(type(operator).__name__, forward, certified, alpha, beta, eta)
 
 
-def span_of(operator: Operator, problem: Any) -> float:
-    """How many gradients a pull u_i - p_i is, in units of eta: 1 of a prox, k of k gradient steps.
+def span_of(operator: Operator, facts: Facts) -> float:
+    """The number of gradient steps that one local answer amounts to: 1 of a prox, k of k gradient steps.
 
     Where users take different numbers of steps it is the mean of these.
     """
-    if not getattr(operator, "forward", False):
+    if not operator.forward:
         return 1.0
-    sizes = getattr(problem, "sizes", None)
-    rows = None if sizes is None else sizes.cpu().numpy()[problem.weights.cpu().numpy() > 0]
+    rows = None if facts.sizes is None else facts.sizes.cpu().numpy()[facts.weights.cpu().numpy() > 0]
     law = law_of(operator, 1.0, 1.0, 1.0, UserFacts(rows))
     return sum(laws.step_sums(k, law.momentum)[0] for k in law.steps) / len(law.steps)
 
 
-def check(operator: Operator, problem: Problem) -> None:
-    """Refuse what is no operator, or one that the problem cannot serve."""
+def check(operator: Operator, facts: Facts) -> None:
+    """Refuse what is no operator, or one that the users' problem cannot serve."""
     if not hasattr(operator, "bind"):
         refuse("local", repr(operator), "rs.ExactProx, rs.NewtonProx, rs.GradientProx or rs.GradientSteps is needed")
-    missing = operator.needs - problem.offers
+    missing = operator.needs - facts.offers
     if missing:
         raise InputError(
             f"local is {operator}, which needs {', '.join(sorted(missing))} of the problem, but "
-            f"{type(problem).__name__} offers {', '.join(sorted(problem.offers))}; {_advice(problem)}"
+            f"{facts.kind} offers {', '.join(sorted(facts.offers))}; {_advice(facts)}"
         )
 
 
-def _advice(problem: Problem) -> str:
-    if "prox" in problem.offers:
+def _advice(facts: Facts) -> str:
+    if "prox" in facts.offers:
         return "take rs.ExactProx() (a prox scheme)"
     return "take rs.GradientProx(steps, lr) or rs.GradientSteps(steps)"
 
 
-def best(problem: Problem) -> Operator:
+def best(problem: Problem | Facts) -> Operator:
     """The best prox a problem offers: a formula, else Newton's method, else gradient steps."""
     if "prox" in problem.offers and problem.closed_form:
         return ExactProx()
@@ -74,8 +72,7 @@ def best(problem: Problem) -> Operator:
     return ExactProx() if "prox" in problem.offers else GradientProx()
 
 
-def exact_names(problem: Problem | None) -> list[str]:
-    """The operators by which users of this problem can compute their prox exactly; a network has none."""
-    offers = getattr(problem, "offers", None)
+def exact_names(facts: Facts | None) -> list[str]:
+    """The operators by which these users can compute their prox exactly; a network has none."""
     kinds = (ExactProx(), NewtonProx())
-    return [f"rs.{type(kind).__name__}" for kind in kinds if offers is None or kind.needs <= offers]
+    return [f"rs.{type(kind).__name__}" for kind in kinds if facts is None or kind.needs <= facts.offers]

@@ -6,9 +6,10 @@ from typing import Any
 
 from resolvent import engines
 from resolvent.errors import InputError, flag, refuse, whole
-from resolvent.iteration import averaging
-from resolvent.iteration.acceleration import Accelerate
+from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
+from resolvent.iteration.averaging import Averaging
+from resolvent.iteration.facts import Facts, facts_of, needs_problem
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
@@ -17,7 +18,6 @@ from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
 from resolvent.problems.problem import Problem
 from resolvent.problems.verify import verify
-from resolvent.solving.penalties import check_penalty
 from resolvent.solving.stopping import Stop
 
 
@@ -31,25 +31,38 @@ def check(
     seed: int = 0,
 ) -> Operator:
     """The local operator, once everything that `solve` needs of these arguments is there."""
-    operator = choice.local_operator(scheme, problem)
-    participation.check(problem.users)
-    choice.check(operator, problem)
-    check_penalty(problem, scheme)
+    facts = facts_of(problem)
+    operator = choice.local_operator(scheme, facts)
+    participation.check(facts.users)
+    choice.check(operator, facts)
+    _check_penalty(facts, scheme)
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
         )
-    if scheme.auto and operator.certifies is None and problem.lipschitz is None:
+    if scheme.auto and operator.certifies is None and facts.lipschitz is None:
         raise InputError(
             f'eta is "auto", but {operator} computes the prox only roughly and nothing is known of the curvature; '
             "give eta a number"
         )
     whole(rounds, "rounds")
     whole(every, "every")
-    averaging.check(average)
+    Averaging(average)
     if whole(seed, "seed", least=0) >= 2**63:
         refuse("seed", seed, "a whole number below 2^63 is needed")
     return operator
+
+
+def _check_penalty(facts: Facts, scheme: Scheme) -> None:
+    """Refuse a penalty that does not fit the model, or a scheme that cannot apply one."""
+    if facts.g is None:
+        return
+    alpha, beta = scheme.alpha(0), scheme.beta(0)
+    if not (alpha > 0 and beta > 0):
+        raise InputError(
+            f"a penalty is applied where users meet, with the step alpha eta / beta, but alpha is {alpha:g} and beta "
+            f"{beta:g}; alpha > 0 and beta > 0 are needed"
+        )
 
 
 def check_hooks(stop: object, callback: object, progress: object = None) -> None:
@@ -61,26 +74,23 @@ def check_hooks(stop: object, callback: object, progress: object = None) -> None
         flag(progress, "progress")
 
 
-def is_problem(problem: object) -> bool:
-    return hasattr(problem, "offers")
-
-
-def facts_of(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[Any, Scheme]:
+def known_users(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[Facts, Scheme]:
     """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
     if engines.is_engine(engine):
         facts = engine.facts
-        if problem is not None and problem is not getattr(engine, "problem", None):
+        if not isinstance(facts, Facts):
+            needed = "an engine's facts are a resolvent.iteration.facts.Facts"
+            refuse("engine", f"of type {type(engine).__name__} with other facts", needed)
+        if problem is not None and problem is not facts.problem:
             refuse(
                 "problem", f"of type {type(problem).__name__}", "the engine has its own users: None is needed beside it"
             )
         return facts, scheme.computing(facts.operator)
-    if not is_problem(problem):
-        needed = "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
-        refuse("problem", f"of type {type(problem).__name__}", needed)
-    return problem, scheme
+    needs_problem(problem, "rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed")
+    return facts_of(problem), scheme
 
 
-def one_acceleration(anderson: Accelerate | int | None, accelerate: Accelerate | int | None) -> Accelerate:
+def one_acceleration(anderson: Acceleration | int | None, accelerate: Acceleration | int | None) -> Acceleration:
     """The acceleration that is asked for under either name."""
     if anderson is not None and accelerate is not None:
         refuse("accelerate", repr(accelerate), "anderson is given as well: one of the two is enough")
@@ -90,5 +100,5 @@ def one_acceleration(anderson: Accelerate | int | None, accelerate: Accelerate |
 def verify_functions(problem: Problem | None, scheme: Scheme, state: State) -> None:
     """Before the first round, a user's own functions must not contradict each other."""
     if isinstance(problem, Custom) and problem.check and state.round == 0:
-        eta = scheme.eta_at(0) if state.tuning is None else state.tuning.eta
+        eta = state.parts.eta.eta if scheme.auto else scheme.eta_at(0)
         verify(problem, state.u, eta, changes=scheme.changes != "never")

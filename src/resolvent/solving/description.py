@@ -12,6 +12,9 @@ from torch import Tensor
 
 from resolvent.data.preparation import Preparation
 from resolvent.errors import InputError
+from resolvent.iteration.acceleration import Acceleration
+from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.facts import Facts, facts_of
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import TABLE
 from resolvent.problems.linear.predictor import Predictor
@@ -71,26 +74,29 @@ class Description:
 
 def describe(problem: Any) -> Description:
     """What can be said of a problem, or of the facts of an engine."""
-    problem = getattr(problem, "problem", problem)
+    facts = facts_of(problem)
     try:
-        predictor = getattr(problem, "predictor", None)
+        predictor = facts.lookup("predictor")
     except InputError:  # a loss of one's own
         predictor = None
-    preparation, network = getattr(problem, "preparation", None), getattr(problem, "network", None)
-    fixed = problem.fixed() if network is not None else {}
-    return Description(type(problem).__name__, predictor, preparation, network, fixed)
+    preparation, network = facts.lookup("preparation"), facts.lookup("network")
+    fixed = facts.problem.fixed() if network is not None else {}
+    return Description(facts.kind, predictor, preparation, network, fixed)
 
 
-def settings(known: Any, scheme: Scheme, memory: int, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
+def settings(
+    facts: Facts, scheme: Scheme, accelerate: Acceleration, rounds: int, seed: int
+) -> dict[str, dict[str, Any]]:
     """A run's settings as sections of plain values; functions and objects are named, not described."""
     eta = "auto" if scheme.auto else scheme.eta_at(0)
     algorithm = next((key for key, row in TABLE.items() if row.title == scheme.name), "custom")
     mixing = dict(zip(("alpha", "beta", "gamma"), scheme.mixing(0), strict=True))
     made: dict[str, Any] = {"algorithm": algorithm, "title": scheme.name, "eta": eta}
     made |= {key: float(value) for key, value in mixing.items()}
-    problem = {"name": describe(known).kind, "users": int(known.users), "dim": int(known.dim)}
+    problem = {"name": facts.kind, "users": facts.users, "dim": facts.dim}
     finite = {key: value for key, value in made.items() if not (isinstance(value, float) and math.isnan(value))}
     run = {"rounds": rounds, "seed": seed}
+    memory = accelerate.memory if isinstance(accelerate, Anderson) else 0
     return {"problem": problem, "scheme": finite, "anderson": {"memory": memory}, "run": run}
 
 

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Engine, Look
+from resolvent.iteration.engine import Look
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.iteration.yardstick import PATIENCE, VISITS, Yardstick
+from resolvent.solving.objective import Objective
 
 BLOWN_UP = 1e8
 """Times the first value, or one, that count as blown up; the square of it where u is not that far out."""
@@ -49,12 +50,14 @@ class Score(NamedTuple):
 class Divergence:
     """Checks rounds. `best` is the best state that was considered, `score` how good it is."""
 
-    def __init__(self, engine: Engine, scheme: str, begun: State, best: State | None, score: Score | None) -> None:
+    def __init__(
+        self, objective: Objective, scheme: str, begun: State, best: State | None, score: Score | None
+    ) -> None:
         self.yardstick = begun.yardstick or Yardstick(begun.w)
         self.best, self._score = begun if best is None else best, score
         self.residual = math.nan
         self._first: float | None = None
-        self._engine, self._scheme = engine, scheme
+        self._objective, self._engine, self._scheme = objective, objective.engine, scheme
 
     # --- the best state so far ---------------------------------------------------------------------------------------
 
@@ -76,14 +79,14 @@ class Divergence:
 
     def _value_of(self, state: State) -> float:
         """As the history has it: of the average where there is one, as users see it with what they remember."""
-        if state.w is self.yardstick.origin and state.average is None:
+        if state.w is self.yardstick.origin and state.parts.average is None:
             return self.first
         look = Look(held_out=False)
-        more = self._engine.inspect(state.reported, state.p, state.memory, look) if state.memory else None
+        more = self._objective.inspect(state.reported, state.p, state.memory, look) if state.memory else None
         return self._value(state.reported) if more is None else more["value"]
 
     def _value(self, w: Tensor) -> float:
-        return float(self._engine.measure(w)["value"])
+        return float(self._objective.measure(w)["value"])
 
     @property
     def first(self) -> float:
@@ -147,4 +150,4 @@ class Divergence:
                 yield f"the value rose from {first:.6g} to {value:.6g}"
             elif first - value > BLOWN_UP**2 * (1 + abs(first)):
                 yield f"the value fell from {first:.3g} to {value:.3g}, as if it were not bounded below"
-        yield from getattr(self._engine.facts, "remarks", lambda *_: ())(state.u, y.origin)
+        yield from self._engine.facts.remarks(state.u, y.origin)

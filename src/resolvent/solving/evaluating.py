@@ -13,6 +13,7 @@ from torch import Tensor
 from resolvent.data.held_out import HeldOut
 from resolvent.errors import InputError, refuse, whole
 from resolvent.iteration.engine import Look
+from resolvent.iteration.facts import Facts
 from resolvent.solving.metrics import NAMED, Judged, as_metrics, judge, probabilities, rmse
 from resolvent.solving.network_outputs import read
 
@@ -92,16 +93,16 @@ def _read(
 
 
 def evaluations(
-    known: Any, validation: Any = None, test: Any = None, metrics: Any = None, validate_every: Any = None
+    facts: Facts, validation: Any = None, test: Any = None, metrics: Any = None, validate_every: Any = None
 ) -> Evaluations:
     """What `solve` is asked to measure on held-out data, checked."""
     if validate_every is not None:
         whole(validate_every, "validate_every")
     given = {name: data for name, data in (("validation", validation), ("test", test)) if data is not None}
-    predictor = getattr(known, "predictor", None) if given else None
+    predictor = facts.lookup("predictor") if given else None
     linear = [Evaluation.of(name, data, predictor, metrics) for name, data in given.items()]
-    network = "inspect" in getattr(known, "offers", ())
-    reported = bool(getattr(known, "metrics", None)) and not given
+    network = "inspect" in facts.offers
+    reported = bool(facts.metrics) and not given
     if reported and (metrics is not None or validate_every is not None):
         raise InputError(
             "metrics or validate_every is given, but the users of this engine measure their own held-out data in every "

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
-from resolvent.iteration.engine import Engine, Look, Traffic
+from resolvent.iteration.checkpoint import pack
+from resolvent.iteration.engine import Look, Traffic
 from resolvent.iteration.metric_names import FIRST, LAST, checked
+from resolvent.iteration.part import Cost
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.history_columns import AVERAGED, with_average
+from resolvent.solving.objective import Objective
 from resolvent.solving.traffic import Bytes
 
 if TYPE_CHECKING:
@@ -28,6 +31,10 @@ BLOCK = 64
 BLOCK_BYTES = 1 << 24
 MOST_ROWS = 1 << 17
 """Rows in memory; of a longer history every second, fourth, ... row is retained. On disk are all of them."""
+MAX_WAITING_BYTES = 1 << 24
+"""Of states that may wait until their values are known."""
+PLAIN = ("round", "eta", "residual", "consensus", "stationarity", *LAST)
+"""Columns that are no metrics of a model."""
 COUNTS = ("round", "participants", "bytes_up", "bytes_down")
 """Columns of whole numbers."""
 
@@ -48,9 +55,11 @@ OF_MODELS = (*AVERAGED, *AVERAGED.values())
 class History:
     """Records rounds, column by column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
-    def __init__(self, engine: Engine, averaging: bool, evaluations: Evaluations, unreported: Traffic) -> None:
-        """unreported: bytes of rounds since the last row, where a run goes on."""
-        self._engine = engine
+    def __init__(
+        self, objective: Objective, averaging: bool, evaluations: Evaluations, cost: Cost, unreported: Traffic
+    ) -> None:
+        """cost: numbers per user and round. unreported: bytes of rounds since the last row, where a run goes on."""
+        self._objective, engine = objective, objective.engine
         self._averaging = averaging
         self._evaluations = evaluations
         self._more = list(evaluations.columns)
@@ -62,7 +71,11 @@ class History:
         """Of each row: how many were recorded before it."""
         self._recorded, self._step = 0, 1
         self._waiting: list[tuple[Tensor, Tensor, Evidence | None]] = []
-        self.bytes = Bytes(engine, unreported)
+        self._states: list[State] = []
+        """Those of the last rows, until their values are known."""
+        self._most_states = 0
+        self._last_metrics: tuple[int, dict[str, float]] | None = None
+        self.bytes = Bytes(engine, cost, unreported)
         self._block = max(1, min(BLOCK, BLOCK_BYTES // (engine.facts.dim * engine.facts.dtype.itemsize)))
 
     def record(self, happened: Round, seconds: float, evaluate: bool = True) -> None:
@@ -79,51 +92,53 @@ class History:
         if happened.clock is not None:
             columns["clock"].append(happened.clock)
         columns["seconds"].append(seconds)
-        found = self.figures(state, evaluate)
-        self._inspected, self.evaluated = "value" in found, evaluate
+        metrics = self.inspected(state, evaluate)
+        self._inspected, self.evaluated = "value" in metrics, evaluate
         for name in OF_MODELS:
-            if name in found:
-                columns[name].append(found.pop(name))
-        self._add(found, len(columns["round"]) - 1)
+            if name in metrics:
+                columns[name].append(metrics.pop(name))
+        self._add(metrics, len(columns["round"]) - 1)
         self._waiting.append((state.w, state.reported, happened.evidence()))
-        if len(self._waiting) >= self._block:
+        self._states.append(state)
+        self._most_states = self._most_states or max(1, MAX_WAITING_BYTES // _bytes(state))
+        if len(self._waiting) >= self._block or len(self._states) >= self._most_states:
             self.flush()
 
-    def figures(self, state: State, evaluate: bool = True) -> dict[str, float]:
+    def inspected(self, state: State, evaluate: bool = True) -> dict[str, float]:
         """What users say of the model that would be handed back, with metrics on held-out data. Of the round's own
         model, where that is another, the value and gap are there as well."""
-        inspect, own = self._engine.inspect, (state.p, state.memory)
-        found = inspect(state.reported, *own, self._evaluations.look(evaluate)) or {}
-        for name in found.keys() & set(AVERAGED.values()):
+        inspect, own = self._objective.inspect, (state.p, state.memory)
+        metrics = inspect(state.reported, *own, self._evaluations.look(evaluate)) or {}
+        for name in metrics.keys() & set(AVERAGED.values()):
             checked(name)
-        if found and self._averaging:
-            last = found if state.average is None else inspect(state.w, *own, VALUES)
-            found = with_average(last or {}, found)
-        return found | (self._evaluations(state.reported[0]) if evaluate else {})
+        if metrics and self._averaging:
+            last = metrics if state.parts.average is None else inspect(state.w, *own, VALUES)
+            metrics = with_average(last or {}, metrics)
+        return metrics | (self._evaluations(state.reported[0]) if evaluate else {})
 
     def measured(self, models: Tensor, averages: Tensor) -> dict[str, Tensor]:
         """Figures of models (k, d), where users say no more than that of each, and of the averages beside them."""
-        found = self._engine.measure(models)
-        return with_average(found, self._engine.measure(averages)) if self._averaging else found
+        metrics = self._objective.measure(models)
+        return with_average(metrics, self._objective.measure(averages)) if self._averaging else metrics
 
     def evaluate(self, happened: Round) -> None:
         """Fill in what is measured on held-out data in the last row."""
-        found = self.figures(happened.state)
-        self._more += [checked(name) for name in found if name not in (*self._more, *OF_MODELS)]
+        metrics = self.inspected(happened.state)
+        self._more += [checked(name) for name in metrics if name not in (*self._more, *OF_MODELS)]
         rows = len(self._columns["round"])
         for name in self._more:
             column = self._columns[name]
             column.extend([math.nan] * (rows - len(column)))
-            column[-1] = found.get(name, column[-1])
+            column[-1] = metrics.get(name, column[-1])
         self.evaluated = True
 
-    def _add(self, found: Mapping[str, float], before: int) -> None:
+    def _add(self, metrics: Mapping[str, float], before: int) -> None:
         """One more entry of every further column, NaN where there is nothing, also `before` it was first seen."""
-        self._more += [checked(name) for name in found if name not in self._more]
+        self._more += [checked(name) for name in metrics if name not in self._more]
         for name in self._more:
             column = self._columns[name]
             column.extend([math.nan] * (before - len(column)))
-            column.append(found.get(name, math.nan))
+            column.append(metrics.get(name, math.nan))
 
     @property
     def settled(self) -> bool:
@@ -139,11 +154,11 @@ class History:
         complete: dict[str, Any] = {name: values.tolist() for name, values in measured.items()}
         complete |= dict(zip(Certificates._fields, zip(*certificates(evidence), strict=True), strict=True))
         first = len(self._columns["round"]) - len(self._waiting)
-        for name, found in complete.items():
+        for name, values in complete.items():
             if name not in self._columns and name not in FIRST:
                 checked(name)
             column = self._columns[name]
-            column[first:] = array(column.typecode, found)  # in place: an interrupt here must not make them twice
+            column[first:] = array(column.typecode, values)  # in place: an interrupt here must not make them twice
         self._waiting.clear()
 
     def thin(self) -> None:
@@ -162,8 +177,8 @@ class History:
         since = np.append(0, rows[:-1] + 1)
 
         def chosen(values: array[Any], summed: bool = False) -> array[Any]:
-            found = np.add.reduceat(np.array(values), since) if summed else np.array(values)[rows[rows < len(values)]]
-            return array(values.typecode, found.tolist())
+            kept = np.add.reduceat(np.array(values), since) if summed else np.array(values)[rows[rows < len(values)]]
+            return array(values.typecode, kept.tolist())
 
         columns = {name: chosen(values, name in ("bytes_up", "bytes_down")) for name, values in self._columns.items()}
         return Columns(columns), chosen(self._numbers)
@@ -173,12 +188,32 @@ class History:
         self.flush()
         return {name: self._columns[name][-1] for name in self._names()}
 
-    def scores(self, rows: int) -> tuple[list[float], list[float]]:
-        """Values and residuals of the last rows; the values are those of the average where one is handed back."""
+    def measured_states(self) -> list[tuple[State, float, float]]:
+        """States with values and residuals that nobody has asked for yet: the best one where all values are known,
+        else all of them. The values are those of the average where one is handed back."""
         self.flush()
+        rows = len(self._states)
         value = AVERAGED["value"] if self._averaging else "value"
-        values, residuals = self._columns[value], self._columns["residual"]
-        return values[len(values) - rows :].tolist(), residuals[len(residuals) - rows :].tolist()
+        values, residuals = (self._columns[name][len(self._columns[name]) - rows :] for name in (value, "residual"))
+        measured = list(zip(self._states, values, residuals, strict=True))
+        self._states = []
+        if measured and math.isfinite(sum(values)):
+            return [min(measured, key=lambda each: each[1])]
+        return measured
+
+    def metrics(self, happened: Round) -> dict[str, float]:
+        """A round's metrics: from its row where it is the last one and complete, else computed, once."""
+        rounds = self._columns["round"]
+        if rounds and rounds[-1] == happened.number and self.evaluated:
+            row = self.row()
+            return {name: row[name] for name in row if name not in PLAIN}
+        if self._last_metrics is None or self._last_metrics[0] != happened.number:
+            computed = self.inspected(happened.state)
+            if "value" not in computed:
+                measured = self.measured(happened.state.w, happened.state.reported)
+                computed = {name: float(values[0]) for name, values in measured.items()} | computed
+            self._last_metrics = happened.number, computed
+        return dict(self._last_metrics[1])
 
     def forget(self) -> None:
         """Leave the last row out, once it has been read; its bytes are those of the next one."""
@@ -220,3 +255,8 @@ class History:
         more = [name for name in self._columns if name not in FIRST + LAST]
         sometimes = (*AVERAGED.values(), "clock")
         return [name for name in (*FIRST, *more, *LAST) if name in self._columns or name not in sometimes]
+
+
+def _bytes(state: State) -> int:
+    """About how much memory a state takes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in pack(state)[0].values())

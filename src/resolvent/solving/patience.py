@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from resolvent.errors import refuse
-from resolvent.iteration.engine import Memory
 from resolvent.iteration.rounds import Round
 from resolvent.solving.stopping import Best, Stop
 
@@ -52,6 +51,4 @@ def patience(stop: object, best: Best | None, waited: int, device: Any) -> Patie
 
 def _best(happened: Round, value: float) -> Best:
     state = happened.state
-    common = getattr(happened.engine.facts, "common_memory", None)
-    buffers: Memory = {} if common is None else common(state.memory)
-    return Best(state.reported[0], happened.number, value, buffers)
+    return Best(state.reported[0], happened.number, value, happened.engine.facts.common_memory(state.memory))

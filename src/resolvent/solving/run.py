@@ -145,10 +145,9 @@ class Run:
             refuse("best", "asked for", "the run was not given rs.Stop(metric=...), so no model is the best one")
         model = self.model if self.best is None or not best else self.best.model
         memory = self.state.memory if self.best is None or not best else self.best.memory
-        problem: Any = getattr(self._engine, "problem", None)
-        if into is None and hasattr(problem, "module"):
-            made: nn.Module = problem.module(model, memory)
-            return made
+        problem = self._network()
+        if into is None and problem is not None:
+            return problem.module(model, memory)  # type: ignore[no-any-return]
         self._needs_network()
         if into is None and self.description.network.get("factory") is None and self._users() is not None:  # type: ignore[union-attr]
             return self.module(best=best)
@@ -160,11 +159,15 @@ class Run:
         self._needs_network()
         if not 0 <= user < users:
             refuse("user", user, f"a number from 0 to {users - 1} is needed")
-        problem: Any = getattr(self._engine, "problem", None)
-        if into is None and hasattr(problem, "module"):
-            made: nn.Module = problem.module(self.personal[user], self.state.memory, user)
-            return made
+        problem = self._network()
+        if into is None and problem is not None:
+            return problem.module(self.personal[user], self.state.memory, user)  # type: ignore[no-any-return]
         return _above("loaded")(self.description, self.personal[user], self.state.memory, into, user)  # type: ignore[no-any-return]
+
+    def _network(self) -> Any:
+        """The problem of the run where it is one of networks, and its users are here."""
+        facts = None if self._engine is None else self._engine.facts
+        return facts.problem if facts is not None and "training" in facts.offers else None
 
     def _needs_network(self) -> None:
         if self.description.network is None:

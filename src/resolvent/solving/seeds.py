@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from resolvent.engines.joint import Joint
 from resolvent.errors import refuse
 from resolvent.iteration.engine import Engine
+from resolvent.iteration.facts import facts_of, is_problem
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import as_scheme
 from resolvent.local import choice
@@ -51,8 +52,9 @@ def side_by_side(
     problems: Sequence[Any], schemes: Sequence[Scheme], work: Sequence[Callable[[Engine | str], Result]]
 ) -> list[Result]:
     """What each piece of work gives with its engine; the first error that one of them raises is raised at the end."""
-    if len(work) > 1 and all(hasattr(problem, "offers") and "training" in problem.offers for problem in problems):
-        joint = Joint(problems, choice.local_operator(schemes[0], problems[0]), schemes[0].steady)
+    if len(work) > 1 and all(is_problem(problem) and "training" in problem.offers for problem in problems):
+        networks = [facts_of(problem).problem for problem in problems]
+        joint = Joint(networks, choice.local_operator(schemes[0], problems[0]), schemes[0].steady)
         if joint.joins:
             pieces = [partial(each, engine) for each, engine in zip(work, joint.engines, strict=True)]
             found = joint.run(pieces)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from resolvent.iteration.engine import Engine, Traffic
+from resolvent.iteration.part import Cost
 from resolvent.iteration.rounds import Round
 
 
@@ -14,26 +15,18 @@ class Bytes:
     `unreported` are those of rounds since the last row.
     """
 
-    def __init__(self, engine: Engine, unreported: Traffic) -> None:
-        self._engine, facts = engine, engine.facts
-        self._dim, self._vector = facts.dim, facts.dim * torch.finfo(facts.dtype).bits // 8
-        self._matrix_free = bool(getattr(facts, "matrix_free", False))
+    def __init__(self, engine: Engine, cost: Cost, unreported: Traffic) -> None:
+        """cost: the numbers that cross for each user and round."""
+        self._engine, self._cost = engine, cost
+        self._size = torch.finfo(engine.facts.dtype).bits // 8
         self._counted = Traffic(0, 0)
         self._reported = Traffic(-unreported.up, -unreported.down)
 
     def count(self, happened: Round) -> None:
-        """Add a round's vectors: one for each question and for each answer, whichever round that answers.
-
-        Where curvature was asked for at a model, a gradient and half of a symmetric Hessian come back; of a long model,
-        a gradient and products with the Hessian, one after the other.
-        """
-        curved, products = happened.curvature, 1 + happened.products
-        up = curved * products if self._matrix_free else curved * (self._dim + 3) // 2
-        down = curved * products if self._matrix_free else curved
-        self._counted = Traffic(
-            self._counted.up + (happened.participants + up) * self._vector,
-            self._counted.down + (happened.asked + down) * self._vector,
-        )
+        """Add a round's numbers: for each question and for each answer, whichever round that answers."""
+        up = happened.participants * self._cost.up + happened.cost.up
+        down = happened.asked * self._cost.down + happened.cost.down
+        self._counted = Traffic(self._counted.up + up * self._size, self._counted.down + down * self._size)
 
     @property
     def unreported(self) -> Traffic:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from resolvent.errors import InputError
+from resolvent.iteration.facts import Facts
 from resolvent.problems.problem import Problem
 
 
@@ -16,7 +17,7 @@ def reflector_norm(mu: float, L: float, eta: float) -> float:
     return max((1 - eta * mu) / (1 + eta * mu), (eta * L - 1) / (eta * L + 1))
 
 
-def best_eta(problem: Problem) -> float:
+def best_eta(problem: Problem | Facts) -> float:
     """1 / sqrt(mu L), which minimises the reflector's norm: where FedSplit and FedPi are fastest in theory."""
     mu, L = curvatures(problem)
     if not (mu > 0 and math.isfinite(L)):
@@ -27,7 +28,7 @@ def best_eta(problem: Problem) -> float:
     return 1 / math.sqrt(mu * L)
 
 
-def curvatures(problem: Problem) -> tuple[float, float]:
+def curvatures(problem: Problem | Facts) -> tuple[float, float]:
     """(mu, L) over all users: 0 and infinity where nothing is known."""
     mu, L = problem.convexity, problem.lipschitz
     return (0.0 if mu is None else float(mu.min())), (math.inf if L is None else float(L.max()))

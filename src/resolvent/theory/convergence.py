@@ -17,11 +17,12 @@ class Promise(NamedTuple):
 
 
 def promise(setting: Setting) -> Promise:
-    """The theorem that promises convergence; acceleration takes it away."""
+    """The theorem that promises convergence; a part such as an acceleration may take it away."""
     plain = _plain(setting)
-    if not setting.anderson.title or plain.theorem is None:
+    uncovered = [law.uncovered for law in setting.laws if law.uncovered]
+    if not uncovered or plain.theorem is None:
         return plain
-    return Promise(None, f"no theorem covers {setting.anderson.title}; without it: {plain.theorem}")
+    return Promise(None, f"{'; '.join(uncovered)}; without {'it' if len(uncovered) == 1 else 'them'}: {plain.theorem}")
 
 
 def _plain(setting: Setting) -> Promise:

@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from resolvent.errors import MayNotConverge, ResolventWarning, SolvesAnotherProblem, refuse
-from resolvent.iteration.acceleration import Accelerate
+from resolvent.errors import MayNotConverge, SolvesAnotherProblem
+from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
+from resolvent.iteration.facts import Facts, facts_of, needs_problem
+from resolvent.iteration.meeting import Meet, as_meet
+from resolvent.iteration.part import Finding
 from resolvent.iteration.participation import Participation, as_participation
+from resolvent.iteration.parts import Parts
 from resolvent.iteration.scheme import Scheme
+from resolvent.iteration.sending import Send, as_send
 from resolvent.iteration.table import as_scheme
 from resolvent.local.choice import exact_names
 from resolvent.local.law import NEITHER, ORIGINAL, REGULARISED, UNKNOWN, Target
@@ -19,18 +24,6 @@ from resolvent.problems.problem import Problem
 from resolvent.theory.convergence import averaged, contracts, largest_step, promise
 from resolvent.theory.setting import Setting, never_moves
 from resolvent.theory.target import target
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that speaks against the configuration, and what to do about it."""
-
-    about: type[ResolventWarning]
-    words: str
-    advice: str
-
-    def __str__(self) -> str:
-        return f"{self.words}; {self.advice}."
 
 
 @dataclass(frozen=True)
@@ -94,24 +87,28 @@ class Explanation:
 
 def explain(
     scheme: Scheme | str,
-    problem: Problem | None = None,
+    problem: Problem | Facts | None = None,
     participation: Participation | float | None = None,
-    anderson: Accelerate | int | None = None,
+    anderson: Acceleration | int | None = None,
+    *,
+    send: Send | None = None,
+    meet: Meet | None = None,
 ) -> Explanation:
     """Say what this configuration solves. Without a problem, what holds for convex f_i with an exact prox is said."""
-    if problem is not None and not hasattr(problem, "offers") and not hasattr(problem, "operator"):
-        needed = "None, rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed"
-        refuse("problem", f"of type {type(problem).__name__}", needed)
-    setting = Setting(as_scheme(scheme), problem, as_participation(participation), as_acceleration(anderson))
     if problem is not None:
-        setting.participation.check(problem.users)
+        needs_problem(problem, "None, rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed")
+    facts = None if problem is None else facts_of(problem)
+    parts = Parts(as_participation(participation), as_send(send), as_meet(meet), as_acceleration(anderson))
+    if facts is not None:
+        parts.participation.check(facts.users)
+    setting = Setting(as_scheme(scheme), facts, parts)
     aim, promised = target(setting), promise(setting)
     findings = (
         *_left_behind(setting),
         *_wrong_problem(setting, aim),
         *_convergence(setting),
         *_step_sizes(setting),
-        *_acceleration(setting),
+        *(finding for law in setting.laws for finding in law.findings),
     )
     return Explanation(
         scheme=str(setting.scheme),
@@ -229,7 +226,7 @@ def _convergence(setting: Setting) -> Iterator[Finding]:
     elif setting.outside:
         words = "alpha or beta outside [0, 2], or gamma outside [0, 1], leaves the theory"
         yield Finding(MayNotConverge, words, "watch the residual")
-    without = getattr(setting.problem, "without_minimum", None)
+    without = None if problem is None else problem.lookup("without_minimum")
     if without is not None:
         yield Finding(
             MayNotConverge,
@@ -265,15 +262,3 @@ def _step_sizes(setting: Setting) -> Iterator[Finding]:
         if lr > top:
             words = f"lr = {lr:g} is above 2/(L + 1/eta) = {top:.3g}, where the prox's steps may diverge"
             yield Finding(MayNotConverge, words, _listed(f"take lr < {top:.3g}", *exact_names(setting.problem)[-1:]))
-
-
-def _acceleration(setting: Setting) -> Iterator[Finding]:
-    title, scheme = setting.anderson.title, setting.scheme
-    if not title:
-        return
-    if scheme.changes == "always" and not setting.eta.steady:
-        words = f"eta = {scheme.eta} changes every round, which makes {title} start anew: it does nothing"
-        yield Finding(ResolventWarning, words, "take a constant eta or rs.schedules.halving")
-    if setting.partial:
-        words = f"{title} assumes one map, and with sampling each round has another: it can hurt"
-        yield Finding(ResolventWarning, words, "leave it out, or compare both")

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from resolvent.iteration.acceleration import Accelerate
-from resolvent.iteration.participation import Bernoulli, FixedSize, Participation, Stragglers, Trace
-from resolvent.iteration.penalties import Penalty, penalty_of
+from resolvent.iteration.facts import Facts
+from resolvent.iteration.part import Effect
+from resolvent.iteration.participation import Attendance
+from resolvent.iteration.parts import Parts
+from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.scheme import Scheme, cancels
 from resolvent.local.choice import law_of, local_operator
 from resolvent.local.law import Law, UserFacts
-from resolvent.problems.problem import Problem
 from resolvent.theory.trends import AUTOMATIC, CONSTANT, Trend, trend
-
-PROBED = 512
-"""Rounds for which a participation of the user's own making is asked who takes part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +24,8 @@ class Setting:
     """Without a problem, convex f_i with an exact prox are meant."""
 
     scheme: Scheme
-    problem: Problem | None
-    participation: Participation
-    anderson: Accelerate
+    problem: Facts | None
+    parts: Parts
 
     # --- the numbers of the scheme -----------------------------------------------------------------------------------
 
@@ -97,7 +94,7 @@ class Setting:
     @cached_property
     def penalty(self) -> Penalty | None:
         """g at the meeting point, if there is one."""
-        return penalty_of(self.problem)
+        return None if self.problem is None else self.problem.g
 
     @property
     def alone(self) -> bool:
@@ -109,10 +106,10 @@ class Setting:
         """What the law may depend on: rows and curvatures of the users who count."""
         if self.problem is None:
             return UserFacts()
-        sizes = getattr(self.problem, "sizes", None)
+        sizes = self.problem.sizes
         return UserFacts(None if sizes is None else sizes.cpu().numpy()[self.counting], self._curvatures(self.problem))
 
-    def _curvatures(self, problem: Problem) -> tuple[Any, float] | None:
+    def _curvatures(self, problem: Facts) -> tuple[Any, float] | None:
         """(L_i of the users who count, the least mu_i); None where L_i are not known or some f_i may not be convex."""
         if problem.lipschitz is None or not problem.convex:
             return None
@@ -124,56 +121,45 @@ class Setting:
     # --- who takes part ----------------------------------------------------------------------------------------------
 
     @cached_property
+    def attendance(self) -> Attendance:
+        return self.parts.participation.attendance(None if self.problem is None else self.problem.users)
+
+    @property
     def partial(self) -> bool:
         """Whether some users are absent at times, while others are present."""
-        who, problem = self.participation, self.problem
-        if isinstance(who, Trace):
-            return not bool(who.masks.all())
-        if isinstance(who, FixedSize) and problem is not None:
-            return who.n < problem.users
-        if isinstance(who, Stragglers) and who.close == 1:  # every round waits for everybody
-            return False
-        return not who.full and (problem is None or problem.users > 1)
+        return self.attendance.partial
 
     @property
     def random(self) -> bool:
         """Whether those present are drawn at random, everybody with the same chance in every round."""
-        return isinstance(self.participation, (Bernoulli, FixedSize))
+        return self.attendance.random
 
     @property
     def late(self) -> bool:
         """Whether answers may come rounds after their questions."""
-        return isinstance(self.participation, Stragglers) and self.partial
+        return self.attendance.late
 
     @property
     def stale(self) -> bool:
         """Whether Algorithm 1 leaves absent users behind."""
         several = self.problem is None or self.problem.users > 1
-        return self.partial and self.participation.absent == "paper" and several
+        return self.partial and self.parts.participation.absent == "paper" and several
 
     @cached_property
     def missing(self) -> tuple[int, ...]:
         """Users with a positive weight who never take part, as far as can be seen."""
-        if not self.partial or self.random:
+        ever = self.attendance.ever
+        if not self.partial or self.random or ever is None:
             return ()
-        present = self._present()
-        if present is None:
-            return ()
-        counts = np.ones_like(present) if self.problem is None else self.counting
-        return tuple(np.flatnonzero(~present & counts).tolist())
+        counts = np.ones_like(ever) if self.problem is None else self.counting
+        return tuple(np.flatnonzero(~ever & counts).tolist())
 
-    def _present(self) -> Any:
-        """Who takes part at all, (users,); None where it is not known."""
-        if isinstance(self.participation, Trace):
-            return self.participation.masks.any(0)
-        if self.problem is None:
-            return None
-        users = self.problem.users
-        seen = np.zeros(users, dtype=bool)
-        for t in range(min(PROBED, 1 + 10**7 // users)):
-            who = self.participation.present(0, t, users)
-            seen[slice(None) if who is None else who.cpu().numpy()] = True
-        return seen
+    # --- what its parts do -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def laws(self) -> tuple[Effect, ...]:
+        """What the parts of a round do to fixed points and theorems."""
+        return self.parts.laws(self)
 
 
 def never_moves(schedule: Trend) -> bool:

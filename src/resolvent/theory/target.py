@@ -14,7 +14,14 @@ from resolvent.theory.trends import UNCLEAR, VANISHES, VARIES
 
 
 def target(setting: Setting) -> Target:
-    """What is solved where the iteration converges."""
+    """What is solved where the iteration converges: what the local operator's law says, unless a part changes it."""
+    for law in setting.laws:
+        if law.solves is not None:
+            return Target(law.solves, why=law.why)
+    return _without_parts(setting)
+
+
+def _without_parts(setting: Setting) -> Target:
     alpha, beta, gamma, eta = setting.alpha, setting.beta, setting.gamma, setting.eta
     if setting.missing or setting.stale:
         return Target(NEITHER)

@@ -21,6 +21,7 @@ from resolvent.iteration.participation import Bernoulli, Everyone, Participation
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import TABLE
 from resolvent.local.law import ORIGINAL, REGULARISED
+from resolvent.solving.prepare import prepare
 from resolvent.theory.explain import Explanation, explain
 from resolvent.ui.curves import plain
 from resolvent.ui.examples import EXAMPLES, Sizes
@@ -101,10 +102,10 @@ def _explored(setup: Setup) -> dict[str, Any]:
     explanation = explain(scheme, problem, taking_part, setup.anderson)
     drawn = EXAMPLES[setup.problem].picture is not None
     rounds: list[rs.Round] = []
-    run = rs.solve(
+    run = prepare(
         problem, scheme, rounds=setup.rounds, anderson=setup.anderson, participation=taking_part,
         seed=setup.sizes.seed, callback=rounds.append if drawn else None, progress=False, explanation=explanation,
-    )  # fmt: skip
+    ).run()  # fmt: skip
     point, exactly = predicted(problem, setup, explanation)
     limit = None if point is None else _measured(problem, point) | {"exactly": exactly}
     history = run.history
@@ -179,7 +180,7 @@ def _step(problem: Any, setup: Setup, happened: rs.Round) -> dict[str, Any]:
     state, users = happened.state, problem.users
     u = state.u.expand(users, -1)
     p = _answers(problem, setup, u, happened.eta) if state.together and happened.who is None else state.p.expand_as(u)
-    z = torch.lerp(u, p, setup.alpha) if state.z is None else state.z
+    z = torch.lerp(u, p, setup.alpha) if state.parts.participation.z is None else state.parts.participation.z
     ahead = (u if state.next is None else state.next).expand(users, -1)
     who = range(users) if happened.who is None else happened.who.tolist()
     named = {"u": u, "p": p, "z": z, "next": ahead}

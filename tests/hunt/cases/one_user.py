@@ -49,7 +49,7 @@ def one_user(seed: int) -> str:
         assert (a is None) == (b is None), f"state.{name}"
         assert a is None or torch.equal(a, b), f"state.{name}"
     assert torch.equal(whole.model, rest.model)
-    asked = rest.state.seen is not None
+    asked = rest.state.parts.participation.seen is not None
     assert asked == (who is not None and absent == "hold"), "hold is not kept to"
     return "right"
 

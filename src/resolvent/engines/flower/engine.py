@@ -9,21 +9,22 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from resolvent.engines.central import CentralSums
 from resolvent.engines.flower.asking import Asking, Note, Taken, unnoted
 from resolvent.engines.flower.evaluation import Evaluation
-from resolvent.engines.flower.facts import FederationFacts
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import NOTHING_YET, Question, describe_operator
 from resolvent.engines.flower.plausibility import PATIENCE, judge, left_out
 from resolvent.engines.flower.rule import Limits, Rule
-from resolvent.engines.in_process import WIDE
-from resolvent.errors import BadAnswer
-from resolvent.iteration.engine import Answers, Ask, Look, MeanAnswer, Memory, Present, Traffic
+from resolvent.engines.in_process import MAX_HESSIAN_DIM
+from resolvent.errors import BadAnswer, InputError
+from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Traffic
+from resolvent.iteration.facts import Facts
 from resolvent.problems.problem import select
 
 AFTER, ERROR = "flower.after", "flower.error"
@@ -34,7 +35,7 @@ ROLL_CALL = 5
 """Looks for answers between two looks at who is online, each of which is work for the superlink."""
 
 
-class FlowerEngine:
+class FlowerEngine(CentralSums):
     """The server's side. It has no problem: users' functions are known on their machines alone.
 
     run: the name under which nodes file what they remember; a run that goes on has the same.
@@ -45,7 +46,7 @@ class FlowerEngine:
     def __init__(
         self,
         post: Post,
-        facts: FederationFacts,
+        facts: Facts,
         operator: Any,
         run: str,
         *,
@@ -56,12 +57,13 @@ class FlowerEngine:
         curvature: bool = False,
         note: Note = unnoted,
     ) -> None:
-        self.facts = replace(facts, operator=operator)
+        super().__init__(replace(facts, operator=operator))
+        if self.facts.wants_centre:
+            raise InputError(f"{operator} needs the mean of all u_i, which no message carries yet; take another engine")
         self.rule, self._run, self._curved, self._note = rule, run, curvature, note
         self._asking = Asking(post, facts.names, limits, facts.metrics, note)
         self.evaluation = Evaluation(self.facts, ride, note)
         self._question = Question("local", run, operator=describe_operator(operator), steady=steady)
-        self._lam, self._root = facts.weights.unsqueeze(0), facts.weights.sqrt().unsqueeze(1)
         self._late: set[int] = set()
         self._most, self._left_out = limits.move, set[int]()
         self._after = torch.full((facts.users,), NOTHING_YET)
@@ -75,16 +77,10 @@ class FlowerEngine:
         """How many answers were refused, by user."""
         return dict(self._asking.refused)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self._asking.forget()
 
     # --- users' answers ----------------------------------------------------------------------------------------------
-
-    def present(self, who: Tensor | None) -> Present:
-        return Present(who, self.facts.users if who is None else len(who))
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         asked = list(range(self.facts.users)) if ask.who is None else ask.who.tolist()
@@ -207,23 +203,11 @@ class FlowerEngine:
         p = _answer(taken)
         return p + (eta / asked) * (u - p)
 
-    # --- sums over users ---------------------------------------------------------------------------------------------
-
-    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
-        if z.shape[0] == 1:
-            return z
-        return self._lam @ z if who is None else select(self._lam[0], who).unsqueeze(0) @ z[who]
-
-    def gram(self, rows: Tensor) -> Tensor:
-        flat = (rows * self._root if rows.shape[1] > 1 else rows).flatten(1)
-        return flat @ flat.T
-
-    def every(self, flags: Tensor) -> bool:
-        return bool(flags.all())
+    # --- values and curvature ----------------------------------------------------------------------------------------
 
     def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
         facts = self.facts
-        if self._left_out or not (self._curved and facts.convex and facts.dim <= WIDE):
+        if self._left_out or not (self._curved and facts.convex and facts.dim <= MAX_HESSIAN_DIM):
             return None
         if not {"grad", "hessian"} <= facts.offers:
             return None
@@ -256,9 +240,6 @@ class FlowerEngine:
         questions = {i: replace(question, user=i, after=int(self._after[i])) for i in users}
         found = self._asking.all_of(questions, self.rule.timeout, self.rule.poll)
         return None if found is None else [found[i] for i in users]
-
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> None:
-        return None
 
 
 def _point(taken: Taken) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,42 +16,10 @@ from resolvent.engines.flower.messages import TYPES, Answer, Description, Questi
 from resolvent.engines.flower.packets import Malformed
 from resolvent.engines.flower.rule import MAX_WEIGHT, Limits
 from resolvent.errors import InputError, refuse
+from resolvent.iteration.facts import Facts
 from resolvent.problems.inputs import WEIGHTS
 
 POLL = 0.3
-
-
-@dataclass(frozen=True, eq=False)
-class FederationFacts:
-    """What the server knows of the users, and the operator that they apply."""
-
-    names: tuple[str, ...]
-    dim: int
-    dtype: torch.dtype
-    weights: Tensor
-    offers: frozenset[str]
-    convex: bool
-    closed_form: bool
-    lipschitz: Tensor | None
-    convexity: Tensor | None
-    sizes: Tensor | None
-    typical_eta: float
-    start: Tensor | None
-    metrics: tuple[str, ...]
-    problem: str
-    intercepts: tuple[int, ...] = ()
-    operator: Any = None
-    device = torch.device("cpu")
-    minimiser = None
-    fstar = None
-
-    @property
-    def users(self) -> int:
-        return len(self.names)
-
-    @property
-    def here(self) -> int:
-        return len(self.names)
 
 
 def gather(
@@ -64,7 +31,7 @@ def gather(
     note: Note = unnoted,
     names: tuple[str, ...] | None = None,
     max_weight: float = MAX_WEIGHT,
-) -> FederationFacts:
+) -> Facts:
     """Wait for the users, ask each what it is, and put that together. `names`: the users of a run that goes on.
 
     weights: "rows" (every row counts the same, as if all lay in one place), "users" (every user's mean over its rows
@@ -91,22 +58,23 @@ def gather(
         start = begun[0]
     kind = TYPES[first.dtype]
     eta = [d.typical_eta for d in told if d.typical_eta is not None]
-    return FederationFacts(
+    typical = float(torch.tensor(eta, dtype=torch.float64).median()) if eta else 1.0
+    constants = {"lipschitz": _all_known([d.lipschitz for d in told], kind), "typical_eta": typical}
+    return Facts(
+        users=len(names),
         names=names,
         dim=first.dim,
-        dtype=kind,
         weights=_weights(weights, names, told, kind, max_weight),
         offers=frozenset.intersection(*(frozenset(d.offers) for d in told)),
         convex=all(d.convex for d in told),
         closed_form=all(d.closed_form for d in told),
-        lipschitz=_all_known([d.lipschitz for d in told], kind),
-        convexity=_all_known([d.convexity for d in told], kind),
         sizes=None if any(d.rows is None for d in told) else torch.tensor([d.rows for d in told]),
-        typical_eta=float(torch.tensor(eta, dtype=torch.float64).median()) if eta else 1.0,
         start=start,
         metrics=first.metrics,
-        problem=first.problem,
+        kind=first.problem,
         intercepts=first.intercepts,
+        counted=False,
+        lookup=(constants | {"convexity": _all_known([d.convexity for d in told], kind)}).get,
     )
 
 

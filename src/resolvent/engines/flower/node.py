@@ -13,11 +13,12 @@ from torch import Tensor
 from resolvent.engines.flower.memory import Memories
 from resolvent.engines.flower.messages import NOTHING_YET, Answer, Description, Question, operator_of
 from resolvent.engines.flower.packets import Packet
-from resolvent.engines.in_process import WIDE
+from resolvent.engines.in_process import MAX_HESSIAN_DIM
 from resolvent.errors import InputError
 from resolvent.installed import version
 from resolvent.iteration import metric_names
 from resolvent.iteration.engine import PERSONAL, Ask, Memory
+from resolvent.iteration.facts import facts_of, is_problem
 from resolvent.local.choice import check
 
 Metrics = Callable[[Tensor], dict[str, float]]
@@ -28,13 +29,14 @@ class Node:
     """One user: its problem, what it remembers, and more metrics where it has any."""
 
     def __init__(self, problem: Any, folder: Path | None = None, metrics: Metrics | None = None) -> None:
-        if not hasattr(problem, "offers") or problem.users != 1:
-            users = getattr(problem, "users", "no")
+        if not is_problem(problem) or problem.users != 1:
+            users = problem.users if is_problem(problem) else "no"
             raise InputError(f"a node is one user, but its problem has {users} users: give it this node's data alone")
-        if getattr(problem, "penalty", None) is not None:
+        self.facts = facts_of(problem)
+        if self.facts.penalty is not None:
             raise InputError(
-                f"a node's problem has the penalty {problem.penalty}, which belongs to the meeting of all users, not "
-                'to one of them: leave it out, and set `penalty = "l1:0.1"` in the section [federation] of '
+                f"a node's problem has the penalty {self.facts.penalty}, which belongs to the meeting of all users, "
+                'not to one of them: leave it out, and set `penalty = "l1:0.1"` in the section [federation] of '
                 "federation.toml on the server, or give rs.solve(None, ..., engine=FlowerEngine(...), penalty=...)"
             )
         self.problem, self._metrics = problem, metrics
@@ -49,36 +51,33 @@ class Node:
     # --- the questions -----------------------------------------------------------------------------------------------
 
     def _describe(self, question: Question) -> Answer:
-        problem = self.problem
-        sizes = getattr(problem, "sizes", None)
-        rows = None if sizes is None else int(sizes[0])
-        start = self._start_of()
-        figures = self._figures(torch.zeros(problem.dim) if start is None else start, {})
-        typical = getattr(problem, "typical_eta", None)
+        facts = self.facts
+        rows = None if facts.sizes is None else int(facts.sizes[0])
+        figures = self._figures(torch.zeros(facts.dim) if facts.start is None else facts.start, {})
+        typical = facts.lookup("typical_eta")
         told = Description(
-            problem=type(problem).__name__,
-            dim=int(problem.dim),
-            dtype=str(problem.weights.dtype).removeprefix("torch."),
+            problem=facts.kind,
+            dim=facts.dim,
+            dtype=str(facts.dtype).removeprefix("torch."),
             samples=rows or 0,
-            offers=tuple(sorted(problem.offers - {"spectrum", "inspect"})),
-            convex=bool(problem.convex),
-            closed_form=bool(problem.closed_form),
-            lipschitz=_constant(problem.lipschitz),
-            convexity=_constant(problem.convexity),
+            offers=tuple(sorted(facts.offers - {"spectrum", "inspect"})),
+            convex=facts.convex,
+            closed_form=facts.closed_form,
+            lipschitz=_constant(facts.lipschitz),
+            convexity=_constant(facts.convexity),
             typical_eta=None if typical is None else float(typical),
             rows=rows,
-            means="training" in problem.offers,
-            starts=start is not None,
+            means="training" in facts.offers,
+            starts=facts.start is not None,
             metrics=tuple(name for name in figures if name not in ("value", "gap")),
-            intercepts=tuple(int(i) for i in getattr(problem, "intercepts", ())),
+            intercepts=tuple(int(i) for i in facts.intercepts),
             version=version(),
         )
         return self._answer(question, facts=told.told())
 
     def _start(self, question: Question) -> Answer:
-        start = self._start_of()
-        assert start is not None
-        return self._answer(question, p=start.reshape(1, -1))
+        assert self.facts.start is not None
+        return self._answer(question, p=self.facts.start.reshape(1, -1))
 
     def _local(self, question: Question) -> Answer:
         assert question.u is not None
@@ -98,7 +97,7 @@ class Node:
 
     def _curvature(self, question: Question) -> Answer:
         problem, w = self.problem, question.u
-        if not (problem.convex and {"grad", "hessian"} <= problem.offers and problem.dim <= WIDE):
+        if not (problem.convex and {"grad", "hessian"} <= problem.offers and problem.dim <= MAX_HESSIAN_DIM):
             return self._answer(question)
         return self._answer(question, grad=problem.grad(w), hessian=problem.hessian(w))
 
@@ -120,7 +119,7 @@ class Node:
         key = repr((question.operator, question.steady))
         if key not in self._bound:
             operator = operator_of(question.operator)
-            check(operator, self.problem)
+            check(operator, self.facts)
             self._bound = {key: operator.bind(self.problem, question.steady)}
         return self._bound[key]
 
@@ -148,10 +147,6 @@ class Node:
                     raise InputError(f"a metric of this node is {name!r}, which its problem reports: name it otherwise")
                 figures[name] = float(value)
         return figures
-
-    def _start_of(self) -> Tensor | None:
-        start: Tensor | None = getattr(self.problem, "start", None)
-        return start
 
 
 def _constant(numbers: Tensor | None) -> float | None:

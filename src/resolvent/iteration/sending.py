@@ -1,0 +1,50 @@
+"""What crosses from users to the meeting: everything, or what a compressor makes of it.
+
+Users go on with their own z in (gFL-2); only the meeting sees what was sent in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from resolvent.errors import refuse
+from resolvent.iteration.engine import Ask
+from resolvent.iteration.part import Cost, Part
+
+
+class Send(Part):
+    """zhat, memory = send(z, memory, ask): what the meeting receives in place of the rows z (users here, d).
+
+    `ask` is the question of the round: its number, the seed, who has answered (`who`, by index among the rows; None:
+    everyone) and the users' numbers in the federation (`names`), which randomness depends on. Rows of users who have
+    not answered must stay as they were sent last.
+    """
+
+    needs_rows = True
+    """Whether each user's own z is needed; else users who share one u may send the mean of their answers."""
+
+    def __call__(self, z: Tensor, memory: Any, ask: Ask) -> tuple[Tensor, Any]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Everything(Send):
+    """All of z crosses."""
+
+    needs_rows = False
+
+    def __call__(self, z: Tensor, memory: Any, ask: Ask) -> tuple[Tensor, Any]:
+        return z, memory
+
+    def cost(self, dim: int) -> Cost:
+        return Cost(up=dim)
+
+
+def as_send(given: Send | None) -> Send:
+    """None: everything crosses."""
+    if given is not None and not isinstance(given, Send):
+        refuse("send", repr(given), "None, or a part that inherits from resolvent.iteration.sending.Send, is needed")
+    return Everything() if given is None else given

@@ -1,0 +1,266 @@
+"""From arguments to a run: `prepare` checks and explains them and builds the engine, `Prepared.run` runs the rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypedDict, Unpack
+
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from resolvent import engines
+from resolvent.data.held_out import HeldOut
+from resolvent.engines.delayed import delayed
+from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError
+from resolvent.iteration.acceleration import Acceleration
+from resolvent.iteration.averaging import Averaging
+from resolvent.iteration.checkpoint import moved
+from resolvent.iteration.engine import Engine, Joining
+from resolvent.iteration.facts import Facts, is_problem
+from resolvent.iteration.meeting import Meet, as_meet
+from resolvent.iteration.participation import Participation, as_participation
+from resolvent.iteration.parts import Parts
+from resolvent.iteration.penalties import Penalty
+from resolvent.iteration.rounds import Round
+from resolvent.iteration.rounds import rounds as the_rounds
+from resolvent.iteration.scheme import Number, Scheme
+from resolvent.iteration.sending import Send, as_send
+from resolvent.iteration.state import State
+from resolvent.iteration.table import as_scheme
+from resolvent.local import choice
+from resolvent.problems.problem import Problem
+from resolvent.solving import steps
+from resolvent.solving.agreement import described
+from resolvent.solving.beginning import beginning, meeting, step_size, with_penalty
+from resolvent.solving.checking import check, check_hooks, known_users, one_acceleration, verify_functions
+from resolvent.solving.description import describe, settings
+from resolvent.solving.divergence import Divergence, Score
+from resolvent.solving.evaluating import Evaluations, evaluations
+from resolvent.solving.history import History
+from resolvent.solving.objective import Objective
+from resolvent.solving.patience import patience
+from resolvent.solving.progress import Bar, wanted
+from resolvent.solving.recording import Continued, MonitorState, Recorder
+from resolvent.solving.run import Run
+from resolvent.solving.steps import Cadence, Ledger, Step
+from resolvent.solving.stopping import Ending, Stop
+from resolvent.theory.explain import Explanation, explain
+
+
+class PartKeywords(TypedDict, total=False):
+    """What a round consists of, as keywords of `solve`."""
+
+    anderson: Acceleration | int | None
+    accelerate: Acceleration | int | None
+    participation: Participation | float | None
+    send: Send | None
+    meet: Meet | None
+    penalty: Penalty | None
+    average: str | None
+
+
+def check_keywords(given: Mapping[str, Any]) -> None:
+    """Refuse a keyword that names no part."""
+    for name in given:
+        if name not in PartKeywords.__annotations__:
+            near = difflib.get_close_matches(name, KEYWORDS, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"the parts are {', '.join(PartKeywords.__annotations__)}"
+            raise InputError(f"solve has no keyword {name}; {meant}")
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A configuration, checked and explained, with its engine: all that a run needs."""
+
+    engine: Engine
+    facts: Facts
+    scheme: Scheme
+    parts: Parts
+    explanation: Explanation
+    evaluations: Evaluations
+    rounds: int
+    seed: int
+    start: ArrayLike | Tensor | State | None
+    stop: Stop | Callable[[Round], bool] | None
+    cadence: Cadence
+    callback: Callable[[Round], Any] | None
+    progress: bool | None
+    recorder: Recorder | Continued | None
+    problem: Any
+    arguments: Mapping[str, Any]
+    """What `solve` was given, for a run that goes on."""
+
+    def run(self) -> Run:
+        """Run the rounds, from the start to the end."""
+        with self.engine:
+            self.facts.peers.same(self._described)
+            state = beginning(self.engine, self.scheme, self.parts, self.start)
+            verify_functions(self.problem, self.scheme, state)
+            ledger = self._ledger(state)
+            try:
+                ending, remarks = self._drive(state, ledger)
+            except (Exception, SystemExit) as error:
+                self.facts.peers.leave(error)
+                failed = Ending("failed", repr(error))
+                with contextlib.suppress(AttributeError):  # some exceptions take no attributes
+                    error.run = Run(  # type: ignore[union-attr]
+                        ledger.state, ledger.history.so_far(), *failed, self.explanation, self.engine, self.seed
+                    )
+                raise
+            rows = ledger.history  # an interrupt may have come in the middle of one
+            history, own = rows.so_far() if ending.status == "interrupted" else rows.frame(), rows.user_frame()
+        self._warn(ending, remarks, ledger.state)
+        return Run(
+            ledger.state,
+            history,
+            *ending,
+            self.explanation,
+            self.engine,
+            self.seed,
+            own,
+            ledger.kept,
+            describe(self.facts),
+            settings(self.facts, self.scheme, self.parts.accelerate, ledger.state.round, self.seed),
+            dict(self.arguments),
+            remembered=ledger.remembered,
+        )
+
+    def _drive(self, state: State, ledger: Ledger) -> tuple[Ending, tuple[str, ...]]:
+        """Run the rounds until one of them ends the run: how it ended, and what must be said of that."""
+        goes_on, peers = self.recorder is not None, self.facts.peers
+        bar = Bar(self.scheme.name, self.rounds, wanted(self.progress))
+        loop = the_rounds(self.engine, self.scheme, state, self.parts, self.seed)
+        timed = steps.timed(loop, self.rounds, ledger)
+        rows = steps.recorded(timed, ledger, self.cadence, self.stop, goes_on and bool(self.recorder.columns))  # type: ignore[union-attr]
+        watched = steps.watched(rows, ledger.divergence, often=ledger.recorder is not None)
+        earlier = 0 if goes_on else state.round
+        halted = steps.halted(watched, ledger, self.stop, self.cadence, earlier, peers)
+        called = steps.called(steps.stored(halted, ledger), ledger, self.callback, peers)
+        try:
+            step: Step = next(each for each in steps.shown(called, bar, ledger.divergence) if each.ending is not None)
+        except BlewUp as error:
+            return ledger.blew_up(error), ()
+        except KeyboardInterrupt:
+            return Ending("interrupted", f"interrupted after {ledger.state.round} rounds"), ()
+        finally:
+            bar.close()
+        assert step.ending is not None
+        return step.ending, step.remarks
+
+    def _ledger(self, state: State) -> Ledger:
+        """The books of the run, as an earlier part of it has left them."""
+        left, device = self.recorder, self.facts.device
+        remembered = MonitorState() if left is None else left.remembered
+        best = None if left is None or left.best is None else moved(left.best, device)
+        score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
+        objective, averages = Objective(self.engine, self.facts), self.parts.average.kind is not None
+        return Ledger(
+            History(objective, averages, self.evaluations, self.parts.cost(self.facts), remembered.unreported),
+            Divergence(objective, self.scheme.name, state, best, score),
+            patience(self.stop, None if left is None else left.kept, remembered.waited, device),
+            None if isinstance(left, Continued) else left,
+            state,
+            remembered.seconds,
+        )
+
+    def _described(self) -> dict[str, Any]:
+        """What processes that run one loop together must have in common."""
+        parts = self.parts
+        given = {"scheme": self.scheme, "participation": parts.participation, "acceleration": parts.accelerate}
+        given |= {"stop": self.stop, "penalty": self.facts.penalty, "send": parts.send}
+        plain = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every, "average": parts.average.kind}
+        return described(given, plain, self.start)
+
+    def _warn(self, ending: Ending, remarks: tuple[str, ...], state: State) -> None:
+        if ending.status == "diverged":
+            warnings.warn(ending.reason, DivergenceWarning, stacklevel=4)
+        for remark in remarks:
+            ended = f"{self.scheme.name} {ending.status} after {state.round} rounds"
+            warnings.warn(f"{ended}: {remark}", DoubtfulResult, stacklevel=4)
+
+
+def prepare(
+    problem: Problem | Facts | None,
+    scheme: Scheme | str,
+    rounds: int = 100,
+    *,
+    engine: str | Engine | Joining = "in_process",
+    seed: int = 0,
+    start: ArrayLike | Tensor | State | None = None,
+    stop: Stop | Callable[[Round], bool] | None = None,
+    every: int = 1,
+    callback: Callable[[Round], Any] | None = None,
+    progress: bool | None = None,
+    eta: Number | str | None = None,
+    test: HeldOut | None = None,
+    validation: HeldOut | None = None,
+    metrics: Mapping[str, Callable[[Any, Any], float]] | Iterable[str] | None = None,
+    validate_every: int | None = None,
+    recorder: Recorder | Continued | None = None,
+    explanation: Explanation | None = None,
+    **parts: Unpack[PartKeywords],
+) -> Prepared:
+    """What `solve` runs: its arguments checked and explained, and the engine built.
+
+    recorder: is given every round before the next begins; `resolvent.runs.Recorder` stores them on disk.
+    explanation: where arguments were checked and explained already, what was said; neither is then done again.
+    """
+    check_keywords(parts)
+    arguments = {"engine": engine, "stop": stop, "every": every, "validation": validation, "test": test}
+    arguments |= {"metrics": metrics, "validate_every": validate_every} | parts
+    scheme, participation = as_scheme(scheme, eta), as_participation(parts.get("participation"))
+    accelerate = one_acceleration(parts.get("anderson"), parts.get("accelerate"))
+    send, meet = as_send(parts.get("send")), as_meet(parts.get("meet"))
+    problem, beside = with_penalty(problem, engine, parts.get("penalty"))
+    check_hooks(stop, callback, progress)
+    ready: Any = engine
+    if is_problem(problem):
+        local = partial(choice.local_operator, scheme, problem)
+        ready, problem = engines.joined(engine, problem, local, scheme.steady)
+    facts, scheme = known_users(problem, ready, scheme)
+    facts = facts if beside is None else replace(facts, penalty=beside, counted=False)
+    average = parts.get("average")
+    if explanation is None:
+        check(facts, scheme, participation, rounds, every, average, seed)
+        explanation = explain(scheme, facts, participation, accelerate, send=send, meet=meet)
+        for finding in explanation.findings:
+            warnings.warn(str(finding), finding.about, stacklevel=3)
+    measured = evaluations(facts, validation, test, metrics, validate_every)
+    operator = choice.local_operator(scheme, facts)
+    where = delayed(engines.build(ready, problem, operator, scheme.steady), participation)
+    facts = replace(where.facts, penalty=facts.penalty, counted=where.facts.counted if beside is None else False)
+    return Prepared(
+        engine=where,
+        facts=facts,
+        scheme=scheme,
+        parts=Parts(
+            participation,
+            send,
+            meeting(facts, operator, meet),
+            accelerate,
+            step_size(facts, scheme),
+            Averaging(average),
+        ),
+        explanation=explanation,
+        evaluations=measured,
+        rounds=rounds,
+        seed=seed,
+        start=start,
+        stop=stop,
+        cadence=Cadence(every, every if validate_every is None else validate_every),
+        callback=callback,
+        progress=progress,
+        recorder=recorder,
+        problem=problem,
+        arguments=arguments | {"problem": problem, "scheme": scheme, "penalty": beside},
+    )
+
+
+KEYWORDS = (*PartKeywords.__annotations__, *prepare.__annotations__.keys() - {"parts", "return"})
+"""All that `solve` and `prepare` take by name."""
