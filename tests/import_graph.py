@@ -80,8 +80,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"lowest"},
     ],
     "local": [
-        {"bound", "memory", "descent", "law"},
-        {"quadratic", "newton", "matrix_free", "training"},
+        {"bound", "descent", "law"},
+        {"newton", "training"},
         {"operators"},
         {"choice"},
     ],
