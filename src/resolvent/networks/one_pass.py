@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.networks.stacked.cuda.obstacle import obstacle
+from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.cuda.update import Update
 from resolvent.networks.stacked.thread_pool import parallel_map
 from resolvent.networks.stacked.workspace import loops_for
@@ -41,7 +41,7 @@ class OnePass:
             self._loop(g, moves)
 
     def _loop(self, g: Tensor, moves: Tensor | None) -> None:
-        from resolvent.networks.stacked.step_loop import step
+        from resolvent.networks.stacked.cpu_loops import step
 
         kind = self.x.numpy().dtype.type
         arrays = [_array(each) for each in (self.x, g.contiguous(), self.v, self.u)]
@@ -73,7 +73,7 @@ def one_pass(
 def _compiles(x: Tensor) -> bool:
     if x.device.type == "cpu":
         return loops_for(x.device, x.dtype, None) is not None
-    return not obstacle(x.device, x.dtype, None)
+    return not obstacle_for(x.device, x.dtype, None)
 
 
 def _rows(u: Tensor) -> Tensor:

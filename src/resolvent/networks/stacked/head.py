@@ -11,7 +11,7 @@ from torch import Tensor
 
 from resolvent.networks.stacked.cuda import source
 from resolvent.networks.stacked.cuda.compiler import Code
-from resolvent.networks.stacked.cuda.head import HeadGeometry
+from resolvent.networks.stacked.cuda.geometry import HeadGeometry
 from resolvent.networks.stacked.cuda.launch import GradientSlot, launch, thin_gradient
 from resolvent.networks.stacked.layers import Bias, Context, Linear, Reshape
 from resolvent.networks.stacked.net import Net, consumers

@@ -16,13 +16,12 @@ from resolvent.networks.layout import ParameterLayout
 from resolvent.networks.plain import Examples
 from resolvent.networks.stacked.arrange import Arranged, arrange
 from resolvent.networks.stacked.convolution import Conv, ConvPool
-from resolvent.networks.stacked.cuda.obstacle import obstacle
+from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.head import linear_choices
 from resolvent.networks.stacked.jobs import Job, one_block, plan_jobs
 from resolvent.networks.stacked.layers import Shape
 from resolvent.networks.stacked.losses import CrossEntropy, StackedLoss
-from resolvent.networks.stacked.net import Net
-from resolvent.networks.stacked.noise import draw_noise
+from resolvent.networks.stacked.net import Net, draw_noise
 from resolvent.networks.stacked.program import Program
 from resolvent.networks.stacked.thread_pool import parallel_map, threads_there
 from resolvent.networks.stacked.workspace import Workspace
@@ -118,7 +117,7 @@ class Stacked:
         if key not in self._arranged:
             known = Arranged(self.net)
             if like.is_cuda:
-                general = obstacle(like.device, like.dtype, self.compute)
+                general = obstacle_for(like.device, like.dtype, self.compute)
                 known = arrange(self.net, features, general)
                 loss = "" if self.loss_form == CrossEntropy(logits=True) else "the loss is not cross entropy"
                 known = replace(known, choices=known.choices + linear_choices(known.net, general or loss))

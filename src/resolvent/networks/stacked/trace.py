@@ -179,11 +179,9 @@ class _Reader:
         self.values[node] = inputs[0]
         if layer is None:
             return
-        if node.target not in OVER_ONE_AXIS:
-            self._add(node, layer, inputs)
-            return
-        with self._lifted(node, line=True):
-            self._add(node, layer, (self.values[node],))
+        line = node.target in OVER_ONE_AXIS
+        with self._lifted(node, line):
+            self._add(node, layer, (self.values[node],) if line else inputs)
 
     def _weighted(self, node: fx.Node, name: str) -> None:
         """A product or a convolution as a function of the module's own parameters."""

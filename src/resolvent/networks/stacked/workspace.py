@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from resolvent.networks.cuda_graphs import captured_now, uncollected
+from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.cuda.launch import thin_product
-from resolvent.networks.stacked.cuda.obstacle import obstacle
 
 ALIGN = 64
 """In numbers: two unrolled vectors of the widest kind, and more than a cache line."""
@@ -63,7 +63,7 @@ class Workspace:
         self.aligned = like.device.type == "cpu"
         self.kernels = _kernels() if like.is_cuda else None
         self.loops = loops_for(like.device, like.dtype, compute)
-        self.generated = not obstacle(like.device, like.dtype, compute)
+        self.generated = not obstacle_for(like.device, like.dtype, compute)
         self.programs: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
         self._held: dict[int, tuple[tuple[object, ...], Tensor]] = {}

@@ -27,6 +27,15 @@ class Code(NamedTuple):
     name: str
 
 
+def obstacle_for(device: torch.device, dtype: torch.dtype, compute: torch.dtype | None) -> str:
+    """Why generated kernels do not serve these numbers on this device, in a few words; empty: they do."""
+    if device.type != "cuda":
+        return "it is not on a CUDA device"
+    if dtype != torch.float32:
+        return "the kernels are for float32"
+    return obstacle() if compute is None else "products go by autocast"
+
+
 @cache
 def obstacle() -> str:
     """What stands in the way of compiling kernels here, in a few words; empty: nothing."""

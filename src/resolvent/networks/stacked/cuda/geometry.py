@@ -1,4 +1,4 @@
-"""A convolution with what is done to its result at once: bias, pooling over tiles, ReLU."""
+"""The shapes of what one kernel does: a convolution with bias, pooling over tiles and ReLU, or the end of a net."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from typing import Literal
 Pair = tuple[int, int]
 MANY = 1024
 """From so many images on, their number is a constant of the source: a few per cent faster, for one more compilation."""
+SHARED = 48 << 10
+"""Bytes of shared memory that a block of threads may have without asking for more."""
+WIDEST = 32
+"""Outputs of a linear layer, at most: a thread keeps one sum for each."""
+AHEAD = 8
+"""Input features that a warp loads at once."""
+MOST_WARPS = 16
+"""Warps that share a multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -114,3 +122,57 @@ class ImageGroups:
     def groups(self, n: int) -> int:
         """Warps that it takes to go through n images."""
         return ceil(n / (32 * self.per_lane))
+
+
+@dataclass(frozen=True)
+class HeadGeometry:
+    """The end of a net: linear layers, softmax and cross entropy, forward and backward (head.cu).
+
+    `inputs` to `width` and, where `deep`, by ReLU and a second layer to `classes`, which is `width` if not.
+
+    `to_input`: whether the gradient at the input is needed.
+    """
+
+    inputs: int
+    width: int
+    classes: int
+    deep: bool
+    bias: bool
+    last_bias: bool
+    to_input: bool
+
+    @property
+    def misfit(self) -> str:
+        """Why it does not fit one kernel; empty: it does."""
+        if max(self.width, self.classes) > WIDEST:
+            return f"it has more than {WIDEST} outputs"
+        if self.shared(1) > SHARED:
+            return f"its weights do not fit into {SHARED >> 10} KiB of shared memory"
+        return ""
+
+    def images(self, n: int) -> ImageGroups:
+        """Two per lane where that halves the loads of weights and there is room for their sums."""
+        return next(images for images in ImageGroups.choices(n) if self.shared(images.per_lane) <= SHARED)
+
+    def warps(self, per_lane: int) -> int:
+        return 8 // per_lane
+
+    def shared(self, per_lane: int) -> int:
+        weights = self.inputs * ceil(self.width / 4) * 4 + self.classes * (self.width if self.deep else 1)
+        sums = self.warps(per_lane) * self.width * 32 * per_lane
+        return 4 * (weights + sums + self.width + self.classes)
+
+    def constants(self, n: int) -> dict[str, int]:
+        images = self.images(n)
+        return images.constants() | {
+            "INPUTS": self.inputs,
+            "WIDTH": self.width,
+            "CLASSES": self.classes,
+            "DEEP": int(self.deep),
+            "BIAS": int(self.bias),
+            "LAST_BIAS": int(self.last_bias),
+            "TO_INPUT": int(self.to_input),
+            "WARPS": self.warps(images.per_lane),
+            "AHEAD": AHEAD,
+            "RESIDENT": MOST_WARPS // self.warps(images.per_lane),
+        }

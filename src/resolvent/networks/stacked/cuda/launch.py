@@ -1,4 +1,4 @@
-"""Launches of generated kernels, recorded on a tape: weight gradients, and thin products as a special case of them."""
+"""Launches of generated kernels: weight gradients, thin products as a special case of them, images put innermost."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from resolvent.networks.stacked.cuda.stripes import stripe
 
 LONG, FEW, MANY = 1024, 32, 1024
 """A product is thin with rows at least so long, at most so many on one side, and at most so many on the other."""
+
+
+LARGE = 1 << 20
+"""Numbers from which on `put_innermost` is faster than torch's copy: it takes longer to start."""
 
 
 class GradientSlot(NamedTuple):
@@ -75,6 +79,16 @@ def launch(tape: Any, code: Code, grid: tuple[int, int, int], warps: int, args: 
 def run(device: torch.device, code: Code, grid: tuple[int, int, int], warps: int, args: tuple[Any, ...]) -> None:
     with torch.cuda.device(device):
         kernel(code, device.index)(grid=grid, block=(32 * warps, 1, 1), args=args)
+
+
+def takes_innermost(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype == torch.float32 and x.numel() >= LARGE
+
+
+def put_innermost(x: Tensor, y: Tensor) -> None:
+    """y = x (users, n, size) with the images innermost, (users, size, n); y is contiguous."""
+    users, n, size = x.shape
+    run(y.device, source.innermost(), (ceil(n / 32), ceil(size / 32), users), 8, (x.contiguous(), y, n, size))
 
 
 def multiprocessors(device: torch.device) -> int:
