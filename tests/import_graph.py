@@ -87,8 +87,8 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems.penalised": [{"terms", "squares"}, {"barrier", "faces"}, {"certify"}, {"ball"}, {"minimum"}],
     "networks": [
-        {"layout", "reading", "models", "cuda_graphs", "mean_losses", "buffers", "dropout"},
-        {"userdata", "rebuilding", "copies", "working_copy"},
+        {"layout", "reading", "models", "cuda_graphs", "mean_losses", "dropout"},
+        {"userdata", "rebuilding", "working_copy"},
         {"plain", "streamed"},
         {"stacked", "plain_autograd"},
         {"inputs", "gradients", "one_pass", "verify"},

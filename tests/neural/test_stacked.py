@@ -130,7 +130,6 @@ def test_gradients_are_those_of_plain_autograd(name: str, device: str) -> None:
         assert gradients.method == "stacked", gradients.reason
         torch.testing.assert_close(loss.cpu(), want_loss, rtol=1e-12, atol=1e-12)
         assert float(((grad.cpu() - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-10
-    torch.testing.assert_close(gradients.values(W, x, y).cpu(), want_loss, rtol=1e-12, atol=1e-12)
     out = chosen(fed, method="loop").outputs(fed.W, fed.x)
     torch.testing.assert_close(gradients.outputs(W, x).cpu(), out, rtol=1e-12, atol=1e-12)
 
@@ -289,7 +288,6 @@ def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
         a, b = (gradients.value_and_grad(fed.W, fed.x, fed.y, mask, noise) for gradients in (got, want))
         torch.testing.assert_close(a.loss, b.loss)
         assert float(((a.grad - b.grad).norm(dim=1) / b.grad.norm(dim=1)).max()) < 1e-12
-        torch.testing.assert_close(got.values(fed.W, fed.x, fed.y, mask, noise), a.loss)
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2, 3, 16])

@@ -2,7 +2,8 @@
 
 from resolvent.networks.choice import choose_method
 from resolvent.networks.cuda_graphs import Captured
-from resolvent.networks.gradients import Gradients, ValueAndGrad
+from resolvent.networks.gradients import Gradients
 from resolvent.networks.layout import ParameterLayout
+from resolvent.networks.plain import ValueAndGrad
 
 __all__ = ["Captured", "Gradients", "ParameterLayout", "ValueAndGrad", "choose_method"]

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
 
+Buffers = dict[str, Tensor]
+"""A module's buffers, such as running means, or other tensors of it, by name."""
+
 
 def copied(model: nn.Module) -> nn.Module:
     """A copy that shares nothing. Computed tensors among its attributes (weights made by weight_norm or pruning,
@@ -34,15 +37,6 @@ def let_go(error: BaseException) -> None:
     next backward, of whatever module, would run through them.
     """
     clear_frames(error.__traceback__)
-
-
-def mean_buffer(weights: Tensor, rows: Tensor) -> Tensor:
-    """The weighted mean of users' buffers (users, ...), (1, ...); whole numbers are rounded."""
-    if bool((rows == rows[:1]).all()):
-        return rows[:1]
-    lam = weights.view(-1, *(1,) * (rows.ndim - 1))
-    mean = (lam.to(torch.float64) * rows).sum(0, keepdim=True)
-    return (mean if rows.is_floating_point() else mean.round()).to(rows.dtype)
 
 
 @dataclass(frozen=True)

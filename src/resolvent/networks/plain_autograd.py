@@ -51,7 +51,7 @@ class Question(NamedTuple):
 
     @property
     def examples(self) -> Examples:
-        return Examples(self.x, self.y, self.mask)
+        return Examples(self.x, self.y, None if bool(self.mask.all()) else self.mask)
 
 
 def noise(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -89,8 +89,8 @@ def survey(reader: RowReader, placement: Placement, name: str) -> Survey:
             targets = torch.cat([targets, y.cpu().flatten().to(torch.int64)]).unique()
     if not size:
         refuse(name, "empty", "every user needs at least one row")
-    if reader.count is not None and size != reader.count:
-        refuse(name, f"read as {size} rows where it has {reader.count}", "collate_fn must give one for each")
+    if reader.rows is not None and size != len(reader.rows):
+        refuse(name, f"read as {size} rows where it has {len(reader.rows)}", "collate_fn must give one for each")
     _check_repeats(reader, name)
     return Survey(size, kinds[0], targets)
 

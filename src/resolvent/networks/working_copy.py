@@ -8,9 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from resolvent.networks.layout import ParameterLayout, copied
-
-Buffers = dict[str, Tensor]
+from resolvent.networks.layout import Buffers, ParameterLayout, copied
 
 
 class WorkingCopy:
