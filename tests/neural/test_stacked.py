@@ -281,7 +281,7 @@ def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
     fed = federation(model, shape, users=3, n=150, loss=loss)
     mask, seeds = torch.ones(3, 150), torch.tensor([1, 2, 3])
     mask[1, 100:] = mask[2, 3:] = 0
-    monkeypatch.setattr(jobs, "LARGEST", largest)
+    monkeypatch.setattr(jobs, "MAX_WHOLE_NUMBERS", largest)
     got, want = (chosen(fed, method=method) for method in ("stacked", "loop"))
     assert [len(job.blocks) for job in jobs.plan_jobs(1, 150, 5 * 72, 11, 1 << 19, 1, whole=True)] == [blocks]
     for noise in (None, seeds):

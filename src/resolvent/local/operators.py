@@ -175,8 +175,9 @@ class GradientProx(Operator):
             aim = Target(laws.NEITHER, why="lr stays while eta vanishes, so that in the end the prox's steps diverge")
         else:
             eta_eff = laws.prox_eta(alpha, beta, eta)
-            known = not self.anderson and self.optimiser is None
-            error = _error(alpha, beta, eta, eta_eff, batch, steps, users, remaining) if known else math.nan
+            error = math.nan
+            if not self.anderson and self.optimiser is None:
+                error = _error(alpha, beta, eta, eta_eff, batch, steps, users, remaining)
             aim = laws.settled(eta_eff, False, error)
         return Law(aim, False, steps, self.momentum, self.lr, minimises=plain)
 

@@ -16,7 +16,7 @@ from resolvent.networks.plain import Loop, preserve_rng
 from resolvent.networks.reading import XY
 from resolvent.networks.userdata import Batch, Resident, UserData
 
-FEW = 8
+TRIED_ROWS = 8
 """How many rows are tried."""
 
 
@@ -108,7 +108,7 @@ def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: TorchLoss | None
 
 
 def _halves(batch: Batch) -> tuple[XY, list[XY]]:
-    x, y = batch.x[:, :FEW], batch.y[:, :FEW]
+    x, y = batch.x[:, :TRIED_ROWS], batch.y[:, :TRIED_ROWS]
     half = x.shape[1] // 2
     return (x, y), [(x[:, :half], y[:, :half]), (x[:, half:], y[:, half:])]
 
@@ -139,7 +139,7 @@ def _gradients_in_parts(gradients: Gradients, w: Tensor, batch: Batch, mean: Tor
         if not mean.splits(gradients.outputs(W, x), y):
             return False
         after = gradients.value_and_grad(W, x, y).buffers
-        if any(not torch.equal(left[0], begun[name]) for name, left in after.items()):
+        if any(not torch.equal(rows[0], begun[name]) for name, rows in after.items()):
             return False
         rows = [len(part[0]) for _, part in halves]
         divisors = [mean.divisor(part[0]) for _, part in halves]

@@ -31,7 +31,7 @@ def as_user_data(users: Any, argument: str, placement: Placement) -> UserData:
         return stacked(resident)
     readers = tuple(map(reader, [_stream(*each) for each in zip(users, arrays, strict=True)], names))
     surveys = tuple(survey(each, placement, name) for each, name in zip(readers, names, strict=True))
-    check_alike([found.kind for found in surveys], names)
+    check_alike([each.kind for each in surveys], names)
     return Streamed(readers, surveys, placement)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
@@ -28,6 +30,18 @@ def copied(model: nn.Module) -> nn.Module:
             f"model is a module that cannot be copied ({type(error).__name__}: {line}), but a copy is trained; "
             "take from it what cannot be copied"
         ) from error
+
+
+@contextmanager
+def attributes_restored(model: nn.Module) -> Iterator[None]:
+    """The modules' attributes and modes are afterwards what they were: forward may set some, and eval() does."""
+    before = [(m, dict(vars(m))) for m in model.modules()]
+    try:
+        yield
+    finally:
+        for m, attributes in before:
+            vars(m).clear()
+            vars(m).update(attributes)
 
 
 def let_go(error: BaseException) -> None:

@@ -88,8 +88,8 @@ class TorchLoss:
 
 def mean_loss(loss: Callable[..., Any]) -> TorchLoss | None:
     """One of torch's mean losses, given as a function, a module or a functools.partial; None for all other losses."""
-    found = torch_loss(loss)
-    return found if found is not None and found.is_mean else None
+    known = torch_loss(loss)
+    return known if known is not None and known.is_mean else None
 
 
 def torch_loss(loss: Callable[..., Any]) -> TorchLoss | None:

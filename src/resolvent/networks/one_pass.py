@@ -13,7 +13,7 @@ from resolvent.networks.stacked.cuda.update import Update
 from resolvent.networks.stacked.thread_pool import parallel_map
 from resolvent.networks.stacked.workspace import loops_for
 
-SHARE = 1 << 19
+MIN_SHARE = 1 << 19
 """Numbers that a thread takes at least: a smaller share is done before the thread has begun."""
 
 
@@ -49,7 +49,7 @@ class OnePass:
         with np.errstate(over="ignore"):  # 1e60 is infinite in single precision, as for torch
             constants = kind(self.lr), kind(self.momentum), kind(self.eta)
         users = len(self.x)
-        parts = min(users, max(1, self.x.numel() // SHARE))
+        parts = min(users, max(1, self.x.numel() // MIN_SHARE))
         cuts = np.linspace(0, users, parts + 1).astype(int)
 
         def work(share: tuple[int, int]) -> None:

@@ -289,6 +289,6 @@ class Neural:
         return f"Neural({type(self._module).__name__}, {self.users} users, d = {self.dim}, {self.method})"
 
 
-def _as_seeds(words: NDArray[Any] | None) -> Tensor | None:
+def _as_seeds(hashes: NDArray[Any] | None) -> Tensor | None:
     """Hashed words (users,) as seeds of torch's generators."""
-    return None if words is None else torch.from_numpy((words >> 1).astype("int64"))
+    return None if hashes is None else torch.from_numpy((hashes >> 1).astype("int64"))

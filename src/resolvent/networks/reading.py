@@ -33,9 +33,9 @@ from torch.utils.data import (
 
 from resolvent.errors import InputError, refuse
 
-STREAM = 256
+ROWS_PER_READ = 256
 """How many rows of a data set are read at a time, unless a loader says otherwise."""
-STRIDE = 0x9E3779B97F4A7C15
+SEED_STRIDE = 0x9E3779B97F4A7C15
 _END = object()
 
 XY = tuple[Tensor, Tensor]
@@ -44,7 +44,7 @@ XY = tuple[Tensor, Tensor]
 
 def seed_of_part(seed: int, part: int) -> int:
     """The seed of a part of a pass; that of part 0 is the seed itself."""
-    return (seed + part * STRIDE) % 2**63
+    return (seed + part * SEED_STRIDE) % 2**63
 
 
 @contextmanager
@@ -107,9 +107,9 @@ def reader(user: Any, name: str) -> RowReader:
     if isinstance(user, DataLoader):
         return _loader(user, name)
     if isinstance(user, IterableDataset):
-        return RowReader(name, DataLoader(user, batch_size=STREAM))
+        return RowReader(name, DataLoader(user, batch_size=ROWS_PER_READ))
     rows = range(len(user))
-    return RowReader(name, DataLoader(user, STREAM, sampler=rows), rows)
+    return RowReader(name, DataLoader(user, ROWS_PER_READ, sampler=rows), rows)
 
 
 def _loader(loader: DataLoader[Any], name: str) -> RowReader:

@@ -10,7 +10,7 @@ from resolvent.networks.models import cifar10_cnn, mnist_cnn
 from resolvent.networks.stacked.arrange import arrange
 from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.fused import FusedConv
-from resolvent.networks.stacked.head import BEFORE, linear_choices
+from resolvent.networks.stacked.head import NOT_LAST, linear_choices
 from resolvent.networks.stacked.trace import trace
 
 
@@ -112,7 +112,7 @@ def said(model: nn.Module, shape: tuple[int, ...], obstacle: str = "") -> list[s
     return list(linear_choices(arrange(trace(model), shape, obstacle).net, obstacle))
 
 
-IN, BY, WHY = "in the kernel that ends with the loss", "matrix products, since", BEFORE
+IN, BY, WHY = "in the kernel that ends with the loss", "matrix products, since", NOT_LAST
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-RUN = 768
+MAX_RUN = 768
 """How many numbers an innermost loop takes, at most: its rows stay in the first-level cache."""
 
 BoundLoop = Callable[[], None]
@@ -79,7 +79,7 @@ class Geometry(NamedTuple):
     @property
     def runs(self) -> tuple[Places, Places, int, int, int]:
         """Reads, writes, length, how much of it an innermost loop takes, and plane."""
-        parts = math.ceil(self.length / RUN)
+        parts = math.ceil(self.length / MAX_RUN)
         return self.reads, self.writes, self.length, math.ceil(self.length / parts), self.plane
 
 

@@ -113,13 +113,14 @@ class Stacked:
         """The net for images of this shape where `like` is, and how its layers with weights are computed there."""
         key = (features, like.device, like.dtype, self.compute)
         if key not in self._arranged:
-            known = Arranged(self.net)
+            arranged = Arranged(self.net)
             if like.is_cuda:
                 general = obstacle_for(like.device, like.dtype, self.compute)
-                known = arrange(self.net, features, general)
+                arranged = arrange(self.net, features, general)
                 loss = "" if self.loss_form == CrossEntropy(logits=True) else "the loss is not cross entropy"
-                known = replace(known, choices=known.choices + linear_choices(known.net, general or loss))
-            self._arranged[key] = known
+                ends = linear_choices(arranged.net, general or loss)
+                arranged = replace(arranged, choices=arranged.choices + ends)
+            self._arranged[key] = arranged
         return self._arranged[key]
 
     def _loss_form(self, x: Tensor, y: Tensor) -> StackedLoss | None:

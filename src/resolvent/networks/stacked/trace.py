@@ -27,8 +27,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 def trace(model: nn.Module, join: bool = True) -> Net:
     """The module as stacked layers, or Unstackable with the reason; `join` is for `improved`."""
-    if found := hidden_behaviour(model):
-        raise Unstackable(found)
+    if reason := hidden_behaviour(model):
+        raise Unstackable(reason)
     root = copied(model)
     try:
         with preserve_rng(torch.device("cpu")), torch.enable_grad():

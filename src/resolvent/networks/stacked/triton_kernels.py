@@ -27,31 +27,9 @@ IMAGES = 128
 
 @triton.jit
 def _lower(
-    x,
-    cols,
-    C,
-    KH,
-    KW,
-    OH,
-    OW,
-    H,
-    W,
-    n,
-    su,
-    sc,
-    sh,
-    sw,
-    bu,
-    SH,
-    SW,
-    PH,
-    PW,
-    DH,
-    DW,
-    SPAN,
-    COLUMNS: tl.constexpr,
-    RUN: tl.constexpr,
-):
+    x, cols, C, KH, KW, OH, OW, H, W, n, su, sc, sh, sw, bu, SH, SW, PH, PW, DH, DW, SPAN,
+    COLUMNS: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     j = row % KW
     i = (row // KW) % KH
@@ -113,31 +91,9 @@ def _maxima(x, y, C, H, W, n, su, sc, sh, sw, step, K: tl.constexpr, COLUMNS: tl
 
 @triton.jit
 def _unmax(
-    G,
-    x,
-    out,
-    C,
-    H,
-    W,
-    n,
-    gu,
-    gc,
-    gh,
-    gw,
-    su,
-    sc,
-    sh,
-    sw,
-    step,
-    tu,
-    tc,
-    th,
-    tw,
-    jump,
-    K: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    RUN: tl.constexpr,
-):
+    G, x, out, C, H, W, n, gu, gc, gh, gw, su, sc, sh, sw, step, tu, tc, th, tw, jump, K: tl.constexpr,
+    COLUMNS: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
     _row, u, c, h, w, images, real = _place(C, H, W, n, COLUMNS, RUN)
     source = x + u.to(tl.int64) * su + c.to(tl.int64) * sc + h * sh + w * sw + images
     target = out + u.to(tl.int64) * tu + c.to(tl.int64) * tc + h * th + w * tw + images

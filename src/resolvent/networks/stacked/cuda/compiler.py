@@ -82,9 +82,9 @@ def compiled(code: Code, device: int) -> bytes:
     major, minor = torch.cuda.get_device_capability(device)
     chip = f"{major}{minor}"
     file = folder() / key(code, chip)
-    found = _read(file)
-    if found is not None:
-        return found
+    cached = _read(file)
+    if cached is not None:
+        return cached
     build = _private("_nvrtc_compile")
     assert build is not None
     binary, name = build(code.source, code.name, chip)
