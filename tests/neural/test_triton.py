@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from neural_reference import federation, plain_loop
-from resolvent.networks.choice import propose
+from resolvent.networks.method_choice import propose
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or find_spec("triton") is None, reason="there is no CUDA device, or no Triton"

@@ -13,11 +13,11 @@ from resolvent.errors import refuse
 from resolvent.iteration.engine import Judge
 from resolvent.networks.fitting import check_fits, cuts
 from resolvent.networks.gradients import Gradients
-from resolvent.networks.inputs import as_user_data, is_pair
 from resolvent.networks.layout import Buffers
 from resolvent.networks.mean_losses import TorchLoss, torch_loss
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
+from resolvent.networks.user_inputs import as_user_data, is_pair
 from resolvent.networks.userdata import Batch, UserData
 
 

@@ -13,7 +13,7 @@ from resolvent.errors import InputError, refuse
 from resolvent.networks.gradients import Gradients
 from resolvent.networks.mean_losses import TorchLoss
 from resolvent.networks.plain import Loop, preserve_rng
-from resolvent.networks.reading import XY
+from resolvent.networks.row_readers import XY
 from resolvent.networks.userdata import Batch, Resident, UserData
 
 TRIED_ROWS = 8

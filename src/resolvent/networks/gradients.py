@@ -1,4 +1,4 @@
-"""All users' losses and gradients of one network at once, by one of three methods. `choice.py` says which, and why.
+"""All users' losses and gradients of one network at once, by one of three methods (`method_choice.py` says which).
 
 stacked   all users go through each layer together, forward and backward written by hand (`stacked/`)
 vmap      torch's own vectorisation over users

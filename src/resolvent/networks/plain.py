@@ -47,8 +47,8 @@ class ValueAndGrad(NamedTuple):
 class Method(Protocol):
     """One way to compute all users' losses and gradients at rows of parameters W, (users, d) or (1, d).
 
-    A new one is a class like this, which `choice.propose` proposes; it is then compared with plain autograd. `uncast`
-    is what is compared: the same without autocast, in memory of its own.
+    A new one is a class like this, which `method_choice.propose` proposes; it is then compared with plain autograd.
+    `uncast` is what is compared: the same without autocast, in memory of its own.
     """
 
     @property

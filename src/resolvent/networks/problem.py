@@ -15,13 +15,12 @@ from torch.nn import functional as F
 
 from resolvent.errors import ResolventWarning, refuse
 from resolvent.iteration.engine import Look
-from resolvent.networks.choice import propose, verified
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
-from resolvent.networks.inputs import as_device, as_dtype, as_user_data
 from resolvent.networks.layout import Buffers, ParameterLayout, copied
 from resolvent.networks.mean_losses import mean_loss, torch_loss
+from resolvent.networks.method_choice import propose, verified
 from resolvent.networks.one_pass import OnePass, one_pass
 from resolvent.networks.rebuilding import (
     as_memory,
@@ -34,6 +33,7 @@ from resolvent.networks.rebuilding import (
 )
 from resolvent.networks.stacked.thread_pool import one_thread
 from resolvent.networks.streamed import Placement
+from resolvent.networks.user_inputs import as_device, as_dtype, as_user_data
 from resolvent.networks.userdata import Batch, Resident
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.problem import select

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, ResolventWarning, refuse
-from resolvent.networks.reading import XY, RowReader
+from resolvent.networks.row_readers import XY, RowReader
 from resolvent.networks.userdata import Batch, present, stack
 
 

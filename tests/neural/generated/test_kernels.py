@@ -14,9 +14,9 @@ from torch.nn import functional as F
 import resolvent as rs
 from kernel_routing import apart, codes, convolved, plainly
 from neural_reference import federation, plain_loop
-from resolvent.networks.choice import propose
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.gradients import Gradients
+from resolvent.networks.method_choice import propose
 from resolvent.networks.models import mnist_cnn
 from resolvent.networks.stacked import method
 from resolvent.networks.stacked.cuda import compiler

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from resolvent.errors import InputError, refuse
-from resolvent.networks.reading import XY, reader
+from resolvent.networks.row_readers import XY, reader
 from resolvent.networks.streamed import Placement, RowKind, Streamed, check_alike, survey
 from resolvent.networks.userdata import UserData, stacked
 
