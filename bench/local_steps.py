@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import resolvent as rs
 from bench.neural import NETS, vectorised
 from bench.timing import machine, take_turns
+from resolvent.iteration.engine import Ask
 from resolvent.local.descent import Descent, Pull, descend, gradients
 from resolvent.networks import ParameterLayout
 
@@ -79,7 +80,7 @@ def side(problem: rs.Neural, momentum: float, pulled: bool) -> tuple[Callable[[]
 
     def steps(u: Tensor) -> Tensor:
         pull = Pull(u, ETA) if pulled else None
-        return descend(problem, u, RATE, momentum, gradients(problem, STEPS, None, 0, 0, None), pull)
+        return descend(problem, u, RATE, momentum, gradients(problem, Ask(0, ETA), STEPS), pull)
 
     answer = problem.captured(steps)
 

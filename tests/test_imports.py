@@ -34,7 +34,6 @@ LIGHT = {"torch", "numpy", PACKAGE}
 HEAVY_AT_TOP: dict[str, set[str]] = {
     "cli": {"typer"},
     "sklearn": {"sklearn"},
-    "networks.stacked.triton_channels": {"triton"},
     "ui.api": {"fastapi"},
     "ui.door": {"uvicorn"},
     "ui.models": {"pydantic"},

@@ -117,7 +117,6 @@ def test_vmap_gives_the_same() -> None:
     got = gradients.value_and_grad(fed.W, fed.x, fed.y)
     assert gradients.method == "vmap"
     torch.testing.assert_close(got.grad, plain_loop(fed)[1])
-    torch.testing.assert_close(gradients.values(fed.W, fed.x, fed.y), got.loss)
 
 
 def test_dropout_is_a_function_of_the_seed_and_the_same_by_every_method() -> None:
@@ -128,7 +127,6 @@ def test_dropout_is_a_function_of_the_seed_and_the_same_by_every_method() -> Non
     torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12)
     again = stacked.value_and_grad(fed.W[1:], fed.x[1:], fed.y[1:], seeds=seeds[1:])
     torch.testing.assert_close(again.grad, a.grad[1:], rtol=0, atol=0)
-    torch.testing.assert_close(stacked.values(fed.W, fed.x, fed.y, seeds=seeds), a.loss)
     other = stacked.value_and_grad(fed.W, fed.x, fed.y, seeds=seeds + 1)
     assert float((other.grad - a.grad).norm()) > 1e-3
     same_seed = stacked.value_and_grad(fed.W[:1], fed.x[:1].repeat(2, 1, 1), fed.y[:1].repeat(2, 1), seeds=seeds[::2])
@@ -164,7 +162,6 @@ def test_inference_mode_changes_nothing(method: str) -> None:
     with torch.inference_mode():
         W, x = fed.W.clone(), fed.x.clone()
         assert torch.equal(gradients.value_and_grad(W, x, fed.y).grad, want)
-        gradients.values(W, x, fed.y)
         gradients.outputs(W, x)
     assert torch.equal(gradients.value_and_grad(W, x, fed.y).grad, want)
 
@@ -197,7 +194,7 @@ def test_bad_input_is_refused_in_a_sentence() -> None:
     with pytest.raises(InputError, match=r"W is of shape \(3, 15\), but \(2, 15\) or \(1, 15\) is needed"):
         gradients.value_and_grad(torch.zeros(3, 15), x, y)
     with pytest.raises(InputError, match="a target for each"):
-        gradients.values(torch.zeros(2, 15), x, y[:, :4])
+        gradients.value_and_grad(torch.zeros(2, 15), x, y[:, :4])
     with pytest.raises(InputError, match="cannot be stacked: GRU"):
         choose_method(Recurrent(), W, x, y, method="stacked")
     with pytest.raises(InputError, match="'stacked', 'vmap', 'loop'"):
@@ -282,7 +279,7 @@ def test_data_of_another_shape_is_evaluated_by_the_loop_and_changes_nothing_else
 def test_way_is_a_name_of_method() -> None:
     fed = federation(NOISY, (6,), users=2, n=9)
     problem = rs.Neural(fed.model, list(zip(fed.x, fed.y, strict=True)))
-    assert problem.way == problem.method == "stacked: every layer has a stacked form"
+    assert problem.method == "stacked: every layer has a stacked form"
 
 
 def test_off_cuda_a_problem_captures_nothing() -> None:

@@ -114,8 +114,8 @@ def test_an_eta_beyond_the_range_of_floats_does_what_torch_does(eta: float) -> N
 def test_many_numbers_are_divided_among_threads_without_a_trace() -> None:
     pytest.importorskip("numba")
     torch.manual_seed(2)
-    x = torch.randn(5, one_pass.SHARE)
-    (g,) = gradients(5, one_pass.SHARE, x, steps=1)
+    x = torch.randn(5, one_pass.MIN_SHARE)
+    (g,) = gradients(5, one_pass.MIN_SHARE, x, steps=1)
     fused, plain = one_pass.one_pass(x, RATE, 0.0, None), Descent(x, RATE, 0.0, None)
     assert fused is not None
     fused.step(g, None)

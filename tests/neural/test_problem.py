@@ -14,6 +14,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import resolvent as rs
+from resolvent.iteration.engine import Ask
 from resolvent.iteration.table import named
 from resolvent.local.descent import batches, gradients
 
@@ -425,9 +426,9 @@ def test_users_numbers_are_not_looked_at_where_nothing_is_drawn() -> None:
     """On a GPU full gradient steps are recorded once, and numbers cannot be copied to the CPU meanwhile."""
     numbers = torch.arange(3, device="meta")  # any look at them is an error
     plain = rs.Neural(net(), people())
-    steps = list(gradients(plain, 2, None, 0, 0, numbers))
+    steps = list(gradients(plain, Ask(0, 0.1, names=numbers), 2))
     assert len(steps) == 2
     assert all(torch.equal(step(plain.start), plain.grad(plain.start)) and moves is None for step, moves in steps)
     dropping = rs.Neural(nn.Sequential(net(), nn.Dropout(0.5)), people())
     with pytest.raises(NotImplementedError):
-        list(gradients(dropping, 2, None, 0, 0, numbers))
+        list(gradients(dropping, Ask(0, 0.1, names=numbers), 2))

@@ -17,7 +17,7 @@ from torch import nn
 import resolvent as rs
 from resolvent.engines.joint import Joint
 from resolvent.local import choice
-from resolvent.networks.joining import joined
+from resolvent.networks.joined_users import joined
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.ResolventWarning")
 

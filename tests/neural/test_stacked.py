@@ -130,7 +130,6 @@ def test_gradients_are_those_of_plain_autograd(name: str, device: str) -> None:
         assert gradients.method == "stacked", gradients.reason
         torch.testing.assert_close(loss.cpu(), want_loss, rtol=1e-12, atol=1e-12)
         assert float(((grad.cpu() - want).norm(dim=1) / want.norm(dim=1)).max()) < 1e-10
-    torch.testing.assert_close(gradients.values(W, x, y).cpu(), want_loss, rtol=1e-12, atol=1e-12)
     out = chosen(fed, method="loop").outputs(fed.W, fed.x)
     torch.testing.assert_close(gradients.outputs(W, x).cpu(), out, rtol=1e-12, atol=1e-12)
 
@@ -282,14 +281,13 @@ def test_a_loss_of_all_outputs_takes_any_number_of_blocks(
     fed = federation(model, shape, users=3, n=150, loss=loss)
     mask, seeds = torch.ones(3, 150), torch.tensor([1, 2, 3])
     mask[1, 100:] = mask[2, 3:] = 0
-    monkeypatch.setattr(jobs, "LARGEST", largest)
+    monkeypatch.setattr(jobs, "MAX_WHOLE_NUMBERS", largest)
     got, want = (chosen(fed, method=method) for method in ("stacked", "loop"))
     assert [len(job.blocks) for job in jobs.plan_jobs(1, 150, 5 * 72, 11, 1 << 19, 1, whole=True)] == [blocks]
     for noise in (None, seeds):
         a, b = (gradients.value_and_grad(fed.W, fed.x, fed.y, mask, noise) for gradients in (got, want))
         torch.testing.assert_close(a.loss, b.loss)
         assert float(((a.grad - b.grad).norm(dim=1) / b.grad.norm(dim=1)).max()) < 1e-12
-        torch.testing.assert_close(got.values(fed.W, fed.x, fed.y, mask, noise), a.loss)
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2, 3, 16])

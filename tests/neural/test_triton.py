@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from neural_reference import federation, plain_loop
-from resolvent.networks.choice import propose
+from resolvent.networks.method_choice import propose
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or find_spec("triton") is None, reason="there is no CUDA device, or no Triton"
@@ -56,7 +56,7 @@ def test_nets_drawn_at_random(seed: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("classes", "n"), [(2, 1), (10, 129), (100, 20), (10, 2400)])
 def test_cross_entropy(classes: int, n: int, dtype: torch.dtype) -> None:
-    from resolvent.networks.stacked.triton_channels import cross_entropy
+    from resolvent.networks.stacked.triton_kernels import cross_entropy
 
     generator = torch.Generator().manual_seed(n)
     o = 5 * torch.randn(3, classes, n, generator=generator, dtype=torch.float64)

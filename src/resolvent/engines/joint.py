@@ -19,7 +19,7 @@ from resolvent.engines.in_process import InProcess
 from resolvent.iteration.engine import Ask, Memory
 from resolvent.local.operators import Operator
 from resolvent.local.training import Trained
-from resolvent.networks.joining import joined
+from resolvent.networks.joined_users import joined
 
 Result = TypeVar("Result")
 

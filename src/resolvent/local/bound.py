@@ -1,23 +1,26 @@
 """Operators joined to a problem: how the answers of users are computed, all users at once.
 
-A bound operator may cache what it can compute again. What a later round needs from the past travels through `memory`
-(memory.py), which belongs to the run's State.
+A bound operator may cache what it can compute again. What a later round needs from the past travels through `memory`,
+a dictionary of (users, ...) tensors with one row per user, which belongs to the run's State.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from resolvent.iteration.engine import Ask, Memory, Spread
 from resolvent.problems.problem import Problem, select
+from resolvent.problems.quadratic.affine import Affine
 
 
 class Bound(Protocol):
     """An operator joined to a problem."""
+
+    problem: Any
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The answers p of the users asked, one row each; u has their rows, or one row that they share."""
@@ -25,28 +28,50 @@ class Bound(Protocol):
 
     def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         """mean(p), (1, d), of users who share u (1, d), and the spread of their answers."""
-        ...
+        p, memory = self.rows(ask, u, memory)
+        return *mean_and_spread(self.problem.weights, ask, p), memory
 
 
 @dataclass(eq=False)
-class Plain:
+class Plain(Bound):
     """An operator without a past: a function of (problem, ask, u)."""
 
     problem: Problem
     answer: Callable[[Problem, Ask, Tensor], Tensor]
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        part = self.problem if ask.who is None else self.problem.take(ask.who)
+        part = of_those_asked(self.problem, ask)
         return self.answer(part, ask.among(self.problem.users), u.expand(part.users, -1)), memory
 
+
+@dataclass(eq=False)
+class Filter(Bound):
+    """On quadratics, the operator that goes the share c(eta, s) of the way to the minimiser along each eigenvector, of
+    eigenvalue s. Its maps are cached while eta stays the same."""
+
+    problem: Any
+    share: Callable[[float, Tensor], Tensor]
+    steady: bool
+    cached: tuple[float, Affine] | None = None
+
+    def maps(self, eta: float) -> Affine:
+        if self.cached is None or self.cached[0] != eta:
+            self.cached = (eta, self.problem.filtered(lambda s: self.share(eta, s), self.steady))
+        return self.cached[1]
+
+    def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        return self.maps(ask.eta)(u, ask.who), memory
+
     def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
-        return mean_of_rows(self, self.problem.weights, ask, u, memory)
+        if ask.who is not None:
+            return super().mean(ask, u, memory)
+        maps = self.maps(ask.eta)
+        return maps.mean(u), maps.spread, memory
 
 
-def mean_of_rows(bound: Bound, weights: Tensor, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
-    """The mean of the answers, for operators that compute it from all answers."""
-    p, memory = bound.rows(ask, u, memory)
-    return *mean_and_spread(weights, ask, p), memory
+def of_those_asked(problem: Any, ask: Ask) -> Any:
+    """The problem of the users who are asked."""
+    return problem if ask.who is None else problem.take(ask.who)
 
 
 def mean_and_spread(weights: Tensor, ask: Ask, p: Tensor) -> tuple[Tensor, Spread]:
@@ -55,3 +80,15 @@ def mean_and_spread(weights: Tensor, ask: Ask, p: Tensor) -> tuple[Tensor, Sprea
     mean = (lam @ p).unsqueeze(0)
     spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
     return mean, lambda u: spread
+
+
+def rows_of(memory: Memory, who: Tensor | None) -> Memory:
+    """The memory of some users; None: of all."""
+    return memory if who is None else {name: tensor[who] for name, tensor in memory.items()}
+
+
+def with_rows(memory: Memory, who: Tensor | None, now: Memory) -> Memory:
+    """What all users remember once some of them remember `now`. `memory` has every entry of it, or all users do."""
+    if who is None:
+        return memory | now
+    return memory | {name: memory[name].index_copy(0, who, rows) for name, rows in now.items()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.scheme import Scheme
 from resolvent.local import law as laws
-from resolvent.local.law import Law, UserFacts
-from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx, Operator
+from resolvent.local.law import UserFacts
+from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx, Operator, as_operator
 from resolvent.problems.problem import Problem
 
 
@@ -17,38 +17,26 @@ def local_operator(scheme: Scheme, problem: Problem | Facts | None) -> Operator:
     Without a problem an exact prox is meant.
     """
     if scheme.local is not None:
-        return scheme.local  # type: ignore[no-any-return]
+        return as_operator(scheme.local)
     if scheme.forward:
         return GradientSteps(scheme.steps)
     return ExactProx() if problem is None else best(problem)
 
 
-def law_of(operator: Operator, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
-    """What the operator states of its fixed points, or what its certificates show where it states nothing."""
-    stated = getattr(operator, "law", None)
-    if stated is not None:
-        return stated(alpha, beta, eta, users)  # type: ignore[no-any-return]
-    certified = getattr(operator, "certifies", None) is not None
-    forward = bool(getattr(operator, "forward", False))
-    return laws.unstated(type(operator).__name__, forward, certified, alpha, beta, eta)
-
-
 def span_of(operator: Operator, facts: Facts) -> float:
-    """The number of gradient steps that one local answer amounts to: 1 of a prox, k of k gradient steps.
+    """Number of gradient steps that one local answer amounts to: 1 for a prox, k for k gradient steps.
 
     Where users take different numbers of steps it is the mean of these.
     """
     if not operator.forward:
         return 1.0
     rows = None if facts.sizes is None else facts.sizes.cpu().numpy()[facts.weights.cpu().numpy() > 0]
-    law = law_of(operator, 1.0, 1.0, 1.0, UserFacts(rows))
+    law = operator.law(1.0, 1.0, 1.0, UserFacts(rows))
     return sum(laws.step_sums(k, law.momentum)[0] for k in law.steps) / len(law.steps)
 
 
 def check(operator: Operator, facts: Facts) -> None:
-    """Refuse what is no operator, or one that the users' problem cannot serve."""
-    if not hasattr(operator, "bind"):
-        refuse("local", repr(operator), "rs.ExactProx, rs.NewtonProx, rs.GradientProx or rs.GradientSteps is needed")
+    """Refuse an operator that the users' problem cannot serve."""
     missing = operator.needs - facts.offers
     if missing:
         raise InputError(

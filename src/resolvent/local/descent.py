@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
-from resolvent.iteration.engine import Seed
+from resolvent.iteration.engine import Ask, Seed
 
 Gradient = Callable[..., Tensor]
 LocalStep = tuple[Gradient, Tensor | None]
@@ -50,7 +50,7 @@ def descend(
     part: Any, x: Tensor, lr: Tensor | float, momentum: float, steps: Iterator[LocalStep], pull: Pull | None = None
 ) -> Tensor:
     """Where these steps lead from x. Networks have a faster way to take them, to the same bits."""
-    faster = part.descent(x, lr, momentum, pull) if hasattr(part, "descent") else None
+    faster = part.descent(x, lr, momentum, pull) if "training" in part.offers else None
     descent = Descent(x, lr, momentum, pull) if faster is None else faster
     for gradient, moves in steps:
         descent.step(gradient(descent.x, **descent.room), moves)
@@ -71,34 +71,27 @@ def optimise(x: Tensor, optimiser: Callable[[list[Tensor]], Any], steps: Iterato
     return torch.stack([row.detach() for row in rows])
 
 
-def gradients(
-    part: Any, steps: int, batch: int | None, seed: Seed, t: int, names: Tensor | None
-) -> Iterator[LocalStep]:
+def gradients(part: Any, ask: Ask, steps: int, batch: int | None = None) -> Iterator[LocalStep]:
     """The gradient of each step: the full one, or one per batch of `steps` shuffled passes (Algorithm 2)."""
-    if batch is None and not _draws(part):  # a GPU may be recording these steps, and cannot send users' numbers then
+    draws = "training" in part.offers and not part.stateless
+    if batch is None and not draws:  # a GPU may be recording these steps, and cannot send users' numbers then
         yield from ((part.grad, None) for _ in range(steps))
         return
-    numbers = np.arange(part.users) if names is None else names.cpu().numpy()
-    sizes = None if batch is None else part.sizes.cpu()  # once: an accelerator has to be waited for
+    numbers = np.arange(part.users) if ask.names is None else ask.names.cpu().numpy()
+
+    def seeds(k: int, j: int) -> dict[str, Any]:
+        """What a training gradient takes besides the parameters: a seed per user, for dropout and other noise."""
+        return {"seeds": randomness.words(ask.seeding, randomness.STEPS, ask.t, k, j, numbers)} if draws else {}
+
+    if batch is None:
+        yield from ((partial(part.grad, **seeds(k, 0)), None) for k in range(steps))
+        return
+    sizes = part.sizes.cpu()  # once: an accelerator has to be waited for
     for k in range(steps):
-        if batch is None or sizes is None:
-            yield partial(part.grad, **_seeds(part, seed, t, k, 0, numbers)), None
-            continue
-        for j, (rows, mask) in enumerate(batches(sizes, batch, seed, t, numbers, k, part.sizes.device)):
+        for j, (rows, mask) in enumerate(batches(sizes, batch, ask.seeding, ask.t, numbers, k, part.sizes.device)):
             some = mask.any(1, keepdim=True)  # a small user has fewer batches in a pass than a large one
             moves = None if bool(some.all()) else some.to(rows.device)
-            seeds = _seeds(part, seed, t, k, j, numbers)
-            yield partial(_batch_gradient, part, rows, mask, seeds), moves
-
-
-def _seeds(part: Any, seed: Seed, t: int, k: int, j: int, numbers: Any) -> dict[str, Any]:
-    """What a training gradient takes besides the parameters: a seed per user, for dropout and other noise."""
-    return {"seeds": randomness.words(seed, randomness.STEPS, t, k, j, numbers)} if _draws(part) else {}
-
-
-def _draws(part: Any) -> bool:
-    """Whether a training gradient needs seeds."""
-    return "training" in part.offers and not part.stateless
+            yield partial(_batch_gradient, part, rows, mask, seeds(k, j)), moves
 
 
 def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, seeds: dict[str, Any], x: Tensor, **room: Tensor) -> Tensor:

@@ -1,15 +1,17 @@
 """Local operators: what a user computes in a round. A prox, exact or not, or gradient steps (FedAvg's forward map).
 
-An operator is a frozen description; `bind` joins it to a problem that offers what it needs.
+An operator is a frozen description; `bind` joins it to a problem that offers what it needs. One of your own is one
+class, in a file of your own: see `Operator`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,42 +20,62 @@ from torch import Tensor
 from resolvent.errors import number, real, refuse, whole
 from resolvent.iteration.engine import Ask
 from resolvent.local import law as laws
-from resolvent.local.bound import Bound, Plain
+from resolvent.local.bound import Bound, Filter, Plain
 from resolvent.local.descent import Pull, accelerated, descend, gradients, optimise
 from resolvent.local.law import Law, Target, UserFacts
-from resolvent.local.matrix_free import MatrixFreeNewton
-from resolvent.local.newton import Newton
-from resolvent.local.quadratic import Filter
-from resolvent.local.training import Trained
+from resolvent.local.newton import MatrixFreeNewton, Newton
+from resolvent.local.training import stepping
 from resolvent.problems.newton.inverses import by_rows, check_room
 from resolvent.problems.problem import Problem
 from resolvent.problems.quadratic.affine import prox_share, steps_share
 
-SHARP = 1e-8
+EXACT_TOL = 1e-8
 """The tolerance up to which Newton's prox counts as exact."""
 
 
-class Operator(Protocol):
-    """A description of what users compute. `certifies` is where (u - p) / eta is a subgradient: "p", "u" or None.
+class Operator:
+    """What users compute, as a description. `needs` and `bind` are required; the rest has defaults.
 
-    `law`, which an operator of your own may leave out, states what the fixed points solve: `explain` asks it.
+    needs      what the problem must offer, such as "grad", "batches" or "prox"
+    bind       joins it to a problem; `training.stepping` does that for whatever asks for gradients only, on networks
+               too; `steady`: eta stays the same, so that work may be done once
+    forward    whether it is like gradient steps of size eta, rather than like a prox
+    certifies  where (u - p) / eta is a subgradient: "p", "u" or None
+    law        what the fixed points of a scheme solve when users apply it: `explain` asks
     """
 
-    @property
-    def needs(self) -> frozenset[str]: ...
-    @property
-    def forward(self) -> bool: ...
-    @property
-    def certifies(self) -> str | None: ...
-    def bind(self, problem: Any, steady: bool) -> Bound: ...
+    needs: frozenset[str] = frozenset({"grad"})
+    forward: bool = False
+    certifies: str | None = None
+
+    def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+        """Of an operator that states none, what its certificates show."""
+        return laws.unstated(type(self).__name__, self.forward, self.certifies is not None, alpha, beta, eta)
+
+    def bind(self, problem: Any, steady: bool) -> Bound:
+        raise NotImplementedError
+
+
+def as_operator(given: Any) -> Operator:
+    """What a user hands in as `local`, with the defaults of `Operator` for whatever it leaves out."""
+    if isinstance(given, Operator):
+        return given
+    if not hasattr(given, "bind"):
+        refuse("local", repr(given), "rs.ExactProx, rs.NewtonProx, rs.GradientProx or rs.GradientSteps is needed")
+    completed = copy(given)
+    for name in ("needs", "forward", "certifies"):
+        if not hasattr(given, name):
+            object.__setattr__(completed, name, getattr(Operator, name))
+    if getattr(given, "law", None) is None:
+        object.__setattr__(completed, "law", partial(Operator.law, completed))
+    return completed  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
-class ExactProx:
+class ExactProx(Operator):
     """prox_eta f_i(u_i), as the problem gives it."""
 
     needs = frozenset({"prox"})
-    forward = False
     certifies = "p"
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
@@ -66,7 +88,7 @@ class ExactProx:
 
 
 @dataclass(frozen=True)
-class NewtonProx:
+class NewtonProx(Operator):
     """prox_eta f_i(u_i) by Newton's method from the last answer, until |p - prox| <= tol (1 + |u|) or round-off.
 
     Round-off is that of the gradient: eta times the unit in the last place of its terms. An answer that it may leave
@@ -81,7 +103,6 @@ class NewtonProx:
 
     tol: float = 5e-13
     needs = frozenset({"grad", "hessian"})
-    forward = False
     certifies = "p"
 
     def __post_init__(self) -> None:
@@ -89,7 +110,7 @@ class NewtonProx:
         object.__setattr__(self, "tol", tol)
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
-        return laws.of_prox(alpha, beta, eta, exact=self.tol <= SHARP)
+        return laws.of_prox(alpha, beta, eta, exact=self.tol <= EXACT_TOL)
 
     def bind(self, problem: Any, steady: bool) -> Bound:
         if getattr(problem, "matrix_free", False):
@@ -100,7 +121,7 @@ class NewtonProx:
 
 
 @dataclass(frozen=True)
-class GradientProx:
+class GradientProx(Operator):
     """k gradient steps on f_i + |x - u_i|^2 / (2 eta), from u_i. With `batch`, k shuffled passes over batches of rows.
 
     lr=None takes 1 / (L_i + 1/eta) where the problem knows L_i, else 0.01. `anderson` is the memory of an Anderson
@@ -115,8 +136,6 @@ class GradientProx:
     momentum: float = 0.0
     anderson: int = 0
     optimiser: Callable[..., Any] | None = None
-    forward = False
-    certifies = None
 
     def __post_init__(self) -> None:
         _check_descent(self.steps, self.batch, self.momentum)
@@ -126,11 +145,21 @@ class GradientProx:
         if self.anderson and (self.batch or self.momentum):
             refuse("anderson", self.anderson, "inside a prox it needs full gradients: leave out batch and momentum")
         if self.optimiser is not None:
-            _check_optimiser(self.optimiser, self.momentum, self.anderson)
+            self._check_optimiser(self.optimiser)
+
+    def _check_optimiser(self, optimiser: Any) -> None:
+        if not callable(optimiser):
+            needed = "torch.optim.Adam or another function of a list of parameters is needed"
+            refuse("optimiser", repr(optimiser), needed)
+        if optimiser is torch.optim.LBFGS:
+            needed = "it evaluates the loss several times: one that takes one step per gradient is needed"
+            refuse("optimiser", "LBFGS", needed)
+        if self.momentum or self.anderson:
+            refuse("optimiser", optimiser, "it takes the steps by itself: leave out momentum and anderson")
 
     @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"grad"}) if self.batch is None else frozenset({"grad", "batches"})
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        return _needs(self.batch)
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
         """A prox, as closely as its steps come to it."""
@@ -138,7 +167,7 @@ class GradientProx:
         steps = _steps(self.steps, batch, users)
         plain = batch is None and self.optimiser is None
 
-        def left(s: laws.Floats, steep: float, k: int) -> laws.Floats:
+        def remaining(s: laws.Floats, steep: float, k: int) -> laws.Floats:
             prox, lr = 1 / (1 + eta * s), 1 / (steep + 1 / eta) if self.lr is None else self.lr
             return prox + laws.left_after(s + 1 / eta, lr, k, self.momentum) * (1 - prox)
 
@@ -146,8 +175,9 @@ class GradientProx:
             aim = Target(laws.NEITHER, why="lr stays while eta vanishes, so that in the end the prox's steps diverge")
         else:
             eta_eff = laws.prox_eta(alpha, beta, eta)
-            known = not self.anderson and self.optimiser is None
-            error = _error(alpha, beta, eta, eta_eff, batch, steps, users, left) if known else math.nan
+            error = math.nan
+            if not self.anderson and self.optimiser is None:
+                error = _error(alpha, beta, eta, eta_eff, batch, steps, users, remaining)
             aim = laws.settled(eta_eff, False, error)
         return Law(aim, False, steps, self.momentum, self.lr, minimises=plain)
 
@@ -162,7 +192,7 @@ class GradientProx:
         plain = self.batch is None and not self.momentum and not self.anderson and self.optimiser is None
         if "spectrum" in problem.offers and plain:
             return Filter(problem, lambda eta, s: self._share(problem, eta, s), steady)
-        return _stepping(problem, self._descend, steady and self.batch is None and self.optimiser is None)
+        return stepping(problem, self._descend, steady and self.batch is None and self.optimiser is None)
 
     def _share(self, problem: Problem, eta: float, s: Tensor) -> Tensor:
         """On a quadratic the distance to the prox shrinks by 1 - lr (s + 1/eta) per step."""
@@ -172,7 +202,7 @@ class GradientProx:
         lr = self.rate(part, ask.eta)
         if self.anderson:
             return accelerated(lambda x: x - lr * (part.grad(x) + (x - u) / ask.eta), u, self.steps, self.anderson)
-        steps = gradients(part, self.steps, self.batch, ask.seeding, ask.t, ask.names)
+        steps = gradients(part, ask, self.steps, self.batch)
         if self.optimiser is not None:
             rate = {} if self.lr is None else {"lr": self.lr}
             return optimise(u, partial(self.optimiser, **rate), steps, Pull(u, ask.eta))
@@ -180,7 +210,7 @@ class GradientProx:
 
 
 @dataclass(frozen=True)
-class GradientSteps:
+class GradientSteps(Operator):
     """k gradient steps of size eta on f_i, from u_i: G^k (eq:FB). With `batch`, k shuffled passes over the rows."""
 
     steps: int = 1
@@ -192,11 +222,11 @@ class GradientSteps:
         _check_descent(self.steps, self.batch, self.momentum)
 
     @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"grad"}) if self.batch is None else frozenset({"grad", "batches"})
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        return _needs(self.batch)
 
     @property
-    def certifies(self) -> str | None:
+    def certifies(self) -> str | None:  # type: ignore[override]
         return "u" if self.steps == 1 and self.batch is None else None
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
@@ -206,7 +236,7 @@ class GradientSteps:
         if batch is None and steps == (1,):
             return laws.of_step(alpha, beta, eta)._replace(momentum=self.momentum)
 
-        def left(s: laws.Floats, steep: float, k: int) -> laws.Floats:
+        def remaining(s: laws.Floats, steep: float, k: int) -> laws.Floats:
             return laws.left_after(s, eta, k, self.momentum)
 
         if len(steps) > 1:
@@ -216,17 +246,21 @@ class GradientSteps:
         else:
             total, lag = laws.step_sums(steps[0], self.momentum)
             eta_eff = eta * (lag - laws.offset(alpha, beta) * total)
-            aim = laws.settled(eta_eff, False, _error(alpha, beta, eta, eta_eff, batch, steps, users, left))
+            aim = laws.settled(eta_eff, False, _error(alpha, beta, eta, eta_eff, batch, steps, users, remaining))
         return Law(aim, False, steps, self.momentum, minimises=batch is None)
 
     def bind(self, problem: Any, steady: bool) -> Bound:
         if "spectrum" in problem.offers and self.batch is None and not self.momentum:
             return Filter(problem, lambda eta, s: steps_share(eta * s, self.steps), steady)
-        return _stepping(problem, self._descend, steady and self.batch is None)
+        return stepping(problem, self._descend, steady and self.batch is None)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
-        steps = gradients(part, self.steps, self.batch, ask.seeding, ask.t, ask.names)
+        steps = gradients(part, ask, self.steps, self.batch)
         return descend(part, u, ask.eta, self.momentum, steps)
+
+
+def _needs(batch: int | None) -> frozenset[str]:
+    return frozenset({"grad"}) if batch is None else frozenset({"grad", "batches"})
 
 
 def _batch(batch: int | None, users: UserFacts) -> int | None:
@@ -249,29 +283,13 @@ def _error(
     batch: int | None,
     steps: tuple[int, ...],
     users: UserFacts,
-    left: Callable[[laws.Floats, float, int], laws.Floats],
+    remaining: Callable[[laws.Floats, float, int], laws.Floats],
 ) -> float:
     """The relative error of users' pulls; NaN where it is not known: no L_i, no number for eta, noise of batches."""
     if users.curvatures is None or not (math.isfinite(eta) and eta > 0 and eta_eff >= 0):
         return math.nan
-    error = laws.pull_error(laws.offset(alpha, beta), eta_eff, users.curvatures, steps, left)
+    error = laws.pull_error(laws.offset(alpha, beta), eta_eff, users.curvatures, steps, remaining)
     return math.nan if batch is not None and error <= laws.TOLERANCE else error
-
-
-def _check_optimiser(optimiser: Any, momentum: float, anderson: int) -> None:
-    if not callable(optimiser):
-        refuse("optimiser", repr(optimiser), "torch.optim.Adam or another function of a list of parameters is needed")
-    if optimiser is torch.optim.LBFGS:
-        refuse(
-            "optimiser", "LBFGS", "it evaluates the loss several times: one that takes one step per gradient is needed"
-        )
-    if momentum or anderson:
-        refuse("optimiser", optimiser, "it takes the steps by itself: leave out momentum and anderson")
-
-
-def _stepping(problem: Any, answer: Any, repeats: bool) -> Bound:
-    """Gradient steps; on networks with what those remember between rounds."""
-    return Trained(problem, answer, repeats) if "training" in problem.offers else Plain(problem, answer)
 
 
 def _check_descent(steps: int, batch: int | None, momentum: float) -> None:

@@ -1,4 +1,4 @@
-"""Networks trained by gradient steps."""
+"""Gradient steps of users: on networks with what those remember between rounds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from torch import Tensor
 
 from resolvent.errors import BlewUp
 from resolvent.iteration.engine import PERSONAL, Ask, Memory, Spread
-from resolvent.local.bound import mean_and_spread
-from resolvent.local.memory import rows_of, with_rows
+from resolvent.local.bound import Bound, Plain, mean_and_spread, of_those_asked, rows_of, with_rows
+
+
+def stepping(problem: Any, answer: Callable[[Any, Ask, Tensor], Tensor], repeats: bool = False) -> Bound:
+    """An operator that asks for gradients only: `answer(part, ask, u)` gives p, one row per user of `part`.
+
+    On a network `part` trains: its gradients are of training mode, and it retains each user's buffers. `repeats`: every
+    round computes the same function of u.
+    """
+    return Trained(problem, answer, repeats) if "training" in problem.offers else Plain(problem, answer)
 
 
 @dataclass(eq=False)
-class Trained:
+class Trained(Bound):
     """Networks. Memory: each user's buffers, such as running means, and the latest answers of users who share u."""
 
     problem: Any
@@ -41,7 +49,7 @@ class Trained:
             if self.captured is None or self.captured[0] != ask.eta:
                 self.captured = ask.eta, self.problem.captured(lambda u: self.answer(self.problem, ask, u))
             return self.captured[1](u).clone(), {}
-        part = (self.problem if who is None else self.problem.take(who)).remembering(rows_of(memory, who))
+        part = of_those_asked(self.problem, ask).remembering(rows_of(memory, who))
         with part.working():
             p = self.answer(part, ask.among(self.problem.users), u)
         return p, part.memory()

@@ -13,12 +13,12 @@ from resolvent.errors import refuse
 from resolvent.iteration.engine import Judge
 from resolvent.networks.fitting import check_fits, cuts
 from resolvent.networks.gradients import Gradients
-from resolvent.networks.inputs import as_user_data, is_pair
-from resolvent.networks.mean_losses import MeanLoss, TorchLoss, torch_loss
+from resolvent.networks.layout import Buffers
+from resolvent.networks.mean_losses import TorchLoss, torch_loss
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
+from resolvent.networks.user_inputs import as_user_data, is_pair
 from resolvent.networks.userdata import Batch, UserData
-from resolvent.networks.working_copy import Buffers
 
 
 class PartialMeans:
@@ -26,26 +26,27 @@ class PartialMeans:
 
     def __init__(self, like: Tensor, shape: tuple[int, ...]) -> None:
         self._like, self._shape = like, shape
-        self._found: Tensor | None = None
+        self._total: Tensor | None = None
         self._shares: Tensor | None = None
 
-    def add(self, batch: Batch, found: Tensor, mean: MeanLoss | None) -> None:
+    def add(self, batch: Batch, values: Tensor, mean: TorchLoss | None) -> None:
         """Add what a batch's users have; a part of a user's rows is weighed by the loss's divisor there."""
         if batch.part is None:
-            self._found = found if batch.who is None else batch.added(self._sum, found)
+            self._total = values if batch.who is None else batch.added(self._sum, values)
             return
         assert mean is not None
         share = mean.divisor(batch.y[0])
         if self._shares is None:
             self._shares = self._like.new_zeros((self._shape[0], *(1,) * (len(self._shape) - 1)))
         if share > 0:
-            self._found = batch.added(self._sum, found, share)
-            self._shares = batch.added(self._shares, torch.ones_like(found[:, :1] if found.ndim > 1 else found), share)
+            self._total = batch.added(self._sum, values, share)
+            ones = torch.ones_like(values[:, :1] if values.ndim > 1 else values)
+            self._shares = batch.added(self._shares, ones, share)
 
     @property
     def _sum(self) -> Tensor:
         """What was added so far. Zeros are not made where one batch has everybody: they are as large as the result."""
-        return self._like.new_zeros(self._shape) if self._found is None else self._found
+        return self._like.new_zeros(self._shape) if self._total is None else self._total
 
     def result(self) -> Tensor:
         if self._shares is None:
@@ -82,7 +83,7 @@ class Evaluator:
     """Losses and accuracies of models on users' data. `cut`: whether a user's rows may come in parts."""
 
     gradients: Gradients
-    mean: MeanLoss | None
+    mean: TorchLoss | None
     data: UserData
     cut: bool
 
@@ -96,13 +97,13 @@ class Evaluator:
         """
         users = len(self.data.sizes)
         loss, hits, asked = PartialMeans(W, (users,)), W.new_zeros(users), W.new_zeros(users)
-        ours = self.torch_loss
+        known = self.torch_loss
         for outputs, batch in self._outputs(W, buffers or {}):
             if seen is not None:
                 seen.add(outputs, batch)
             loss.add(batch, self._losses(outputs, batch), self.mean)
-            if accuracy and ours is not None and ours.classes and _are_classes(outputs, batch.y):
-                right, count = _hits(outputs, batch, ours.ignored)
+            if accuracy and known is not None and known.classes and _are_classes(outputs, batch.y):
+                right, count = _hits(outputs, batch, known.ignored)
                 hits, asked = batch.added(hits, right), batch.added(asked, count)
         return loss.result(), hits / asked if accuracy and bool((asked > 0).all()) else None
 
@@ -122,9 +123,9 @@ class Evaluator:
         parts: list[tuple[Tensor, Tensor]] = []
         last: Batch | None = None
         for batch in self.data.batches(self.cut):
-            if parts and last is not None and not batch.part:
+            if last is not None and not batch.part:
                 yield _joined(parts, last)
-                parts = []
+                parts, last = [], None
             mine = {name: batch.of(b).expand(len(batch.x), *b.shape[1:]) for name, b in buffers.items()}
             outputs = self.gradients.outputs(batch.of(W), batch.x, mine or None, batch.mask)
             if batch.part is None or (self.mean is not None and self.mean.splits(outputs, batch.y)):
@@ -132,7 +133,7 @@ class Evaluator:
             else:
                 parts.append((outputs, batch.y))
                 last = batch
-        if parts and last is not None:
+        if last is not None:
             yield _joined(parts, last)
 
 
@@ -189,34 +190,36 @@ class Evaluation:
         own: Buffers,
         judge: Judge | None = None,
     ) -> dict[str, float]:
-        """Figures of the global model; of each user's own model on its own data, the mean and spread over users.
+        """Metrics of the global model; of each user's own model on its own data, the mean and spread over users.
 
-        `judge` has further figures of the global model, from what it answers to each user's rows. A function of the
-        user's own takes the place of a figure of the same name.
+        `judge` has further metrics of the global model, from what it answers to each user's rows. A function of the
+        user's own takes the place of a metric of the same name.
         """
         lam = weights.new_ones(1) if self.shared else weights
         seen = None if judge is None else Seen(len(self.evaluator.data.sizes))
-        found = self._figures("", lam, *self.evaluator.measure(w, common, seen=seen))
+        metrics = self._metrics("", lam, *self.evaluator.measure(w, common, seen=seen))
         if judge is not None and seen is not None:
-            named, own_metrics = judge(self.name, seen.result(), *(self.evaluator.torch_loss or (None, None)))
-            found = named | found | own_metrics
+            loss = self.evaluator.torch_loss
+            about = (None, None) if loss is None else (loss.function, loss.ignored)
+            named, own_metrics = judge(self.name, seen.result(), *about)
+            metrics = named | metrics | own_metrics
         if not self.shared and personal is not None:
-            found |= self._figures("personal_", lam, *self.evaluator.measure(personal, own))
-        return found
+            metrics |= self._metrics("personal_", lam, *self.evaluator.measure(personal, own))
+        return metrics
 
-    def _figures(self, whose: str, lam: Tensor, losses: Tensor, right: Tensor | None) -> dict[str, float]:
+    def _metrics(self, whose: str, lam: Tensor, losses: Tensor, right: Tensor | None) -> dict[str, float]:
         prefix = f"{whose}{self.name}_"
-        found = {f"{prefix}loss": float(lam @ losses)}
+        metrics = {f"{prefix}loss": float(lam @ losses)}
         if right is not None:
-            mean = float(lam @ right)
-            found[f"{prefix}accuracy"] = mean
+            mean = metrics[f"{prefix}accuracy"] = float(lam @ right)
             if not self.shared:
-                found[f"{prefix}accuracy_spread"] = float((lam @ (right - mean).square()).clamp_min(0).sqrt())
-        return found
+                spread = (lam @ (right - mean).square()).clamp_min(0).sqrt()
+                metrics[f"{prefix}accuracy_spread"] = float(spread)
+        return metrics
 
 
 def evaluations(
-    name: str, sets: Any, users: int, gradients: Gradients, mean: MeanLoss | None, w: Tensor, placement: Placement
+    name: str, sets: Any, users: int, gradients: Gradients, mean: TorchLoss | None, w: Tensor, placement: Placement
 ) -> Iterator[Evaluation]:
     """An evaluation on one (x, y) that all users share, or on one set per user; none where `sets` is None."""
     if sets is None:

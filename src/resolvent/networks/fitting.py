@@ -11,16 +11,16 @@ from torch import Tensor
 
 from resolvent.errors import InputError, refuse
 from resolvent.networks.gradients import Gradients
-from resolvent.networks.mean_losses import MeanLoss
+from resolvent.networks.mean_losses import TorchLoss
 from resolvent.networks.plain import Loop, preserve_rng
-from resolvent.networks.reading import XY
+from resolvent.networks.row_readers import XY
 from resolvent.networks.userdata import Batch, Resident, UserData
 
-FEW = 8
+TRIED_ROWS = 8
 """How many rows are tried."""
 
 
-def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, name: str) -> None:
+def check_fits(plain: Loop, w: Tensor, data: UserData, mean: TorchLoss | None, name: str) -> None:
     """Refuse rows that the model cannot take, outputs that the loss cannot take, and labels without an output."""
     loss: Any = plain.loss
     batch = next(iter(data.batches(cut=True)))
@@ -54,7 +54,7 @@ def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, na
         _try_targets(data, out[0, :1], loss, name)
 
 
-def _check_labels(data: UserData, classes: int, mean: MeanLoss, name: str) -> None:
+def _check_labels(data: UserData, classes: int, mean: TorchLoss, name: str) -> None:
     for i, y in enumerate(data.targets()):
         outside = y[mean.counted(y) & ((y < 0) | (y >= classes))]
         if len(outside):
@@ -94,7 +94,7 @@ class Cuts(NamedTuple):
     evaluation: bool
 
 
-def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: MeanLoss | None) -> Cuts:
+def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: TorchLoss | None) -> Cuts:
     """Rows may be taken in parts where the module treats each row alone, tried on a few, and the loss is known."""
     if isinstance(data, Resident):
         return Cuts(False, False)
@@ -108,7 +108,7 @@ def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: MeanLoss | None)
 
 
 def _halves(batch: Batch) -> tuple[XY, list[XY]]:
-    x, y = batch.x[:, :FEW], batch.y[:, :FEW]
+    x, y = batch.x[:, :TRIED_ROWS], batch.y[:, :TRIED_ROWS]
     half = x.shape[1] // 2
     return (x, y), [(x[:, :half], y[:, :half]), (x[:, half:], y[:, half:])]
 
@@ -128,18 +128,18 @@ def _outputs_in_parts(gradients: Gradients, w: Tensor, batch: Batch) -> bool:
         return False
 
 
-def _gradients_in_parts(gradients: Gradients, w: Tensor, batch: Batch, mean: MeanLoss) -> bool:
+def _gradients_in_parts(gradients: Gradients, w: Tensor, batch: Batch, mean: TorchLoss) -> bool:
     """By the loss, and by the mean square of the outputs, since the loss may hide that rows meet: where all residuals
     have one sign, the mean of their absolute values stays the same if each part of the rows is centred."""
     whole, halves = _halves(batch)
     x, y = whole
     W, begun = _near(w), dict(gradients.model.named_buffers())
-    squares = replace(gradients, plain=replace(gradients.plain, loss=_mean_square), stacked=None)
+    squares = replace(gradients, by=replace(gradients.plain, loss=_mean_square))
     try:
         if not mean.splits(gradients.outputs(W, x), y):
             return False
         after = gradients.value_and_grad(W, x, y).buffers
-        if any(not torch.equal(left[0], begun[name]) for name, left in after.items()):
+        if any(not torch.equal(rows[0], begun[name]) for name, rows in after.items()):
             return False
         rows = [len(part[0]) for _, part in halves]
         divisors = [mean.divisor(part[0]) for _, part in halves]

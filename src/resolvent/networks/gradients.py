@@ -1,4 +1,4 @@
-"""All users' losses and gradients of one network at once, by one of three methods. `choice.py` says which, and why.
+"""All users' losses and gradients of one network at once, by one of three methods (`method_choice.py` says which).
 
 stacked   all users go through each layer together, forward and backward written by hand (`stacked/`)
 vmap      torch's own vectorisation over users
@@ -8,27 +8,17 @@ loop      one user after the other, by autograd
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from resolvent.errors import refuse
 from resolvent.networks.dropout import drops_out
-from resolvent.networks.layout import ParameterLayout
-from resolvent.networks.plain import Examples, Loop
+from resolvent.networks.layout import Buffers, ParameterLayout
+from resolvent.networks.plain import Examples, Loop, Method, ValueAndGrad
 from resolvent.networks.stacked.layers import Shape, Unstackable
 from resolvent.networks.stacked.method import Stacked
 from resolvent.networks.stacked.pointwise import Dropout
-from resolvent.networks.working_copy import Buffers
-
-
-class ValueAndGrad(NamedTuple):
-    """Each user's loss (users,) and gradient (users, d), and the module's buffers (users, ...) afterwards."""
-
-    loss: Tensor
-    grad: Tensor
-    buffers: Buffers
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,16 +27,24 @@ class Gradients:
 
     The loss of (output, target) is the mean over a user's rows. Layers are in the mode in which the module came:
     training, as a rule. Dropout is on where `seeds` are given, integers (users,) of which each user's noise is a pure
-    function, and off without. `plain` serves where there is no stacked form.
+    function, and off without. `plain` is the loop, which takes any module.
     """
 
-    method: str
+    by: Method
     reason: str
     plain: Loop
-    stacked: Stacked | None
     device: torch.device
     choices: tuple[str, ...] = ()
     """On a GPU, how each convolution is computed, one sentence each."""
+
+    @property
+    def method(self) -> str:
+        """ "stacked", "vmap" or "loop"."""
+        return self.by.name
+
+    @property
+    def stacked(self) -> Stacked | None:
+        return self.by if isinstance(self.by, Stacked) else None
 
     @property
     def model(self) -> nn.Module:
@@ -71,10 +69,7 @@ class Gradients:
 
     def by_loop(self, reason: str) -> Gradients:
         """The same by the loop over users, and why; the loop itself stays as it is."""
-        if self.method == "loop":
-            return self
-        plain = Loop(self.model, self.layout, self.plain.loss, self.plain.autocast, self.plain.drops)
-        return Gradients("loop", reason, plain, None, self.device)
+        return self if self.method == "loop" else Gradients(self.plain, reason, self.plain, self.device)
 
     def for_features(self, features: Shape) -> Gradients:
         """The same for rows of this shape: by the loop where a layer has no stacked form for it."""
@@ -87,7 +82,8 @@ class Gradients:
 
     def dropping(self, functions: bool) -> Gradients:
         """The same, with or without calls of dropout functions, which must do nothing where no seeds are given."""
-        return self if self.plain.drops == functions else replace(self, plain=replace(self.plain, drops=functions))
+        by = replace(self.by, drops=functions) if isinstance(self.by, Loop) else self.by
+        return replace(self, by=by, plain=replace(self.plain, drops=functions))
 
     def value_and_grad(
         self,
@@ -104,48 +100,24 @@ class Gradients:
         `mask` (users, n) is 0 for rows that only pad a user's rows to the length of others. `out` is memory (users, d)
         that the gradients may take.
         """
-        self._check(W, x, y)
+        self._check(W, x)
+        if y.shape[:2] != x.shape[:2]:
+            refuse("y", f"of shape {tuple(y.shape)}", f"a target for each of the {tuple(x.shape[:2])} rows is needed")
         with torch.inference_mode(False):  # which would forbid gradients, and taint buffers that later calls reuse
-            examples = Examples(usable(x), usable(y), mask, seeds)
-            if self.stacked is not None:
-                loss, grad = self.stacked.value_and_grad(usable(W), examples, out=out)
-                after = buffers or {}
-            else:
-                loss, grad, after = self.plain.value_and_grad(usable(W), examples, buffers)
-            assert grad is not None
-            return ValueAndGrad(loss, grad, after)
-
-    def values(
-        self,
-        W: Tensor,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor | None = None,
-        seeds: Tensor | None = None,
-        buffers: Buffers | None = None,
-    ) -> Tensor:
-        """The losses alone, (users,): the function whose gradient `value_and_grad` gives."""
-        self._check(W, x, y)
-        examples = Examples(x, y, mask, seeds)
-        with torch.inference_mode(False):
-            if self.stacked is not None:
-                return self.stacked.value_and_grad(W, examples, with_grad=False)[0]
-            return self.plain.value_and_grad(W, examples, buffers, with_grad=False)[0]
+            return self.by.value_and_grad(usable(W), Examples(usable(x), usable(y), mask, seeds), buffers, out)
 
     def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
         """What the module gives in eval mode, without dropout, (users, n, ...), where the mask is not 0.
 
         A module may look at several rows at once, so it never sees rows that are only padding.
         """
-        self._check(W, x, None)
+        self._check(W, x)
         with torch.inference_mode(False):
-            return self.plain.outputs(W, x, buffers, mask) if self.stacked is None else self.stacked.outputs(W, x)
+            return self.by.outputs(W, x, buffers, mask)
 
-    def _check(self, W: Tensor, x: Tensor, y: Tensor | None) -> None:
+    def _check(self, W: Tensor, x: Tensor) -> None:
         if W.ndim != 2 or W.shape[1] != self.dim or len(W) not in (1, len(x)):
             refuse("W", f"of shape {tuple(W.shape)}", f"({len(x)}, {self.dim}) or (1, {self.dim}) is needed")
-        if y is not None and y.shape[:2] != x.shape[:2]:
-            refuse("y", f"of shape {tuple(y.shape)}", f"a target for each of the {tuple(x.shape[:2])} rows is needed")
 
 
 def usable(x: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
@@ -11,6 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
+
+Buffers = dict[str, Tensor]
+"""A module's buffers, such as running means, or other tensors of it, by name."""
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -27,6 +32,18 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
+@contextmanager
+def attributes_restored(model: nn.Module) -> Iterator[None]:
+    """The modules' attributes and modes are afterwards what they were: forward may set some, and eval() does."""
+    before = [(m, dict(vars(m))) for m in model.modules()]
+    try:
+        yield
+    finally:
+        for m, attributes in before:
+            vars(m).clear()
+            vars(m).update(attributes)
+
+
 def let_go(error: BaseException) -> None:
     """End what a module's code was in the middle of when it failed, for those who go on without it.
 
@@ -34,15 +51,6 @@ def let_go(error: BaseException) -> None:
     next backward, of whatever module, would run through them.
     """
     clear_frames(error.__traceback__)
-
-
-def mean_buffer(weights: Tensor, rows: Tensor) -> Tensor:
-    """The weighted mean of users' buffers (users, ...), (1, ...); whole numbers are rounded."""
-    if bool((rows == rows[:1]).all()):
-        return rows[:1]
-    lam = weights.view(-1, *(1,) * (rows.ndim - 1))
-    mean = (lam.to(torch.float64) * rows).sum(0, keepdim=True)
-    return (mean if rows.is_floating_point() else mean.round()).to(rows.dtype)
 
 
 @dataclass(frozen=True)

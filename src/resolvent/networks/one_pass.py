@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.networks.stacked.cuda.obstacle import obstacle
+from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.cuda.update import Update
 from resolvent.networks.stacked.thread_pool import parallel_map
 from resolvent.networks.stacked.workspace import loops_for
 
-SHARE = 1 << 19
+MIN_SHARE = 1 << 19
 """Numbers that a thread takes at least: a smaller share is done before the thread has begun."""
 
 
@@ -41,7 +41,7 @@ class OnePass:
             self._loop(g, moves)
 
     def _loop(self, g: Tensor, moves: Tensor | None) -> None:
-        from resolvent.networks.stacked.step_loop import step
+        from resolvent.networks.stacked.cpu_loops import step
 
         kind = self.x.numpy().dtype.type
         arrays = [_array(each) for each in (self.x, g.contiguous(), self.v, self.u)]
@@ -49,7 +49,7 @@ class OnePass:
         with np.errstate(over="ignore"):  # 1e60 is infinite in single precision, as for torch
             constants = kind(self.lr), kind(self.momentum), kind(self.eta)
         users = len(self.x)
-        parts = min(users, max(1, self.x.numel() // SHARE))
+        parts = min(users, max(1, self.x.numel() // MIN_SHARE))
         cuts = np.linspace(0, users, parts + 1).astype(int)
 
         def work(share: tuple[int, int]) -> None:
@@ -73,7 +73,7 @@ def one_pass(
 def _compiles(x: Tensor) -> bool:
     if x.device.type == "cpu":
         return loops_for(x.device, x.dtype, None) is not None
-    return not obstacle(x.device, x.dtype, None)
+    return not obstacle_for(x.device, x.dtype, None)
 
 
 def _rows(u: Tensor) -> Tensor:

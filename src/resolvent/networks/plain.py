@@ -1,13 +1,16 @@
-"""The plain methods: a loop over users, or torch's own vectorisation (vmap) over users. They take any module."""
+"""What a method that computes gradients is, and the plain ones: a loop over users, or torch's vectorisation (vmap).
+
+The plain methods take any module.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -16,8 +19,8 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from resolvent.errors import InputError
 from resolvent.networks.dropout import dropout_off
-from resolvent.networks.layout import ParameterLayout
-from resolvent.networks.working_copy import Buffers, WorkingCopy
+from resolvent.networks.layout import Buffers, ParameterLayout
+from resolvent.networks.working_copy import WorkingCopy
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,36 @@ class Examples:
     y: Tensor
     mask: Tensor | None = None
     seeds: Tensor | None = None
+
+
+class ValueAndGrad(NamedTuple):
+    """Each user's loss (users,) and gradient (users, d), and the module's buffers (users, ...) afterwards."""
+
+    loss: Tensor
+    grad: Tensor
+    buffers: Buffers
+
+
+class Method(Protocol):
+    """One way to compute all users' losses and gradients at rows of parameters W, (users, d) or (1, d).
+
+    A new one is a class like this, which `method_choice.propose` proposes; it is then compared with plain autograd.
+    `uncast` is what is compared: the same without autocast, in memory of its own.
+    """
+
+    @property
+    def name(self) -> str: ...
+    def value_and_grad(
+        self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
+    ) -> ValueAndGrad:
+        """`out` is memory (users, d) that the gradients may take."""
+        ...
+
+    def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
+        """What the module gives in eval mode, without dropout, (users, n, ...); rows that the mask leaves out are 0."""
+        ...
+
+    def uncast(self) -> Self: ...
 
 
 @contextmanager
@@ -93,43 +126,40 @@ class Loop:
     loss: Callable[..., Any]
     autocast: torch.dtype | None = None
     drops: bool = False
+    name = "loop"
 
     @cached_property
     def _copy(self) -> WorkingCopy:
         return WorkingCopy(self.model, self.layout)
 
     def value_and_grad(
-        self, W: Tensor, given: Examples, buffers: Buffers | None = None, with_grad: bool = True
-    ) -> tuple[Tensor, Tensor | None, Buffers]:
-        """Each user's loss (users,) and gradient (users, d), and the buffers (users, ...) afterwards."""
+        self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
+    ) -> ValueAndGrad:
         users = len(given.x)
-        loss = W.new_zeros(users)
-        grad = W.new_empty(users, self.layout.dim) if with_grad else None
-        left: list[Buffers] = []
+        loss, grad = W.new_zeros(users), W.new_empty(users, self.layout.dim)
+        after: list[Buffers] = []
         for i in range(users):
             self._copy.fill(W[i % len(W)], _of_user(buffers, i))
             real = slice(None) if given.mask is None else given.mask[i].bool()
             x, y = _own(given.x[i], real), _own(given.y[i], real)
-            if len(y):  # without rows the module is not called, and the buffers do not change
-                seed = None if given.seeds is None else int(given.seeds[i])
-                loss[i] = self._value(x, y, seed, None if grad is None else grad[i])
-            elif grad is not None:
+            if len(y):
+                loss[i] = self._value(x, y, None if given.seeds is None else int(given.seeds[i]), grad[i])
+            else:  # without rows the module is not called, and the buffers do not change
                 grad[i] = 0
-            left.append(self._copy.buffers())
-        return loss, grad, {name: torch.stack([mine[name] for mine in left]) for name in left[0]}
+            after.append(self._copy.buffers())
+        return ValueAndGrad(loss, grad, {name: torch.stack([mine[name] for mine in after]) for name in after[0]})
 
-    def _value(self, x: Tensor, y: Tensor, seed: int | None, grad: Tensor | None) -> Tensor:
+    def _value(self, x: Tensor, y: Tensor, seed: int | None, grad: Tensor) -> Tensor:
         """The loss; its gradient is written to `grad`. Backward may call the module again, so it has forward's seed,
         dropout and parameters. It is not torch.autograd.grad, which reentrant checkpoints refuse."""
         module = self._copy.module
         dropout = dropout_off(module, self.drops) if seed is None else nullcontext()
         try:
             with full_precision(x.device, None), seeded(seed, x.device), dropout:
-                with torch.set_grad_enabled(grad is not None), full_precision(x.device, self.autocast):
+                with torch.enable_grad(), full_precision(x.device, self.autocast):
                     value: Tensor = self.loss(module(x), y)
-                if grad is not None:
-                    torch.autograd.backward(value)  # which, unlike value.backward(), leaves NoDropout on
-                    self._copy.gradient(grad)
+                torch.autograd.backward(value)  # which, unlike value.backward(), leaves NoDropout on
+                self._copy.gradient(grad)
         except ValueError as error:
             if len(x) > 1 or isinstance(error, InputError):
                 raise
@@ -140,7 +170,6 @@ class Loop:
         return value.detach()
 
     def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
-        """What the module gives in eval mode, (users, n, ...); rows that the mask leaves out are 0."""
         with torch.no_grad(), full_precision(x.device, self.autocast):
             outs = []
             for i in range(len(x)):
@@ -153,6 +182,9 @@ class Loop:
                 outs.append(out)
             return torch.stack(outs)
 
+    def uncast(self) -> Self:
+        return replace(self, autocast=None)
+
 
 def _of_user(buffers: Buffers | None, i: int) -> Buffers | None:
     return None if buffers is None else {name: rows[i] for name, rows in buffers.items()}
@@ -162,11 +194,13 @@ def _of_user(buffers: Buffers | None, i: int) -> Buffers | None:
 class Vmap(Loop):
     """All users in one vectorised call; with a mask, seeds or buffers, one after the other."""
 
+    name = "vmap"
+
     def value_and_grad(
-        self, W: Tensor, given: Examples, buffers: Buffers | None = None, with_grad: bool = True
-    ) -> tuple[Tensor, Tensor | None, Buffers]:
+        self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
+    ) -> ValueAndGrad:
         if given.mask is not None or given.seeds is not None or buffers or dict(self.model.named_buffers()):
-            return super().value_and_grad(W, given, buffers, with_grad)
+            return super().value_and_grad(W, given, buffers)
         x, y, module = given.x.clone(), given.y.clone(), self._copy.module
 
         def value(leaves: Buffers, x: Tensor, y: Tensor) -> Tensor:
@@ -175,8 +209,5 @@ class Vmap(Loop):
 
         parts = self.layout.split(W.expand(len(x), -1).clone())  # forward may write to its parameters
         with full_precision(x.device, self.autocast), dropout_off(module, self.drops):
-            if not with_grad:
-                with torch.no_grad():
-                    return vmap(value)(parts, x, y), None, {}
             grads, loss = vmap(grad_and_value(value))(parts, x, y)
-        return loss, torch.cat([grads[name].flatten(1) for name in self.layout.names], 1), {}
+        return ValueAndGrad(loss, torch.cat([grads[name].flatten(1) for name in self.layout.names], 1), {})

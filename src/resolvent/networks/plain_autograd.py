@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
 from resolvent.networks.dropout import NoDropout, dropout_off
-from resolvent.networks.layout import ParameterLayout, let_go
+from resolvent.networks.layout import ParameterLayout, attributes_restored, let_go
 from resolvent.networks.plain import Examples, full_precision, preserve_rng
 
 BROADCASTS = "Using a target size"
@@ -51,7 +51,7 @@ class Question(NamedTuple):
 
     @property
     def examples(self) -> Examples:
-        return Examples(self.x, self.y, self.mask)
+        return Examples(self.x, self.y, None if bool(self.mask.all()) else self.mask)
 
 
 def noise(like: Tensor, generator: torch.Generator) -> Tensor:
@@ -208,16 +208,14 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 def _restored(model: nn.Module) -> Iterator[None]:
     """Restore the module afterwards: parameters, buffers, gradients, mode and attributes, which forward may set."""
     tensors = [(t, t.data, t.grad) for _, t in _tensors(model)]
-    modules = [(m, dict(vars(m)), [dict(vars(m)[kind]) for kind in REGISTERED]) for m in model.modules()]
+    registered = [(items, dict(items)) for m in model.modules() for items in (vars(m)[kind] for kind in REGISTERED)]
     try:
-        yield
+        with attributes_restored(model):
+            yield
     finally:
-        for m, attributes, registered in modules:
-            vars(m).clear()
-            vars(m).update(attributes)
-            for kind, items in zip(REGISTERED, registered, strict=True):
-                vars(m)[kind].clear()
-                vars(m)[kind].update(items)
+        for items, before in registered:
+            items.clear()
+            items.update(before)
         for tensor, data, grad in tensors:
             if tensor.grad_fn is not None:  # a buffer that something with a gradient was written into
                 tensor.detach_()

@@ -6,7 +6,6 @@ import copy
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from inspect import signature
 from typing import Any
 
 import torch
@@ -16,20 +15,26 @@ from torch.nn import functional as F
 
 from resolvent.errors import ResolventWarning, refuse
 from resolvent.iteration.engine import Look
-from resolvent.networks.buffers import as_memory, own_buffers, remembered
-from resolvent.networks.choice import propose, verified
-from resolvent.networks.copies import described, untrained, with_values
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts
-from resolvent.networks.inputs import as_device, as_dtype, as_user_data
-from resolvent.networks.layout import ParameterLayout, copied, mean_buffer
-from resolvent.networks.mean_losses import is_sum, mean_loss, torch_loss
+from resolvent.networks.layout import Buffers, ParameterLayout, copied
+from resolvent.networks.mean_losses import mean_loss, torch_loss
+from resolvent.networks.method_choice import propose, verified
 from resolvent.networks.one_pass import OnePass, one_pass
+from resolvent.networks.rebuilding import (
+    as_memory,
+    buffers_of,
+    described,
+    mean_buffer,
+    own_buffers,
+    untrained,
+    with_values,
+)
 from resolvent.networks.stacked.thread_pool import one_thread
 from resolvent.networks.streamed import Placement
+from resolvent.networks.user_inputs import as_device, as_dtype, as_user_data
 from resolvent.networks.userdata import Batch, Resident
-from resolvent.networks.working_copy import Buffers
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.problem import select
 
@@ -48,8 +53,7 @@ class Neural:
     the global model is evaluated with their mean.
     """
 
-    convex = False
-    closed_form = False
+    convex = closed_form = matrix_free = False
     lipschitz = convexity = minimiser = fstar = None
 
     def __init__(
@@ -73,12 +77,13 @@ class Neural:
         kind = as_dtype(first.dtype if dtype is None else dtype)
         self.start = self.layout.flatten(model).to(where, kind)
         self.mean = mean_loss(loss)
-        if is_sum(loss):
-            words = (
+        self._torch_loss = torch_loss(loss)
+        if self._torch_loss is not None and self._torch_loss.settings["reduction"] == "sum":
+            message = (
                 'loss is a sum over rows (reduction="sum"), but f_i is a mean over rows: step sizes grow with the '
                 "number of rows, and minibatches and weights count rows otherwise; pass a loss that is a mean"
             )
-            warnings.warn(words, ResolventWarning, stacklevel=2)
+            warnings.warn(message, ResolventWarning, stacklevel=2)
         placement = Placement(where, kind, self.mean is not None and self.mean.classes, self.mean is not None)
         self.data = as_user_data(users, "users", placement)
         self.weights = as_weights(weights, len(self.data.sizes), self.start, self.data.sizes, mean=True)
@@ -130,11 +135,6 @@ class Neural:
         """
         return "; ".join([f"{self.gradients.method}: {self.gradients.reason}", *self.gradients.choices])
 
-    @property
-    def way(self) -> str:
-        """The former name of `method`."""
-        return self.method
-
     def working(self) -> AbstractContextManager[object]:
         """To be held over many gradients. Where users are divided among threads, the threads of torch's own kernels
         would spin-wait between gradients and slow the worker threads down."""
@@ -145,8 +145,8 @@ class Neural:
         self, x: Tensor, lr: Tensor | float, momentum: float, pull: tuple[Tensor, float] | None
     ) -> OnePass | None:
         """Gradient descent whose steps are one pass over rows x each; None where it cannot be compiled."""
-        reuse = all("out" in signature(each).parameters for each in (self.grad, self.batch_grad))  # or a subclass's own
-        return one_pass(x, lr, momentum, pull, reuse)
+        own = type(self).grad is Neural.grad and type(self).batch_grad is Neural.batch_grad  # else they may take no out
+        return one_pass(x, lr, momentum, pull, reuse=own)
 
     def captured(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """A function of parameters that is called many times, as one CUDA graph. The next call overwrites its result.
@@ -190,20 +190,17 @@ class Neural:
 
     def _batch_gradient(self, W: Tensor, batch: Batch, seeds: Tensor | None, out: Tensor | None) -> Tensor:
         room = out if batch.who is None and batch.part is None else None
-        found = self.gradients.value_and_grad(
-            batch.of(W), batch.x, batch.y, batch.mask, batch.seeds(seeds), self._buffers_of(batch), room
+        before = self._buffers  # None: those that the module came with
+        if before and batch.who is not None:
+            before = {name: rows[batch.who] for name, rows in before.items()}
+        _, grad, after = self.gradients.value_and_grad(
+            batch.of(W), batch.x, batch.y, batch.mask, batch.seeds(seeds), before or None, room
         )
-        if self._buffers is not None and found.buffers:
-            for name, rows in found.buffers.items():
+        if self._buffers is not None:
+            for name, rows in after.items():
                 mine = self._buffers[name]
                 self._buffers[name] = rows if batch.who is None else mine.index_copy(0, batch.who, rows)
-        return found.grad
-
-    def _buffers_of(self, batch: Batch) -> Buffers | None:
-        """The buffers of a batch's users; None: those that the module came with."""
-        if not self._buffers:
-            return None
-        return self._buffers if batch.who is None else {name: b[batch.who] for name, b in self._buffers.items()}
+        return grad
 
     def take(self, who: Tensor) -> Neural:
         part = copy.copy(self)
@@ -213,16 +210,16 @@ class Neural:
 
     def part(self, who: Tensor) -> Neural:
         """The problem of these users alone, with their validation and test data, which `take` leaves as they are."""
-        made = self.take(who)
-        made._evaluations = [evaluation.take(who) for evaluation in self._evaluations]
-        return made
+        part = self.take(who)
+        part._evaluations = [evaluation.take(who) for evaluation in self._evaluations]
+        return part
 
     # --- training ----------------------------------------------------------------------------------------------------
 
     def remembering(self, memory: Buffers) -> Neural:
         """A copy for one round of training, which updates its own buffers: those in memory, or those of the module."""
-        part = copy.copy(self)
-        part._buffers = remembered(self._first_buffers, memory, self.users)
+        part, own = copy.copy(self), own_buffers(memory)
+        part._buffers = {n: own.get(n, b.expand(self.users, *b.shape)) for n, b in self._first_buffers.items()}
         return part
 
     def memory(self) -> Buffers:
@@ -250,10 +247,10 @@ class Neural:
         several = len(personal) > 1 if several is None else several
         alike = copy.copy(self)
         alike._buffers = {name: b.expand(self.users, *b.shape[1:]) for name, b in common.items()}
-        found = {"value": float(self.weights @ alike.value(w)), "gap": float("nan")}
+        metrics = {"value": float(self.weights @ alike.value(w)), "gap": float("nan")}
         for evaluation in self._evaluations if look.held_out else ():
-            found |= evaluation(self.weights, w, personal if several else None, common, buffers, look.judge)
-        return found
+            metrics |= evaluation(self.weights, w, personal if several else None, common, buffers, look.judge)
+        return metrics
 
     def common(self, memory: Buffers, mean: Callable[[Tensor], Tensor]) -> Buffers:
         """The buffers that the global model is evaluated with, (1, ...) each."""
@@ -268,23 +265,22 @@ class Neural:
 
     def module(self, w: Tensor, memory: Buffers, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
-        rows = own_buffers(memory)
-        buffers = {name: self._mean(b)[0] if user is None else b[user] for name, b in rows.items()}
-        return with_values(self._module, self.layout, w, buffers)
+        return with_values(self._module, self.layout, w, buffers_of(memory, self.weights, user))
 
     @property
     def network(self) -> dict[str, Any]:
         """What the module is made of, in plain values: names, shapes and types, and a row of its input."""
+        loss = self._torch_loss
         return described(self._module, self.layout, list(self.fixed())) | {
-            "loss": None if (known := torch_loss(self.loss)) is None else known.function,
-            "ignored": None if known is None else known.ignored,
+            "loss": None if loss is None else loss.function,
+            "ignored": None if loss is None else loss.ignored,
             "weights": self.weights.tolist(),
             "input": self._input,
         }
 
     def fixed(self) -> Buffers:
         """What is not trained: parameters that require no gradient, and the buffers that training began with."""
-        return untrained(self._module, self._first_buffers)
+        return untrained(self._module) | self._first_buffers
 
     def gap(self, W: Tensor) -> Tensor | None:
         return None
@@ -293,6 +289,6 @@ class Neural:
         return f"Neural({type(self._module).__name__}, {self.users} users, d = {self.dim}, {self.method})"
 
 
-def _as_seeds(words: NDArray[Any] | None) -> Tensor | None:
+def _as_seeds(hashes: NDArray[Any] | None) -> Tensor | None:
     """Hashed words (users,) as seeds of torch's generators."""
-    return None if words is None else torch.from_numpy((words >> 1).astype("int64"))
+    return None if hashes is None else torch.from_numpy((hashes >> 1).astype("int64"))

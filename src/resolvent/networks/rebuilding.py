@@ -1,4 +1,7 @@
-"""A trained network from what a run's folder holds: parameters, buffers, and what was never trained."""
+"""A trained network: parameters, users' buffers and what was never trained, by name or as a module.
+
+Users' buffers, such as running means, travel in what users remember, under names that begin with `BUFFER`.
+"""
 
 from __future__ import annotations
 
@@ -10,53 +13,99 @@ from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
 from resolvent.networks import models
-from resolvent.networks.buffers import own_buffers
-from resolvent.networks.layout import mean_buffer
+from resolvent.networks.layout import Buffers, ParameterLayout, copied
+
+BUFFER = "buffer."
+"""The prefix of buffers' names in memory."""
+FACTORIES = {"mnist_cnn": models.mnist_cnn, "cifar10_cnn": models.cifar10_cnn}
+"""Networks of the package by name."""
 
 
-def tensors(described: Any, model: Tensor, memory: dict[str, Tensor], user: int | None = None) -> dict[str, Tensor]:
-    """Every parameter and buffer of a network by name; the buffers of one user, or their mean."""
-    network, found, at = described.network, dict(described.fixed), 0
+def own_buffers(memory: Buffers) -> Buffers:
+    """Users' buffers in what they remember, by their names in the module."""
+    return {name.removeprefix(BUFFER): rows for name, rows in memory.items() if name.startswith(BUFFER)}
+
+
+def as_memory(buffers: Buffers) -> Buffers:
+    """The same the other way around."""
+    return {BUFFER + name: rows for name, rows in buffers.items()}
+
+
+def mean_buffer(weights: Tensor, rows: Tensor) -> Tensor:
+    """The weighted mean of users' buffers (users, ...), (1, ...); whole numbers are rounded."""
+    if bool((rows == rows[:1]).all()):
+        return rows[:1]
+    lam = weights.view(-1, *(1,) * (rows.ndim - 1))
+    mean = (lam.to(torch.float64) * rows).sum(0, keepdim=True)
+    return (mean if rows.is_floating_point() else mean.round()).to(rows.dtype)
+
+
+def buffers_of(memory: Buffers, weights: Tensor, user: int | None) -> Buffers:
+    """The buffers of one user, or their weighted mean."""
+    named = own_buffers(memory).items()
+    return {n: mean_buffer(weights.to(rows.device), rows)[0] if user is None else rows[user] for n, rows in named}
+
+
+def untrained(module: nn.Module) -> Buffers:
+    """Parameters that require no gradient."""
+    return {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+
+
+def described(module: nn.Module, layout: ParameterLayout, fixed: list[str]) -> dict[str, Any]:
+    """What the module is made of, in plain values: names and shapes."""
+    return {
+        "class": f"{type(module).__module__}.{type(module).__qualname__}",
+        "parameters": [[name, list(shape)] for name, shape in zip(layout.names, layout.shapes, strict=True)],
+        "fixed": fixed,
+    }
+
+
+def with_values(module: nn.Module, layout: ParameterLayout, w: Tensor, buffers: Buffers) -> nn.Module:
+    """A copy of the module with these parameters, and with these buffers where they are given."""
+    trained = copied(module)
+    layout.load(trained, w.detach())
+    for name, buffer in trained.named_buffers():
+        if name in buffers:
+            buffer.copy_(buffers[name])
+    return trained
+
+
+def tensors(description: Any, model: Tensor, memory: Buffers, user: int | None = None) -> Buffers:
+    """Every parameter and buffer of a network that a run's folder describes; the buffers of one user, or their mean."""
+    network, by_name, at = description.network, dict(description.fixed), 0
     for name, shape in network["parameters"]:
-        found[name] = model[at : at + prod(shape)].reshape(shape)
+        by_name[name] = model[at : at + prod(shape)].reshape(shape)
         at += prod(shape)
     if at != len(model):
         raise InputError(f"the network has {at} parameters, but the model has {len(model)}; the run's files do not fit")
-    weights = torch.tensor(network["weights"], dtype=torch.float64)
-    for name, rows in own_buffers(memory).items():
-        found[name] = mean_buffer(weights.to(rows.device), rows)[0] if user is None else rows[user]
-    return {name: tensor.detach().cpu() for name, tensor in found.items()}
+    by_name |= buffers_of(memory, torch.tensor(network["weights"], dtype=torch.float64), user)
+    return {name: tensor.detach().cpu() for name, tensor in by_name.items()}
 
 
 def loaded(
-    described: Any, model: Tensor, memory: dict[str, Tensor], into: nn.Module | None = None, user: int | None = None
+    description: Any, model: Tensor, memory: Buffers, into: nn.Module | None = None, user: int | None = None
 ) -> nn.Module:
     """The network itself: one of the package's by its name, or `into` a module of the same architecture."""
-    known = described.network.get("factory")
+    network = description.network
     if into is None:
-        if known not in FACTORIES:
+        if network.get("factory") not in FACTORIES:
             raise InputError(
-                f"the network is a {described.network['class']}, and no code is called that a folder names; "
+                f"the network is a {network['class']}, and no code is called that a folder names; "
                 "make one yourself and pass it: run.module(into=MyNetwork())"
             )
-        into = FACTORIES[known]()
+        into = FACTORIES[network["factory"]]()
     if not isinstance(into, nn.Module):
         refuse("into", f"of type {type(into).__name__}", "a torch.nn.Module is needed")
-    found = tensors(described, model, memory, user)
+    trained = tensors(description, model, memory, user)
     own = dict(into.named_parameters()) | dict(into.named_buffers())
-    for name in (*found, *own):
-        if name not in own or name not in found or own[name].shape != found[name].shape:
-            there = f"of shape {tuple(found[name].shape)}" if name in found else "missing"
-            here = f"of shape {tuple(own[name].shape)}" if name in own else "missing"
+    for name in (*trained, *own):
+        here, there = (f"of shape {tuple(t[name].shape)}" if name in t else "missing" for t in (own, trained))
+        if here != there:
             raise InputError(
                 f"into is another network than the one that was trained: its {name} is {here}, and was {there}; "
-                f"pass a {described.network['class']} made as it was for training"
+                f"pass a {network['class']} made as it was for training"
             )
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(found[name])
+            tensor.copy_(trained[name])
     return into
-
-
-FACTORIES = {"mnist_cnn": models.mnist_cnn, "cifar10_cnn": models.cifar10_cnn}
-"""Networks of the package by name."""

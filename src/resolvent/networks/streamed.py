@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, ResolventWarning, refuse
-from resolvent.networks.reading import XY, RowReader
+from resolvent.networks.row_readers import XY, RowReader
 from resolvent.networks.userdata import Batch, present, stack
 
 
@@ -61,10 +61,14 @@ def check_alike(kinds: Sequence[RowKind], names: Sequence[str]) -> None:
     """Refuse users whose rows have other shapes or types than those of the first user."""
     for kind, name in zip(kinds, names, strict=True):
         if kind != kinds[0]:
-            refuse(name, _words(kind), f"all users' rows must be alike, and those of {names[0]} are {_words(kinds[0])}")
+            refuse(
+                name,
+                _described(kind),
+                f"all users' rows must be alike, and those of {names[0]} are {_described(kinds[0])}",
+            )
 
 
-def _words(kind: RowKind) -> str:
+def _described(kind: RowKind) -> str:
     return f"x {kind.x} of {kind.types[0]} and y {kind.y} of {kind.types[1]} per row"
 
 
@@ -84,13 +88,13 @@ def survey(reader: RowReader, placement: Placement, name: str) -> Survey:
         size += len(y)
         kinds.append(RowKind.of((x, y)))
         if kinds[-1] != kinds[0]:
-            refuse(name, f"read as {_words(kinds[-1])} after {_words(kinds[0])}", "all rows must be alike")
+            refuse(name, f"read as {_described(kinds[-1])} after {_described(kinds[0])}", "all rows must be alike")
         if not y.is_floating_point():
             targets = torch.cat([targets, y.cpu().flatten().to(torch.int64)]).unique()
     if not size:
         refuse(name, "empty", "every user needs at least one row")
-    if reader.count is not None and size != reader.count:
-        refuse(name, f"read as {size} rows where it has {reader.count}", "collate_fn must give one for each")
+    if reader.rows is not None and size != len(reader.rows):
+        refuse(name, f"read as {size} rows where it has {len(reader.rows)}", "collate_fn must give one for each")
     _check_repeats(reader, name)
     return Survey(size, kinds[0], targets)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.networks.reading import XY, seed_of_part
+from resolvent.networks.row_readers import XY, seed_of_part
 
 SIZE_RATIO = 1.25
 """Within a batch the largest user has at most this many times the rows of the smallest."""

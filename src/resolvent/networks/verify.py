@@ -18,7 +18,7 @@ from torch import Tensor
 from resolvent.networks.layout import ParameterLayout, let_go
 from resolvent.networks.plain_autograd import Answer, Question, Reference, noise, noise_scale
 
-ROWS = 3
+COMPARED_ROWS = 3
 """Rows of the first user; the second user has one less."""
 DRAWS = 5
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 3e-4}
@@ -40,7 +40,7 @@ def questions(
     """
     for draw in range(DRAWS):
         generator = torch.Generator().manual_seed(draw)
-        chosen = [_rows(mask, i % len(x), x.shape[1], ROWS * i if len(x) == 1 else 0) for i in range(2)]
+        chosen = [_rows(mask, i % len(x), x.shape[1], COMPARED_ROWS * i if len(x) == 1 else 0) for i in range(2)]
         rows = torch.stack([x[i % len(x), at.to(x.device)] for i, at in enumerate(chosen)]).to(W.device)
         targets = torch.stack([y[i % len(y), at.to(y.device)] for i, at in enumerate(chosen)]).to(W.device)
         some = torch.stack([W[i % len(W)] for i in range(2)])
@@ -49,16 +49,16 @@ def questions(
         if draw < DRAWS - 1 and rows.is_floating_point():
             size, other = rows.square().mean().sqrt(), noise(rows, generator)
             rows = other if draw == 2 else rows + other * torch.where(size > 0, 0.1 * size, 1.0)
-        real = torch.ones(2, ROWS, dtype=torch.bool, device=W.device)
+        real = torch.ones(2, COMPARED_ROWS, dtype=torch.bool, device=W.device)
         real[1, -1] = even
         yield Question(some, rows, targets, real)
 
 
 def _rows(mask: Tensor | None, user: int, n: int, first: int) -> Tensor:
-    """The numbers of ROWS real rows of a user, from `first` on, starting over if there are fewer."""
+    """The numbers of COMPARED_ROWS real rows of a user, from `first` on, starting over if there are fewer."""
     real = torch.arange(n) if mask is None else mask[user].cpu().nonzero().flatten()
     real = real if len(real) else torch.zeros(1, dtype=torch.long)
-    return real[torch.arange(first, first + ROWS) % len(real)]
+    return real[torch.arange(first, first + COMPARED_ROWS) % len(real)]
 
 
 def obstacle(

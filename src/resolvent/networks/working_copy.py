@@ -8,9 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from resolvent.networks.layout import ParameterLayout, copied
-
-Buffers = dict[str, Tensor]
+from resolvent.networks.layout import Buffers, ParameterLayout, attributes_restored, copied
 
 
 class WorkingCopy:
@@ -66,14 +64,8 @@ class WorkingCopy:
 
         It is put there with its parameters in it: layers of low-rank adaption add their product to a weight then.
         """
-        before = [(m, m.training, dict(vars(m))) for m in self.module.modules()]
-        try:
+        with attributes_restored(self.module):
             yield self.module.eval()
-        finally:
-            for m, training, attributes in before:
-                vars(m).clear()
-                vars(m).update(attributes)
-                m.training = training
 
 
 def _dense(grad: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from resolvent.iteration.participation import Attendance
 from resolvent.iteration.parts import Parts
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.scheme import Scheme, cancels
-from resolvent.local.choice import law_of, local_operator
+from resolvent.local.choice import local_operator
 from resolvent.local.law import Law, UserFacts
 from resolvent.theory.trends import AUTOMATIC, CONSTANT, Trend, trend
 
@@ -71,7 +71,7 @@ class Setting:
     def law(self) -> Law:
         """What the local operator states of the fixed points, at the values that alpha, beta and eta tend to."""
         operator = local_operator(self.scheme, self.problem)
-        return law_of(operator, self.alpha.limit, self.beta.limit, self.eta.limit, self.users)
+        return operator.law(self.alpha.limit, self.beta.limit, self.eta.limit, self.users)
 
     @property
     def exact(self) -> bool:

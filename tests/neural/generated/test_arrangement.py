@@ -8,9 +8,9 @@ from torch import nn
 
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 from resolvent.networks.stacked.arrange import arrange
-from resolvent.networks.stacked.cuda.obstacle import obstacle
+from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.fused import FusedConv
-from resolvent.networks.stacked.head import BEFORE, linear_choices
+from resolvent.networks.stacked.head import NOT_LAST, linear_choices
 from resolvent.networks.stacked.trace import trace
 
 
@@ -102,9 +102,9 @@ def test_an_obstacle_keeps_all_of_them() -> None:
 
 def test_obstacles_of_device_and_numbers() -> None:
     cuda, f32 = torch.device("cuda"), torch.float32
-    assert obstacle(torch.device("cpu"), f32, None) == "it is not on a CUDA device"
-    assert obstacle(cuda, torch.float64, None) == "the kernels are for float32"
-    assert obstacle(cuda, f32, torch.bfloat16) == "products go by autocast"
+    assert obstacle_for(torch.device("cpu"), f32, None) == "it is not on a CUDA device"
+    assert obstacle_for(cuda, torch.float64, None) == "the kernels are for float32"
+    assert obstacle_for(cuda, f32, torch.bfloat16) == "products go by autocast"
 
 
 def said(model: nn.Module, shape: tuple[int, ...], obstacle: str = "") -> list[str]:
@@ -112,7 +112,7 @@ def said(model: nn.Module, shape: tuple[int, ...], obstacle: str = "") -> list[s
     return list(linear_choices(arrange(trace(model), shape, obstacle).net, obstacle))
 
 
-IN, BY, WHY = "in the kernel that ends with the loss", "matrix products, since", BEFORE
+IN, BY, WHY = "in the kernel that ends with the loss", "matrix products, since", NOT_LAST
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import kernel_emulation
 from kernel_routing import apart
 from neural_reference import federation, plain_loop
-from resolvent.networks.choice import propose
+from resolvent.networks.method_choice import propose
 from resolvent.networks.stacked import arrange, fused, method, program, workspace
 from resolvent.networks.stacked.cuda import launch
 

@@ -14,7 +14,7 @@ from kernel_emulation import launch
 from kernel_routing import apart
 from resolvent.networks.layout import ParameterLayout
 from resolvent.networks.stacked.cuda import source
-from resolvent.networks.stacked.cuda.head import HeadGeometry
+from resolvent.networks.stacked.cuda.geometry import HeadGeometry
 from resolvent.networks.stacked.head import Head, find_head
 from resolvent.networks.stacked.losses import CrossEntropy
 from resolvent.networks.stacked.program import Program

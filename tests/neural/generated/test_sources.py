@@ -13,10 +13,10 @@ from kernel_emulation import convolve
 from kernel_routing import apart, codes, convolved, plainly
 from resolvent.networks.stacked.cuda import compiler, source
 from resolvent.networks.stacked.cuda.compiler import Code
-from resolvent.networks.stacked.cuda.geometry import MANY, ConvGeometry, ImageGroups
+from resolvent.networks.stacked.cuda.geometry import MIN_CONSTANT_IMAGES, ConvGeometry, ImageGroups
 from resolvent.networks.stacked.cuda.launch import divided, shares
 from resolvent.networks.stacked.cuda.stripes import stripe
-from resolvent.networks.stacked.cuda.tiling import SHARED, WARPS, forward_tile, input_tile
+from resolvent.networks.stacked.cuda.tiling import MAX_WARPS, MAX_WEIGHT_BYTES, forward_tile, input_tile
 
 MAX = {"pooling": "max", "pool": (2, 2), "relu": "last"}
 CASES = {
@@ -70,8 +70,8 @@ def test_cuts_cover_the_work_and_fit_the_chip() -> None:
                 (input_tile(geometry, n), geometry.inputs, geometry.outputs),
             ):
                 assert tile.block * tile.weight_blocks * tile.parts >= blocks
-                assert 4 * depth * kernel * ceil(kernel * tile.block / 4) * 4 * tile.weight_blocks <= SHARED
-                assert tile.warps <= WARPS
+                assert 4 * depth * kernel * ceil(kernel * tile.block / 4) * 4 * tile.weight_blocks <= MAX_WEIGHT_BYTES
+                assert tile.warps <= MAX_WARPS
                 assert tile.images.groups(n) * 32 * tile.images.per_lane >= n
                 assert tile.images.per_lane == 1 or n >= 64
             cut = stripe(geometry, n)
@@ -91,10 +91,10 @@ def test_shares_and_turns() -> None:
 def test_only_many_images_are_a_constant() -> None:
     """Runs with batches of every size compile one source, but long ones their own."""
     geometry = ConvGeometry(1, 10, (28, 28), (5, 5))
-    texts = {source.forward(geometry, forward_tile(geometry, n)).source for n in (66, 70, 130, MANY - 2)}
+    texts = {source.forward(geometry, forward_tile(geometry, n)).source for n in (66, 70, 130, MIN_CONSTANT_IMAGES - 2)}
     assert len(texts) == 1
-    assert ImageGroups.of(MANY).count == MANY
-    assert ImageGroups.of(MANY + 1) != ImageGroups.of(MANY + 2)
+    assert ImageGroups.of(MIN_CONSTANT_IMAGES).count == MIN_CONSTANT_IMAGES
+    assert ImageGroups.of(MIN_CONSTANT_IMAGES + 1) != ImageGroups.of(MIN_CONSTANT_IMAGES + 2)
 
 
 def test_cache_names_follow_source_chip_and_name(monkeypatch: pytest.MonkeyPatch) -> None:

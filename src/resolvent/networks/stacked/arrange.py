@@ -14,13 +14,13 @@ from resolvent.networks.stacked.net import Net, Stage, consumers, mark_owners
 from resolvent.networks.stacked.pointwise import ReLU
 from resolvent.networks.stacked.pools import AvgPool, MaxPool
 
-KERNEL = 7
+MAX_KERNEL = 7
 """Height and width of a kernel, at most."""
-CHANNELS = 32
+MAX_CHANNELS = 32
 """Channels of input or output, at most: with more, matrix products are as fast."""
-ENTRIES = 16
+MAX_POOL_ENTRIES = 16
 """Entries of a pooling tile, at most; with ReLU before a mean, one bit each."""
-BITS = 8
+MAX_RELU_ENTRIES = 8
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ def why_not(conv: Conv) -> str:
         return f"its stride is {conv.stride[0]} x {conv.stride[1]}"
     if conv.dilation != (1, 1):
         return "it is dilated"
-    if max(conv.kernel) > KERNEL:
-        return f"its kernel is larger than {KERNEL} x {KERNEL}"
-    if max(conv.inputs, conv.outputs) > CHANNELS:
-        return f"it has more than {CHANNELS} channels"
+    if max(conv.kernel) > MAX_KERNEL:
+        return f"its kernel is larger than {MAX_KERNEL} x {MAX_KERNEL}"
+    if max(conv.inputs, conv.outputs) > MAX_CHANNELS:
+        return f"it has more than {MAX_CHANNELS} channels"
     return ""
 
 
@@ -117,6 +117,11 @@ def _pooled(geometry: ConvGeometry, layer: MaxPool | AvgPool, shape: Shape) -> C
     tile = (kernel[0], kernel[1])
     dilated = isinstance(layer, MaxPool) and layer.dilation != (1, 1)
     first = kind == "mean" and geometry.relu == "last"
-    if tile != tuple(stride) or layer.padding != (0, 0) or dilated or prod(tile) > (BITS if first else ENTRIES):
+    if (
+        tile != tuple(stride)
+        or layer.padding != (0, 0)
+        or dilated
+        or prod(tile) > (MAX_RELU_ENTRIES if first else MAX_POOL_ENTRIES)
+    ):
         return None
     return replace(geometry, pooling=kind, pool=tile, relu="first" if first else geometry.relu)

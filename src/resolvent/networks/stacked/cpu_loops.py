@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Loops for CPUs where torch would take several passes: convolutions without columns, maxima, cross-entropy.
+"""Loops for CPUs where torch would take several passes: convolutions without columns, maxima, cross-entropy, a step.
 
 Values are (users, channels, height, width, n) with the images innermost, each user's part contiguous. A row of a
 convolution's outputs is then a sum of rows of inputs, each shifted and times a number: nothing is copied before it is
@@ -23,7 +23,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-RUN = 768
+MAX_RUN = 768
 """How many numbers an innermost loop takes, at most: its rows stay in the first-level cache."""
 
 BoundLoop = Callable[[], None]
@@ -79,7 +79,7 @@ class Geometry(NamedTuple):
     @property
     def runs(self) -> tuple[Places, Places, int, int, int]:
         """Reads, writes, length, how much of it an innermost loop takes, and plane."""
-        parts = math.ceil(self.length / RUN)
+        parts = math.ceil(self.length / MAX_RUN)
         return self.reads, self.writes, self.length, math.ceil(self.length / parts), self.plane
 
 
@@ -258,6 +258,25 @@ def _cross_entropy(o, so, y, sy, weight, sw, G, sg, loss, users, classes, n):
             if w > 0:  # otherwise the loss may be infinite, and must not count
                 total += w * (top - z[target * n] + math.log(mass))
         loss[user] = total
+
+
+@compiled()  # no product is fused with a sum: the same bits as by torch's operations
+def step(x, g, v, u, lr, momentum, eta, moves, first, last):
+    """x <- x - lr v with v <- momentum v + g + (x - u) / eta, in place, for users first to last that move.
+
+    v, u and moves may be None; u has a row for each user, or one for all of them.
+    """
+    for i in range(first, last):
+        if moves is not None and not moves[i]:
+            continue
+        for j in range(x.shape[1]):
+            s = g[i, j]
+            if u is not None:
+                s = s + (x[i, j] - u[i if len(u) > 1 else 0, j]) / eta
+            if v is not None:
+                s = momentum * v[i, j] + s
+                v[i, j] = s
+            x[i, j] = x[i, j] - lr * s
 
 
 def _flat(x: Tensor) -> tuple[npt.NDArray[Any], int]:

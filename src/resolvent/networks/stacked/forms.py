@@ -1,4 +1,4 @@
-"""Stacked forms of torch's layers: the layer for each module, function and method.
+"""Stacked forms of torch's layers: the layer for each function and method. Modules are read as the functions they call.
 
 Functions are looked up by identity, never by name: a user's own function may be called `relu`.
 """
@@ -34,10 +34,10 @@ def _line(value: Any, rest: int) -> tuple[int, int]:
 
 
 def _conv1d(weight: Shape, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Layer:
-    outputs, inputs, width = weight
-    if groups != 1 or isinstance(padding, str):
-        raise Unstackable("a convolution in groups, or with padding by name or other than zeros")
-    return Conv(inputs, outputs, (1, width), _line(stride, 1), _line(padding, 0), _line(dilation, 1))
+    if isinstance(padding, str):
+        raise Unstackable("a convolution over one axis with padding by name")
+    *channels, width = weight
+    return _conv2d((*channels, 1, width), _line(stride, 1), _line(padding, 0), _line(dilation, 1), groups)
 
 
 def _conv2d(weight: Shape, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Layer:
@@ -52,49 +52,44 @@ def _conv2d(weight: Shape, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     return Conv(inputs, outputs, _pair(kernel), _pair(stride), _pair(padding), _pair(dilation))
 
 
-def _of_module(conv: Callable[..., Layer]) -> Callable[[Any], Layer]:
-    def build(module: Any) -> Layer:
-        if module.padding_mode != "zeros":
-            raise Unstackable("a convolution in groups, or with padding other than zeros")
-        weight = (module.out_channels, module.in_channels, *module.kernel_size)
-        return conv(weight, module.stride, module.padding, module.dilation, module.groups)
-
-    return build
-
-
-def _max_pool(
-    kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, indices: bool = False
+def _max_pool2d(
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> Layer:
-    if ceil_mode or indices:
+    if ceil_mode or return_indices:
         raise Unstackable("a pooling with ceil_mode or indices")
-    steps = _pair(kernel if stride is None or stride == [] else stride)
-    return MaxPool(_pair(kernel), steps, _pair(padding), _pair(dilation))
+    return MaxPool(_pair(kernel_size), _pair(stride or kernel_size), _pair(padding), _pair(dilation))
 
 
-def _avg_pool(
-    kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, padded: bool = True, divisor: Any = None
+def _max_pool1d(kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, **options: Any) -> Layer:
+    return _max_pool2d(
+        _line(kernel_size, 1), _line(stride or kernel_size, 1), _line(padding, 0), _line(dilation, 1), **options
+    )
+
+
+def _avg_pool2d(
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
 ) -> Layer:
-    if ceil_mode or divisor is not None or (not padded and _pair(padding) != (0, 0)):
+    if ceil_mode or divisor_override is not None or (not count_include_pad and _pair(padding) != (0, 0)):
         raise Unstackable("a pooling with ceil_mode, a divisor or uncounted padding")
-    return AvgPool(_pair(kernel), _pair(kernel if stride is None or stride == [] else stride), _pair(padding))
+    return AvgPool(_pair(kernel_size), _pair(stride or kernel_size), _pair(padding))
 
 
-def _max_pool1d(
-    kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, indices: bool = False
-) -> Layer:
-    steps = _line(kernel if stride is None or stride == [] else stride, 1)
-    return _max_pool(_line(kernel, 1), steps, _line(padding, 0), _line(dilation, 1), ceil_mode, indices)
+def _avg_pool1d(kernel_size: Any, stride: Any = None, padding: Any = 0, *more: bool, **options: Any) -> Layer:
+    return _avg_pool2d(_line(kernel_size, 1), _line(stride or kernel_size, 1), _line(padding, 0), *more, **options)
 
 
-def _avg_pool1d(
-    kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, padded: bool = True
-) -> Layer:
-    steps = _line(kernel if stride is None or stride == [] else stride, 1)
-    return _avg_pool(_line(kernel, 1), steps, _line(padding, 0), ceil_mode, padded)
-
-
-def _adaptive(size: Any) -> Layer:
-    a, b = (size, size) if size is None or isinstance(size, int) else size
+def _adaptive(output_size: Any) -> Layer:
+    a, b = (output_size, output_size) if output_size is None or isinstance(output_size, int) else output_size
     return AvgPool(None, (1, 1), (0, 0), (a, b))
 
 
@@ -104,11 +99,11 @@ def _log_softmax(dim: Any) -> Layer:
     return pointwise.LogSoftmax()
 
 
-def _flatten(start: int = 0, end: int = -1) -> Layer:
+def _flatten(start_dim: int = 0, end_dim: int = -1) -> Layer:
     """torch's function and method begin with the rows, unlike nn.Flatten."""
-    if start < 1 or end != -1:
+    if start_dim < 1 or end_dim != -1:
         raise Unstackable("a flattening of other axes than all features")
-    return layers.Reshape(None, start - 1)
+    return layers.Reshape(None, start_dim - 1)
 
 
 def _reshape(x: fx.Node, *sizes: Any) -> Read:
@@ -136,52 +131,21 @@ def _one(build: Callable[..., Layer | None]) -> Callable[..., Any]:
         options.pop("_stacklevel", None)
         if options.pop("dtype", None) is not None:
             raise Unstackable("a function that changes the type of its numbers")
-        renamed = {RENAMED.get(key, key): value for key, value in options.items()}
-        return (x,), build(*args, **renamed)
+        return (x,), build(*args, **options)
 
     return call
 
 
-def _named(name: str, *options: str) -> Callable[[nn.Module], Layer]:
-    return lambda module: ACTIVATIONS[name](**{key: getattr(module, key) for key in options})
-
-
-RENAMED = {"kernel_size": "kernel", "return_indices": "indices", "count_include_pad": "padded", "output_size": "size"}
-RENAMED |= {"divisor_override": "divisor", "start_dim": "start", "end_dim": "end"}
-
-ACTIVATION_MODULES: dict[type[nn.Module], tuple[str, ...]] = {
-    nn.ReLU: ("relu",),
-    nn.Tanh: ("tanh",),
-    nn.Sigmoid: ("sigmoid",),
-    nn.SiLU: ("silu",),
-    nn.GELU: ("gelu", "approximate"),
-    nn.ELU: ("elu", "alpha"),
-    nn.LeakyReLU: ("leaky_relu", "negative_slope"),
-    nn.Softplus: ("softplus", "beta", "threshold"),
-}
-
-MODULES: dict[type[nn.Module], Callable[[Any], Layer | None]] = {
-    nn.Linear: lambda m: layers.Linear(m.in_features, m.out_features),
-    nn.Conv2d: _of_module(_conv2d),
-    nn.MaxPool2d: lambda m: _max_pool(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices),
-    nn.AvgPool2d: lambda m: _avg_pool(
-        m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, m.divisor_override
-    ),
-    nn.Conv1d: _of_module(_conv1d),
-    nn.MaxPool1d: lambda m: _max_pool1d(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices),
-    nn.AvgPool1d: lambda m: _avg_pool1d(m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad),
-    nn.AdaptiveAvgPool2d: lambda m: _adaptive(m.output_size),
-    nn.Flatten: lambda m: _flatten(m.start_dim, m.end_dim),
-    nn.Dropout: lambda m: _dropout(m.p, m.training),
-    nn.LocalResponseNorm: lambda m: pointwise.LocalResponseNorm(m.size, m.alpha, m.beta, m.k),
-    nn.LogSoftmax: lambda m: _log_softmax(m.dim),
-    nn.Identity: lambda m: None,
-} | {kind: _named(*named) for kind, named in ACTIVATION_MODULES.items()}
-
+MODULES: frozenset[type[nn.Module]] = frozenset(
+    {nn.Linear, nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
+    | {nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU, nn.ELU, nn.LeakyReLU, nn.Softplus}
+    | {nn.Flatten, nn.Dropout, nn.LocalResponseNorm, nn.LogSoftmax, nn.Identity}
+)
+"""Modules whose forward calls one of the functions below, or does nothing."""
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Read]] = {
     F.avg_pool1d: _one(_avg_pool1d),
-    F.avg_pool2d: _one(_avg_pool),
+    F.avg_pool2d: _one(_avg_pool2d),
     F.adaptive_avg_pool2d: _one(_adaptive),
     torch.flatten: _one(_flatten),
     torch.reshape: _reshape,
@@ -196,7 +160,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Read]] = {
 }
 FUNCTIONS |= dict.fromkeys((operator.add, operator.iadd, torch.add), _sum)
 FUNCTIONS |= dict.fromkeys((F.max_pool1d, torch.max_pool1d), _one(_max_pool1d))
-FUNCTIONS |= dict.fromkeys((F.max_pool2d, torch.max_pool2d), _one(_max_pool))
+FUNCTIONS |= dict.fromkeys((F.max_pool2d, torch.max_pool2d), _one(_max_pool2d))
 FUNCTIONS |= dict.fromkeys((F.log_softmax, torch.log_softmax), _one(_log_softmax))
 FUNCTIONS |= dict.fromkeys((F.relu, torch.relu, torch.relu_), _one(ACTIVATIONS["relu"]))
 FUNCTIONS |= dict.fromkeys((torch.tanh, torch.tanh_), _one(ACTIVATIONS["tanh"]))
@@ -224,9 +188,8 @@ for _name in ("relu", "tanh", "sigmoid"):
     METHODS |= dict.fromkeys((_name, f"{_name}_"), _one(ACTIVATIONS[_name]))
 
 
-OVER_ONE_AXIS: frozenset[Any] = frozenset({nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d})
-OVER_ONE_AXIS |= {F.conv1d, F.max_pool1d, torch.max_pool1d, F.avg_pool1d}
-"""Modules and functions over one axis: a height of one is added before them and removed after."""
+OVER_ONE_AXIS: frozenset[Any] = frozenset({F.conv1d, F.max_pool1d, torch.max_pool1d, F.avg_pool1d})
+"""Functions over one axis: a height of one is added before them and removed after."""
 
 
 def writes(target: Any, options: dict[str, Any]) -> bool:

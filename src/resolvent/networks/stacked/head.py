@@ -11,14 +11,14 @@ from torch import Tensor
 
 from resolvent.networks.stacked.cuda import source
 from resolvent.networks.stacked.cuda.compiler import Code
-from resolvent.networks.stacked.cuda.head import HeadGeometry
+from resolvent.networks.stacked.cuda.geometry import HeadGeometry
 from resolvent.networks.stacked.cuda.launch import GradientSlot, launch, thin_gradient
 from resolvent.networks.stacked.layers import Bias, Context, Linear, Reshape
 from resolvent.networks.stacked.net import Net, consumers
 from resolvent.networks.stacked.pointwise import ReLU
 from resolvent.networks.stacked.workspace import Tape
 
-BEFORE = "only narrow layers at the end of a net share a kernel"
+NOT_LAST = "only narrow layers at the end of a net share a kernel"
 
 
 class Affine(NamedTuple):
@@ -103,7 +103,7 @@ def linear_choices(net: Net, obstacle: str) -> tuple[str, ...]:
     linear = [k for k, stage in enumerate(net.stages) if isinstance(stage.layer, Linear)]
     said = []
     for k in linear:
-        reason = layers if isinstance(layers, str) and (obstacle or k == linear[-1]) else BEFORE
+        reason = layers if isinstance(layers, str) and (obstacle or k == linear[-1]) else NOT_LAST
         way = "in the kernel that ends with the loss" if k in inside else f"matrix products, since {reason}"
         said.append(f"{net.stages[k].parameter or 'a linear layer'}: {way}")
     return tuple(said)

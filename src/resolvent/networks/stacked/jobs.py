@@ -10,14 +10,14 @@ LANES = 16
 """Images per block are a multiple of this, if a user has as many: runs of images are then whole vectors."""
 JOBS_PER_USER = 4
 """A user's blocks are divided into at most this many jobs, which threads may share."""
-LARGEST = 1 << 27
+MAX_WHOLE_NUMBERS = 1 << 27
 """How many numbers the largest value of a block has where a loss must see all of a user's outputs at once: several
 blocks would go forward twice."""
-MOST_USERS = 256
-TOGETHER = 2
+MAX_JOB_USERS = 256
+JOB_BLOCKS = 2
 """On a CPU the users of a job have so many times the numbers of a block, which makes operations longer: threads then
 wait less for Python's lock."""
-PARAMETERS = 1 << 22
+MAX_JOB_PARAMETERS = 1 << 22
 """Parameters that all users of a job have on a CPU, at most. A job copies them, and holds as many gradients."""
 
 
@@ -42,7 +42,7 @@ def plan_jobs(
     threads: how many run jobs side by side; None: an accelerator runs one after the other. How a user's images are
     divided depends on their number alone, so that sums are the same whoever else takes part.
     """
-    most = max(1, (LARGEST if whole else numbers) // width // LANES) * LANES
+    most = max(1, (MAX_WHOLE_NUMBERS if whole else numbers) // width // LANES) * LANES
     count = max(1, round(n / most))
     blocks = list(pairwise([*(k * most for k in range(count)), n]))
     per_job = count if whole else ceil(count / JOBS_PER_USER)
@@ -58,8 +58,8 @@ def one_block(jobs: list[Job]) -> bool:
 def _groups(users: int, images: int, dim: int, numbers: int, threads: int | None) -> list[int]:
     """Where groups of users begin and end, all about as large: on a CPU as many for each thread."""
     if threads is None:
-        count = ceil(users / max(1, min(MOST_USERS, numbers // (images + dim))))
+        count = ceil(users / max(1, min(MAX_JOB_USERS, numbers // (images + dim))))
     else:
-        together = max(1, min(MOST_USERS, TOGETHER * numbers // max(1, images), PARAMETERS // dim))
+        together = max(1, min(MAX_JOB_USERS, JOB_BLOCKS * numbers // max(1, images), MAX_JOB_PARAMETERS // dim))
         count = min(users, ceil(ceil(users / together) / threads) * threads)
     return [users * k // max(1, count) for k in range(count + 1)]

@@ -96,6 +96,13 @@ class Layer(Protocol):
     def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]: ...
 
 
+class SameShape:
+    """A layer whose result has the shape of its input."""
+
+    def shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+
 def along(x: Tensor, axis: int, start: int, count: int, stride: int) -> Tensor:
     """`count` slices of x along an axis, a stride apart."""
     return x[(slice(None),) * axis + (slice(start, start + stride * (count - 1) + 1, stride),)]
@@ -167,13 +174,10 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Bias:
+class Bias(SameShape):
     """y = x + b, one number per channel. It comes after pooling rather than before: there are fewer entries there."""
 
     needs_output = False
-
-    def shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from resolvent.networks.mean_losses import IGNORED, MeanLoss
+from resolvent.networks.mean_losses import IGNORED, TorchLoss
 from resolvent.networks.stacked.layers import Shape
 from resolvent.networks.stacked.pointwise import log_softmax
 
@@ -95,9 +95,9 @@ class SquaredError:
         return weighted.mul_(error).flatten(1).sum(1)
 
 
-def stacked_loss(mean: MeanLoss | None) -> StackedLoss | None:
+def stacked_loss(mean: TorchLoss | None) -> StackedLoss | None:
     """The stacked form of a mean loss with torch's default settings, if it has one."""
-    if mean is None or not mean.defaults:
+    if mean is None or not mean.is_default:
         return None
     return STACKED_LOSSES.get(mean.function)
 

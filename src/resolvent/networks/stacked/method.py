@@ -7,22 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from resolvent.networks.layout import ParameterLayout
-from resolvent.networks.plain import Examples
+from resolvent.networks.layout import Buffers, ParameterLayout
+from resolvent.networks.plain import Examples, ValueAndGrad
 from resolvent.networks.stacked.arrange import Arranged, arrange
 from resolvent.networks.stacked.convolution import Conv, ConvPool
-from resolvent.networks.stacked.cuda.obstacle import obstacle
+from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.head import linear_choices
 from resolvent.networks.stacked.jobs import Job, one_block, plan_jobs
 from resolvent.networks.stacked.layers import Shape
 from resolvent.networks.stacked.losses import CrossEntropy, StackedLoss
-from resolvent.networks.stacked.net import Net
-from resolvent.networks.stacked.noise import draw_noise
+from resolvent.networks.stacked.net import Net, draw_noise
 from resolvent.networks.stacked.program import Program
 from resolvent.networks.stacked.thread_pool import parallel_map, threads_there
 from resolvent.networks.stacked.workspace import Workspace
@@ -56,42 +55,37 @@ class Stacked:
     loss: Callable[..., Any]
     compute: torch.dtype | None = None
     columns: bool = True
+    name = "stacked"
     _arranged: dict[Hashable, Arranged] = field(default_factory=dict)
     _outputs: dict[Shape, Shape] = field(default_factory=dict)
     _plans: dict[Hashable, list[Job]] = field(default_factory=dict)
     _workspaces: SimpleQueue[Workspace] = field(default_factory=SimpleQueue)
 
     def value_and_grad(
-        self, W: Tensor, given: Examples, with_grad: bool = True, out: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Each user's loss (users,), and gradient (users, d) if asked for, on a CPU in `out` if that is given."""
+        self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
+    ) -> ValueAndGrad:
+        """On a CPU the gradients are in `out`, if that is given."""
         loss_form = self._loss_form(given.x, given.y)
         jobs = self._plan(W, given.x, whole=loss_form is None)
-        if W.is_cuda and with_grad and loss_form is not None and given.seeds is None and one_block(jobs):
+        if W.is_cuda and loss_form is not None and given.seeds is None and one_block(jobs):
             with self._workspace(W) as workspace, torch.no_grad():
-                return self._program(workspace, given.x, with_grad).whole(W, given.x, given.y, given.mask)
+                whole = self._program(workspace, given.x, with_grad=True).whole(W, given.x, given.y, given.mask)
+                return ValueAndGrad(*whole, buffers or {})
         weight = None if loss_form is None else loss_form.weigh(given.y, given.mask, W)
-
         loss = W.new_zeros(len(given.x))
-        grad = None
-        if with_grad:
-            grad = W.new_empty(len(given.x), self.layout.dim) if out is None else out
+        grad = W.new_empty(len(given.x), self.layout.dim) if out is None else out
 
-        def work(job: Job) -> tuple[Tensor, Tensor | None]:
-            rows = None
-            if grad is not None:
-                rows = grad[job.who] if job.blocks[0][0] == 0 else torch.empty_like(grad[job.who])
+        def work(job: Job) -> tuple[Tensor, Tensor]:
+            rows = grad[job.who] if job.blocks[0][0] == 0 else torch.empty_like(grad[job.who])
             return self._run(job, W, given, weight, rows), rows
 
         for job, (value, rows) in zip(jobs, parallel_map(work, jobs, W.device), strict=True):
             loss[job.who] += value
-            if grad is not None and rows is not None and job.blocks[0][0] > 0:
+            if job.blocks[0][0] > 0:
                 grad[job.who] += rows
-        return loss, grad
+        return ValueAndGrad(loss, grad, buffers or {})
 
-    def outputs(self, W: Tensor, x: Tensor) -> Tensor:
-        """What the net gives, (users, n, ...), without dropout."""
-
+    def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
         def work(job: Job) -> list[Tensor]:
             with self._workspace(W) as workspace, torch.no_grad():
                 outs = []
@@ -108,6 +102,9 @@ class Stacked:
             parts.setdefault(job.first, []).extend(blocks)
         return torch.cat([torch.cat(blocks, 1) for blocks in parts.values()])
 
+    def uncast(self) -> Self:
+        return replace(self, compute=None, _workspaces=SimpleQueue())
+
     def check(self, features: Shape) -> None:
         """Raise Unstackable where a layer cannot take images of this shape."""
         self._width(features, self.net)
@@ -116,13 +113,14 @@ class Stacked:
         """The net for images of this shape where `like` is, and how its layers with weights are computed there."""
         key = (features, like.device, like.dtype, self.compute)
         if key not in self._arranged:
-            known = Arranged(self.net)
+            arranged = Arranged(self.net)
             if like.is_cuda:
-                general = obstacle(like.device, like.dtype, self.compute)
-                known = arrange(self.net, features, general)
+                general = obstacle_for(like.device, like.dtype, self.compute)
+                arranged = arrange(self.net, features, general)
                 loss = "" if self.loss_form == CrossEntropy(logits=True) else "the loss is not cross entropy"
-                known = replace(known, choices=known.choices + linear_choices(known.net, general or loss))
-            self._arranged[key] = known
+                ends = linear_choices(arranged.net, general or loss)
+                arranged = replace(arranged, choices=arranged.choices + ends)
+            self._arranged[key] = arranged
         return self._arranged[key]
 
     def _loss_form(self, x: Tensor, y: Tensor) -> StackedLoss | None:
@@ -198,7 +196,7 @@ class Stacked:
             )
         return workspace.programs[key]  # type: ignore[no-any-return]
 
-    def _run(self, job: Job, W: Tensor, given: Examples, weight: Tensor | None, rows: Tensor | None) -> Tensor:
+    def _run(self, job: Job, W: Tensor, given: Examples, weight: Tensor | None, rows: Tensor) -> Tensor:
         """The losses (users,) of a job, and in `rows` the gradients."""
         who, loss = job.who, W.new_zeros(job.last - job.first)
         x, y, mask = given.x[who], given.y[who], None if given.mask is None else given.mask[who]
@@ -208,7 +206,7 @@ class Stacked:
                 features = tuple(x.shape[2:])
                 net = self.arranged(features, W).net
                 noise = draw_noise(net, features, x.shape[1], mask, given.seeds[who].tolist(), W)
-            programs = [self._program(workspace, x[:, a:b], rows is not None, bool(noise)) for a, b in job.blocks]
+            programs = [self._program(workspace, x[:, a:b], True, bool(noise)) for a, b in job.blocks]
             programs[0].load_parameters(W if len(W) == 1 else W[who])
             parts = [{k: drawn[..., a:b] for k, drawn in noise.items()} for a, b in job.blocks]
             if weight is None:
@@ -216,8 +214,7 @@ class Stacked:
             else:
                 for k, (program, (a, b)) in enumerate(zip(programs, job.blocks, strict=True)):
                     loss += program.loss_and_backward(x[:, a:b], y[:, a:b], weight[who, a:b], parts[k], add=k > 0)
-            if rows is not None:
-                programs[-1].copy_gradient(rows)
+            programs[-1].copy_gradient(rows)
         return loss
 
     def _any_loss(
@@ -235,28 +232,23 @@ class Stacked:
             out = programs[0].forward(x, noise[0])
         else:
             out = torch.cat([program.forward(x[:, a:b], part).clone() for program, (a, b), part in blocks], -1)
-        y, mask = y.to(out.device), None if mask is None else mask.to(out.device)
-        with_grad = programs[0].G is not None
-        loss, G = self._user_by_user(out, y, mask, with_grad)
+        loss, G = self._user_by_user(out, y.to(out.device), None if mask is None else mask.to(out.device))
         for k, (program, (a, b), part) in enumerate(blocks):
-            if G is None or program.G is None:
-                continue
+            assert program.G is not None
             if len(blocks) > 1:
                 program.forward(x[:, a:b], part)
             program.G.copy_(G[..., a:b])
             program.backward(add=k > 0)[0].replay()
         return loss
 
-    def _user_by_user(
-        self, out: Tensor, y: Tensor, mask: Tensor | None, with_grad: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def _user_by_user(self, out: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Each user's loss of its outputs (n, ...), and the gradient at `out`, by autograd."""
         with torch.enable_grad():
-            o = out.movedim(-1, 1).detach().clone().requires_grad_(with_grad)
+            o = out.movedim(-1, 1).detach().clone().requires_grad_()
             rows: list[Any] = [slice(None)] * len(o) if mask is None else list(mask.bool())
             # Copies: a loss may write to what it gets.
             loss = torch.stack([self._of_one(o[i][real].clone(), y[i][real].clone()) for i, real in enumerate(rows)])
-            G = torch.autograd.grad(loss.sum(), o)[0].movedim(1, -1) if with_grad else None
+            G = torch.autograd.grad(loss.sum(), o)[0].movedim(1, -1)
         return loss.detach(), G
 
     def _of_one(self, o: Tensor, y: Tensor) -> Tensor:

@@ -10,20 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resolvent.networks.stacked.layers import Context, Layer, Shape, Unstackable, relu_backward
+from resolvent.networks.stacked.layers import Context, Layer, SameShape, Shape, Unstackable, relu_backward
 
 aten = torch.ops.aten
 Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class ReLU:
+class ReLU(SameShape):
     """max(x, 0), in place where no other layer reads x."""
 
     needs_output = True
-
-    def shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
@@ -43,15 +40,12 @@ def _separately(ctx: Context, x: Tensor) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Pointwise:
+class Pointwise(SameShape):
     """Any function of each number; `derivative(G, x, y)` is torch's own backward function, so that kinks agree."""
 
     value: Callable[[Tensor], Tensor]
     derivative: Derivative
     needs_output = True
-
-    def shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
@@ -103,14 +97,11 @@ ACTIVATIONS: dict[str, Callable[..., Layer]] = {
 
 
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(SameShape):
     """x times the noise drawn for this layer, 0 or 1 / (1 - p). Without noise it does nothing."""
 
     p: float
     needs_output = True
-
-    def shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs
@@ -192,13 +183,10 @@ class LocalResponseNorm:
 
 
 @dataclass(frozen=True)
-class LogSoftmax:
+class LogSoftmax(SameShape):
     """x - log sum exp x over the first feature axis."""
 
     needs_output = True
-
-    def shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
 
     def write_forward(self, ctx: Context, *xs: Tensor) -> Tensor:
         (x,) = xs

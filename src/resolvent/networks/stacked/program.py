@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from resolvent.networks.layout import ParameterLayout
-from resolvent.networks.stacked.cuda import innermost
 from resolvent.networks.stacked.cuda.compiler import prepare
+from resolvent.networks.stacked.cuda.launch import put_innermost, takes_innermost
 from resolvent.networks.stacked.fused import FusedConv
 from resolvent.networks.stacked.head import Head, LossBuffers, find_head
 from resolvent.networks.stacked.layers import Context, Linear, Reshape, Shape
@@ -207,8 +207,8 @@ class Program:
             pass
         elif self.rows_first:
             self.x.copy_(x)
-        elif self.workspace.generated and innermost.takes(x):
-            innermost.put(x, self.x)
+        elif self.workspace.generated and takes_innermost(x):
+            put_innermost(x, self.x)
         elif self.x.is_cuda:
             self.x.copy_(x.to(self.x.device, non_blocking=True).mT)
         else:

@@ -27,8 +27,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 def trace(model: nn.Module, join: bool = True) -> Net:
     """The module as stacked layers, or Unstackable with the reason; `join` is for `improved`."""
-    if found := hidden_behaviour(model):
-        raise Unstackable(found)
+    if reason := hidden_behaviour(model):
+        raise Unstackable(reason)
     root = copied(model)
     try:
         with preserve_rng(torch.device("cpu")), torch.enable_grad():
@@ -71,6 +71,10 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.autocast = torch.is_autocast_enabled()
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Modules with a stacked form are read as the function that their forward calls."""
+        return type(m) not in MODULES and super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
@@ -116,7 +120,7 @@ class _Reader:
                 if self._value(node.args[0], "the result") != len(self.stages):
                     raise Unstackable("it returns something else than its last layer's result")
             elif node.op == "call_module":
-                self._module(node)
+                raise Unstackable(f"{type(self.modules[str(node.target)]).__name__} has no stacked form")
             elif node.op in ("call_function", "call_method"):
                 self._call(node)
             elif node.op == "get_attr" and node.target in self.names:
@@ -146,22 +150,6 @@ class _Reader:
         view = layer is None or isinstance(layer, layers.Reshape)
         self.memory[node] = self.memory[first] if view or written else node
 
-    def _module(self, node: fx.Node) -> None:
-        name, module = str(node.target), self.modules[str(node.target)]
-        build = MODULES.get(type(module))
-        if build is None or len(node.args) != 1 or node.kwargs:
-            raise Unstackable(f"{type(module).__name__} has no stacked form")
-        layer, argument = build(module), node.args[0]
-        self.values[node] = self._value(argument, name)
-        assert isinstance(argument, fx.Node)
-        self._share(node, argument, layer, bool(getattr(module, "inplace", False)))
-        if layer is None:  # it does nothing
-            return
-        with self._lifted(node, type(module) in OVER_ONE_AXIS):
-            self._add(node, layer, (self.values[node],), self._parameter(name, module, "weight"))
-            if getattr(module, "bias", None) is not None:
-                self._add(node, layers.Bias(), (self.values[node],), self._parameter(name, module, "bias"))
-
     @contextmanager
     def _lifted(self, node: fx.Node, line: bool) -> Iterator[None]:
         """Around layers over one axis: a height of one is added to the node's value, and removed from the result."""
@@ -170,21 +158,6 @@ class _Reader:
         yield
         if line:
             self._add(node, layers.Lift(put=False), (self.values[node],))
-
-    def _parameter(self, name: str, module: nn.Module, kind: str) -> str | None:
-        """The parameter's name in the layout; None for modules without."""
-        if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
-            return None
-        inputs, outputs = (
-            (module.in_features, module.out_features)
-            if isinstance(module, nn.Linear)
-            else (module.in_channels, module.out_channels)
-        )
-        kernel = () if isinstance(module, nn.Linear) else module.kernel_size
-        needed = (outputs,) if kind == "bias" else (outputs, inputs, *kernel)
-        if f"{name}.{kind}" not in self.names or tuple(getattr(module, kind).shape) != needed:
-            raise Unstackable(f"{name}.{kind} is not a parameter of shape {needed}")
-        return self.names[f"{name}.{kind}"]
 
     def _call(self, node: fx.Node) -> None:
         if self._about_sizes(node):
@@ -206,11 +179,9 @@ class _Reader:
         self.values[node] = inputs[0]
         if layer is None:
             return
-        if node.target not in OVER_ONE_AXIS:
-            self._add(node, layer, inputs)
-            return
-        with self._lifted(node, line=True):
-            self._add(node, layer, (self.values[node],))
+        line = node.target in OVER_ONE_AXIS
+        with self._lifted(node, line):
+            self._add(node, layer, (self.values[node],) if line else inputs)
 
     def _weighted(self, node: fx.Node, name: str) -> None:
         """A product or a convolution as a function of the module's own parameters."""

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from resolvent.networks.cuda_graphs import captured_now, uncollected
+from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.cuda.launch import thin_product
-from resolvent.networks.stacked.cuda.obstacle import obstacle
 
 ALIGN = 64
 """In numbers: two unrolled vectors of the widest kind, and more than a cache line."""
 
 
-LONG, PARTS = 64, 128
-"""On an accelerator, a sum at least LONG times longer than its result is wide is divided into up to PARTS parts."""
+MIN_LONG_RATIO, MAX_PARTS = 64, 128
+"""On an accelerator, a sum this many times longer than its result is wide is divided into up to MAX_PARTS parts."""
 
 
 def _kernels() -> ModuleType | None:
@@ -63,7 +63,7 @@ class Workspace:
         self.aligned = like.device.type == "cpu"
         self.kernels = _kernels() if like.is_cuda else None
         self.loops = loops_for(like.device, like.dtype, compute)
-        self.generated = not obstacle(like.device, like.dtype, compute)
+        self.generated = not obstacle_for(like.device, like.dtype, compute)
         self.programs: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
         self._held: dict[int, tuple[tuple[object, ...], Tensor]] = {}
@@ -153,7 +153,7 @@ class Tape:
             return
         if self.workspace.generated and thin_product(self, a, b.mT, out, add):
             return
-        if not self.workspace.aligned and a.shape[2] >= LONG * max(a.shape[1], b.shape[2]):
+        if not self.workspace.aligned and a.shape[2] >= MIN_LONG_RATIO * max(a.shape[1], b.shape[2]):
             self._long_product(a, b, out, add)
         elif add:
             self.record(out.baddbmm_, a, b)
@@ -162,7 +162,7 @@ class Tape:
 
     def _long_product(self, a: Tensor, b: Tensor, out: Tensor, add: bool) -> None:
         """A small result of long sums, in parts: on an accelerator a batched product would give each user few cores."""
-        parts = next(k for k in range(PARTS, 0, -1) if a.shape[2] % k == 0)
+        parts = next(k for k in range(MAX_PARTS, 0, -1) if a.shape[2] % k == 0)
         for ai, bi, oi in zip(a, b, out, strict=True):
             some = self.workspace.empty("parts", parts, tuple(oi.shape))
             left = ai.view(len(ai), parts, -1).transpose(0, 1)

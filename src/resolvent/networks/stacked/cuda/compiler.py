@@ -27,6 +27,15 @@ class Code(NamedTuple):
     name: str
 
 
+def obstacle_for(device: torch.device, dtype: torch.dtype, compute: torch.dtype | None) -> str:
+    """Why generated kernels do not serve these numbers on this device, in a few words; empty: they do."""
+    if device.type != "cuda":
+        return "it is not on a CUDA device"
+    if dtype != torch.float32:
+        return "the kernels are for float32"
+    return obstacle() if compute is None else "products go by autocast"
+
+
 @cache
 def obstacle() -> str:
     """What stands in the way of compiling kernels here, in a few words; empty: nothing."""
@@ -73,9 +82,9 @@ def compiled(code: Code, device: int) -> bytes:
     major, minor = torch.cuda.get_device_capability(device)
     chip = f"{major}{minor}"
     file = folder() / key(code, chip)
-    found = _read(file)
-    if found is not None:
-        return found
+    cached = _read(file)
+    if cached is not None:
+        return cached
     build = _private("_nvrtc_compile")
     assert build is not None
     binary, name = build(code.source, code.name, chip)

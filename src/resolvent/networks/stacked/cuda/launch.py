@@ -1,4 +1,4 @@
-"""Launches of generated kernels, recorded on a tape: weight gradients, and thin products as a special case of them."""
+"""Launches of generated kernels: weight gradients, thin products as a special case of them, images put innermost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from resolvent.networks.stacked.cuda.compiler import Code, kernel
 from resolvent.networks.stacked.cuda.geometry import ConvGeometry
 from resolvent.networks.stacked.cuda.stripes import stripe
 
-LONG, FEW, MANY = 1024, 32, 1024
+MIN_THIN_LENGTH, MAX_THIN_ROWS, MAX_THIN_COLUMNS = 1024, 32, 1024
 """A product is thin with rows at least so long, at most so many on one side, and at most so many on the other."""
+
+
+MIN_INNERMOST_NUMBERS = 1 << 20
+"""Numbers from which on `put_innermost` is faster than torch's copy: it takes longer to start."""
 
 
 class GradientSlot(NamedTuple):
@@ -58,7 +62,7 @@ def thin_gradient(tape: Any, G: Tensor, x: Tensor, weight: GradientSlot, bias: G
     """
     rows, columns, n = G.shape[1], x.shape[1], G.shape[2]
     whole = all(each is None or each.is_contiguous() for each in (G, x, weight.out, bias.out))
-    if not whole or n < LONG or min(rows, columns) > FEW or max(rows, columns) > MANY:
+    if not whole or n < MIN_THIN_LENGTH or min(rows, columns) > MAX_THIN_ROWS or max(rows, columns) > MAX_THIN_COLUMNS:
         return False
     geometry = ConvGeometry(columns, rows, (1, 1), (1, 1), bias=False)
     weight_gradient(tape, ("thin", G.shape, x.shape), geometry, (x, G, x), (weight, bias))
@@ -75,6 +79,16 @@ def launch(tape: Any, code: Code, grid: tuple[int, int, int], warps: int, args: 
 def run(device: torch.device, code: Code, grid: tuple[int, int, int], warps: int, args: tuple[Any, ...]) -> None:
     with torch.cuda.device(device):
         kernel(code, device.index)(grid=grid, block=(32 * warps, 1, 1), args=args)
+
+
+def takes_innermost(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype == torch.float32 and x.numel() >= MIN_INNERMOST_NUMBERS
+
+
+def put_innermost(x: Tensor, y: Tensor) -> None:
+    """y = x (users, n, size) with the images innermost, (users, size, n); y is contiguous."""
+    users, n, size = x.shape
+    run(y.device, source.innermost(), (ceil(n / 32), ceil(size / 32), users), 8, (x.contiguous(), y, n, size))
 
 
 def multiprocessors(device: torch.device) -> int:

@@ -7,8 +7,7 @@ from math import ceil
 from pathlib import Path
 
 from resolvent.networks.stacked.cuda.compiler import Code
-from resolvent.networks.stacked.cuda.geometry import ConvGeometry, ImageGroups
-from resolvent.networks.stacked.cuda.head import HeadGeometry
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry, HeadGeometry, ImageGroups
 from resolvent.networks.stacked.cuda.stripes import Stripe
 from resolvent.networks.stacked.cuda.tiling import Tile, cells_met
 

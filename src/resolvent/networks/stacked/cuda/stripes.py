@@ -7,16 +7,16 @@ from functools import cache
 from itertools import product
 from math import ceil, inf
 
-from resolvent.networks.stacked.cuda.geometry import ConvGeometry, ImageGroups
-from resolvent.networks.stacked.cuda.tiling import BODY, WARPS, crowded
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry, ImageGroups, as_constants
+from resolvent.networks.stacked.cuda.tiling import MAX_UNROLLED, MAX_WARPS, crowded
 
-MOST = 220
+MAX_REGISTERS = 220
 """Registers that a cut may need: a thread has 255, some of them for addresses."""
-WIDEST = 4
+MAX_CHOSEN_OUTPUTS = 4
 """Output channels of a stripe, at most, where rows are chosen; it has one input channel then."""
-ROLLED = 1.15
+ROLLED_COST = 1.15
 """What a weight gradient costs more where a row of cells is not one unrolled body."""
-ENOUGH = 40
+BUSY_WARPS = 40
 """Warps per user with which a weight gradient keeps the chip busy, for some twenty users."""
 
 
@@ -25,8 +25,8 @@ class Stripe:
     """A warp's share in the weight gradient: `channels` of input times `block` of output, all taps.
 
     A block of threads has `channel_warps` such shares along the input channels times `warps / channel_warps` along the
-    outputs, so that its warps read the same numbers at the same time. `chosen`: inputs are chosen by the row of their
-    cell's maximum before they are multiplied.
+    outputs, so that its warps read the same numbers at the same time. `rows_chosen`: inputs are chosen by the row of
+    their cell's maximum before they are multiplied.
     """
 
     images: ImageGroups
@@ -38,25 +38,16 @@ class Stripe:
     parts: int
     unroll: int
     resident: int
-    chosen: bool
+    rows_chosen: bool
 
     def constants(self) -> dict[str, int]:
-        return self.images.constants() | {
-            "BLOCK": self.block,
-            "CHANNELS": self.channels,
-            "WARPS": self.warps,
-            "CHANNEL_WARPS": self.channel_warps,
-            "CHANNEL_PARTS": self.channel_parts,
-            "UNROLL": self.unroll,
-            "RESIDENT": self.resident,
-            "ROWS_CHOSEN": int(self.chosen),
-        }
+        return self.images.constants() | as_constants(self)
 
 
 @cache
 def stripe(geometry: ConvGeometry, n: int) -> Stripe:
     """How the weight gradient is cut."""
-    blocks, channels = (WIDEST, 1) if rows_chosen(geometry) else (8, 8)
+    blocks, channels = (MAX_CHOSEN_OUTPUTS, 1) if rows_chosen(geometry) else (8, 8)
     stripes = product(range(1, min(blocks, geometry.outputs) + 1), range(1, min(channels, geometry.inputs) + 1))
     block, channels = min(stripes, key=lambda each: _stripe_cost(geometry, n, *each))
     return cut_stripe(geometry, n, block, channels)
@@ -65,7 +56,7 @@ def stripe(geometry: ConvGeometry, n: int) -> Stripe:
 def cut_stripe(geometry: ConvGeometry, n: int, block: int, channels: int) -> Stripe:
     """Warps of a block of threads so that none is idle."""
     blocks, channel_blocks = ceil(geometry.outputs / block), ceil(geometry.inputs / channels)
-    shapes = [(a, b) for a, b in product((1, 2, 4), repeat=2) if a * b <= WARPS]
+    shapes = [(a, b) for a, b in product((1, 2, 4), repeat=2) if a * b <= MAX_WARPS]
     channel_warps, across = min(
         shapes,
         key=lambda s: (ceil(channel_blocks / s[0]) * s[0] * ceil(blocks / s[1]) * s[1], -s[0] * s[1], abs(s[0] - s[1])),
@@ -80,9 +71,9 @@ def cut_stripe(geometry: ConvGeometry, n: int, block: int, channels: int) -> Str
         channel_warps,
         parts,
         parts * ceil(blocks / across),
-        unroll=max(1, BODY // (_cell_work(geometry) * block * channels)),
+        unroll=max(1, MAX_UNROLLED // (_cell_work(geometry) * block * channels)),
         resident=_resident_warps(geometry, n, block, channels) // warps,
-        chosen=rows_chosen(geometry),
+        rows_chosen=rows_chosen(geometry),
     )
 
 
@@ -105,7 +96,7 @@ def _resident_warps(geometry: ConvGeometry, n: int, block: int, channels: int) -
     if not ImageGroups.of(n).count:  # every row of inputs has an address of its own then
         return 8
     body = _cell_work(geometry) * block * channels * geometry.cells[1]
-    longer = body / 40 if body <= BODY else 0.0  # the compiler loads further ahead in a long body
+    longer = body / 40 if body <= MAX_UNROLLED else 0.0  # the compiler loads further ahead in a long body
     return 16 if registers + longer <= 124 and registers <= 105 else 12 if registers <= 150 else 8
 
 
@@ -125,11 +116,11 @@ def _stripe_cost(geometry: ConvGeometry, n: int, block: int, channels: int) -> t
     loads = channels * (geometry.kernel[0] + p - 1) * q
     times = ceil(geometry.outputs / block) * ceil(geometry.inputs / channels)
     registers = _stripe_registers(geometry, block, channels)
-    if registers > MOST and block * channels > 1:
+    if registers > MAX_REGISTERS and block * channels > 1:
         return inf, registers
     cost = (work + (3 if chosen else 1) * loads + block * unpooling + 8) * times
     if not chosen:
         return cost * crowded(registers, 120, 0.2), registers
-    rolled = 1 if work * geometry.cells[1] <= BODY else ROLLED
-    idle = max(1.0, ENOUGH / (ceil(n / 32) * times)) ** 0.5
+    rolled = 1 if work * geometry.cells[1] <= MAX_UNROLLED else ROLLED_COST
+    idle = max(1.0, BUSY_WARPS / (ceil(n / 32) * times)) ** 0.5
     return cost * crowded(registers, 120, 0.3) * rolled * idle, registers

@@ -14,17 +14,17 @@ from functools import cache
 from itertools import product
 from math import ceil
 
-from resolvent.networks.stacked.cuda.geometry import ConvGeometry, ImageGroups
+from resolvent.networks.stacked.cuda.geometry import ConvGeometry, ImageGroups, as_constants
 
-FORWARD_SUMS, INPUT_SUMS = 96, 112
+MAX_FORWARD_SUMS, MAX_INPUT_SUMS = 96, 112
 """Sums that a thread keeps in registers, at most."""
-FEW = 64
+MAX_SUMS_OF_THREE = 64
 """With so few sums three blocks of threads share a multiprocessor in the gradient at the input, rather than two."""
-BODY = 2000
+MAX_UNROLLED = 2000
 """Multiplications in an unrolled loop body, at most: longer ones wait for instructions."""
-SHARED = 46 << 10
+MAX_WEIGHT_BYTES = 46 << 10
 """Bytes of shared memory for weights: a block may have 48 KB without asking for more."""
-WARPS = 4
+MAX_WARPS = 4
 """Warps of a block of threads, at most."""
 
 
@@ -47,16 +47,7 @@ class Tile:
     resident: int
 
     def constants(self) -> dict[str, int]:
-        return self.images.constants() | {
-            "CELLS_Y": self.cells[0],
-            "CELLS_X": self.cells[1],
-            "BLOCK": self.block,
-            "ROWS": self.rows,
-            "WEIGHT_BLOCKS": self.weight_blocks,
-            "PARTS": self.parts,
-            "WARPS": self.warps,
-            "RESIDENT": self.resident,
-        }
+        return self.images.constants() | as_constants(self) | {"CELLS_Y": self.cells[0], "CELLS_X": self.cells[1]}
 
 
 @cache
@@ -84,19 +75,19 @@ def _tiles(
     sizes = product(range(1, min(4, cells[0]) + 1), range(1, min(8, cells[1]) + 1), range(1, min(8, channels) + 1))
     for images, (a, b, block) in product(ImageGroups.choices(n), sizes):
         sums = a * geometry.pool[0] * b * geometry.pool[1] * images.per_lane * block
-        if sums > (INPUT_SUMS if by_row else FORWARD_SUMS) and (a, b, block) != (1, 1, 1):
+        if sums > (MAX_INPUT_SUMS if by_row else MAX_FORWARD_SUMS) and (a, b, block) != (1, 1, 1):
             continue
-        rows = max(1, min(geometry.kernel[0], BODY // (sums * geometry.kernel[1])))
+        rows = max(1, min(geometry.kernel[0], MAX_UNROLLED // (sums * geometry.kernel[1])))
         rows = ceil(geometry.kernel[0] / ceil(geometry.kernel[0] / rows))
         blocks, row = ceil(channels / block), ceil(geometry.kernel[1] * block / 4) * 4
-        together = min(blocks, 8, SHARED // (4 * depth * geometry.kernel[0] * row))
+        together = min(blocks, 8, MAX_WEIGHT_BYTES // (4 * depth * geometry.kernel[0] * row))
         if not together:
             continue
         parts = ceil(blocks / together)
         together = ceil(blocks / parts)
         items = together * ceil(cells[0] / a) * (1 if by_row else ceil(cells[1] / b))
-        resident = 3 if sums <= (FEW if by_row else FORWARD_SUMS) else 2
-        tiles.append(Tile(images, (a, b), block, rows, together, parts, min(WARPS, items), items, resident))
+        resident = 3 if sums <= (MAX_SUMS_OF_THREE if by_row else MAX_FORWARD_SUMS) else 2
+        tiles.append(Tile(images, (a, b), block, rows, together, parts, min(MAX_WARPS, items), items, resident))
     return tiles
 
 

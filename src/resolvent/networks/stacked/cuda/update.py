@@ -6,11 +6,11 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from resolvent.networks.stacked.cuda import source
-from resolvent.networks.stacked.cuda.compiler import Code, kernel
+from resolvent.networks.stacked.cuda.compiler import Code
+from resolvent.networks.stacked.cuda.launch import run
 
 THREADS, MOST_BLOCKS = 256, 1024
 """Threads of a block, and blocks that a user's numbers are divided among at most."""
@@ -45,9 +45,7 @@ class Update(NamedTuple):
         return (self.x, self.g, *given, *bits, d, d if self.u is not None and len(self.u) > 1 else 0)
 
     def run(self) -> None:
-        with torch.cuda.device(self.x.device):
-            launch = kernel(self.code(), self.x.device.index)
-            launch(grid=self.grid(), block=(THREADS, 1, 1), args=self.arguments())
+        run(self.x.device, self.code(), self.grid(), THREADS // 32, self.arguments())
 
 
 def _bits(number: Any) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from resolvent.errors import InputError, refuse
-from resolvent.networks.reading import XY, reader
+from resolvent.networks.row_readers import XY, reader
 from resolvent.networks.streamed import Placement, RowKind, Streamed, check_alike, survey
 from resolvent.networks.userdata import UserData, stacked
 
@@ -31,7 +31,7 @@ def as_user_data(users: Any, argument: str, placement: Placement) -> UserData:
         return stacked(resident)
     readers = tuple(map(reader, [_stream(*each) for each in zip(users, arrays, strict=True)], names))
     surveys = tuple(survey(each, placement, name) for each, name in zip(readers, names, strict=True))
-    check_alike([found.kind for found in surveys], names)
+    check_alike([each.kind for each in surveys], names)
     return Streamed(readers, surveys, placement)
 
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -27,14 +25,14 @@ from resolvent.errors import InputError, refuse
 from resolvent.networks.gradients import Gradients, usable
 from resolvent.networks.layout import ParameterLayout, copied
 from resolvent.networks.mean_losses import mean_loss
-from resolvent.networks.plain import Loop, Vmap, preserve_rng, seeded
+from resolvent.networks.plain import Loop, Method, Vmap, preserve_rng, seeded
 from resolvent.networks.plain_autograd import Answer, Question, Reference, Unanswered
 from resolvent.networks.stacked.layers import Unstackable
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.stacked.method import Stacked
 from resolvent.networks.stacked.trace import hidden_behaviour, trace
 from resolvent.networks.stacked.workspace import loops_for
-from resolvent.networks.verify import UNDECIDED, Candidate, obstacle, questions
+from resolvent.networks.verify import UNDECIDED, obstacle, questions
 
 VECTORISED = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Flatten, nn.Identity, nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid)
 """Layers that torch vectorises over users into batched kernels; a convolution becomes a grouped one, which is slow."""
@@ -75,35 +73,27 @@ def propose(
     if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
         refuse("model", "compiled by torch.jit", "its parameters cannot be exchanged; pass the module itself")
     where, model = torch.device(device), copied(model).to(device=device, dtype=dtype)
-    layout = ParameterLayout.of(model)
+    plain = Loop(model, ParameterLayout.of(model), loss, autocast)
     reason = "it was asked for"
     if method in (None, "stacked"):
         try:
-            stacked = _stacked(model, layout, loss, where, dtype, autocast)
-            plain = Loop(model, layout, loss, autocast)
-            return Gradients("stacked", "every layer has a stacked form", plain, stacked, where)
-        except Unstackable as found:
-            reason = str(found)
+            stacked = _stacked(plain, loops_for(where, dtype, autocast) is None)
+            return Gradients(stacked, "every layer has a stacked form", plain, where)
+        except Unstackable as obstacle:
+            reason = str(obstacle)
             if method == "stacked":
                 refuse("method", "'stacked'", f"the module cannot be stacked: {reason}; leave it out")
     if method == "vmap" or (method is None and _vectorises(model, where)):
         reason = reason if method == "vmap" else f"{reason}, but torch vectorises all of its layers"
-        return Gradients("vmap", reason, Vmap(model, layout, loss, autocast), None, where)
-    return Gradients("loop", reason, Loop(model, layout, loss, autocast), None, where)
+        return Gradients(Vmap(model, plain.layout, loss, autocast), reason, plain, where)
+    return Gradients(plain, reason, plain, where)
 
 
-def _stacked(
-    model: nn.Module,
-    layout: ParameterLayout,
-    loss: Callable[..., Any],
-    device: torch.device,
-    dtype: torch.dtype,
-    autocast: torch.dtype | None,
-) -> Stacked:
-    columns = loops_for(device, dtype, autocast) is None
-    net = trace(model, join=columns)
-    fixed = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
-    return Stacked(net, layout, fixed, stacked_loss(mean_loss(loss)), loss, autocast, columns)
+def _stacked(plain: Loop, columns: bool) -> Stacked:
+    net = trace(plain.model, join=columns)
+    fixed = {name: p.detach() for name, p in plain.model.named_parameters() if not p.requires_grad}
+    form = stacked_loss(mean_loss(plain.loss))
+    return Stacked(net, plain.layout, fixed, form, plain.loss, plain.autocast, columns)
 
 
 def _vectorises(model: nn.Module, device: torch.device) -> bool:
@@ -143,42 +133,36 @@ def verified(
 def _compared(
     proposed: Gradients, reference: Reference, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None
 ) -> Gradients:
-    def difference(candidate: Candidate, even: bool = False, autograd: bool = False) -> str:
-        asked = questions(W, x, y, mask, proposed.layout, even)
+    def difference(autograd: bool) -> str:
+        """Of the method proposed. That the module calls dropout functions is known once the reference has answered."""
+        asked = questions(W, x, y, mask, proposed.layout, even=proposed.method == "vmap")
+
+        def candidate(question: Question) -> Answer:
+            method = proposed.dropping(reference.drops).by if autograd else proposed.by
+            return _answer(method.uncast(), proposed.device, question)
+
         return obstacle(candidate, reference, asked, proposed.layout, autograd)
 
     try:
         if proposed.method != "loop":
-            fast = _stacked_answer if proposed.stacked is not None else partial(_plain_answer, Vmap, drops=False)
-            reason = difference(partial(fast, proposed), even=proposed.method == "vmap") or reference.needs_loop
+            reason = difference(autograd=False) or reference.needs_loop
             if not reason:
                 return proposed.dropping(reference.drops)
             proposed = proposed.by_loop(reason)
-        by_loop = difference(lambda question: _plain_answer(Loop, proposed, question, reference.drops), autograd=True)
-        _accept_loop(reference, by_loop)
+        _accept_loop(reference, difference(autograd=True))
     except Unanswered as error:  # the module itself fails: the loop will say why
         proposed = proposed.by_loop(str(error))
     return proposed.dropping(reference.drops)
 
 
-def _stacked_answer(proposed: Gradients, question: Question) -> Answer:
-    """The stacked method's, without autocast, in workspaces of its own."""
-    assert proposed.stacked is not None
-    stacked = replace(proposed.stacked, compute=None, _workspaces=SimpleQueue())
-    loss, grad = stacked.value_and_grad(question.W, question.examples)
-    assert grad is not None
-    return Answer(stacked.outputs(question.W, question.x), loss, grad)
-
-
-def _plain_answer(kind: type[Loop], proposed: Gradients, question: Question, drops: bool) -> Answer:
-    plain = kind(proposed.model, proposed.layout, proposed.plain.loss, drops=drops)
+def _answer(method: Method, device: torch.device, question: Question) -> Answer:
+    """What a method gives. A loop's users begin with the random numbers that the reference draws, one by one."""
+    users = [slice(i, i + 1) for i in range(len(question.W))] if isinstance(method, Loop) else [slice(None)]
     outputs = []
-    for i in range(len(question.W)):
-        with seeded(None, proposed.device):  # the random numbers that the reference draws
-            outputs.append(plain.outputs(question.W[i : i + 1], question.x[i : i + 1]))
-    examples = question.examples if kind is Loop else replace(question.examples, mask=None)
-    loss, grad, _ = plain.value_and_grad(question.W, examples)
-    assert grad is not None
+    for who in users:
+        with seeded(None, device):
+            outputs.append(method.outputs(question.W[who], question.x[who]))
+    loss, grad, _ = method.value_and_grad(question.W, question.examples)
     return Answer(torch.cat(outputs), loss, grad)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from resolvent.networks.problem import Neural
 from resolvent.networks.userdata import Resident, stacked
 
-FEW = 2
+COMPARED_ROWS = 2
 """Rows of each user on which the joined problem is compared with its parts."""
 
 
@@ -66,7 +66,7 @@ def _same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def _agrees(whole: Neural, problems: Sequence[Neural]) -> bool:
     """Whether gradients of the first rows are those of the parts: two modules may differ in what nobody can look at."""
     generator = torch.Generator().manual_seed(0)
-    rows = min(FEW, int(whole.sizes.min()))
+    rows = min(COMPARED_ROWS, int(whole.sizes.min()))
     which = torch.arange(rows, device=whole.sizes.device).expand(whole.users, rows)
     near = [
         problem.start + 0.1 * torch.randn(problem.users, problem.dim, generator=generator).to(problem.start)
@@ -74,8 +74,8 @@ def _agrees(whole: Neural, problems: Sequence[Neural]) -> bool:
     ]
     mask = torch.ones(whole.users, rows)
     together = whole.batch_grad(torch.cat(near), which, mask).split([problem.users for problem in problems])
-    for problem, W, found in zip(problems, near, together, strict=True):
+    for problem, W, joint in zip(problems, near, together, strict=True):
         own = problem.batch_grad(W, which[: problem.users], mask[: problem.users])
-        if not float((found - own).norm()) <= torch.finfo(own.dtype).eps ** 0.5 * float(own.norm()):
+        if not float((joint - own).norm()) <= torch.finfo(own.dtype).eps ** 0.5 * float(own.norm()):
             return False
     return True

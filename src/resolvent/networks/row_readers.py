@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,14 +29,13 @@ from torch.utils.data import (
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
-    default_collate,
 )
 
 from resolvent.errors import InputError, refuse
 
-STREAM = 256
+ROWS_PER_READ = 256
 """How many rows of a data set are read at a time, unless a loader says otherwise."""
-STRIDE = 0x9E3779B97F4A7C15
+SEED_STRIDE = 0x9E3779B97F4A7C15
 _END = object()
 
 XY = tuple[Tensor, Tensor]
@@ -45,7 +44,7 @@ XY = tuple[Tensor, Tensor]
 
 def seed_of_part(seed: int, part: int) -> int:
     """The seed of a part of a pass; that of part 0 is the seed itself."""
-    return (seed + part * STRIDE) % 2**63
+    return (seed + part * SEED_STRIDE) % 2**63
 
 
 @contextmanager
@@ -63,62 +62,44 @@ def repeatable(seed: int) -> Iterator[None]:
         random.setstate(states[2])
 
 
-class RowReader(Protocol):
-    """Reads a user's rows. `chunks` iterates over all of them, some at a time; `pick` reads chosen ones."""
-
-    @property
-    def count(self) -> int | None:
-        """How many there are, if that is known before they are read."""
-        ...
-
-    @property
-    def indexed(self) -> bool: ...
-    def chunks(self, seed: int) -> Iterator[XY]: ...
-    def pick(self, rows: Sequence[int], seed: int) -> XY: ...
-
-
 @dataclass(frozen=True, eq=False)
-class IndexedReader:
-    """A map-style data set, and the numbers or keys of the user's rows in it."""
+class RowReader:
+    """Reads a user's rows: all of them, some at a time, or chosen ones.
+
+    `rows` are the numbers or keys of the user's rows in the loader's data set; None where that is iterable.
+    """
 
     name: str
-    source: Any
-    rows: Sequence[Any]
-    collate: Callable[[list[Any]], Any]
     loader: DataLoader[Any]
-    indexed = True
+    rows: Sequence[Any] | None = None
 
     @property
-    def count(self) -> int:
-        return len(self.rows)
+    def indexed(self) -> bool:
+        return self.rows is not None
 
     def chunks(self, seed: int) -> Iterator[XY]:
-        return _chunks(self.loader, self.name, seed)
+        with repeatable(seed), _named(self.name):
+            given = iter(self.loader)
+        part = 0
+        while True:
+            with repeatable(seed_of_part(seed, part)), _named(self.name):
+                batch = next(given, _END)
+            if batch is _END:
+                return
+            yield _pair(batch, self.name)
+            part += 1
 
     def pick(self, rows: Sequence[int], seed: int) -> XY:
-        keys = [self.rows[k] for k in rows]
+        if self.rows is None:
+            raise InputError(f"{self.name} is an iterable data set, whose rows cannot be picked: leave out batch")
+        keys, source = [self.rows[k] for k in rows], self.loader.dataset
         with repeatable(seed), _named(self.name):
-            many = getattr(self.source, "__getitems__", None)  # as torch's own loaders read
-            pair = _pair(self.collate(many(keys) if many else [self.source[key] for key in keys]), self.name)
+            many = getattr(source, "__getitems__", None)  # as torch's own loaders read
+            read = many(keys) if many else [source[key] for key in keys]
+            pair = _pair(self.loader.collate_fn(read), self.name)
         if len(pair[1]) != len(keys):
             refuse(self.name, f"read as {len(pair[1])} rows where {len(keys)} were asked for", "one for each is needed")
         return pair
-
-
-@dataclass(frozen=True, eq=False)
-class IterableReader:
-    """An iterable data set, whose rows cannot be picked."""
-
-    name: str
-    loader: DataLoader[Any]
-    count = None
-    indexed = False
-
-    def chunks(self, seed: int) -> Iterator[XY]:
-        return _chunks(self.loader, self.name, seed)
-
-    def pick(self, rows: Sequence[int], seed: int) -> XY:
-        raise InputError(f"{self.name} is an iterable data set, whose rows cannot be picked: leave out batch")
 
 
 def reader(user: Any, name: str) -> RowReader:
@@ -126,18 +107,19 @@ def reader(user: Any, name: str) -> RowReader:
     if isinstance(user, DataLoader):
         return _loader(user, name)
     if isinstance(user, IterableDataset):
-        return IterableReader(name, DataLoader(user, batch_size=STREAM))
+        return RowReader(name, DataLoader(user, batch_size=ROWS_PER_READ))
     rows = range(len(user))
-    return IndexedReader(name, user, rows, default_collate, DataLoader(user, STREAM, sampler=rows))
+    return RowReader(name, DataLoader(user, ROWS_PER_READ, sampler=rows), rows)
 
 
 def _loader(loader: DataLoader[Any], name: str) -> RowReader:
+    dropping = "a DataLoader with drop_last=True", "f_i is a mean over all rows: pass drop_last=False"
     if type(loader).__iter__ is not DataLoader.__iter__:
         refuse(name, f"a {type(loader).__name__}, which reads in its own way", "its data set is needed instead")
     if isinstance(loader.dataset, IterableDataset):
         if loader.drop_last:
-            refuse(name, "a DataLoader with drop_last=True", "f_i is a mean over all rows: pass drop_last=False")
-        return IterableReader(name, _again(loader, {"batch_size": loader.batch_size}))
+            refuse(name, *dropping)
+        return RowReader(name, _unshuffled(loader, batch_size=loader.batch_size))
     batches = loader.batch_sampler
     if batches is None:
         refuse(name, "a DataLoader with batch_size=None", "a batch_size is needed, and a data set of single rows")
@@ -149,13 +131,12 @@ def _loader(loader: DataLoader[Any], name: str) -> RowReader:
         )
     rows = _rows(batches.sampler, len(loader.dataset), name)  # type: ignore[arg-type]
     if batches.drop_last and len(rows) % batches.batch_size:
-        refuse(name, "a DataLoader with drop_last=True", "f_i is a mean over all rows: pass drop_last=False")
-    options = {"batch_size": batches.batch_size, "sampler": rows}
-    return IndexedReader(name, loader.dataset, rows, loader.collate_fn, _again(loader, options))
+        refuse(name, *dropping)
+    return RowReader(name, _unshuffled(loader, batch_size=batches.batch_size, sampler=rows), rows)
 
 
-def _again(loader: DataLoader[Any], options: dict[str, Any]) -> DataLoader[Any]:
-    """A loader that reads in the same way, without shuffling."""
+def _unshuffled(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
+    """A loader that reads in the same way, in the order of the data set or of the rows given."""
     return DataLoader(
         loader.dataset,
         num_workers=loader.num_workers,
@@ -211,19 +192,6 @@ def _once_each(sampler: Any, available: int, name: str, instead: str) -> Sequenc
 
 def _key(row: Any) -> Any:
     return int(row) if isinstance(row, Tensor | np.integer) else row
-
-
-def _chunks(loader: DataLoader[Any], name: str, seed: int) -> Iterator[XY]:
-    with repeatable(seed), _named(name):
-        given = iter(loader)
-    part = 0
-    while True:
-        with repeatable(seed_of_part(seed, part)), _named(name):
-            batch = next(given, _END)
-        if batch is _END:
-            return
-        yield _pair(batch, name)
-        part += 1
 
 
 @contextmanager

@@ -1,0 +1,117 @@
+"""A local operator of one's own is one class in one file: on convex problems and on networks, from `local=`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import resolvent as rs
+from resolvent.iteration.engine import Ask
+from resolvent.local.bound import Bound
+from resolvent.local.descent import gradients
+from resolvent.local.law import UNKNOWN, Law, Target, UserFacts
+from resolvent.local.training import stepping
+
+pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+
+
+@dataclass(frozen=True)
+class DecayingSteps:
+    """k gradient steps of sizes lr, lr/2, lr/3, ... with momentum; with `batch`, k shuffled passes."""
+
+    steps: int = 3
+    lr: float = 0.1
+    batch: int | None = None
+    momentum: float = 0.0
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"grad"} if self.batch is None else {"grad", "batches"})
+
+    def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+        return Law(Target(UNKNOWN, why="its steps become shorter"), exact=False, steps=(self.steps,))
+
+    def bind(self, problem: Any, steady: bool) -> Bound:
+        return stepping(problem, self._answer)
+
+    def _answer(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
+        x, v = u, torch.zeros_like(u)
+        for k, (gradient, moves) in enumerate(gradients(part, ask, self.steps, self.batch)):
+            faster = self.momentum * v + gradient(x)
+            moved = x - self.lr / (k + 1) * faster
+            x, v = (moved, faster) if moves is None else (torch.where(moves, moved, x), torch.where(moves, faster, v))
+        return x
+
+
+def network(users: int = 3, buffers: bool = True) -> rs.Neural:
+    torch.manual_seed(0)
+    norm = [nn.BatchNorm1d(6)] if buffers else []
+    model = nn.Sequential(nn.Linear(4, 6), *norm, nn.Tanh(), nn.Dropout(0.2), nn.Linear(6, 3))
+    rows = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (8, 12, 8)[:users]]
+    return rs.Neural(model, rows, test=(torch.randn(9, 4), torch.randint(0, 3, (9,))))
+
+
+def test_on_a_convex_problem_its_answers_are_those_of_the_formula() -> None:
+    rng = np.random.default_rng(1)
+    rows, targets = rng.standard_normal((4, 10, 3)), rng.standard_normal((4, 10))
+    problem = rs.LeastSquares(rows, targets)
+    local = DecayingSteps(3, 0.05, momentum=0.5)
+    run = rs.solve(problem, rs.Scheme(1, 0, 1, 0.1, local=local), rounds=1, start=torch.ones(4, 3), progress=False)
+    for A, b, p in zip(rows, targets, run.personal, strict=True):
+        x, v = np.ones(3), np.zeros(3)
+        for k in range(3):
+            v = 0.5 * v + A.T @ (A @ x - b)
+            x = x - 0.05 / (k + 1) * v
+        np.testing.assert_allclose(p, x, rtol=1e-10)
+
+
+def test_fedpi_runs_with_it_and_is_explained_by_its_law() -> None:
+    problem = rs.make_logistic(users=4, dim=3, rows=30, seed=0)
+    scheme = rs.fedpi(0.5, local=DecayingSteps(20, 0.5))
+    run = rs.solve(problem, scheme, rounds=30, progress=False)
+    assert run.history["value"].iloc[-1] < run.history["value"].iloc[0]
+    assert rs.explain(scheme, problem).solves == UNKNOWN
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.parametrize("participation", [None, 0.6])
+def test_on_a_network_with_minibatches_momentum_and_buffers(batch: int | None, participation: float | None) -> None:
+    problem = network()
+    scheme = rs.fedpi(0.2, local=DecayingSteps(2, 0.1, batch, 0.5))
+    run = rs.solve(problem, scheme, rounds=4, seed=1, participation=participation, progress=False)
+    again = rs.solve(problem, scheme, rounds=2, seed=1, participation=participation, progress=False)
+    resumed = rs.solve(
+        problem, scheme, rounds=2, seed=1, participation=participation, start=again.state, progress=False
+    )
+    assert torch.equal(resumed.model, run.model)
+    means = run.state.memory["buffer.1.running_mean"]
+    assert means.shape == (3, 6)
+    assert len(means.unique(dim=0)) == 3  # each user has its own
+    assert run.history["test_accuracy"].notna().all()
+
+
+def test_a_constant_rate_gives_the_bits_of_gradient_steps() -> None:
+    problem, eta = network(), 0.1
+
+    @dataclass(frozen=True)
+    class Steps(DecayingSteps):
+        def _answer(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
+            for gradient, moves in gradients(part, ask, self.steps, self.batch):
+                moved = u - ask.eta * gradient(u)
+                u = moved if moves is None else torch.where(moves, moved, u)
+            return u
+
+    ours = rs.solve(problem, rs.Scheme(1, 1, 1, eta, local=Steps(3, batch=4)), rounds=3, progress=False)
+    theirs = rs.solve(problem, rs.fedavg(eta, local=rs.GradientSteps(3, batch=4)), rounds=3, progress=False)
+    assert torch.equal(ours.model, theirs.model)
+
+
+def test_what_it_needs_is_asked_for_before_the_first_round() -> None:
+    deviations = rs.AbsoluteDeviations(np.ones((3, 2)), np.zeros(3))
+    with pytest.raises(rs.InputError, match="needs batches of the problem"):
+        rs.solve(deviations, rs.fedpi(0.1, local=DecayingSteps(batch=2)), rounds=1)
