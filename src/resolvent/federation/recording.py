@@ -1,4 +1,4 @@
-"""Rows that wait for the values of their models, which ride on the next question."""
+"""Delays each metrics row by one round: its loss arrives with the next round's messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from resolvent.engines.penalty import Penalising
 from resolvent.iteration.state import State
 from resolvent.runs.recorder import Recorder
 from resolvent.solving.history_columns import with_average
-from resolvent.solving.recording import Entry, MonitorState
-from resolvent.solving.stopping import Best, Ending
+from resolvent.solving.recording import Entry
+from resolvent.solving.stopping import Ending
 
 RISEN = {"value": 1e-6, "stationarity": 10.0}
 """Times its first size by which a column must have risen for it to be said when a run ends."""
@@ -25,22 +25,13 @@ class OneBehind:
 
     def __init__(self, recorder: Recorder, engine: FlowerEngine | Penalising) -> None:
         self._recorder, self._engine = recorder, engine
+        self.remembered, self.best, self.kept = recorder.remembered, recorder.best, recorder.kept
+        self.state, self.done, self.ending = recorder.state, recorder.done, recorder.ending
+        self.flush = recorder.flush
         self._held: Entry | None = None
         self._first = dict.fromkeys(RISEN, math.nan)
         self.remarks: list[str] = []
         """What must be said of the end of the run, beside what the loop says: here values are known one round later."""
-
-    @property
-    def remembered(self) -> MonitorState:
-        return self._recorder.remembered
-
-    @property
-    def best(self) -> State | None:
-        return self._recorder.best
-
-    @property
-    def kept(self) -> Best | None:
-        return self._recorder.kept
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -48,7 +39,7 @@ class OneBehind:
 
     def __call__(self, entry: Entry) -> None:
         self._pass_on(None)
-        self._held = entry
+        self._held, self.state = entry, entry.state
         yardstick = entry.state.yardstick  # it has the model before the first round
         if yardstick is not None and math.isnan(self._first["value"]):
             self._first["value"] = float(self._engine.measure(yardstick.origin)["value"][0])
@@ -58,6 +49,7 @@ class OneBehind:
 
     def give_up(self, entry: Entry) -> None:
         self._pass_on(None)
+        self.state = entry.state
         self._recorder.give_up(entry)
 
     def _pass_on(self, ending: Ending | None) -> None:

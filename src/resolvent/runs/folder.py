@@ -122,10 +122,14 @@ class Folder:
         return name if ".py:" in str(name) else None
 
     @property
+    def federated(self) -> bool:
+        """Whether its users are asked by the server of a federation."""
+        return bool(self.written.get("problem", {}).get("name") == "federation")
+
+    @property
     def resuming(self) -> str:
-        """The command that goes on with the run: users of a federation are asked by its server."""
-        federated = self.written.get("problem", {}).get("name") == "federation"
-        return f"resolvent {'federate run --resume' if federated else 'resume'} {self.id}"
+        """The command that goes on with the run."""
+        return f"resolvent {'federate run --resume' if self.federated else 'resume'} {self.id}"
 
     def damage(self) -> list[str]:
         """What differs from what was written, a few words each; checkpoints are not read."""
