@@ -42,7 +42,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
         {"anderson", "momentum", "tuning", "table"},
         {"state"},
-        {"rounds", "first_edition"},
+        {"rounds"},
         {"checkpoint"},
     ],
     "problems": [

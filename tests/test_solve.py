@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import first_edition
 import resolvent as rs
 from resolvent.engines.in_process import InProcess
 from resolvent.iteration import checkpoint
@@ -1006,27 +1005,6 @@ def test_one_user_goes_on_to_the_same_bits(name: str, anderson: Any, absent: str
         same_bits(whole.state, rest.state)
 
 
-@quietly
-def test_a_checkpoint_that_does_not_say_whether_users_are_together() -> None:
-    """Written before it was a field: it is told from the rows."""
-    for problem, scheme in (
-        (ONE, rs.fedpi(0.1)),
-        (ONE, rs.fedprox(0.1)),
-        (squares(), rs.fedpi(0.02)),
-        (squares(), rs.fedprox(0.02)),
-    ):
-        for who in (None, rs.FixedSize(1)):
-            half = rs.solve(problem, scheme, rounds=4, participation=who, anderson=2)
-            tensors, numbers = first_edition.pack(half.state)
-            del numbers["together"], numbers["past"]["on"]
-            old = checkpoint.unpack(tensors, numbers)
-            one, other = (
-                rs.solve(problem, scheme, rounds=4, participation=who, anderson=2, start=s) for s in (old, half.state)
-            )
-            assert one.state.round == 8
-            assert torch.equal(one.state.u, other.state.u)
-
-
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "anderson": {"anderson": 2},
@@ -1041,15 +1019,15 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", rs.TABLE)
 @pytest.mark.parametrize("more", CONFIGURATIONS)
 @pytest.mark.parametrize("problem", ["squares", "logistic"])
-def test_runs_stored_by_the_first_edition_go_on_to_the_same_bits(name: str, more: str, problem: str) -> None:
+def test_runs_from_a_checkpoint_go_on_to_the_same_bits(name: str, more: str, problem: str) -> None:
     users = squares() if problem == "squares" else rs.make_logistic(users=4, dim=3, rows=15)
     given: dict[str, Any] = {"seed": 4, **CONFIGURATIONS[more]}
     scheme = named(name, 0.02)
     whole = rs.solve(users, scheme, rounds=12, **given)
     half = rs.solve(users, scheme, rounds=5, **given)
-    tensors, numbers = first_edition.pack(half.state)
-    old = checkpoint.unpack(tensors, json.loads(json.dumps(numbers)))
-    rest = rs.solve(users, scheme, rounds=7, start=old, **given)
+    tensors, numbers = checkpoint.pack(half.state)
+    start = checkpoint.unpack(tensors, json.loads(json.dumps(numbers)))
+    rest = rs.solve(users, scheme, rounds=7, start=start, **given)
     for field in ("u", "p", "w", "next", "met"):
         assert torch.equal(getattr(whole.state, field), getattr(rest.state, field)), field
     pd.testing.assert_frame_equal(

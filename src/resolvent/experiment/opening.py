@@ -16,8 +16,7 @@ from resolvent.experiment import conduct
 from resolvent.experiment.build import build
 from resolvent.iteration.engine import Engine
 from resolvent.local import choice
-from resolvent.runs import Folder, damaged, trust
-from resolvent.runs import users as user_rows
+from resolvent.runs import Folder, damaged, metrics, trust
 from resolvent.runs.recorder import check_readable, remembered_in
 from resolvent.runs.saving import PERSONAL
 from resolvent.solving.description import Description
@@ -128,8 +127,8 @@ def _first_part(run: Run, every: int, validate_every: int | None) -> tuple[pd.Da
         rows[name] = np.diff(so_far[stay], prepend=0)
         unreported[name] = int(so_far[-1] - rows[name].sum()) if len(so_far) else 0
     looked_at = (rows["round"] % often == 0) | (rows.index == 0)
-    metrics = [name for name in map(str, rows) if name.startswith(HELD_OUT)]
-    rows[metrics] = rows[metrics].where(looked_at, math.nan)
+    held_out = [name for name in map(str, rows) if name.startswith(HELD_OUT)]
+    rows[held_out] = rows[held_out].where(looked_at, math.nan)
     waited, best = remembered.waited, run.best
     counted = len(rows) and rows["round"].iloc[-1] == run.state.round and looked_at.iloc[-1]
     if run.status == "finished" and not counted:
@@ -157,6 +156,6 @@ def description(stored: Folder) -> Description:
 def _user_metrics(stored: Folder) -> pd.DataFrame | None:
     """Each user's metrics on held-out data."""
     try:
-        return user_rows.read(stored.path)
+        return metrics.read_users(stored.path)
     except (LookupError, TypeError, ValueError) as error:
-        raise damaged(stored, [f"{user_rows.FILE} cannot be read ({type(error).__name__})"]) from error
+        raise damaged(stored, [f"{metrics.USERS} cannot be read ({type(error).__name__})"]) from error

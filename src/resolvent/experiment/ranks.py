@@ -31,8 +31,9 @@ from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.driving import Outcome
 from resolvent.experiment.tasks import task
 from resolvent.runs import checkpoints, durable, lock, trust
+from resolvent.runs.collection import NO_ROOM
 from resolvent.runs.folder import Folder
-from resolvent.runs.open_run import NO_ROOM, OpenRun
+from resolvent.runs.open_run import OpenRun
 from resolvent.runs.recorder import CheckpointRecorder
 
 T = TypeVar("T")

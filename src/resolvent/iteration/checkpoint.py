@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.iteration import first_edition, packing
+from resolvent.iteration import packing
 from resolvent.iteration.state import State
 
 
@@ -18,8 +18,6 @@ def pack(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def unpack(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> State:
     """The State that was packed."""
-    if first_edition.is_old(numbers):
-        return first_edition.unpack(tensors, numbers)
     state = packing.unpack(tensors, numbers)
     if not isinstance(state, State):
         raise ValueError(f"a State is needed, but {type(state).__name__} came")

@@ -15,7 +15,7 @@ from torch import Tensor
 from resolvent.config import toml
 from resolvent.errors import DamagedRun, InputError
 from resolvent.iteration.state import State
-from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, regular, sums
+from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, regular
 from resolvent.runs.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
@@ -75,17 +75,6 @@ class Folder:
             return regular.plain(about)
 
     @property
-    def format(self) -> int:
-        """How the folder is laid out; 1 is before there were checksums of every file."""
-        known: int = self.about.get("format", 1)
-        return known
-
-    @property
-    def verified(self) -> bool:
-        """Whether its files have checksums; they may be wrong: see `damage`."""
-        return (self.path / sums.FILE).is_file()
-
-    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -97,7 +86,7 @@ class Folder:
     def log(self) -> tuple[list[dict[str, Any]], list[str]]:
         """The events in order, and a few words on each line that was skipped: no result depends on it."""
         with self._reading(events.FILE):
-            return events.read(self.path / events.FILE, strict=self.verified)
+            return events.read(self.path / events.FILE)
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -155,7 +144,7 @@ class Folder:
             verdict = held.numbers.get("verdict")
             return rounds is None or not verdict or verdict[0] != "finished" or held.round >= rounds
 
-        return checkpoints.newest(self.checkpoints, self.about.get("id") if self.format > 1 else None, usable)
+        return checkpoints.newest(self.checkpoints, self.about["id"], usable)
 
     def fixed(self) -> dict[str, Tensor]:
         """What of a network is not trained, by name; nothing where all of it is."""

@@ -18,14 +18,12 @@ from resolvent.config import Config, problem_sections
 from resolvent.errors import BadAnswer, InputError, RankLost, RoundFailed, StorageError
 from resolvent.runs import durable, lock, tensorboard
 from resolvent.runs.checkpoints import Checkpoint
-from resolvent.runs.collection import create
+from resolvent.runs.collection import NO_ROOM, create
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.recorder import Recorder
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-NO_ROOM = "name another folder with --out, or make room there"
 
 
 class OpenRun:
@@ -36,8 +34,8 @@ class OpenRun:
             ...                                   # the rounds, each of which the recorder stores
             run.end("finished", "20 rounds")
 
-    An error that leaves the block is noted as an event once everything before it is stored. A new run that never came as
-    far as `record` leaves no folder behind.
+    An error that leaves the block is noted as an event, once everything before it is stored. A new run that never came
+    as far as `record` leaves no folder behind.
     """
 
     def __init__(self, folder: Folder, new: bool) -> None:
@@ -57,7 +55,7 @@ class OpenRun:
         start: Checkpoint | None = None,
         fixed: Mapping[str, Tensor] | None = None,
     ) -> OpenRun:
-        """Make a run's folder under `out`. A fork has a `start`, a network the tensors that are not trained, `fixed`."""
+        """Make a run's folder under `out`; `start`: where a fork begins; `fixed`: a network's untrained tensors."""
         if config.store.tensorboard:
             tensorboard.needed()
         code = isinstance(config.problem, problem_sections.OwnSection)
@@ -130,9 +128,8 @@ class OpenRun:
         self.leave("failed", why)
         if isinstance(error, InputError | RankLost):
             return
-        again = f"`{self.folder.resuming}` tries again"
+        name, again = self.folder.id, f"`{self.folder.resuming}` tries again"
         if not self.folder.federated:
-            again += f", `resolvent fork {self.folder.id}` goes on with corrected code"
-        raise RoundFailed(
-            f"round {self.recorder.done + 1} of run {self.folder.id} failed ({why}); everything before it is stored: {again}"
-        ) from error
+            again += f", `resolvent fork {name}` goes on with corrected code"
+        failed = f"round {self.recorder.done + 1} of run {name} failed ({why})"
+        raise RoundFailed(f"{failed}; everything before it is stored: {again}") from error

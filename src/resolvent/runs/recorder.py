@@ -12,10 +12,10 @@ from typing import Any
 from resolvent.errors import InputError
 from resolvent.iteration import checkpoint, packing
 from resolvent.iteration.state import State
-from resolvent.runs import checkpoints, durable, inspection, sums, users
+from resolvent.runs import checkpoints, durable, inspection, metrics, sums
 from resolvent.runs.checkpoints import KEPT, Checkpoint
 from resolvent.runs.folder import Folder, damaged
-from resolvent.runs.metrics import Metrics
+from resolvent.runs.metrics import Extent, Metrics
 from resolvent.solving.recording import Entry, MonitorState
 from resolvent.solving.stopping import Ending
 
@@ -67,7 +67,7 @@ class CheckpointRecorder:
 
     def _take(self, entry: Entry) -> None:
         """Pack the checkpoint, which waits until one is due."""
-        self._waiting = packed(self._run, entry, {"metrics": 0})
+        self._waiting = packed(self._run, entry, Extent())
 
     def _storing(self) -> AbstractContextManager[None]:
         return durable.storing(self._folder, self._advice)
@@ -118,7 +118,7 @@ class Recorder(CheckpointRecorder):
         """Note how the run ended, with what its files must be from now on."""
         self.flush()
         with self._storing():
-            newest, own = checkpoints.newest_name(self._folder), self._run_folder.path / users.FILE
+            newest, own = checkpoints.newest_name(self._folder), self._run_folder.path / metrics.USERS
             more = {"users": sums.of(own.read_bytes())} if own.is_file() else {}
             extent = self._metrics.extent._asdict()
             self._run_folder.note(status, reason=reason, round=self.done, metrics=extent, checkpoint=newest, **more)
@@ -134,11 +134,10 @@ class Recorder(CheckpointRecorder):
             if entry.row is not None:
                 self._metrics.append(entry.row)
             if entry.users is not None:  # before the checkpoint that says that the run has ended
-                durable.write(self._run_folder.path / users.FILE, users.text(entry.users))
+                durable.write(self._run_folder.path / metrics.USERS, metrics.users_text(entry.users))
         if entry.row is not None and self._sink is not None:
             self._sink(entry.row)
-        length, sha256 = self._metrics.extent
-        self._waiting = packed(self._run, entry, {"metrics": length, "metrics_sha256": sha256})
+        self._waiting = packed(self._run, entry, self._metrics.extent)
 
     def _storing(self) -> AbstractContextManager[None]:
         return durable.storing(self._run_folder.path, self._advice)
@@ -159,10 +158,11 @@ def _last_checkpoint(folder: Folder, rounds: int, at: int | None) -> tuple[Check
     return last, complaints
 
 
-def packed(run: str, entry: Entry, more: dict[str, Any]) -> Checkpoint:
+def packed(run: str, entry: Entry, rows: Extent) -> Checkpoint:
     """The checkpoint of a state, with what the monitor remembers; and the best state and model, where others."""
     tensors, plain = checkpoint.pack(entry.state)
-    numbers = {"run": run, "state": plain, "pulse": entry.remembered, "verdict": entry.ending} | more
+    numbers = {"run": run, "state": plain, "pulse": entry.remembered, "verdict": entry.ending}
+    numbers |= {"metrics": rows.bytes, "metrics_sha256": rows.sha256}
     if entry.best is not None:
         others, numbers["best"] = checkpoint.pack(replace(entry.best, yardstick=None))
         tensors |= {BEST + name: tensor for name, tensor in others.items()}
