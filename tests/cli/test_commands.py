@@ -477,7 +477,7 @@ def test_the_same_twice_is_run_once() -> None:
 
 
 def test_without_the_packages_that_draw_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.report.packages.find_spec", lambda name: None)
+    monkeypatch.setattr("resolvent.report.figures.find_spec", lambda name: None)
     said = resolvent("compare", "least-squares", *SMALL, "--rounds", "2")
     assert said.code == 2
     assert f"not installed; {install('plot')}" in said.err
