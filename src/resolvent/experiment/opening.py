@@ -74,9 +74,9 @@ def users(path: Path) -> Engine | None:
     if not (path / "about.json").is_file() or folder.about.get("made") == "python":
         return None
     trust.consent(folder, trusted=False)
-    made = build(configs.read(folder.config))
-    operator = choice.local_operator(made.scheme, made.task.problem)
-    return engines.build(made.config.run.engine, made.task.problem, operator, made.scheme.steady)
+    experiment = build(configs.read(folder.config))
+    operator = choice.local_operator(experiment.scheme, experiment.task.problem)
+    return engines.build(experiment.config.run.engine, experiment.task.problem, operator, experiment.scheme.steady)
 
 
 def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any]) -> Run:
@@ -90,8 +90,8 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
             refuse("resume", "given a problem or settings", "a run of the command line has its own: give rounds alone")
         conduct.resume(stored, more.get("progress"), bool(more.get("trust")), rounds)
         return open_run(stored.path)
-    left = rounds - run.state.round
-    if left <= 0:
+    remaining = rounds - run.state.round
+    if remaining <= 0:
         refuse("rounds", rounds, f"the run has done {run.state.round}: give more")
     if run.status not in ("finished", "interrupted"):
         raise InputError(
@@ -107,9 +107,9 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
     scheme = given.pop("scheme", None) if scheme is None else scheme
     given.pop("problem", None), given.pop("scheme", None)
     before, given["recorder"] = _first_part(run, given.get("every", 1), given.get("validate_every"))
-    made = solve(problem, scheme, rounds=left, start=run.state, **given)
-    made.history = pd.concat([before, made.history], ignore_index=True)
-    return made
+    longer = solve(problem, scheme, rounds=remaining, start=run.state, **given)
+    longer.history = pd.concat([before, longer.history], ignore_index=True)
+    return longer
 
 
 def _first_part(run: Run, every: int, validate_every: int | None) -> tuple[pd.DataFrame, Continued]:

@@ -76,8 +76,8 @@ def resume(name: str, out: Path, progress: bool | None = None, trusted: bool = F
             if folder.config["run"].get("engine") != ALL_REDUCE:
                 raise InputError(f"run {folder.id} was made by one process; resume it without torchrun")
             if folder.about.get("ranks") != group.size:
-                made = f"run {folder.id} was made by {folder.about.get('ranks')} ranks"
-                raise InputError(f"{made}, and {group.size} were started; start as many")
+                whose = f"run {folder.id} was made by {folder.about.get('ranks')} ranks"
+                raise InputError(f"{whose}, and {group.size} were started; start as many")
             trust.consent(folder, trusted)
             return run
 
@@ -109,18 +109,18 @@ def _joined() -> Iterator[Group]:
 
 def _everywhere(group: Group, make: Callable[[], T]) -> T:
     """What every rank makes; where one of them cannot, rank 0 says why, and all are refused."""
-    made: T | None = None
+    result: T | None = None
     refusal: str | None = None
     try:
-        made = make()
+        result = make()
     except InputError as error:
         refusal = str(error)
     refusals = group.words(refusal)
     for rank, sentence in enumerate(refusals):
         if sentence is not None:
             raise Silent(sentence if refusals[0] == sentence else f"on rank {rank}: {sentence}")
-    assert made is not None
-    return made
+    assert result is not None
+    return result
 
 
 def _on_first(group: Group, make: Callable[[], T]) -> T | None:
@@ -132,9 +132,9 @@ def _built(config: Config, group: Group) -> Experiment:
     """The experiment, the same on every rank."""
 
     def make() -> Experiment:
-        made = task(config.problem, config.run.seed, config.run.threads)
-        threads = config.run.threads or max(1, made.threads // int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
-        return build(replace(config, run=replace(config.run, threads=threads)), made)
+        ready = task(config.problem, config.run.seed, config.run.threads)
+        threads = config.run.threads or max(1, ready.threads // int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
+        return build(replace(config, run=replace(config.run, threads=threads)), ready)
 
     built = _everywhere(group, make)
     first, *others = group.words([built.fingerprint, *configs.dumps(built.config).splitlines()])

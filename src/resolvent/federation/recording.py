@@ -28,7 +28,7 @@ class OneBehind:
         self.remembered, self.best, self.kept = recorder.remembered, recorder.best, recorder.kept
         self.state, self.done, self.ending = recorder.state, recorder.done, recorder.ending
         self.flush = recorder.flush
-        self._held: Entry | None = None
+        self._waiting: Entry | None = None
         self._first = dict.fromkeys(RISEN, math.nan)
         self.remarks: list[str] = []
         """What must be said of the end of the run, beside what the loop says: here values are known one round later."""
@@ -39,7 +39,7 @@ class OneBehind:
 
     def __call__(self, entry: Entry) -> None:
         self._pass_on(None)
-        self._held, self.state = entry, entry.state
+        self._waiting, self.state = entry, entry.state
         yardstick = entry.state.yardstick  # it has the model before the first round
         if yardstick is not None and math.isnan(self._first["value"]):
             self._first["value"] = float(self._engine.measure(yardstick.origin)["value"][0])
@@ -53,20 +53,20 @@ class OneBehind:
         self._recorder.give_up(entry)
 
     def _pass_on(self, ending: Ending | None) -> None:
-        if self._held is None:
+        if self._waiting is None:
             return
-        held, self._held = self._held, None
-        row = held.row and self._complete(held.state, held.row)
+        entry, self._waiting = self._waiting, None
+        row = entry.row and self._complete(entry.state, entry.row)
         if row and math.isnan(self._first["stationarity"]):
             self._first["stationarity"] = row.get("stationarity", math.nan)
         if row and ending is not None:
             rises = [(name, first, row.get(name, math.nan)) for name, first in self._first.items()]
             self.remarks = [f"the {n} rose from {a:.3g} to {b:.3g}" for n, a, b in rises if b - a > RISEN[n] * abs(a)]
-        self._recorder(held._replace(row=row, ending=ending))
+        self._recorder(entry._replace(row=row, ending=ending))
 
     def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:
         """The row with what users have said of its models by now."""
-        known = self._engine.measure(state.w)
+        measured = self._engine.measure(state.w)
         if state.average is not None:
-            known = with_average(known, self._engine.measure(state.average.model))
-        return row | {name: float(values[0]) for name, values in known.items() if name in row}
+            measured = with_average(measured, self._engine.measure(state.average.model))
+        return row | {name: float(values[0]) for name, values in measured.items() if name in row}

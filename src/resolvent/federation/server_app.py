@@ -37,7 +37,7 @@ from resolvent.runs import Folder
 from resolvent.runs.open_run import OpenRun
 from resolvent.theory import closed_forms
 
-SMALL = 0.1
+NETWORK_ETA = 0.1
 """The eta of FedPi and FedSplit on networks, unless one is given."""
 
 
@@ -108,13 +108,13 @@ def _gathered(post: Post, config: Config, agreed: dict[str, Any] | None) -> Fede
 def prepared(config: Config, facts: FederationFacts) -> Experiment:
     """What the configuration describes, for these users."""
     section: Any = config.problem
-    known: Any = facts  # all that is asked of a problem before its first round
-    L = closed_forms.curvatures(known)[1] if facts.convex else 0.0
+    problem: Any = facts  # all that is asked of a problem before its first round
+    L = closed_forms.curvatures(problem)[1] if facts.convex else 0.0
     eta = 1 / L if 0 < L < float("inf") else None
     penalty = settings.penalty_of(section)
-    penalised = known if penalty is None else WithPenalty(known, penalty)
-    made = Task(penalised, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
-    experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), made)
+    penalised = problem if penalty is None else WithPenalty(problem, penalty)
+    task = Task(penalised, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else NETWORK_ETA)
+    experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), task)
     if isinstance(experiment.participation, Everyone):
         experiment = replace(experiment, participation=Asked())
     return experiment
@@ -123,11 +123,11 @@ def prepared(config: Config, facts: FederationFacts) -> Experiment:
 def engine_of(experiment: Experiment, facts: FederationFacts, post: Post, folder: Folder) -> FlowerEngine | Penalising:
     """The engine of a run, whose events go into its folder. A penalty counts in its values."""
     section: Any = experiment.config.problem
-    known: Any = facts
+    problem: Any = facts
     engine = FlowerEngine(
         post,
         facts,
-        local_operator(experiment.scheme, known),
+        local_operator(experiment.scheme, problem),
         folder.about["id"],
         steady=experiment.scheme.steady,
         rule=settings.rule_of(section),

@@ -38,8 +38,8 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
         refuse("y", repr(y), "a column of the history, or several, are needed")
     for column in (*columns, x):
         if not isinstance(column, str) or not any(column in frame for frame in frames.values()):
-            known = ", ".join(dict.fromkeys(str(c) for frame in frames.values() for c in frame))
-            refuse("x" if column is x else "y", repr(column), f"a column of the history is needed: {known}")
+            columns_there = ", ".join(dict.fromkeys(str(c) for frame in frames.values() for c in frame))
+            refuse("x" if column is x else "y", repr(column), f"a column of the history is needed: {columns_there}")
     figure, axes = _axes(len(columns), ax)
     for axis, column in zip(axes, columns, strict=True):
         _panel(axis, column, x, named, frames)
@@ -92,8 +92,8 @@ def _columns(frames: Sequence[Any]) -> list[str]:
     """What there is to see: the gap where it is known, else the value, and metrics on held-out data."""
     first = "gap" if any("gap" in f and f["gap"].notna().any() for f in frames) else "value"
     every = dict.fromkeys(str(column) for frame in frames for column in frame)
-    held = [c for c in every if c.startswith(("validation_", "test_")) and c.endswith(HELD_OUT)]
-    return [first, *held[:2]]
+    held_out = [c for c in every if c.startswith(("validation_", "test_")) and c.endswith(HELD_OUT)]
+    return [first, *held_out[:2]]
 
 
 def _axes(panels: int, ax: Any) -> tuple[Figure, Sequence[Any]]:

@@ -134,7 +134,7 @@ def _read(folder: Path, run: str | None) -> Iterator[Checkpoint | str]:
     for path in _files(folder):
         number, _, checksum = path.stem.partition("-")
         try:
-            content = regular.read(path, most=None)
+            content = regular.read(path, limit=None)
             if _checksum(content) != checksum:
                 yield f"checkpoint {path.name} is damaged and was skipped"
                 continue

@@ -82,12 +82,12 @@ def write_new(
 
 def folders(out: Path) -> list[Folder]:
     """The runs under a folder, oldest first; damaged ones too."""
-    found = []
+    every = []
     with suppress(OSError):
         for path in out.glob("[!.]*/"):
             if (path / "about.json").is_file() or (path / "checkpoints").is_dir():
-                found.append(Folder(path))
-    return sorted(found, key=lambda run: (_created(run), run.id))
+                every.append(Folder(path))
+    return sorted(every, key=lambda run: (_created(run), run.id))
 
 
 def sound(out: Path) -> tuple[list[Folder], list[str]]:

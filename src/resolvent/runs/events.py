@@ -28,7 +28,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """
     if not path.exists():
         return [], [f"{FILE} is missing"]
-    *lines, torn = regular.read(path, regular.LARGEST_DOCUMENT).split(b"\n")
+    *lines, torn = regular.read(path, regular.MAX_DOCUMENT_BYTES).split(b"\n")
     if torn and _parsed(torn) is not None:
         lines.append(torn)
     parsed = [(number, _parsed(raw)) for number, raw in enumerate(lines, 1) if raw.strip()]

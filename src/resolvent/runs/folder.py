@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ENDED = ("finished", "stopped", "diverged")
 """Statuses of a run that has ended for good; any other run can be resumed."""
-LEFT = ("interrupted", "failed", "resumed", "extended")
+UNENDED = ("interrupted", "failed", "resumed", "extended")
 """Other events that say where a run stands."""
 START = "start.safetensors"
 """The State that a fork began with."""
@@ -140,9 +140,9 @@ class Folder:
         has a row whatever the cadence.
         """
 
-        def usable(held: Checkpoint) -> bool:
-            verdict = held.numbers.get("verdict")
-            return rounds is None or not verdict or verdict[0] != "finished" or held.round >= rounds
+        def usable(stored: Checkpoint) -> bool:
+            verdict = stored.numbers.get("verdict")
+            return rounds is None or not verdict or verdict[0] != "finished" or stored.round >= rounds
 
         return checkpoints.newest(self.checkpoints, self.about["id"], usable)
 
@@ -151,14 +151,14 @@ class Folder:
         if not (self.path / FIXED).is_file():
             return {}
         with self._reading(FIXED):
-            return checkpoints.tensors(regular.read(self.path / FIXED, most=None))
+            return checkpoints.tensors(regular.read(self.path / FIXED, limit=None))
 
     def start(self) -> State | None:
         """The State that the run began with, where it is a fork."""
         if not (self.path / START).is_file():
             return None
         with self._reading(START):
-            return checkpoints.decode(regular.read(self.path / START, most=None)).state
+            return checkpoints.decode(regular.read(self.path / START, limit=None)).state
 
     def row(self) -> dict[str, Any]:
         """The last row; of a run that diverged, the row of the state that was returned. Empty where there is none."""
@@ -169,8 +169,8 @@ class Folder:
 
     def state(self) -> State | None:
         """The State after the last round stored; None before the first."""
-        found, _ = self.newest()
-        return found and found.state
+        newest, _ = self.newest()
+        return newest and newest.state
 
     def model(self) -> Tensor | None:
         """The model (d,) after the last round stored."""
@@ -220,7 +220,7 @@ def extended(written: dict[str, Any], events: list[dict[str, Any]]) -> dict[str,
 
 def standing(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The last event that says where a run stands; empty where there is none."""
-    return next((event for event in reversed(events) if event["kind"] in (*ENDED, *LEFT)), {})
+    return next((event for event in reversed(events) if event["kind"] in (*ENDED, *UNENDED)), {})
 
 
 def status_after(event: dict[str, Any]) -> str:

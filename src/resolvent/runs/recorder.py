@@ -183,10 +183,9 @@ def check_readable(folder: Folder, stored: Checkpoint) -> None:
     try:
         remembered_in(stored.numbers)
     except (TypeError, LookupError):
-        made = inspection.made_by(folder.about)
-        raise InputError(
-            f"run {folder.id} was left by {made}, whose checkpoints this version cannot go on from; take that version"
-        ) from None
+        version = inspection.made_by(folder.about)
+        left_by = f"run {folder.id} was left by {version}"
+        raise InputError(f"{left_by}, whose checkpoints this version cannot go on from; take that version") from None
 
 
 def best_of(stored: Checkpoint | None) -> State | None:
