@@ -97,17 +97,14 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
         raise InputError(
             f"the run cannot go on, since it {run.status} ({run.reason}); rs.solve(start=run.state) begins anew"
         )
-    given = dict(run._arguments or {})
-    if problem is None and "problem" not in given:
-        refuse("problem", None, "a run that was saved does not hold it: resume(problem, scheme, rounds=...) is needed")
-    if scheme is None and "scheme" not in given:
-        refuse("scheme", None, "a run that was saved does not hold it: resume(problem, scheme, rounds=...) is needed")
-    given = given | {"seed": run.seed} | more
-    problem = given.pop("problem", None) if problem is None else problem
-    scheme = given.pop("scheme", None) if scheme is None else scheme
-    given.pop("problem", None), given.pop("scheme", None)
+    given = {**(run._arguments or {}), "seed": run.seed, **more}
+    for name, value in {"problem": problem, "scheme": scheme}.items():
+        if value is not None:
+            given[name] = value
+        elif name not in given:
+            refuse(name, None, "a run that was saved does not hold it: resume(problem, scheme, rounds=...) is needed")
     before, given["recorder"] = _first_part(run, given.get("every", 1), given.get("validate_every"))
-    longer = solve(problem, scheme, rounds=remaining, start=run.state, **given)
+    longer = solve(rounds=remaining, start=run.state, **given)
     longer.history = pd.concat([before, longer.history], ignore_index=True)
     return longer
 
