@@ -75,7 +75,6 @@ def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = N
     None while another process runs it. Processes that share `out` look and begin one at a time, so that no
     experiment is begun twice.
     """
-    _check_alone(experiment)
     with ExitStack() as stack:
         with lock.claiming(out):
             stored = find(experiment.fingerprint, out)
@@ -87,6 +86,7 @@ def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = N
                 return None
         if run.folder.end is not None:  # it was ended between the look and the lock
             return ended(run.folder)
+        _check_alone(experiment)
         return drive(run, experiment, progress)
 
 

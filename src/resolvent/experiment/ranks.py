@@ -25,6 +25,7 @@ from resolvent.config.sections import ALL_REDUCE
 from resolvent.engines import process_group
 from resolvent.engines.all_reduce import AllReduce
 from resolvent.engines.process_group import Group
+from resolvent.engines.process_group import started as started  # whether torchrun started this process
 from resolvent.errors import BadAnswer, InputError, RankLost
 from resolvent.experiment import conduct, driving
 from resolvent.experiment.build import Experiment, build
@@ -41,11 +42,6 @@ T = TypeVar("T")
 
 class Silent(InputError):
     """Refused on every rank: rank 0 says why."""
-
-
-def started() -> bool:
-    """Whether torchrun started this process."""
-    return process_group.started()
 
 
 def begin(config: Config, out: Path, shown: Callable[[Experiment], None], progress: bool | None = None) -> Outcome:

@@ -1,4 +1,4 @@
-"""Folders of runs: made, found and read. Nothing here computes."""
+"""A run on disk, to be read: its configuration, what it says about itself, what happened, its rows and states."""
 
 from __future__ import annotations
 
