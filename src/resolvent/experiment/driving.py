@@ -13,7 +13,6 @@ from resolvent.config.sections import FLOWER
 from resolvent.errors import ResolventWarning
 from resolvent.experiment.build import Experiment
 from resolvent.experiment.tasks import Task
-from resolvent.iteration.engine import Engine
 from resolvent.iteration.state import State
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder
@@ -50,7 +49,7 @@ def drive(
     run: OpenRun,
     experiment: Experiment,
     progress: bool | None,
-    engine: Engine | None = None,
+    engine: Any = None,
     at: int | None = None,
     due: Callable[[], bool] | None = None,
 ) -> Outcome:
@@ -62,9 +61,7 @@ def drive(
     return Outcome(run.folder, status, reason, tuple(recorder.complaints))
 
 
-def rounds(
-    experiment: Experiment, recorder: Resumable, progress: bool | None, engine: Engine | None = None
-) -> tuple[str, str]:
+def rounds(experiment: Experiment, recorder: Resumable, progress: bool | None, engine: Any = None) -> tuple[str, str]:
     """Run the rounds that remain, as a recorder stores them: the status and the reason. The one call of `solve`."""
     config, remaining = experiment.config.run, experiment.config.run.rounds - recorder.done
     if recorder.ending is not None and (remaining <= 0 or recorder.ending.status != "finished"):

@@ -161,7 +161,7 @@ def _last_checkpoint(folder: Folder, rounds: int, at: int | None) -> tuple[Check
 def packed(run: str, entry: Entry, rows: Extent) -> Checkpoint:
     """The checkpoint of a state, with what the monitor remembers; and the best state and model, where others."""
     tensors, plain = checkpoint.pack(entry.state)
-    numbers = {"run": run, "state": plain, "pulse": entry.remembered, "verdict": entry.ending}
+    numbers: dict[str, Any] = {"run": run, "state": plain, "pulse": entry.remembered, "verdict": entry.ending}
     numbers |= {"metrics": rows.bytes, "metrics_sha256": rows.sha256}
     if entry.best is not None:
         others, numbers["best"] = checkpoint.pack(replace(entry.best, yardstick=None))
