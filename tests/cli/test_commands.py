@@ -371,7 +371,7 @@ def test_seeds_of_a_network_as_one_batch_are_the_runs_one_by_one() -> None:
     assert len({model(run) for run in apart.values()}) == 3
     for fingerprint, run in apart.items():
         assert model(together[fingerprint]) == model(run)
-        assert together[fingerprint].verified
+        assert not together[fingerprint].damage()
     assert "as one batch" not in resolvent(*sweep, "--out", "together", "--together").err
 
 
@@ -477,7 +477,7 @@ def test_the_same_twice_is_run_once() -> None:
 
 
 def test_without_the_packages_that_draw_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.report.packages.find_spec", lambda name: None)
+    monkeypatch.setattr("resolvent.report.figures.find_spec", lambda name: None)
     said = resolvent("compare", "least-squares", *SMALL, "--rounds", "2")
     assert said.code == 2
     assert f"not installed; {install('plot')}" in said.err

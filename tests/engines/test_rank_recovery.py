@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from resolvent import runs
-from resolvent.runs import checkpoints, ranks
+from resolvent.experiment import ranks
+from resolvent.runs import checkpoints
 from resolvent.runs.folder import Folder
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"

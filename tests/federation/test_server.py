@@ -21,7 +21,7 @@ from engines.test_flower_claims import Claiming
 from resolvent import runs
 from resolvent.engines.flower import packets
 from resolvent.engines.flower.node import Node
-from resolvent.errors import BadAnswer, InputError
+from resolvent.errors import InputError, RoundFailed
 from resolvent.federation import control, demo, doctor, export, keys, running, server_app, simulation, template, up
 from resolvent.federation.project import Project, Server, opened
 from resolvent.federation.recording import OneBehind
@@ -276,10 +276,12 @@ def test_a_run_that_fails_says_why_and_whoever_began_it_is_told(project: Project
     grid.late = lambda t, who: 1000
     ticket = tmp_path / "ticket"
     told = {"project": str(project.path), "out": str(project.runs), "resume": "", "ticket": str(ticket)}
-    with pytest.raises(BadAnswer, match="in round 1 only 0 of the 1 users"):
+    with pytest.raises(RoundFailed, match="in round 1 only 0 of the 1 users"):
         server_app.main(grid, told)
-    assert "in round 1 only 0 of the 1 users" in json.loads(ticket.read_text())["failed"]
     (left,) = runs.folders(project.runs)
+    said = json.loads(ticket.read_text())["failed"]
+    assert "in round 1 only 0 of the 1 users" in said
+    assert f"`resolvent federate run --resume {left.id}` tries again" in said
     assert left.status == "failed"
 
 

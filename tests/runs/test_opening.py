@@ -17,7 +17,6 @@ from torch import nn
 
 import resolvent as rs
 from command_line import resolvent
-from resolvent.iteration import checkpoint
 from resolvent.runs import Folder, sums
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.ResolventWarning")
@@ -111,27 +110,6 @@ def test_saving_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
         run.save(tmp_path / "mine" / "thesis.tex")
     (tmp_path / "empty").mkdir()
     assert rs.open(run.save(tmp_path / "empty")).model.equal(run.model)
-
-
-def test_what_the_first_versions_saved_is_opened(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
-    run = rs.solve(rs.make_least_squares(users=2, dim=3, rows=9), rs.fedpi(0.02), rounds=3)
-    tensors, numbers = checkpoint.pack(run.state)
-    save_file({k: t.clone() for k, t in tensors.items()}, tmp_path / "state.safetensors",
-              metadata={"numbers": json.dumps(numbers)})  # fmt: skip
-    run.history.to_csv(tmp_path / "history.csv", index=False)
-    about = {"status": "finished", "reason": "3 rounds", "explanation": "", "seed": 0}
-    (tmp_path / "run.json").write_text(json.dumps(about))
-    back = rs.open(tmp_path)
-    assert back.model.equal(run.model)
-    assert back.history.equals(run.history)
-    with pytest.raises(rs.InputError, match="stored no predictor"):
-        back.predict(np.ones((1, 3)))
-    assert rs.open(back.save(tmp_path / "again")).model.equal(run.model)
-    (tmp_path / "run.json").write_text("[")
-    with pytest.raises(rs.InputError, match="cannot be read"):
-        rs.open(tmp_path)
 
 
 # --- networks --------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_those_who_only_look_are_not_taken_for_the_writer(tmp_path: Path) -> Non
 
 
 def test_a_store_whose_lock_is_held_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "CLAIM", 0.1)
+    monkeypatch.setattr(lock, "MAX_CLAIM_SECONDS", 0.1)
     from filelock import FileLock
 
     with FileLock(tmp_path / ".lock"), pytest.raises(StorageError, match="is locked by another"):

@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 import resolvent as rs
 from resolvent import config as configs
 from resolvent import experiment, report
-from resolvent.report import decimation
+from resolvent.report.curves import drawn_rows
 from resolvent.runs.metrics import Metrics, read
 from resolvent.solving import history
 
@@ -106,13 +106,13 @@ def test_a_picture_has_the_extremes_of_a_long_curve() -> None:
     spikes = np.arange(20) * 10_000 + rng.integers(10_000, size=20)  # one or none in each stretch
     values[spikes[:10]], values[spikes[10:]] = 5 + rng.random(10), -5 - rng.random(10)
     table = pd.DataFrame({"median": values, "gaps": np.where(rng.random(200_000) < 0.5, np.nan, 1.0), "none": np.nan})
-    rows = decimation.shown(table)
+    rows = drawn_rows(table)
     assert len(rows) < 3000
     assert (np.diff(rows) > 0).all()
     shown = set(rows.tolist())
     assert {0, 199_999, *range(20)} <= shown
     assert set(spikes.tolist()) <= shown
-    assert decimation.shown(table[:4000]).tolist() == list(range(4000))
+    assert drawn_rows(table[:4000]).tolist() == list(range(4000))
 
 
 def test_reports_and_pictures_of_long_runs_are_small(tmp_path: Path) -> None:

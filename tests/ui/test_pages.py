@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from command_line import beside
-from resolvent.runs import Folder, folders
+from resolvent.runs import Folder, folders, sums
 
 from .conftest import PATIENCE, Open, serving
 
@@ -165,8 +165,8 @@ def test_markup_in_a_run_is_text(stored: Path, tmp_path: Path, opened: Open) -> 
     about = run.about | {"title": NASTY, "problem": run.about["problem"] | {"partition": partition}}
     about["explanation"] = about["explanation"] | {"words": NASTY}
     (copy.path / "about.json").write_text(json.dumps(about))
-    (copy.path / "SHA256SUMS").unlink()
-    (copy.path / "about.json").write_text(json.dumps(about | {"format": 1}))
+    written = {name: (copy.path / name).read_bytes() for name in ("config.toml", "about.json")}
+    (copy.path / sums.FILE).write_bytes(sums.listing(written))
     with serving(tmp_path / "runs") as place:
         page = opened(place)
         playwright.expect(page.locator(".line a")).to_contain_text(NASTY)

@@ -36,13 +36,10 @@ def ls(out: Out = RUNS, form: Form = Format.table) -> None:
     there = [line for run in runs.folders(out) if (line := _listed(run)) is not None]
     if not there and form is Format.table:
         say(f"there are no runs in {out}/; begin one with `resolvent run least-squares`")
-    columns = {key: key for key in (there[0] if there else {}) if key not in ("verified", "damage")}
+    columns = {key: key for key in (there[0] if there else {}) if key != "damage"}
     output.rows(there, form, columns=columns)
     if form is Format.table:
         say(*(line["damage"] for line in there if line["damage"]))
-        old = sum(not line["verified"] for line in there)
-        if old:
-            say(f"unverified, since made before runs had checksums: {old} of {len(there)}")
 
 
 def show(name: RunName, out: Out = RUNS, form: Form = Format.table) -> None:
@@ -149,7 +146,7 @@ def _listed(run: Folder) -> dict[str, Any] | None:
     if not run.path.is_dir():
         return None
     line: dict[str, Any] = dict.fromkeys(("run", "status", "round", "eta", "anderson", "gap", "value", "created"))
-    told = {"run": run.id, "status": "damaged", "verified": True, "damage": str(runs.damaged(run, wrong))}
+    told = {"run": run.id, "status": "damaged", "damage": str(runs.damaged(run, wrong))}
     return line | told
 
 
@@ -164,7 +161,6 @@ def _line(run: Folder) -> dict[str, Any]:
         "gap": float(last.get("gap", float("nan"))),
         "value": float(last.get("value", float("nan"))),
         "created": run.about["created"][:19].replace("T", " "),
-        "verified": run.verified,
         "damage": None,
     }
 

@@ -17,7 +17,7 @@ from resolvent.config.problem_sections import PROBLEMS
 from resolvent.config.sections import ALL_REDUCE
 from resolvent.errors import InputError, refuse
 from resolvent.experiment import ranks
-from resolvent.experiment.admission import check_made_here
+from resolvent.experiment.conduct import check_made_here
 from resolvent.experiment.driving import Outcome
 from resolvent.runs import Folder
 from resolvent.solving.history_columns import of_reported

@@ -1,42 +1,39 @@
-"""Running an experiment on disk, from its beginning or from where it was left."""
+"""Running an experiment on disk: from its beginning, from where it was left, or from the state of another run."""
 
 from __future__ import annotations
 
 import math
-import shutil
-from contextlib import ExitStack, closing
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from resolvent import config as configs
 from resolvent import runs
 from resolvent.config import Config, problem_sections
-from resolvent.errors import InputError, refuse, whole
-from resolvent.experiment.admission import check_alone, check_made_here, consent, ended, find, lock_sound
+from resolvent.config.sections import ALL_REDUCE
+from resolvent.errors import InputError, ResolventWarning, refuse, whole
 from resolvent.experiment.build import Experiment, build
-from resolvent.experiment.driving import Outcome, check_sink, drive, sink
-from resolvent.experiment.tasks import Task
+from resolvent.experiment.driving import Outcome, about, described, drive
 from resolvent.iteration import checkpoint
+from resolvent.iteration.engine import Engine
 from resolvent.iteration.parts import Parts
 from resolvent.iteration.state import State, adapt
 from resolvent.iteration.state import begin as begin_state
 from resolvent.iteration.tuning import Automatic, Scheduled
-from resolvent.runs import durable, lock
+from resolvent.runs import durable, lock, trust
 from resolvent.runs.checkpoints import Checkpoint
-from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder, damaged
-from resolvent.runs.recorder import Recorder
-from resolvent.solving.description import Description, describe
+from resolvent.runs.open_run import OpenRun
+from resolvent.solving.seeds import side_by_side
 
 
-def begin(
-    experiment: Experiment, out: Path, progress: bool | None = None, fork: tuple[Folder, Checkpoint] | None = None
-) -> Outcome:
-    """Run an experiment in a new folder under `out`; a fork goes on from the state of another run."""
-    with ExitStack() as stack:
-        folder, recorder = _new(experiment, out, stack, fork)
-        return drive(folder, experiment, recorder, progress)
+def begin(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome:
+    """Run an experiment in a new folder under `out`."""
+    with _new(experiment, out) as run:
+        return drive(run, experiment, progress)
 
 
 def resume(folder: Folder, progress: bool | None = None, trusted: bool = False, rounds: int | None = None) -> Outcome:
@@ -45,115 +42,136 @@ def resume(folder: Folder, progress: bool | None = None, trusted: bool = False, 
     Code that a configuration names is called only if this user made the run, or has `trusted` it.
     """
     check_made_here(folder)
-    with ExitStack() as stack:
-        lock_sound(folder, stack)
+    with OpenRun.resume(folder) as run:
         if rounds is not None:
             _extend(folder, rounds)
         if folder.end is not None:
             return ended(folder)
-        consent(folder, trusted)
-        return _resumed(folder, build(configs.read(folder.config)), stack, progress)
+        trust.consent(folder, trusted)
+        experiment = build(configs.read(folder.config))
+        _check_alone(experiment)
+        return drive(run, experiment, progress)
 
 
 def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
     """Go on from a run's state with another configuration, in a folder of its own. The run itself is left alone."""
     if isinstance(config.problem, problem_sections.OwnSection) and config.problem.name == folder.code:
-        consent(folder, trusted)
+        trust.consent(folder, trusted)
     if wrong := folder.damage():
         raise damaged(folder, wrong)
-    held, complaints = folder.newest()
-    if held is None:
+    newest, complaints = folder.newest()
+    if newest is None:
         raise InputError(f"run {folder.id} has no state to go on from; `resolvent run` begins anew")
     experiment = build(config)
-    if config.run.rounds <= held.round:
-        refuse("run.rounds", config.run.rounds, f"run {folder.id} has done {held.round}: give more with --rounds")
-    tensors, numbers = checkpoint.pack(_fitting(held.state, experiment))
-    start = Checkpoint(held.round, tensors, {"state": numbers, "metrics": 0})
-    outcome = begin(experiment, out, progress, (folder, start))
+    if config.run.rounds <= newest.round:
+        refuse("run.rounds", config.run.rounds, f"run {folder.id} has done {newest.round}: give more with --rounds")
+    tensors, numbers = checkpoint.pack(_fitting(newest.state, experiment))
+    with _new(experiment, out, folder, Checkpoint(newest.round, tensors, {"state": numbers, "metrics": 0})) as run:
+        outcome = drive(run, experiment, progress)
     return replace(outcome, messages=(*complaints, *outcome.messages))
 
 
 def begin_or_resume(experiment: Experiment, out: Path, progress: bool | None = None) -> Outcome | None:
-    """What is left to do of an experiment under `out`: it is begun, resumed, or done already.
+    """What remains to do of an experiment under `out`: it is begun, resumed, or done already.
 
     None while another process runs it. Processes that share `out` look and begin one at a time, so that no
     experiment is begun twice.
     """
     with ExitStack() as stack:
         with lock.claiming(out):
-            left = find(experiment.fingerprint, out)
-            if left is not None and left.end is not None:
-                return ended(left)
+            stored = find(experiment.fingerprint, out)
+            if stored is not None and stored.end is not None:
+                return ended(stored)
             try:
-                if left is None:
-                    folder, recorder = _new(experiment, out, stack)
-                else:
-                    lock_sound(left, stack)
+                run = stack.enter_context(_new(experiment, out) if stored is None else OpenRun.resume(stored))
             except lock.Held:
                 return None
-        if left is None:
-            return drive(folder, experiment, recorder, progress)
-        if left.end is not None:  # it was ended between the look and the lock
-            return ended(left)
-        return _resumed(left, experiment, stack, progress)
+        if run.folder.end is not None:  # it was ended between the look and the lock
+            return ended(run.folder)
+        _check_alone(experiment)
+        return drive(run, experiment, progress)
 
 
-def about(experiment: Experiment) -> dict[str, Any]:
-    """What a run says about itself beside its configuration."""
-    problem, explanation = experiment.task.problem, experiment.explanation
-    return {
-        "fingerprint": experiment.fingerprint,
-        "title": experiment.scheme.name,
-        "problem": {
-            "users": problem.users,
-            "dim": problem.dim,
-            "minimum": problem.fstar,
-            "partition": experiment.task.partition,
-        },
-        "model": described(experiment.task).as_dict(),
-        "explanation": explanation.facts | {"words": str(explanation)},
-        "environment": environment(),
-    }
+def but_for_seed(config: Config) -> Hashable:
+    """What configurations that `run_together` may run together have in common."""
+    return replace(config, run=replace(config.run, seed=0))
 
 
-def described(task: Task) -> Description:
-    """What a task's model needs to predict; a network of the package is named, so that it can be made again."""
-    told = describe(task.problem)
-    if told.network is not None and task.factory is not None:
-        told = replace(told, network=told.network | {"factory": task.factory})
-    return told
+def run_together(experiments: Sequence[Experiment], out: Path, progress: bool | None = None) -> list[Outcome | None]:
+    """What `begin_or_resume` gives for each of some experiments that differ in their seed alone: networks share
+    their gradients, see `resolvent.solving.seeds`."""
+
+    def one(experiment: Experiment, shown: bool | None, engine: Engine | str) -> Outcome | None:
+        own = experiment if isinstance(engine, str) else replace(experiment, engine=engine)
+        return begin_or_resume(own, out, shown)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResolventWarning)  # in threads filters cannot be set one by one
+        work: list[Callable[[Engine | str], Outcome | None]] = [
+            partial(one, experiment, progress if k == 0 else False) for k, experiment in enumerate(experiments)
+        ]
+        problems = [experiment.task.problem for experiment in experiments]
+        return side_by_side(problems, [experiment.scheme for experiment in experiments], work)
 
 
-# --- where a run begins or is resumed --------------------------------------------------------------------------------
+def find(fingerprint: str, out: Path) -> Folder | None:
+    """A sound run under `out` that computes this: one that has ended, else one that runs, else one that can go on."""
+    alike = [run for run in runs.folders(out) if _fingerprint(run) == fingerprint and not run.damage()]
+    ranked = sorted(alike, key=lambda run: (run.end is None, run.status != "running"))
+    return next(iter(ranked), None)
 
 
-def _new(
-    experiment: Experiment, out: Path, stack: ExitStack, fork: tuple[Folder, Checkpoint] | None = None
-) -> tuple[Folder, Recorder]:
-    """A new folder, its lock held, ready for the first round; where that fails, no folder is left behind."""
-    check_alone(experiment)
-    check_sink(experiment.config)
-    told = about(experiment)
-    if fork is not None:
-        told["forked"] = {"run": fork[0].about["id"], "round": fork[1].round}
-        told["fingerprint"] += f"+{fork[0].about['id']}-{fork[1].round}"  # not what a run from the start computes
-    start = None if fork is None else fork[1]
-    code = isinstance(experiment.config.problem, problem_sections.OwnSection)
+def check_made_here(folder: Folder) -> None:
+    """Refuse to go on with a run whose problem only Python has."""
+    if folder.about.get("made") == "python":
+        raise InputError(
+            f"run {folder.id} was saved from Python, where its problem is; go on with it there: "
+            "rs.open(folder).resume(problem, scheme, rounds=...)"
+        )
+
+
+def ended(folder: Folder) -> Outcome:
+    """A run that has ended, once it is seen to be what was written."""
+    end = folder.end or {}
+    if wrong := folder.verify():
+        raise damaged(folder, wrong)
+    message = f"run {folder.id} has {end['kind']} already, verified by its checksums"
+    return Outcome(folder, end["kind"], end.get("reason", ""), (message,))
+
+
+# --- what they are made of -------------------------------------------------------------------------------------------
+
+
+def _new(experiment: Experiment, out: Path, source: Folder | None = None, start: Checkpoint | None = None) -> OpenRun:
+    """A new run, ready for the first round; a fork goes on from the `start` that it has of its `source`."""
+    _check_alone(experiment)
+    description = about(experiment)
+    if source is not None and start is not None:
+        description["forked"] = {"run": source.about["id"], "round": start.round}
+        description["fingerprint"] += f"+{source.about['id']}-{start.round}"  # not what a run from the start computes
     fixed = described(experiment.task).fixed
-    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, start, code, fixed)
-    with ExitStack() as inner:
-        try:
-            inner.enter_context(lock.held(folder.path))
-            with durable.storing(folder.path, "name another folder with --out, or make room there"):
-                recorder = inner.enter_context(closing(_recorder(folder, experiment.config)))
-        except lock.Held:  # another process resumed it first
-            raise
-        except BaseException:
-            inner.close()
-            shutil.rmtree(folder.path, ignore_errors=True)
-            raise
-        stack.push(inner.pop_all())
-    return folder, recorder
+    return OpenRun.begin(out, experiment.name, experiment.config, description, start, fixed)
+
+
+def _check_alone(experiment: Experiment) -> None:
+    """Refuse what several processes must run together."""
+    if experiment.config.run.engine == ALL_REDUCE:
+        raise InputError(
+            "run.engine is all-reduce, which several processes run together; start `resolvent run` or `resolvent "
+            "resume` with torchrun, as in `torchrun --nproc-per-node 2 -m resolvent run ... --engine all-reduce`"
+        )
+
+
+def _fingerprint(run: Folder) -> str | None:
+    """Of what the run computes: one with more rounds than it was begun with computes something else."""
+    try:
+        begun: str | None = run.about.get("fingerprint")
+        if begun is None or run.config == run.written:
+            return begun
+        before, plus, fork = begun.partition("+")
+        return f"{before.rpartition('-')[0]}-{configs.fingerprints(run.config)[0]}{plus}{fork}"
+    except InputError:
+        return None
 
 
 def _fitting(state: State, experiment: Experiment) -> State:
@@ -185,29 +203,3 @@ def _extend(folder: Folder, rounds: int) -> None:
     with durable.storing(folder.path, "make it writable to go on"):
         folder.note("extended", rounds=asked)
     folder.forget()
-
-
-def _resumed(folder: Folder, experiment: Experiment, stack: ExitStack, progress: bool | None) -> Outcome:
-    """Go on with a run whose lock is held."""
-    check_alone(experiment)
-    check_sink(experiment.config)
-    with durable.storing(folder.path, "make it writable to go on"):
-        recorder = stack.enter_context(closing(_recorder(folder, experiment.config)))
-        folder.note("resumed")
-        for words in recorder.complaints:
-            folder.note("damage", words=words)
-    return drive(folder, experiment, recorder, progress)
-
-
-def _recorder(folder: Folder, config: Config) -> Recorder:
-    return Recorder(folder, config.run.rounds, config.store.checkpoint, sink(folder, config))
-
-
-def create(experiment: Experiment, out: Path, stack: ExitStack, more: dict[str, Any]) -> Folder:
-    """A new folder of a run on several ranks, its lock held."""
-    check_sink(experiment.config)
-    code = isinstance(experiment.config.problem, problem_sections.OwnSection)
-    told = about(experiment) | more
-    folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told, None, code)
-    stack.enter_context(lock.held(folder.path))
-    return folder

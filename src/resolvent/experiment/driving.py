@@ -1,26 +1,38 @@
-"""The rounds of an experiment, as a recorder stores them, and how they end."""
+"""The rounds of an experiment, as a recorder stores them, and what its run says about itself."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 
-from resolvent.config import Config
-from resolvent.errors import BadAnswer, InputError, RankLost, ResolventWarning, RoundFailed, StorageError
+from resolvent.config.sections import FLOWER
+from resolvent.errors import ResolventWarning
 from resolvent.experiment.build import Experiment
+from resolvent.experiment.tasks import Task
 from resolvent.iteration.state import State
-from resolvent.runs import durable
+from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder
-from resolvent.runs.ranks import RankRecorder
-from resolvent.runs.recorder import Recorder
+from resolvent.runs.open_run import OpenRun
+from resolvent.solving.description import Description, describe
 from resolvent.solving.prepare import prepare
-from resolvent.solving.recording import Recorder as Recording
-from resolvent.solving.run import Run
+from resolvent.solving.recording import Recorder
+from resolvent.solving.stopping import Ending
+
+
+class Resumable(Recorder, Protocol):
+    """A recorder that knows where its run was left: the state, the rounds done, and how it ended if it did."""
+
+    state: State | None
+    done: int
+    ending: Ending | None
+
+    def flush(self) -> None:
+        """Write the checkpoint that waits."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -33,72 +45,40 @@ class Outcome:
     messages: tuple[str, ...] = ()
 
 
-def drive(folder: Folder, experiment: Experiment, recorder: Recorder, progress: bool | None) -> Outcome:
-    """Run what is left of an experiment. The lock is held."""
-    torch.set_num_threads(experiment.config.run.threads or torch.get_num_threads())
-    with failing(folder, recorder):
-        status, reason = rounds(experiment, recorder, progress)
-    recorder.end(status, reason)
-    return Outcome(folder, status, reason, tuple(recorder.complaints))
-
-
-@contextmanager
-def failing(folder: Folder, recorder: Recorder) -> Iterator[None]:
-    """What a round raises: noted, everything before it stored, and handed on with what can be done."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except (Exception, SystemExit) as error:
-        recorder.flush()
-        what = str(error) if isinstance(error, BadAnswer | InputError) else f"{type(error).__name__}: {error}"
-        with durable.storing(folder.path, f"and round {recorder.done + 1} failed with {what}"):
-            folder.note("failed", reason=what, round=recorder.done)
-        if isinstance(error, InputError | RankLost):
-            raise
-        raise RoundFailed(
-            f"round {recorder.done + 1} of run {folder.id} failed ({what}); everything before it is stored: "
-            f"`resolvent resume {folder.id}` tries again, `resolvent fork {folder.id}` goes on with corrected code"
-        ) from error
-
-
-def rounds(
-    experiment: Experiment, recorder: Recorder | RankRecorder, progress: bool | None, engine: Any = None
-) -> tuple[str, str]:
-    """Run the rounds that are left, as a recorder stores them: the status and the reason."""
-    config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
-    if recorder.ending is not None and (left <= 0 or recorder.ending.status != "finished"):
-        return recorder.ending
-    if left <= 0:
-        return "finished", f"{config.rounds} rounds"
-    where = engine or experiment.engine or config.engine
-    run = solved(experiment, left, recorder.state, recorder, experiment.task.problem, where, progress)
-    recorder.flush()
-    return run.status, run.reason
-
-
-def solved(
+def drive(
+    run: OpenRun,
     experiment: Experiment,
-    left: int,
-    start: State | None,
-    recorder: Recording,
-    problem: Any,
-    engine: Any,
     progress: bool | None,
-) -> Run:
-    """The rounds that are left of an experiment, from where it was left; problem: None where the engine has users."""
-    config = experiment.config.run
+    engine: Any = None,
+    at: int | None = None,
+    due: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Run what remains of an experiment, in its open run."""
+    torch.set_num_threads(experiment.config.run.threads or 1)
+    recorder = run.record(experiment.config, at, due)
+    status, reason = rounds(experiment, recorder, progress, engine)
+    run.end(status, reason)
+    return Outcome(run.folder, status, reason, tuple(recorder.complaints))
+
+
+def rounds(experiment: Experiment, recorder: Resumable, progress: bool | None, engine: Any = None) -> tuple[str, str]:
+    """Run the rounds that remain, as a recorder stores them: the status and the reason. The one call of `solve`."""
+    config, remaining = experiment.config.run, experiment.config.run.rounds - recorder.done
+    if recorder.ending is not None and (remaining <= 0 or recorder.ending.status != "finished"):
+        return recorder.ending
+    if remaining <= 0:
+        return "finished", f"{config.rounds} rounds"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResolventWarning)  # the explanation says the same, and is shown or stored
-        return prepare(
-            problem,
+        run = prepare(
+            None if config.engine == FLOWER else experiment.task.problem,  # users of a federation are the engine's
             experiment.scheme,
-            rounds=left,
+            rounds=remaining,
             anderson=experiment.anderson,
             participation=experiment.participation,
-            engine=engine,
+            engine=engine or experiment.engine or config.engine,
             seed=config.seed,
-            start=start,
+            start=recorder.state,
             stop=experiment.stop,
             average=config.average,
             every=config.every,
@@ -109,20 +89,31 @@ def solved(
             recorder=recorder,
             explanation=experiment.explanation,
         ).run()
+    recorder.flush()
+    return run.status, run.reason
 
 
-def check_sink(config: Config) -> None:
-    """Refuse TensorBoard where it is not installed, before anything is made."""
-    if config.store.tensorboard:
-        from resolvent.runs import tensorboard
+def about(experiment: Experiment) -> dict[str, Any]:
+    """What a run says about itself beside its configuration."""
+    problem, explanation = experiment.task.problem, experiment.explanation
+    return {
+        "fingerprint": experiment.fingerprint,
+        "title": experiment.scheme.name,
+        "problem": {
+            "users": problem.users,
+            "dim": problem.dim,
+            "minimum": problem.fstar,
+            "partition": experiment.task.partition,
+        },
+        "model": described(experiment.task).as_dict(),
+        "explanation": explanation.facts | {"words": str(explanation)},
+        "environment": environment(),
+    }
 
-        tensorboard.needed()
 
-
-def sink(folder: Folder, config: Config) -> Any:
-    """Where rows go besides the run's folder, if anywhere."""
-    if not config.store.tensorboard:
-        return None
-    from resolvent.runs import tensorboard
-
-    return tensorboard.sink(folder.path / "tensorboard")
+def described(task: Task) -> Description:
+    """What a task's model needs to predict; a network of the package is named, so that it can be made again."""
+    description = describe(task.problem)
+    if description.network is not None and task.factory is not None:
+        description = replace(description, network=description.network | {"factory": task.factory})
+    return description

@@ -26,24 +26,24 @@ FORMS = ("safetensors", "pt", "onnx", "npz", "json")
 
 def export(run: Any, path: Path, into: Any = None) -> Path:
     """Write a run's model into a file, whose suffix says how."""
-    form, told = path.suffix.removeprefix("."), run.description
-    if form == "onnx" and told.network is not None:
-        content = onnx_graphs.network(told, run.module(into))
+    form, description = path.suffix.removeprefix("."), run.description
+    if form == "onnx" and description.network is not None:
+        content = onnx_graphs.network(description, run.module(into))
     else:
-        content = encode(form, told, run.model, run.state.memory)
+        content = encode(form, description, run.model, run.state.memory)
     with durable.storing(path, "name another file"):
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.write(path, content, durable.SHARED_FILE)
     return path
 
 
-def encode(form: str, told: Description, model: Tensor, memory: dict[str, Tensor]) -> bytes:
+def encode(form: str, description: Description, model: Tensor, memory: dict[str, Tensor]) -> bytes:
     """The bytes of a file of this form."""
     if form == "onnx":
-        if told.network is None:
-            return onnx_graphs.linear(told, model)
-        return onnx_graphs.network(told, rebuilding.loaded(told, model, memory))
-    tensors, about = parts(told, model, memory)
+        if description.network is None:
+            return onnx_graphs.linear(description, model)
+        return onnx_graphs.network(description, rebuilding.loaded(description, model, memory))
+    tensors, about = parts(description, model, memory)
     if form == "json":
         plain = {name: tensor.tolist() for name, tensor in tensors.items()}
         return (json.dumps(plain | about, indent=2) + "\n").encode()
@@ -57,19 +57,21 @@ def encode(form: str, told: Description, model: Tensor, memory: dict[str, Tensor
     if form == "pt":
         file = io.BytesIO()
         own = {name: tensor.clone() for name, tensor in tensors.items()}
-        torch.save(own if told.network is not None else own | about, file)
+        torch.save(own if description.network is not None else own | about, file)
         return file.getvalue()
     raise InputError(f"a model cannot be written as {form}; {', '.join(FORMS)} are the forms there are")
 
 
-def parts(told: Description, model: Tensor, memory: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def parts(
+    description: Description, model: Tensor, memory: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by name, and plain values: a network's own parameters and buffers; a linear model's coefficients and
     intercepts, the names of its features, its classes and its scaling; else the vector alone."""
-    if told.network is not None:
-        shown = {key: told.network[key] for key in ("class", "loss", "input")}
-        return rebuilding.tensors(told, model, memory), {"network": shown}
+    if description.network is not None:
+        shown = {key: description.network[key] for key in ("class", "loss", "input")}
+        return rebuilding.tensors(description, model, memory), {"network": shown}
     model = model.detach().cpu()
-    p, prepared = told.predictor, told.preparation
+    p, prepared = description.predictor, description.preparation
     if p is None:
         return {"model": model}, {}
     many = p.scores * p.features
@@ -77,7 +79,7 @@ def parts(told: Description, model: Tensor, memory: dict[str, Tensor]) -> tuple[
     tensors = {"model": model, "coefficients": model[:many].reshape(shape)}
     if p.intercept:
         tensors["intercept"] = model[many:]
-    about: dict[str, Any] = {"predictor": p.as_dict(), "preparation": None, "classes": told.labels}
+    about: dict[str, Any] = {"predictor": p.as_dict(), "preparation": None, "classes": description.labels}
     if prepared is not None:
         about["preparation"] = prepared.as_dict()
         about["features"] = list(prepared.features)

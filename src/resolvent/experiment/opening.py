@@ -1,8 +1,7 @@
-"""Runs from disk, whoever wrote them: the run store, `Run.save`, and the first versions of it."""
+"""Runs from disk, opened and resumed in Python: those of the command line, and those that `Run.save` wrote."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
@@ -12,15 +11,13 @@ import numpy as np
 
 from resolvent import config as configs
 from resolvent import engines
-from resolvent.errors import InputError, StorageError, refuse, whole
-from resolvent.experiment import admission, conduct
+from resolvent.errors import InputError, refuse, whole
+from resolvent.experiment import conduct
 from resolvent.experiment.build import build
-from resolvent.iteration import checkpoint
 from resolvent.iteration.engine import Engine
 from resolvent.local import choice
-from resolvent.runs import Folder, damaged
-from resolvent.runs import users as user_rows
-from resolvent.runs.recorder import monitored
+from resolvent.runs import Folder, damaged, metrics, trust
+from resolvent.runs.recorder import check_readable, remembered_in
 from resolvent.runs.saving import PERSONAL
 from resolvent.solving.description import Description
 from resolvent.solving.prepare import prepare
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
 HELD_OUT = ("validation_", "test_", "personal_")
 """How the names of columns begin that are measured on held-out data."""
 BYTES = ("bytes_up", "bytes_down")
-COUNTS = ("round", "participants", *BYTES)
 
 
 def open_run(path: str | Path) -> Run:
@@ -41,34 +37,34 @@ def open_run(path: str | Path) -> Run:
     if not isinstance(path, str | os.PathLike):
         refuse("folder", repr(path), "the path of a run's folder is needed")
     folder = Path(path)
-    if (folder / "state.safetensors").is_file() and not (folder / "about.json").is_file():
-        return _first_edition(folder)
     if not ((folder / "about.json").is_file() or (folder / "checkpoints").is_dir()):
         refuse("folder", str(folder), "the folder of a run is needed, as `resolvent run` or Run.save wrote it")
-    found = Folder(folder)
-    if wrong := found.damage():
-        raise damaged(found, wrong)
-    held, complaints = found.newest()
-    if held is None:
+    stored = Folder(folder)
+    if wrong := stored.damage():
+        raise damaged(stored, wrong)
+    newest, complaints = stored.newest()
+    if newest is None:
         why = f": {complaints[0]}" if complaints else ""
-        raise InputError(f"run {found.id} has no model yet{why}; `{found.resuming}` goes on with it")
-    if complaints and found.end is not None:
-        raise damaged(found, complaints)
-    about = found.about
+        raise InputError(f"run {stored.id} has no model yet{why}; `{stored.resuming}` goes on with it")
+    if complaints and stored.end is not None:
+        raise damaged(stored, complaints)
+    check_readable(stored, newest)
+    remembered, ending = remembered_in(newest.numbers)
+    end = stored.end or {}
     return Run(
-        held.state,
-        found.history(),
-        found.status,
-        str((found.end or {}).get("reason", "")) or (held.numbers.get("verdict") or ["", f"round {held.round}"])[1],
-        about["explanation"]["words"],
-        seed=_seed(found),
-        user_metrics=_user_metrics(found),
-        best=held.kept,
-        description=description(found),
-        config=found.config,
+        newest.state,
+        stored.history(),
+        stored.status,
+        str(end.get("reason") or (ending.reason if ending else f"round {newest.round}")),
+        stored.about["explanation"]["words"],
+        seed=_seed(stored),
+        user_metrics=_user_metrics(stored),
+        best=newest.kept,
+        description=description(stored),
+        config=stored.config,
         folder=folder,
-        personal=held.tensors.get(PERSONAL),
-        remembered=monitored(found, held.numbers)[0],
+        personal=newest.tensors.get(PERSONAL),
+        remembered=remembered,
     )
 
 
@@ -77,10 +73,10 @@ def users(path: Path) -> Engine | None:
     folder = Folder(path)
     if not (path / "about.json").is_file() or folder.about.get("made") == "python":
         return None
-    admission.consent(folder, trusted=False)
-    made = build(configs.read(folder.config))
-    operator = choice.local_operator(made.scheme, made.task.problem)
-    return engines.build(made.config.run.engine, made.task.problem, operator, made.scheme.steady)
+    trust.consent(folder, trusted=False)
+    experiment = build(configs.read(folder.config))
+    operator = choice.local_operator(experiment.scheme, experiment.task.problem)
+    return engines.build(experiment.config.run.engine, experiment.task.problem, operator, experiment.scheme.steady)
 
 
 def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any]) -> Run:
@@ -94,26 +90,23 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
             refuse("resume", "given a problem or settings", "a run of the command line has its own: give rounds alone")
         conduct.resume(stored, more.get("progress"), bool(more.get("trust")), rounds)
         return open_run(stored.path)
-    left = rounds - run.state.round
-    if left <= 0:
+    remaining = rounds - run.state.round
+    if remaining <= 0:
         refuse("rounds", rounds, f"the run has done {run.state.round}: give more")
     if run.status not in ("finished", "interrupted"):
         raise InputError(
             f"the run cannot go on, since it {run.status} ({run.reason}); rs.solve(start=run.state) begins anew"
         )
-    given = dict(run._arguments or {})
-    if problem is None and "problem" not in given:
-        refuse("problem", None, "a run that was saved does not hold it: resume(problem, scheme, rounds=...) is needed")
-    if scheme is None and "scheme" not in given:
-        refuse("scheme", None, "a run that was saved does not hold it: resume(problem, scheme, rounds=...) is needed")
-    given = given | {"seed": run.seed} | more
-    problem = given.pop("problem", None) if problem is None else problem
-    scheme = given.pop("scheme", None) if scheme is None else scheme
-    given.pop("problem", None), given.pop("scheme", None)
+    given = {**(run._arguments or {}), "seed": run.seed, **more}
+    for name, value in {"problem": problem, "scheme": scheme}.items():
+        if value is not None:
+            given[name] = value
+        elif name not in given:
+            refuse(name, None, "a run that was saved does not hold it: resume(problem, scheme, rounds=...) is needed")
     before, given["recorder"] = _first_part(run, given.get("every", 1), given.get("validate_every"))
-    made = prepare(problem, scheme, rounds=left, start=run.state, **given).run()
-    made.history = pd.concat([before, made.history], ignore_index=True)
-    return made
+    longer = prepare(rounds=remaining, start=run.state, **given).run()
+    longer.history = pd.concat([before, longer.history], ignore_index=True)
+    return longer
 
 
 def _first_part(run: Run, every: int, validate_every: int | None) -> tuple[pd.DataFrame, Continued]:
@@ -131,8 +124,8 @@ def _first_part(run: Run, every: int, validate_every: int | None) -> tuple[pd.Da
         rows[name] = np.diff(so_far[stay], prepend=0)
         unreported[name] = int(so_far[-1] - rows[name].sum()) if len(so_far) else 0
     looked_at = (rows["round"] % often == 0) | (rows.index == 0)
-    metrics = [name for name in map(str, rows) if name.startswith(HELD_OUT)]
-    rows[metrics] = rows[metrics].where(looked_at, math.nan)
+    held_out = [name for name in map(str, rows) if name.startswith(HELD_OUT)]
+    rows[held_out] = rows[held_out].where(looked_at, math.nan)
     waited, best = remembered.waited, run.best
     counted = len(rows) and rows["round"].iloc[-1] == run.state.round and looked_at.iloc[-1]
     if run.status == "finished" and not counted:
@@ -144,50 +137,22 @@ def _first_part(run: Run, every: int, validate_every: int | None) -> tuple[pd.Da
     return rows, Continued(state, best, tuple(map(str, rows)) if len(rows) else ())
 
 
-def _seed(found: Folder) -> int:
-    seed = found.about.get("seed", found.config.get("run", {}).get("seed", 0))
+def _seed(stored: Folder) -> int:
+    seed = stored.about.get("seed", stored.config.get("run", {}).get("seed", 0))
     return seed if isinstance(seed, int) else 0
 
 
-def description(found: Folder) -> Description:
-    """What a run's model needs to predict; nothing is known of runs of earlier versions."""
-    told = found.about.get("model")
-    if told is None:  # an earlier version's
-        return Description()
+def description(stored: Folder) -> Description:
+    """What a run's model needs to predict."""
     try:
-        return Description.from_dict(told, found.fixed())
-    except ValueError as error:
-        raise (error if isinstance(error, InputError) else damaged(found, [f"about.json: {error}"])) from error
+        return Description.from_dict(stored.about["model"], stored.fixed())
+    except (LookupError, ValueError) as error:
+        raise (error if isinstance(error, InputError) else damaged(stored, [f"about.json: {error}"])) from error
 
 
-def _user_metrics(found: Folder) -> pd.DataFrame | None:
-    """Each user's metrics on held-out data; an earlier version's `Run.save` put them into about.json."""
-    import pandas as pd
-
-    told = found.about.get("user_metrics")
+def _user_metrics(stored: Folder) -> pd.DataFrame | None:
+    """Each user's metrics on held-out data."""
     try:
-        return (
-            user_rows.read(found.path) if told is None else pd.DataFrame(told["metrics"], list(map(str, told["users"])))
-        )
+        return metrics.read_users(stored.path)
     except (LookupError, TypeError, ValueError) as error:
-        raise damaged(found, [f"{user_rows.FILE} cannot be read ({type(error).__name__})"]) from error
-
-
-def _first_edition(folder: Path) -> Run:
-    """What `save` wrote before runs saved from Python were folders of the store."""
-    import pandas as pd
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(folder / "state.safetensors", framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            numbers = json.loads(file.metadata()["numbers"])
-        about = json.loads((folder / "run.json").read_text())
-        history = pd.read_csv(folder / "history.csv", dtype=str).astype(float)  # Python's floats keep every bit
-        history = history.astype({name: "int64" for name in COUNTS if name in history})
-        state = checkpoint.unpack(tensors, numbers)
-        return Run(state, history, about["status"], about["reason"], about["explanation"], seed=about["seed"])
-    except (SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise StorageError(
-            f"{folder} cannot be read ({type(error).__name__}: {error}); bring it back from a copy"
-        ) from error
+        raise damaged(stored, [f"{metrics.USERS} cannot be read ({type(error).__name__})"]) from error

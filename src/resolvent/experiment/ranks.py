@@ -1,18 +1,20 @@
 """Running an experiment on several ranks, which torchrun has started: all of them build it, and rank 0 speaks for them.
 
-Rank 0 makes the run's folder and writes its history; every rank writes its own checkpoints. A group that torchrun has
-started again goes on with the run that it began.
+Rank 0 writes the run's folder; every other rank writes its own checkpoints, in a folder inside. On machines that share
+no disk, that folder lies alone under the run's name. After a fault, ranks may be a round apart: each retains its last
+two checkpoints, and all go on from the newest round that every rank has. A group that torchrun has started again goes
+on with the run that it began.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -23,15 +25,17 @@ from resolvent.config.sections import ALL_REDUCE
 from resolvent.engines import process_group
 from resolvent.engines.all_reduce import AllReduce
 from resolvent.engines.process_group import Group
+from resolvent.engines.process_group import started as started  # whether torchrun started this process
 from resolvent.errors import BadAnswer, InputError, RankLost
-from resolvent.experiment import admission, conduct, driving
+from resolvent.experiment import conduct, driving
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.driving import Outcome
 from resolvent.experiment.tasks import task
-from resolvent.runs import checkpoints, durable, lock
-from resolvent.runs import ranks as stores
-from resolvent.runs.folder import Folder, damaged
-from resolvent.runs.recorder import Recorder
+from resolvent.runs import checkpoints, durable, lock, trust
+from resolvent.runs.collection import NO_ROOM
+from resolvent.runs.folder import Folder
+from resolvent.runs.open_run import OpenRun
+from resolvent.runs.recorder import CheckpointRecorder
 
 T = TypeVar("T")
 
@@ -40,57 +44,54 @@ class Silent(InputError):
     """Refused on every rank: rank 0 says why."""
 
 
-def started() -> bool:
-    """Whether torchrun started this process."""
-    return process_group.started()
-
-
-def begin(config: Config, out: Path, told: Callable[[Experiment], None], progress: bool | None = None) -> Outcome:
+def begin(config: Config, out: Path, shown: Callable[[Experiment], None], progress: bool | None = None) -> Outcome:
     """Run an experiment in a new folder under `out`; after a restart by torchrun, go on with the one it began."""
     with _joined() as group, ExitStack() as stack:
         experiment = _built(config, group)
         if group.rank == 0:
-            told(experiment)
-        launch = os.environ.get("TORCHELASTIC_RUN_ID", "")
+            shown(experiment)
+        launch = {"ranks": group.size, "launch": os.environ.get("TORCHELASTIC_RUN_ID", "")}
         again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
-        def folder() -> Folder:
-            left = _launched(experiment, out, launch, group.size) if again else None
-            if left is not None:
-                admission.lock_sound(left, stack)
-                return left
-            return conduct.create(experiment, out, stack, {"ranks": group.size, "launch": launch})
+        def opened() -> OpenRun:
+            if again and (begun := _launched({"fingerprint": experiment.fingerprint} | launch, out)) is not None:
+                return stack.enter_context(OpenRun.resume(begun))
+            about = driving.about(experiment) | launch
+            return stack.enter_context(OpenRun.begin(out, experiment.name, experiment.config, about))
 
-        return _run(_on_first(group, folder), experiment, out, group, stack, progress)
+        return _run(_on_first(group, opened), experiment, out, group, stack, progress)
 
 
 def resume(name: str, out: Path, progress: bool | None = None, trusted: bool = False) -> Outcome:
     """Resume a run of all-reduce where it was left, with as many ranks as it had."""
     with _joined() as group, ExitStack() as stack:
 
-        def folder() -> Folder:
-            found = runs.find(name, out)
-            if wrong := found.damage():
-                raise damaged(found, wrong)
-            if found.config["run"].get("engine") != ALL_REDUCE:
-                raise InputError(f"run {found.id} was made by one process; resume it without torchrun")
-            if found.about.get("ranks") != group.size:
-                made = f"run {found.id} was made by {found.about.get('ranks')} ranks"
-                raise InputError(f"{made}, and {group.size} were started; start as many")
-            admission.lock_sound(found, stack)
-            admission.consent(found, trusted)
-            return found
+        def opened() -> OpenRun:
+            run = stack.enter_context(OpenRun.resume(runs.find(name, out)))
+            folder = run.folder
+            if folder.config["run"].get("engine") != ALL_REDUCE:
+                raise InputError(f"run {folder.id} was made by one process; resume it without torchrun")
+            if folder.about.get("ranks") != group.size:
+                whose = f"run {folder.id} was made by {folder.about.get('ranks')} ranks"
+                raise InputError(f"{whose}, and {group.size} were started; start as many")
+            trust.consent(folder, trusted)
+            return run
 
-        found = _on_first(group, folder)
-        config = configs.read(group.words(None if found is None else found.config)[0])
-        return _run(found, _built(config, group), out, group, stack, progress)
+        run = _on_first(group, opened)
+        config = configs.read(group.words(None if run is None else run.folder.config)[0])
+        return _run(run, _built(config, group), out, group, stack, progress)
+
+
+def common(rounds: Sequence[Sequence[int]]) -> int:
+    """The newest round that every rank has stored."""
+    return max(set(rounds[0]).intersection(*rounds[1:]))
 
 
 # --- what they are made of -------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _joined() -> Any:
+def _joined() -> Iterator[Group]:
     """The group of all ranks; a rank that fails before or after the rounds tells the others."""
     group = process_group.join()
     try:
@@ -104,18 +105,18 @@ def _joined() -> Any:
 
 def _everywhere(group: Group, make: Callable[[], T]) -> T:
     """What every rank makes; where one of them cannot, rank 0 says why, and all are refused."""
-    made: T | None = None
-    words: str | None = None
+    result: T | None = None
+    refusal: str | None = None
     try:
-        made = make()
+        result = make()
     except InputError as error:
-        words = str(error)
-    said = group.words(words)
-    for rank, sentence in enumerate(said):
+        refusal = str(error)
+    refusals = group.words(refusal)
+    for rank, sentence in enumerate(refusals):
         if sentence is not None:
-            raise Silent(sentence if said[0] == sentence else f"on rank {rank}: {sentence}")
-    assert made is not None
-    return made
+            raise Silent(sentence if refusals[0] == sentence else f"on rank {rank}: {sentence}")
+    assert result is not None
+    return result
 
 
 def _on_first(group: Group, make: Callable[[], T]) -> T | None:
@@ -127,9 +128,9 @@ def _built(config: Config, group: Group) -> Experiment:
     """The experiment, the same on every rank."""
 
     def make() -> Experiment:
-        made = task(config.problem, config.run.seed, config.run.threads)
-        threads = config.run.threads or max(1, made.threads // int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
-        return build(replace(config, run=replace(config.run, threads=threads)), made)
+        ready = task(config.problem, config.run.seed, config.run.threads)
+        threads = config.run.threads or max(1, ready.threads // int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
+        return build(replace(config, run=replace(config.run, threads=threads)), ready)
 
     built = _everywhere(group, make)
     first, *others = group.words([built.fingerprint, *configs.dumps(built.config).splitlines()])
@@ -140,66 +141,50 @@ def _built(config: Config, group: Group) -> Experiment:
     return built
 
 
-def _launched(experiment: Experiment, out: Path, launch: str, ranks: int) -> Folder | None:
+def _launched(signs: dict[str, object], out: Path) -> Folder | None:
     """The run that this launch of torchrun began, if it came that far."""
     for run in reversed(runs.folders(out)):
-        about = {} if run.damage() else run.about
-        if (about.get("fingerprint"), about.get("launch"), about.get("ranks")) == (
-            experiment.fingerprint,
-            launch,
-            ranks,
-        ):
+        if not run.damage() and signs.items() <= {key: run.about.get(key) for key in signs}.items():
             return run
     return None
 
 
 def _run(
-    folder: Folder | None,
-    experiment: Experiment,
-    out: Path,
-    group: Group,
-    stack: ExitStack,
-    progress: bool | None,
+    run: OpenRun | None, experiment: Experiment, out: Path, group: Group, stack: ExitStack, progress: bool | None
 ) -> Outcome:
-    """Go on with a run, whose folder rank 0 has and has locked."""
-    name = group.words(None if folder is None else [folder.about["id"], folder.id, folder.end is not None])[0]
-    run, place, over = name
+    """Go on with a run, which rank 0 has open."""
+    facts = None if run is None else [run.folder.about["id"], run.folder.id, run.folder.end is not None]
+    run_id, name, over = group.words(facts)[0]
+    folder = Folder(out / name) if run is None else run.folder
     if over:
-        return admission.ended(folder) if folder is not None else Outcome(Folder(out / place), "finished", "")
-    own = folder.checkpoints if folder is not None else stores.place(out, place, group.rank)
-    at = stores.common(group.words(stores.stored(own, run)))
+        return conduct.ended(folder) if run is not None else Outcome(folder, "finished", "")
+    own = folder.checkpoints if run is not None else folder.path / f"rank-{group.rank}"
+    stored = checkpoints.sound(own, run_id)[0] if own.is_dir() else []
+    at = common(group.words([0, *(each.round for each in stored)]))
     if own.is_dir():
         checkpoints.forget_after(own, at)
-    recorder = _recorder(folder, own, run, at, experiment, group, stack)
+    engine, due = AllReduce(whole=True), _clock(group, experiment.config.store.checkpoint)
+    if run is not None:
+        return driving.drive(run, experiment, progress, engine, at, due)
     torch.set_num_threads(experiment.config.run.threads or 1)
-    engine = AllReduce(whole=True)
-    if folder is None:
-        status, reason = _elsewhere(experiment, recorder, engine)
-        return Outcome(Folder(out / place), status, reason)
-    with driving.failing(folder, recorder):
-        status, reason = driving.rounds(experiment, recorder, progress, engine)
-    recorder.end(status, reason)
-    return Outcome(folder, status, reason, tuple(recorder.complaints))
-
-
-def _elsewhere(experiment: Experiment, recorder: Any, engine: AllReduce) -> tuple[str, str]:
-    """The rounds on a rank other than 0. Where another rank has failed, this one leaves without a traceback."""
+    with durable.storing(own, NO_ROOM):
+        durable.make(own)
+    stack.enter_context(lock.held(own))
+    last = next((each for each in stored if each.round == at), None)
+    recorder = CheckpointRecorder(own, run_id, experiment.config.run.rounds, last, due)
     try:
-        return driving.rounds(experiment, recorder, False, engine)
-    except BadAnswer as error:
+        return Outcome(folder, *driving.rounds(experiment, recorder, False, engine))
+    except BadAnswer as error:  # another rank has failed: this one leaves without a traceback
         raise RankLost(str(error)) from error
     finally:
         recorder.flush()
 
 
-def _recorder(
-    folder: Folder | None, own: Path, run: str, at: int, experiment: Experiment, group: Group, stack: ExitStack
-) -> Any:
-    config, seconds = experiment.config, experiment.config.store.checkpoint
+def _clock(group: Group, seconds: float) -> Callable[[], bool]:
+    """Whether a checkpoint is due, by the clock of rank 0, so that all ranks store the same rounds."""
     last = [time.monotonic()]
 
     def due() -> bool:
-        """By the clock of rank 0, so that all ranks store the same rounds."""
         if seconds <= 0:
             return True
         now = bool(group.spread(torch.tensor(time.monotonic() - last[0] >= seconds)))
@@ -207,17 +192,4 @@ def _recorder(
             last[0] = time.monotonic()
         return now
 
-    if folder is None:
-        with durable.storing(own, "name another folder with --out, or make room there"):
-            durable.make(own)
-        stack.enter_context(lock.held(own))
-        return stores.RankRecorder(own, run, config.run.rounds, at, due)
-    with durable.storing(folder.path, "make it writable to go on"):
-        recorder = stack.enter_context(
-            closing(Recorder(folder, config.run.rounds, seconds, driving.sink(folder, config), at, due))
-        )
-        if at or len(folder.events) > 1:
-            folder.note("resumed")
-        for words in recorder.complaints:
-            folder.note("damage", words=words)
-    return recorder
+    return due

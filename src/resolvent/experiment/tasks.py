@@ -45,9 +45,9 @@ class Task:
     """Rounds of convex problems are short: threads that wait for each other cost more than they save."""
     partition: dict[str, Any] = field(default_factory=dict)
     test: data.HeldOut | None = None
+    """Rows that nobody trains on, by which models are judged while the run goes on."""
     factory: str | None = None
     """The name of the function of rs.models that makes the network, where one does."""
-    """Rows that nobody trains on, by which models are judged while the run goes on."""
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def task(section: problem_sections.ProblemSection, seed: int, threads: int | Non
 
     A function of the user's is called with one thread, whether its run begins or is resumed.
     """
-    made = TASKS[type(section)]
+    make = TASKS[type(section)]
     for name, value in vars(section).items():
         if isinstance(value, str) and "\0" in value:
             refuse(f"problem.{name}", repr(value), "text without NUL is needed")
@@ -73,7 +73,7 @@ def task(section: problem_sections.ProblemSection, seed: int, threads: int | Non
     )
     with within("problem"):
         try:
-            return _penalised(made(section, seed), section)
+            return _penalised(make(section, seed), section)
         except InputError:
             raise
         except (MemoryError, OverflowError, RuntimeError, ValueError) as error:  # by NumPy or torch
@@ -81,17 +81,18 @@ def task(section: problem_sections.ProblemSection, seed: int, threads: int | Non
             raise InputError(f"the problem cannot be made ({why}); take fewer users, rows or features") from error
 
 
-def _penalised(made: Task, section: problem_sections.ProblemSection) -> Task:
+def _penalised(plain: Task, section: problem_sections.ProblemSection) -> Task:
     """The task with the penalty that its section names; a column of ones as an intercept is not penalised."""
-    words = getattr(section, "penalty", None)
-    if words is None:
-        return made
-    penalty, problem = parse_penalty(words), made.problem
+    asked = getattr(section, "penalty", None)
+    if asked is None:
+        return plain
+    penalty, problem = parse_penalty(asked), plain.problem
     if getattr(section, "intercept", False) and not len(getattr(problem, "intercepts", ())):
         penalty = penalty.free([problem.dim - 1])
     problem, beside = with_penalty(problem, None, penalty)
-    known: Any = problem if beside is None else replace(facts_of(problem), penalty=beside, counted=False)
-    return replace(made, problem=known)
+    if beside is not None:
+        return replace(plain, problem=replace(facts_of(problem), penalty=beside, counted=False))
+    return replace(plain, problem=problem)
 
 
 def _least_squares(s: problem_sections.LeastSquaresSection, seed: int) -> Task:
@@ -106,8 +107,8 @@ def _fits(users: int, rows: int, dim: int) -> None:
         return
     needed, there = 8 * users * rows * dim, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
-        came = f"of {users} users with {rows} rows of {dim} numbers, {needed / 2**30:.3g} GiB"
-        refuse("the problem", came, f"this machine has {there / 2**30:.3g} GiB: take fewer")
+        size = f"of {users} users with {rows} rows of {dim} numbers, {needed / 2**30:.3g} GiB"
+        refuse("the problem", size, f"this machine has {there / 2**30:.3g} GiB: take fewer")
 
 
 def _logistic(s: problem_sections.LogisticSection, seed: int) -> Task:
@@ -117,10 +118,10 @@ def _logistic(s: problem_sections.LogisticSection, seed: int) -> Task:
 
 def _table(s: problem_sections.TableSection, seed: int) -> Task:
     sha256 = _same_file(Path(s.data), s.sha256)
-    found, target = data.columns(s.data, s.target)
+    frame, target = data.columns(s.data, s.target)
     with within(Path(s.data).name):
         table = data.from_frame(
-            found,
+            frame,
             s.user_column,
             target,
             drop=s.drop or (),
@@ -142,7 +143,7 @@ def _table(s: problem_sections.TableSection, seed: int) -> Task:
     L = closed_forms.curvatures(problem)[1]
     path = str(Path(s.data).absolute())  # so that it is found from any folder
     section = replace(s, name=table.kind, data=path, sha256=sha256)
-    partition = _held(table.division.training, table.codes)
+    partition = _rows_by_class(table.division.training, table.codes)
     if s.user_column is not None:
         partition["names"] = list(table.users)
     eta = 1 / L if 0 < L < math.inf else None
@@ -159,11 +160,11 @@ def _numbers(s: problem_sections.TableSection, kind: str) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _imputing(words: str | None) -> str | dict[str, str] | None:
+def _imputing(asked: str | None) -> str | dict[str, str] | None:
     """`mean`, or `age=mean,sex=most_frequent` by column."""
-    if words is None or "=" not in words:
-        return words
-    pairs = [pair.rpartition("=") for pair in words.split(",")]
+    if asked is None or "=" not in asked:
+        return asked
+    pairs = [pair.rpartition("=") for pair in asked.split(",")]
     return {column.strip(): kind.strip() for column, _, kind in pairs}
 
 
@@ -189,8 +190,8 @@ def _images(s: problem_sections.ImagesSection, seed: int) -> Task:
         model, training, weights=s.weights, device=s.device, validation=validation, test=test, autocast=cast
     )
     section = replace(s, folder=None if s.folder is None else str(Path(s.folder).absolute()))
-    parted = _held(parts, y.numpy())
-    return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=parted, factory=network.__name__)
+    partition = _rows_by_class(parts, y.numpy())
+    return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=partition, factory=network.__name__)
 
 
 def _own(s: problem_sections.OwnSection, seed: int) -> Task:
@@ -200,10 +201,10 @@ def _own(s: problem_sections.OwnSection, seed: int) -> Task:
     sha256 = _same_file(Path(path), s.sha256)
     sys.path.insert(0, str(Path(path).resolve().parent))  # what lies beside the file can be imported
     try:
-        made = runpy.run_path(path).get(name)
-        if not callable(made):
+        make = runpy.run_path(path).get(name)
+        if not callable(make):
             refuse("problem", repr(s.name), f"{path} has no function {name}")
-        problem = made()
+        problem = make()
     except InputError:
         raise
     except (Exception, SystemExit) as error:
@@ -249,10 +250,10 @@ def checksum(path: Path) -> str:
         raise InputError(f"{path} cannot be read ({error.strerror}); name a file that is there") from None
 
 
-def _same_file(path: Path, known: str | None) -> str:
-    """The checksum of a file, which must be the one that is known, if one is."""
+def _same_file(path: Path, expected: str | None) -> str:
+    """The checksum of a file, which must be the expected one, where one is expected."""
     sha256 = checksum(path)
-    if known not in (None, sha256):
+    if expected not in (None, sha256):
         raise InputError(
             f"{path} is not the file that this run began with (its checksum differs); bring that back, "
             "or go on with this one by `resolvent fork`"
@@ -260,7 +261,7 @@ def _same_file(path: Path, known: str | None) -> str:
     return sha256
 
 
-def _held(parts: Any, y: Any) -> dict[str, Any]:
+def _rows_by_class(parts: Any, y: Any) -> dict[str, Any]:
     """Rows of each class that each user holds, where there are classes, and few of them."""
     if len(np.unique(y)) > 50 or not np.array_equal(y, np.rint(y)):
         return {"users": [len(rows) for rows in parts]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,9 @@ from resolvent.engines.flower.evaluation import NO_VALUE
 from resolvent.engines.flower.facts import gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.plausibility import left_out
-from resolvent.errors import BadAnswer, InputError
+from resolvent.errors import BadAnswer, InputError, RoundFailed
 from resolvent.experiment.build import Experiment, build
-from resolvent.experiment.conduct import about
-from resolvent.experiment.driving import solved
+from resolvent.experiment.driving import about, rounds
 from resolvent.experiment.tasks import Task
 from resolvent.federation import keys, settings
 from resolvent.federation.project import Project, opened
@@ -34,11 +33,11 @@ from resolvent.iteration.facts import Facts
 from resolvent.iteration.participation import Everyone, Participation
 from resolvent.iteration.state import State
 from resolvent.local.choice import local_operator
-from resolvent.runs import Folder, lock
-from resolvent.runs.recorder import Recorder
+from resolvent.runs import Folder
+from resolvent.runs.open_run import OpenRun
 from resolvent.theory import closed_forms
 
-SMALL = 0.1
+NETWORK_ETA = 0.1
 """The eta of FedPi and FedSplit on networks, unless one is given."""
 
 
@@ -53,17 +52,18 @@ class Asked(Participation):
         return "everyone is asked, and whoever has not answered when a round closes holds"
 
 
-def main(grid: Any, told: Mapping[str, Any]) -> None:
+def main(grid: Any, given: Mapping[str, Any]) -> None:
     """What Flower calls. How it went is written into a file, for whoever began the run."""
-    ticket = Path(str(told["ticket"])) if told.get("ticket") else None
+    ticket = Path(str(given["ticket"])) if given.get("ticket") else None
     try:
-        folder = conduct(grid, opened(Path(str(told["project"]))), Path(str(told["out"])), str(told["resume"]), ticket)
+        project, out = opened(Path(str(given["project"]))), Path(str(given["out"]))
+        folder = conduct(grid, project, out, str(given["resume"]), ticket)
     except BaseException as error:
         if isinstance(error, Exception) or not (ticket and ticket.exists()):  # else the run itself says that it stopped
-            _write(ticket, {"failed": why(error)})
+            _write(ticket, {"failed": _why(error)})
         raise
     end = folder.end or {}
-    _write(ticket, {"run": str(folder.path), "status": folder.end and end["kind"], "reason": end.get("reason")})
+    _write(ticket, {"run": str(folder.path), "status": end.get("kind"), "reason": end.get("reason")})
 
 
 def conduct(
@@ -72,37 +72,32 @@ def conduct(
     """Run, or go on with, a federation's run. Simulated nodes have no keys: all of them are users."""
     post = Post(grid, None if simulated else keys.public_keys(project))
     with ExitStack() as stack:
-        if resume:
-            folder = runs.find(resume, out)
-            config = configs.read(folder.config)
-            names = tuple(folder.about["problem"]["names"])
-        else:
-            config, names = project.config(), None
-        section: Any = config.problem
-        weights = settings.weights_of(section)
-        most = settings.limits_of(section).weight
-        facts = gather(post, "joining", section.users, weights, section.join, names=names, max_weight=most)
-        facts = replace(facts, penalty=settings.penalty_of(section))
-        if resume:  # what its users say of themselves now does not change the weights of a run that has begun
-            agreed = torch.tensor(folder.about["problem"]["weights"], dtype=facts.dtype)
-            facts = replace(facts, weights=agreed)
+        run = stack.enter_context(OpenRun.resume(runs.find(resume, out))) if resume else None
+        if run is not None and run.folder.end is not None:
+            return run.folder
+        config = project.config() if run is None else configs.read(run.folder.config)
+        facts = _gathered(post, config, None if run is None else run.folder.about["problem"])
         experiment = prepared(config, facts)
-        if not resume:
-            told = about(experiment)
-            told["problem"] |= {"names": list(facts.names), "weights": facts.weights.tolist(), "kind": facts.kind}
-            folder = runs.create(out, experiment.name, configs.dumps(experiment.config), told)
-            show_weights(facts.names, facts.weights, facts.sizes, folder.note)
-        elif folder.end is not None:
-            return folder
-        stack.enter_context(lock.held(folder.path))
-        recorder = stack.enter_context(closing(Recorder(folder, config.run.rounds, config.store.checkpoint)))
-        if resume:
-            folder.note("resumed")
-        for words in recorder.complaints:
-            folder.note("damage", words=words)
-        _write(ticket, {"run": str(folder.path)})
-        _rounds(folder, experiment, facts, post, recorder)
-    return folder
+        if run is None:
+            description = about(experiment)
+            agreed = {"names": list(facts.names), "weights": facts.weights.tolist(), "kind": facts.kind}
+            description["problem"] |= agreed
+            run = stack.enter_context(OpenRun.begin(out, experiment.name, experiment.config, description))
+            show_weights(facts.names, facts.weights, facts.sizes, run.folder.note)
+        _rounds(run, experiment, facts, post, ticket)
+        return run.folder
+
+
+def _gathered(post: Post, config: Config, agreed: dict[str, Any] | None) -> Facts:
+    """What users say of themselves. It does not change the weights that were agreed on when a run began."""
+    section: Any = config.problem
+    weights, most = settings.weights_of(section), settings.limits_of(section).weight
+    names = None if agreed is None else tuple(agreed["names"])
+    facts = gather(post, "joining", section.users, weights, section.join, names=names, max_weight=most)
+    facts = replace(facts, penalty=settings.penalty_of(section))
+    if agreed is None:
+        return facts
+    return replace(facts, weights=torch.tensor(agreed["weights"], dtype=facts.dtype))
 
 
 def prepared(config: Config, facts: Facts) -> Experiment:
@@ -110,8 +105,8 @@ def prepared(config: Config, facts: Facts) -> Experiment:
     section: Any = config.problem
     L = closed_forms.curvatures(facts)[1] if facts.convex else 0.0
     eta = 1 / L if 0 < L < float("inf") else None
-    made = Task(facts, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
-    experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), made)
+    task = Task(facts, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else NETWORK_ETA)
+    experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), task)
     if isinstance(experiment.participation, Everyone):
         experiment = replace(experiment, participation=Asked())
     return experiment
@@ -134,32 +129,24 @@ def engine_of(experiment: Experiment, facts: Facts, post: Post, folder: Folder) 
     )
 
 
-def _rounds(folder: Folder, experiment: Experiment, facts: Facts, post: Post, recorder: Recorder) -> None:
-    config, left = experiment.config.run, experiment.config.run.rounds - recorder.done
-    if left <= 0:
-        recorder.end(
-            "finished", "; ".join([f"{config.rounds} rounds", *missing(facts, recorder.state), *without_value(folder)])
-        )
-        return
-    engine = engine_of(experiment, facts, post, folder)
-    recording = OneBehind(recorder, engine)
+def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, ticket: Path | None) -> None:
+    recorder = run.record(experiment.config)
+    _write(ticket, {"run": str(run.folder.path)})
+    recording = OneBehind(recorder, engine := engine_of(experiment, facts, post, run.folder))
     try:
-        run = solved(experiment, left, recorder.state, recording, None, engine, progress=False)
-    except BaseException as error:
-        recorder.flush()
-        kind = "failed" if isinstance(error, Exception) else "interrupted"
-        folder.note(kind, reason=why(error), round=recorder.done)
+        status, reason = rounds(experiment, recording, False, engine)
+    except SystemExit as error:
+        run.leave("interrupted", _why(error))
         raise
-    recorder.end(
-        run.status, "; ".join([run.reason, *missing(facts, run.state), *without_value(folder), *recording.remarks])
-    )
+    remarks = [*missing(facts, recording.state), *without_value(run.folder), *recording.remarks]
+    run.end(status, "; ".join([reason, *remarks]))
 
 
-def why(error: BaseException) -> str:
+def _why(error: BaseException) -> str:
     """What ended a run, in words. Flower ends the process of a run that was stopped by SystemExit, whose text is 0."""
     if not isinstance(error, Exception):
         return "it was stopped from outside"
-    return str(error) if isinstance(error, InputError | BadAnswer) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, InputError | BadAnswer | RoundFailed) else f"{type(error).__name__}: {error}"
 
 
 def missing(facts: Facts, state: State | None) -> Iterator[str]:
@@ -182,8 +169,8 @@ def without_value(folder: Folder) -> Iterator[str]:
         yield f"{', '.join(names)} reported no finite value (see the events), so whether the value fell is not known"
 
 
-def _write(ticket: Path | None, told: dict[str, Any]) -> None:
+def _write(ticket: Path | None, message: dict[str, Any]) -> None:
     if ticket is not None:
         part = ticket.with_suffix(".part")
-        part.write_text(json.dumps(told))
+        part.write_text(json.dumps(message))
         part.replace(ticket)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from resolvent.iteration.table import TABLE
 from resolvent.runs import Folder
 
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
 GREY = "#666666"
 """Of schemes that are no row of the table."""
 ROUND_OFF = 1e-9
+MAX_DRAWN_ROWS = 4000
+"""Curves of no more rows are drawn as they are."""
+STRETCHES = 250
+"""Of equal numbers of rows, and as many whose lengths grow in proportion, for logarithmic axes."""
 AVERAGED = {"average_gap": "gap", "average_value": "value"}
 QUIET = {"run": ("seed", "threads"), "problem": ("seed", "sha256"), "store": None}
 """Settings that do not tell curves apart: sections, or some of their keys."""
@@ -70,6 +77,24 @@ def reported(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns=["gap", "value"]).rename(columns=AVERAGED)
 
 
+def drawn_rows(table: pd.DataFrame) -> NDArray[np.int64]:
+    """Positions of the rows that a picture needs, ascending: all of a short table; of a long one the first, the last,
+    and where some column is least or most in a stretch."""
+    rows = len(table)
+    if rows <= MAX_DRAWN_ROWS:
+        return np.arange(rows)
+    ends = np.concatenate([np.linspace(0, rows, STRETCHES + 1), np.geomspace(1, rows, STRETCHES + 1)])
+    begins = np.unique(ends.astype(np.int64))[:-1]
+    numbers = table.to_numpy(dtype=np.float64)
+    chosen = [np.array([0, rows - 1])]
+    for values in (np.where(np.isnan(numbers), np.inf, numbers), np.where(np.isnan(numbers), np.inf, -numbers)):
+        for column in values.T:
+            least = np.minimum.reduceat(column, begins)
+            at = np.flatnonzero(column == np.repeat(least, np.diff(np.append(begins, rows))))
+            chosen.append(at[np.searchsorted(at, begins)])  # of several equal ones, the first of each stretch
+    return np.unique(np.concatenate(chosen))
+
+
 def curves(runs: Iterable[Folder]) -> list[Curve]:
     """The curves of some runs, in the order of the algorithms' table, plain before accelerated."""
     groups: dict[str, list[Folder]] = defaultdict(list)
@@ -91,13 +116,11 @@ def by_problem(runs: Iterable[Folder]) -> dict[str, list[Curve]]:
     for run in runs:
         groups[json.dumps(telling(run.config)["problem"], sort_keys=True)].append(run)
     problems = [json.loads(key) for key in groups]
-    alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for problem in problems:
-        alike[_problem_name(problem)].append({"problem": problem})
-    headings = [
-        _label(name, {"problem": problem}, _different(alike[name]))
-        for problem, name in ((problem, _problem_name(problem)) for problem in problems)
-    ]
+    names = [_problem_name(problem) for problem in problems]
+    headings = []
+    for name, problem in zip(names, problems, strict=True):
+        alike = [{"problem": other} for other, own in zip(problems, names, strict=True) if own == name]
+        headings.append(_label(name, {"problem": problem}, _different(alike)))
     return {heading: curves(group) for heading, group in zip(headings, groups.values(), strict=True)}
 
 
@@ -147,17 +170,15 @@ def palette() -> list[str]:
 
 def _colours(runs: Sequence[Folder]) -> list[str]:
     """An algorithm's own colour, lighter for each further setting of it; settings of a single one share the palette."""
-    settings: dict[str, list[str]] = defaultdict(list)
+    settings: dict[str, dict[str, int]] = defaultdict(dict)  # numbered, by algorithm
+    places = []
     for run in runs:
-        seen = settings[_algorithm(run)]
-        if apart_from_anderson(run) not in seen:
-            seen.append(apart_from_anderson(run))
-    every, made = palette(), []
-    for run in runs:
-        k = settings[_algorithm(run)].index(apart_from_anderson(run))
-        alone = len(settings) == 1 and len(settings[_algorithm(run)]) > 1
-        made.append(every[k % len(every)] if alone else lighter(colour_of(_algorithm(run)), k))
-    return made
+        own = settings[_algorithm(run)]
+        places.append(own.setdefault(apart_from_anderson(run), len(own)))
+    if len(settings) == 1 and max(places) > 0:
+        every = palette()
+        return [every[k % len(every)] for k in places]
+    return [lighter(colour_of(_algorithm(run)), k) for run, k in zip(runs, places, strict=True)]
 
 
 def lighter(colour: str, steps: int) -> str:

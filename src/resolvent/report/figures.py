@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resolvent.report import decimation
-from resolvent.report.curves import Curve, logarithmic
-from resolvent.report.packages import needed
+from resolvent.errors import InputError
+from resolvent.installed import install
+from resolvent.report.curves import Curve, drawn_rows, logarithmic
 from resolvent.report.tables import measure
 from resolvent.runs.durable import storing
 
@@ -22,11 +23,19 @@ NAMES = {"gap": r"$f(w) - f^\ast$", "value": r"$f(w)$"}
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vPX*<>"
 DPI = 150
+MAX_LEGEND_CLASSES = 20
 THICK, THIN = 3.0, 1.3
 """Widths of the first and of the last curve, which lies on top: what it covers shows on both sides."""
 SYMBOLS = ((r"\beta(?= = )", "η"), (r"\bsteps(?= = )", "k"), (r"\bR_H (?=[GP]\b)", r"$R_H\\,$"))
 """Names in labels and the symbols of the paper for them."""
 PARTED = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#6B4C9A", "#999999", "#333333")
+
+
+def needed(*names: str) -> None:
+    """Refuse, before anything is run, what could not be drawn afterwards."""
+    for name in names:
+        if find_spec(name) is None:
+            raise InputError(f"{name}, which draws this, is not installed; {install('plot')}")
 
 
 def draw(curves: Sequence[Curve], path: Path, title: str = "", y: str | None = None, xs: Sequence[str] = ()) -> Path:
@@ -71,7 +80,7 @@ def plain(text: str) -> str:
 
 def _curve(axis: Axes, curve: Curve, x: str, y: str, log: bool, style: dict[str, Any]) -> None:
     xs, ys = curve.over(x, y)
-    rows = decimation.shown(ys)
+    rows = drawn_rows(ys)
     xs, ys = xs.iloc[rows], ys.iloc[rows]
     shown = ys["median"] > 0 if log else ys["median"].notna()
     axis.plot(xs[shown], ys["median"][shown], label=symbols(curve.label), **style)
@@ -114,17 +123,16 @@ def _ticks(axis: Axes) -> None:
 def draw_partition(partition: dict[str, Any], path: Path, title: str = "Who holds what") -> Path:
     """One bar per user, divided by class."""
     figure, (axis,) = _figure(1)
-    if "counts" in partition:
-        counts, left = partition["counts"], [0] * len(partition["counts"])
-        for k, name in enumerate(partition["classes"]):
-            rows = [user[k] for user in counts]
-            colour = PARTED[k % len(PARTED)]
-            axis.bar(range(len(counts)), rows, bottom=left, label=plain(str(name)), width=0.85, color=colour)
-            left = [a + b for a, b in zip(left, rows, strict=True)]
-        if len(partition["classes"]) <= 20:
-            figure.legend(loc="outside right upper", frameon=False, fontsize=8, title="class")
-    else:
-        axis.bar(range(len(partition["users"])), partition["users"], width=0.85, color=PARTED[0])
+    counts = partition.get("counts") or [[rows] for rows in partition["users"]]
+    classes = partition.get("classes") or [""]
+    bottom = [0] * len(counts)
+    for k, name in enumerate(classes):
+        rows = [user[k] for user in counts]
+        colour = PARTED[k % len(PARTED)]
+        axis.bar(range(len(counts)), rows, bottom=bottom, label=plain(str(name)), width=0.85, color=colour)
+        bottom = [a + b for a, b in zip(bottom, rows, strict=True)]
+    if "classes" in partition and len(classes) <= MAX_LEGEND_CLASSES:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8, title="class")
     axis.set(xlabel="user", ylabel="rows")
     axis.xaxis.get_major_locator().set_params(integer=True)
     figure.suptitle(plain(title), x=0.01, ha="left", fontsize=11)

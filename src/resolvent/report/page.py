@@ -11,13 +11,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from resolvent.report import decimation
-from resolvent.report.curves import Curve, logarithmic
-from resolvent.report.packages import needed
+from resolvent.report.curves import Curve, drawn_rows, logarithmic
+from resolvent.report.figures import AXES, MAX_LEGEND_CLASSES, needed
 from resolvent.report.tables import NOTE, columns, measure, summary
 from resolvent.runs.durable import storing
 
-XS = {"round": "round", "seconds": "seconds", "bytes": "bytes communicated"}
 NOT_Y = {"round", "seconds", "bytes", "bytes_up", "bytes_down", "participants"}
 DASHES = ("solid", "dash", "dashdot", "dot")
 SECTION = Template("""<section>
@@ -39,12 +37,15 @@ $explanations
 
 def page(sections: Sequence[Curve] | Mapping[str, Sequence[Curve]], path: Path, title: str) -> Path:
     """Write the page, of some curves or of several sections under headings; it needs no network and no other file."""
+    needed("plotly")
+    from plotly.offline import get_plotlyjs
+
     template = Template(resources.files("resolvent.report").joinpath("page.html").read_text(encoding="utf-8"))
     parts = sections if isinstance(sections, Mapping) else {"": sections}
     curves = [curve for those in parts.values() for curve in those]
     filled = template.substitute(
         title=html.escape(title),
-        plotly=_plotly(),
+        plotly=get_plotlyjs(),
         data=json.dumps([_data(those) for those in parts.values()]).replace("<", "\\u003c"),
         sections="".join(_section(name if len(parts) > 1 else "", those) for name, those in parts.items()),
         configs="".join(_fold(curve.label, curve.first.toml) for curve in curves),
@@ -68,21 +69,13 @@ def _section(heading: str, curves: Sequence[Curve]) -> str:
     )
 
 
-def _plotly() -> str:
-    needed("plotly")
-    from plotly.offline import get_plotlyjs
-
-    script: str = get_plotlyjs()
-    return script
-
-
 def _data(curves: Sequence[Curve]) -> dict[str, Any]:
     frames = [frame for curve in curves for frame in curve.frames]
     names = dict.fromkeys(str(name) for frame in frames for name in frame if name not in NOT_Y)
     ys = [name for name in names if any(frame[name].notna().any() for frame in frames if name in frame)]
     preferred = measure(frames[0]) if frames else "value"
     return {
-        "xs": XS,
+        "xs": AXES,
         "ys": sorted(ys, key=lambda name: name != preferred),
         "log": {name: logarithmic(curves, name) for name in ys},
         "curves": [_trace(curve, ys) for curve in curves if curve.frames],
@@ -94,9 +87,9 @@ def _trace(curve: Curve, ys: Iterable[str]) -> dict[str, Any]:
     import pandas as pd
 
     bands = {name: curve.over("round", name)[1] for name in ys if name in curve.frames[0]}
-    rows = decimation.shown(pd.concat(list(bands.values()), axis=1))
+    rows = drawn_rows(pd.concat(list(bands.values()), axis=1))
     lines = {name: {key: _plain(band[key].iloc[rows]) for key in band} for name, band in bands.items()}
-    xs = {name: _plain(curve.over(name, "round")[0].iloc[rows]) for name in XS}
+    xs = {name: _plain(curve.over(name, "round")[0].iloc[rows]) for name in AXES}
     return {
         "label": curve.label,
         "colour": curve.colour,
@@ -112,16 +105,15 @@ def _plain(values: Iterable[float]) -> list[float | None]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
+    def cell(value: Any) -> str:
+        if isinstance(value, float):
+            return "" if math.isnan(value) else f"{value:.3g}"
+        return html.escape("" if value is None else str(value))
+
     shown = columns(rows)
     head = "".join(f"<th>{name}</th>" for name in shown.values())
-    body = "".join("<tr>" + "".join(f"<td>{_cell(row[key])}</td>" for key in shown) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(f"<td>{cell(row[key])}</td>" for key in shown) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.3g}"
-    return html.escape("" if value is None else str(value))
 
 
 def _partition(partition: dict[str, Any]) -> str:
@@ -129,7 +121,9 @@ def _partition(partition: dict[str, Any]) -> str:
     counts = partition.get("counts") or [[n] for n in partition["users"]]
     most = max(sum(user) for user in counts)
     classes = [html.escape(f"class {name}") for name in partition.get("classes", ())] or ["all"]
-    key = "".join(f'<i><span class="c{k % 10}"></span>{name}</i>' for k, name in enumerate(classes[:20]))
+    key = "".join(
+        f'<i><span class="c{k % 10}"></span>{name}</i>' for k, name in enumerate(classes[:MAX_LEGEND_CLASSES])
+    )
     bars = []
     for i, user in enumerate(counts):
         parts = "".join(

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.table import TABLE
-from resolvent.report import decimation
-from resolvent.report.curves import colour_of, palette, reported
-from resolvent.report.figures import AXES, NAMES, plain
-from resolvent.report.packages import needed
+from resolvent.report.curves import colour_of, drawn_rows, palette, reported
+from resolvent.report.figures import AXES, NAMES, needed, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +19,8 @@ if TYPE_CHECKING:
 
 DOTS = 150
 HELD_OUT = ("loss", "log_loss", "rmse", "accuracy", "auc")
-MARKED = 40
-"""The most rows whose points are marked, so that a curve of few rows can be seen."""
+MAX_MARKED_ROWS = 40
+"""Whose points are marked, so that a curve of few rows can be seen."""
 
 
 def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
@@ -40,8 +38,8 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
         refuse("y", repr(y), "a column of the history, or several, are needed")
     for column in (*columns, x):
         if not isinstance(column, str) or not any(column in frame for frame in frames.values()):
-            known = ", ".join(dict.fromkeys(str(c) for frame in frames.values() for c in frame))
-            refuse("x" if column is x else "y", repr(column), f"a column of the history is needed: {known}")
+            columns_there = ", ".join(dict.fromkeys(str(c) for frame in frames.values() for c in frame))
+            refuse("x" if column is x else "y", repr(column), f"a column of the history is needed: {columns_there}")
     figure, axes = _axes(len(columns), ax)
     for axis, column in zip(axes, columns, strict=True):
         _panel(axis, column, x, named, frames)
@@ -58,12 +56,12 @@ def _panel(axis: Axes, column: str, x: str, named: Mapping[str, Any], frames: Ma
         if column not in frame or x not in frame:
             continue
         shown = frame[frame[column].notna()]
-        shown = shown.iloc[decimation.shown(shown[[column]])]
+        shown = shown.iloc[drawn_rows(shown[[column]])]
         algorithm = str(run.config.get("scheme", {}).get("algorithm", ""))
         own = algorithm in TABLE and algorithm not in seen
         seen.add(algorithm)
         style: dict[str, Any] = {"color": colour_of(algorithm) if own or not several else colours[k % len(colours)]}
-        style |= {"marker": "o", "ms": 3} if len(shown) <= MARKED else {}
+        style |= {"marker": "o", "ms": 3} if len(shown) <= MAX_MARKED_ROWS else {}
         axis.plot(shown[x], shown[column], lw=1.6, label=plain(name), **style)
         lowest = min(lowest, float(shown[column].min()) if len(shown) else lowest)
     share = column.endswith(("accuracy", "auc"))
@@ -83,8 +81,8 @@ def _named(runs: Any) -> dict[str, Any]:
         named = dict(zip(titles, several, strict=True))
     wrong = [run for run in named.values() if not (hasattr(run, "history") and hasattr(run, "config"))]
     if wrong or not named:
-        came = f"a {type(wrong[0]).__name__} among them" if wrong else "empty"
-        refuse("runs", came, "what rs.solve or rs.open hands back, a list or a dictionary of such runs, is needed")
+        given = f"a {type(wrong[0]).__name__} among them" if wrong else "empty"
+        refuse("runs", given, "what rs.solve or rs.open hands back, a list or a dictionary of such runs, is needed")
     if not any(len(run.history) for run in named.values()):
         raise InputError("there is nothing to draw: no run has a row in its history")
     return named
@@ -94,8 +92,8 @@ def _columns(frames: Sequence[Any]) -> list[str]:
     """What there is to see: the gap where it is known, else the value, and metrics on held-out data."""
     first = "gap" if any("gap" in f and f["gap"].notna().any() for f in frames) else "value"
     every = dict.fromkeys(str(column) for frame in frames for column in frame)
-    held = [c for c in every if c.startswith(("validation_", "test_")) and c.endswith(HELD_OUT)]
-    return [first, *held[:2]]
+    held_out = [c for c in every if c.startswith(("validation_", "test_")) and c.endswith(HELD_OUT)]
+    return [first, *held_out[:2]]
 
 
 def _axes(panels: int, ax: Any) -> tuple[Figure, Sequence[Any]]:

@@ -128,5 +128,5 @@ def _last(frame: pd.DataFrame, name: str) -> float:
 
 
 def _middle(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return statistics.median(known) if known else math.nan
+    numbers = [value for value in values if not math.isnan(value)]
+    return statistics.median(numbers) if numbers else math.nan

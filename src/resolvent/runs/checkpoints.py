@@ -50,19 +50,12 @@ class Checkpoint(NamedTuple):
         return Extent(self.numbers["metrics"], self.numbers.get("metrics_sha256"))
 
 
-def encode(held: Checkpoint) -> bytes:
-    """The bytes of a checkpoint."""
+def encode(tensors: Mapping[str, Tensor], numbers: dict[str, Any] | None = None) -> bytes:
+    """Named tensors, and the numbers of a checkpoint, as the bytes of a safetensors file."""
     from safetensors.torch import save
 
-    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in held.tensors.items()}
-    return save(own, metadata={"numbers": json.dumps(held.numbers)})
-
-
-def plain(tensors: Mapping[str, Tensor]) -> bytes:
-    """Named tensors as a safetensors file."""
-    from safetensors.torch import save
-
-    return save({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()})
+    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    return save(own, metadata=None if numbers is None else {"numbers": json.dumps(numbers)})
 
 
 def tensors(content: bytes) -> dict[str, Tensor]:
@@ -84,21 +77,21 @@ def decode(content: bytes) -> Checkpoint:
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         numbers = json.loads(header["__metadata__"]["numbers"])
-        found = Checkpoint(numbers["state"]["round"], load(content), numbers)
-        _ = found.state, found.extent, found.kept
+        stored = Checkpoint(numbers["state"]["round"], load(content), numbers)
+        _ = stored.state, stored.extent, stored.kept
     except (SafetensorError, ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError,
             ValueError) as error:  # fmt: skip
         raise ValueError(f"{type(error).__name__} while reading it") from error
-    return found
+    return stored
 
 
-def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
+def write(folder: Path, new: Checkpoint, alone: bool = False) -> None:
     """Add a checkpoint and remove older ones: the newest two remain, or this one `alone`."""
-    content = encode(held)
-    path = folder / f"{held.round:08d}-{_checksum(content)}{SUFFIX}"
+    content = encode(new.tensors, new.numbers)
+    path = folder / f"{new.round:08d}-{_checksum(content)}{SUFFIX}"
     durable.write(path, content)
     files = _files(folder)
-    same = [old for old in files if old != path and int(old.stem.partition("-")[0]) == held.round]
+    same = [old for old in files if old != path and int(old.stem.partition("-")[0]) == new.round]
     old_ones = [old for old in files if old != path] if alone else [old for old in files if old not in same][RETAINED:]
     for old in (*same, *old_ones, *folder.glob(".*.part")):
         old.unlink(missing_ok=True)
@@ -107,7 +100,7 @@ def write(folder: Path, held: Checkpoint, alone: bool = False) -> None:
 
 
 def newest(
-    folder: Path, run: str | None = None, usable: Callable[[Checkpoint], bool] = lambda held: True
+    folder: Path, run: str | None = None, usable: Callable[[Checkpoint], bool] = lambda stored: True
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint whose bytes are what was written, and one sentence for each that was skipped.
 
@@ -115,18 +108,18 @@ def newest(
     Those that are not `usable` are passed over without a word.
     """
     complaints: list[str] = []
-    for found in _read(folder, run):
-        if isinstance(found, str):
-            complaints.append(found)
-        elif usable(found):
-            return found, complaints
+    for stored in _read(folder, run):
+        if isinstance(stored, str):
+            complaints.append(stored)
+        elif usable(stored):
+            return stored, complaints
     return None, complaints
 
 
 def sound(folder: Path, run: str | None = None) -> tuple[list[Checkpoint], list[str]]:
     """All checkpoints whose bytes are what was written, newest first, and one sentence for each that was skipped."""
-    found = list(_read(folder, run))
-    return [each for each in found if isinstance(each, Checkpoint)], [each for each in found if isinstance(each, str)]
+    every = list(_read(folder, run))
+    return [each for each in every if isinstance(each, Checkpoint)], [each for each in every if isinstance(each, str)]
 
 
 def forget_after(folder: Path, round: int) -> None:
@@ -141,18 +134,18 @@ def _read(folder: Path, run: str | None) -> Iterator[Checkpoint | str]:
     for path in _files(folder):
         number, _, checksum = path.stem.partition("-")
         try:
-            content = regular.read(path, most=None)
+            content = regular.read(path, limit=None)
             if _checksum(content) != checksum:
                 yield f"checkpoint {path.name} is damaged and was skipped"
                 continue
-            found = decode(content)
+            stored = decode(content)
         except (OSError, ValueError) as error:
             yield f"checkpoint {path.name} cannot be read ({error}) and was skipped"
             continue
-        if found.round != int(number) or run not in (None, found.numbers.get("run")):
+        if stored.round != int(number) or run not in (None, stored.numbers.get("run")):
             yield f"checkpoint {path.name} belongs to another run or round and was skipped"
             continue
-        yield found
+        yield stored
 
 
 def newest_name(folder: Path) -> str | None:

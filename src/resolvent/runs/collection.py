@@ -19,10 +19,12 @@ from resolvent.runs import checkpoints, durable, events, inspection, regular, su
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.folder import FIXED, START, Folder, damaged
 
-NAME = 80
+MAX_NAME_LENGTH = 80
 """Characters of a run's name, without date and number."""
-STALE = 3600.0
-"""Age in seconds after which an incomplete folder counts as abandoned."""
+MAX_PART_AGE = 3600.0
+"""Seconds after which an incomplete folder counts as abandoned."""
+NO_ROOM = "name another folder with --out, or make room there"
+"""What to do where a folder of runs cannot be written."""
 
 
 def create(
@@ -35,29 +37,13 @@ def create(
     fixed: Mapping[str, Tensor] | None = None,
 ) -> Folder:
     """A new run under `out`: it appears whole, and durably, or not at all. One that calls a user's `code` is sealed."""
-    when = datetime.now()
-    run_id = f"{_plain(name)}-{when:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run_id = f"{_plain(name)}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     part = out / f".{run_id}.part"
-    created = when.astimezone().isoformat(timespec="milliseconds")
-    about = {"id": run_id, "format": inspection.FORMAT, "created": created} | about
-    contents = {"config.toml": config.encode(), "about.json": (json.dumps(about, indent=2) + "\n").encode()}
-    if start is not None:
-        contents[START] = checkpoints.encode(start)
-    if fixed:
-        contents[FIXED] = checkpoints.plain(fixed)
-    with durable.storing(out, "name another folder with --out, or make room there"):
+    with durable.storing(out, NO_ROOM):
         try:
             durable.make(out)
             _tidy(out)
-            part.mkdir(durable.PRIVATE_FOLDER)
-            (part / "checkpoints").mkdir(durable.PRIVATE_FOLDER)
-            listing = sums.listing(contents)
-            more = {sums.FILE: listing, events.FILE: events.line("started") + b"\n"}
-            if code and (seal := trust.seal(listing)) is not None:
-                more[trust.FILE] = seal
-            for file, content in (contents | more).items():
-                durable.put(part / file, content)
-            durable.sync(part)
+            write_new(part, run_id, config, about, start, code, fixed)
             part.rename(out / run_id)
         except OSError:
             shutil.rmtree(part, ignore_errors=True)
@@ -66,14 +52,42 @@ def create(
     return Folder(out / run_id)
 
 
+def write_new(
+    part: Path,
+    run_id: str,
+    config: str,
+    about: dict[str, Any],
+    start: Checkpoint | None = None,
+    code: bool = False,
+    fixed: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write every file of a run that begins into a folder that is not there yet, durably."""
+    created = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    about = {"id": run_id, "format": inspection.FORMAT, "created": created} | about
+    contents = {"config.toml": config.encode(), "about.json": (json.dumps(about, indent=2) + "\n").encode()}
+    if start is not None:
+        contents[START] = checkpoints.encode(start.tensors, start.numbers)
+    if fixed:
+        contents[FIXED] = checkpoints.encode(fixed)
+    contents[sums.FILE] = sums.listing(contents)
+    if code and (seal := trust.seal(contents[sums.FILE])) is not None:
+        contents[trust.FILE] = seal
+    contents[events.FILE] = events.line("started") + b"\n"
+    part.mkdir(durable.PRIVATE_FOLDER)
+    (part / "checkpoints").mkdir(durable.PRIVATE_FOLDER)
+    for file, content in contents.items():
+        durable.put(part / file, content)
+    durable.sync(part)
+
+
 def folders(out: Path) -> list[Folder]:
     """The runs under a folder, oldest first; damaged ones too."""
-    found = []
+    every = []
     with suppress(OSError):
         for path in out.glob("[!.]*/"):
             if (path / "about.json").is_file() or (path / "checkpoints").is_dir():
-                found.append(Folder(path))
-    return sorted(found, key=lambda run: (_created(run), run.id))
+                every.append(Folder(path))
+    return sorted(every, key=lambda run: (_created(run), run.id))
 
 
 def sound(out: Path) -> tuple[list[Folder], list[str]]:
@@ -116,14 +130,14 @@ def _created(run: Folder) -> str:
 
 def _plain(name: str) -> str:
     """A name that any file system takes and any terminal shows."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:NAME].strip(".-") or "run"
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:MAX_NAME_LENGTH].strip(".-") or "run"
 
 
 def _tidy(out: Path) -> None:
     """Remove incomplete folders that a killed process left behind."""
     for part in out.glob(".*.part"):
         with suppress(OSError):
-            if time.time() - part.lstat().st_mtime > STALE and part.is_dir() and not part.is_symlink():
+            if time.time() - part.lstat().st_mtime > MAX_PART_AGE and part.is_dir() and not part.is_symlink():
                 shutil.rmtree(part, ignore_errors=True)
 
 

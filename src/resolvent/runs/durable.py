@@ -39,6 +39,12 @@ def put(path: Path, content: bytes, durably: bool = True, mode: int = PRIVATE_FI
     _write(path, os.O_TRUNC, content, durably, mode)
 
 
+def write_all(handle: int, content: bytes) -> None:
+    """Write to an open file; a nearly full disk may take only a part at a time."""
+    while content:
+        content = content[os.write(handle, content) :]
+
+
 def append(path: Path, line: bytes) -> None:
     """Add a line and fsync it; a line before it that was torn is ended first."""
     new = not path.exists()
@@ -77,8 +83,7 @@ def storing(where: Path, then: str) -> Iterator[None]:
 def _write(path: Path, how: int, content: bytes, durably: bool = True, mode: int = PRIVATE_FILE) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | regular.NONBLOCK | how, mode)
     try:
-        while content:  # a nearly full disk may write only a part
-            content = content[os.write(handle, content) :]
+        write_all(handle, content)
         if durably:
             os.fsync(handle)
     finally:

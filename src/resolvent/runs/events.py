@@ -21,18 +21,17 @@ def line(kind: str, **about: Any) -> bytes:
     return f'{body[:-1]}{MARK}{_sum(body)}"}}'.encode()
 
 
-def read(path: Path, strict: bool) -> tuple[list[dict[str, Any]], list[str]]:
+def read(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The events, in order, and a few words on each line that was skipped.
 
-    A last line without its end was torn by a kill, and is left out in silence. With `strict` every line needs its
-    checksum; without, those of earlier versions, which had none, are taken as they are.
+    A last line without its end was torn by a kill, and is left out in silence.
     """
     if not path.exists():
         return [], [f"{FILE} is missing"]
-    *lines, torn = regular.read(path, regular.LARGEST_DOCUMENT).split(b"\n")
-    if torn and _parsed(torn, strict) is not None:
+    *lines, torn = regular.read(path, regular.MAX_DOCUMENT_BYTES).split(b"\n")
+    if torn and _parsed(torn) is not None:
         lines.append(torn)
-    parsed = [(number, _parsed(raw, strict)) for number, raw in enumerate(lines, 1) if raw.strip()]
+    parsed = [(number, _parsed(raw)) for number, raw in enumerate(lines, 1) if raw.strip()]
     complaints = [f"line {number} of {FILE} is damaged and was skipped" for number, event in parsed if event is None]
     events = [event for _, event in parsed if event is not None]
     if not events and not complaints:
@@ -40,7 +39,7 @@ def read(path: Path, strict: bool) -> tuple[list[dict[str, Any]], list[str]]:
     return events, complaints
 
 
-def _parsed(raw: bytes, strict: bool) -> dict[str, Any] | None:
+def _parsed(raw: bytes) -> dict[str, Any] | None:
     try:
         text = raw.decode()
         event = json.loads(text)
@@ -49,9 +48,7 @@ def _parsed(raw: bytes, strict: bool) -> dict[str, Any] | None:
     body, mark, rest = text.rpartition(MARK)
     if not isinstance(event, dict) or not all(isinstance(event.get(key), str) for key in ("time", "kind")):
         return None
-    if not mark:
-        return None if strict else event
-    return event if rest == f'{_sum(body + "}")}"}}' else None
+    return event if mark and rest == f'{_sum(body + "}")}"}}' else None
 
 
 def _sum(body: str) -> str:

@@ -1,4 +1,4 @@
-"""Folders of runs: made, found and read. Nothing here computes."""
+"""A run on disk, to be read: its configuration, what it says about itself, what happened, its rows and states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from resolvent.config import toml
 from resolvent.errors import DamagedRun, InputError
 from resolvent.iteration.state import State
-from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, regular, sums
+from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, regular
 from resolvent.runs.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ENDED = ("finished", "stopped", "diverged")
 """Statuses of a run that has ended for good; any other run can be resumed."""
-LEFT = ("interrupted", "failed", "resumed", "extended")
+UNENDED = ("interrupted", "failed", "resumed", "extended")
 """Other events that say where a run stands."""
 START = "start.safetensors"
 """The State that a fork began with."""
@@ -75,17 +75,6 @@ class Folder:
             return regular.plain(about)
 
     @property
-    def format(self) -> int:
-        """How the folder is laid out; 1 is before there were checksums of every file."""
-        known: int = self.about.get("format", 1)
-        return known
-
-    @property
-    def verified(self) -> bool:
-        """Whether its files have checksums; they may be wrong: see `damage`."""
-        return (self.path / sums.FILE).is_file()
-
-    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -97,7 +86,7 @@ class Folder:
     def log(self) -> tuple[list[dict[str, Any]], list[str]]:
         """The events in order, and a few words on each line that was skipped: no result depends on it."""
         with self._reading(events.FILE):
-            return events.read(self.path / events.FILE, strict=self.verified)
+            return events.read(self.path / events.FILE)
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -122,10 +111,14 @@ class Folder:
         return name if ".py:" in str(name) else None
 
     @property
+    def federated(self) -> bool:
+        """Whether its users are asked by the server of a federation."""
+        return bool(self.written.get("problem", {}).get("name") == "federation")
+
+    @property
     def resuming(self) -> str:
-        """The command that goes on with the run: users of a federation are asked by its server."""
-        federated = self.written.get("problem", {}).get("name") == "federation"
-        return f"resolvent {'federate run --resume' if federated else 'resume'} {self.id}"
+        """The command that goes on with the run."""
+        return f"resolvent {'federate run --resume' if self.federated else 'resume'} {self.id}"
 
     def damage(self) -> list[str]:
         """What differs from what was written, a few words each; checkpoints are not read."""
@@ -147,25 +140,25 @@ class Folder:
         has a row whatever the cadence.
         """
 
-        def usable(held: Checkpoint) -> bool:
-            verdict = held.numbers.get("verdict")
-            return rounds is None or not verdict or verdict[0] != "finished" or held.round >= rounds
+        def usable(stored: Checkpoint) -> bool:
+            verdict = stored.numbers.get("verdict")
+            return rounds is None or not verdict or verdict[0] != "finished" or stored.round >= rounds
 
-        return checkpoints.newest(self.checkpoints, self.about.get("id") if self.format > 1 else None, usable)
+        return checkpoints.newest(self.checkpoints, self.about["id"], usable)
 
     def fixed(self) -> dict[str, Tensor]:
         """What of a network is not trained, by name; nothing where all of it is."""
         if not (self.path / FIXED).is_file():
             return {}
         with self._reading(FIXED):
-            return checkpoints.tensors(regular.read(self.path / FIXED, most=None))
+            return checkpoints.tensors(regular.read(self.path / FIXED, limit=None))
 
     def start(self) -> State | None:
         """The State that the run began with, where it is a fork."""
         if not (self.path / START).is_file():
             return None
         with self._reading(START):
-            return checkpoints.decode(regular.read(self.path / START, most=None)).state
+            return checkpoints.decode(regular.read(self.path / START, limit=None)).state
 
     def row(self) -> dict[str, Any]:
         """The last row; of a run that diverged, the row of the state that was returned. Empty where there is none."""
@@ -176,8 +169,8 @@ class Folder:
 
     def state(self) -> State | None:
         """The State after the last round stored; None before the first."""
-        found, _ = self.newest()
-        return found and found.state
+        newest, _ = self.newest()
+        return newest and newest.state
 
     def model(self) -> Tensor | None:
         """The model (d,) after the last round stored."""
@@ -227,7 +220,7 @@ def extended(written: dict[str, Any], events: list[dict[str, Any]]) -> dict[str,
 
 def standing(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The last event that says where a run stands; empty where there is none."""
-    return next((event for event in reversed(events) if event["kind"] in (*ENDED, *LEFT)), {})
+    return next((event for event in reversed(events) if event["kind"] in (*ENDED, *UNENDED)), {})
 
 
 def status_after(event: dict[str, Any]) -> str:

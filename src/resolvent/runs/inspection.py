@@ -1,4 +1,7 @@
-"""Whether a run on disk is what was written. Each finding is a few words: which file, and what is wrong with it."""
+"""Whether a run on disk is what was written: checksums of its files, and whether they fit together.
+
+Each finding is a few words: which file, and what is wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from resolvent import config as configs
 from resolvent.errors import DamagedRun
-from resolvent.runs import checkpoints, regular, sums, users
+from resolvent.runs import checkpoints, metrics, regular, sums
 from resolvent.runs.metrics import Extent
 
 if TYPE_CHECKING:
     from resolvent.runs.folder import Folder
 
 FORMAT = 2
-"""Of run folders: 1 had no checksums but those of checkpoints."""
+"""Of run folders."""
 ABOUT = {"id": str, "created": str, "fingerprint": str, "title": str, "problem": dict, "explanation": dict,
          "environment": dict}  # fmt: skip
 """What about.json must hold."""
@@ -22,8 +25,7 @@ ABOUT = {"id": str, "created": str, "fingerprint": str, "title": str, "problem":
 def damage(run: Folder) -> list[str]:
     """What is wrong with a run's configuration, description, events and rows. Checkpoints are not read."""
     try:
-        found = [*_links(run), *sums.changed(run.path)]
-        return found or [*_description(run), *_rows(run)]
+        return [*_links(run), *sums.changed(run.path)] or [*_description(run), *_rows(run)]
     except DamagedRun as error:
         return [error.words]
     except OSError as error:
@@ -34,15 +36,13 @@ def damage(run: Folder) -> list[str]:
 
 def verify(run: Folder) -> list[str]:
     """The same for a run that has ended, and that its last checkpoint is the one it ended with."""
-    found = damage(run)
-    if found:
-        return found
+    if wrong := damage(run):
+        return wrong
     end = run.end
     _, complaints = run.newest()
-    if complaints or end is None or "checkpoint" not in end:
+    if complaints or end is None or checkpoints.newest_name(run.checkpoints) == end.get("checkpoint"):
         return complaints
-    held = checkpoints.newest_name(run.checkpoints)
-    return [] if held == end["checkpoint"] else [f"checkpoint {end['checkpoint']} is missing"]
+    return [f"checkpoint {end.get('checkpoint')} is missing"]
 
 
 def _links(run: Folder) -> list[str]:
@@ -56,28 +56,28 @@ def _description(run: Folder) -> list[str]:
     wrong = [key for key, kind in ABOUT.items() if not isinstance(about.get(key), kind)]
     if wrong or not isinstance(about["explanation"].get("words"), str) or "partition" not in about["problem"]:
         return [f"about.json lacks {wrong[0] if wrong else 'a part'}"]
-    if not isinstance(run.format, int) or run.format > FORMAT:
-        return [f"its format {run.format} is that of a later version ({made_by(about)})"]
-    if run.format >= 2 and not (run.path / sums.FILE).is_file():
+    layout = about.get("format", 1)
+    if layout != FORMAT:
+        which = "a later" if isinstance(layout, int) and layout > FORMAT else "another"
+        return [f"its format {layout} is that of {which} version ({made_by(about)})"]
+    if not (run.path / sums.FILE).is_file():
         return [f"{sums.FILE} is missing"]
     wrong = [name for name, section in tree.items() if not isinstance(section, dict)]
     missing = [name for name in ("problem", "scheme", "anderson", "run") if name not in tree]
-    known = about["fingerprint"].split("+")[0].rpartition("-")[2]
-    if wrong or missing or known not in configs.fingerprints(tree):
+    fingerprint = about["fingerprint"].split("+")[0].rpartition("-")[2]
+    if wrong or missing or fingerprint not in configs.fingerprints(tree):
         return ["config.toml is not the configuration that this run was made with"]
     return []
 
 
 def _rows(run: Folder) -> list[str]:
-    end = run.end
-    if end is not None and "metrics" in end:
+    if (end := run.end) is not None:
         extent = Extent(**end["metrics"])
         if extent.differs(run.metrics) or run.metrics.stat().st_size != extent.bytes:
             return ["metrics.csv was changed since the run ended"]
-    if end is not None and "users" in end and (words := sums.differs(run.path, users.FILE, end["users"])):
-        return [words]
-    frame = run.history()
-    return [] if "round" in frame else ["metrics.csv has no rounds"]
+        if "users" in end and (finding := sums.differs(run.path, metrics.USERS, end["users"])):
+            return [finding]
+    return [] if "round" in run.history() else ["metrics.csv has no rounds"]
 
 
 def made_by(about: dict[str, Any]) -> str:

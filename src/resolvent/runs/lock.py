@@ -6,25 +6,22 @@ The locks are the operating system's, so they die with their process.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from resolvent.errors import InputError, StorageError
 from resolvent.runs import durable, regular
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
-MOMENT = 0.5
-"""Seconds for which a process that only looks may hold the lock."""
-CLAIM = 60.0
-"""Seconds that other processes may take to look for a run and begin one."""
+MAX_LOOK_SECONDS = 0.5
+"""For which a process that only looks may hold the lock."""
+MAX_CLAIM_SECONDS = 60.0
+"""That other processes may take to look for a run and begin one."""
 
 
 class Held(InputError):
@@ -34,18 +31,8 @@ class Held(InputError):
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Hold a run's lock; whoever finds it taken is told by whom."""
-    from filelock import Timeout
-
-    lock = _lock(folder / "lock", MOMENT)
-    try:
-        _acquire(lock, folder)
-    except Timeout:
-        raise Held(f"run {folder.name} is being written by {_holder(folder)}; wait for it, or stop it first") from None
-    try:
-        with _named(folder):
-            yield
-    finally:
-        lock.release()
+    with _locked(folder / "lock", MAX_LOOK_SECONDS, lambda: _taken(folder)), _named(folder):
+        yield
 
 
 @contextmanager
@@ -64,91 +51,61 @@ def _named(folder: Path) -> Iterator[None]:
 @contextmanager
 def claiming(out: Path) -> Iterator[None]:
     """Hold the lock of a folder of runs while looking for one and beginning it: nobody else begins the same."""
-    from filelock import Timeout
-
     with durable.storing(out, "name another folder with --out, or make room there"):
         durable.make(out)
-    lock = _lock(out / ".lock", CLAIM)
-    try:
-        _acquire(lock, out)
-    except Timeout:
-        raise StorageError(f"{out} is locked by another process for over {CLAIM:g} seconds; stop it first") from None
-    try:
+    taken = f"{out} is locked by another process for over {MAX_CLAIM_SECONDS:g} seconds; stop it first"
+    with _locked(out / ".lock", MAX_CLAIM_SECONDS, lambda: StorageError(taken)):
         yield
-    finally:
-        lock.release()
 
 
 def is_held(folder: Path) -> bool:
     """Whether a process writes this run now."""
     path = folder / "lock"
-    if not os.path.exists(folder / "holder.json") or path.is_symlink():
-        return False
-    shared = _is_held(path)
-    return _is_taken(path) if shared is None else shared
+    return os.path.exists(folder / "holder.json") and not path.is_symlink() and _is_held(path)
 
 
-def _is_held(path: Path) -> bool | None:
-    """By a shared lock, so that two processes which only look do not take each other for the writer; None where
-    there are none."""
+def _is_held(path: Path) -> bool:
+    """By a shared lock, so that two processes which only look do not take each other for the writer."""
     try:
-        import fcntl
-
         handle = os.open(path, os.O_RDONLY | durable.NOFOLLOW | regular.NONBLOCK)
-    except ImportError:
-        return None
     except OSError:  # nobody has ever held it, or it is not for us to know
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except OSError as error:
-        return True if error.errno in (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK) else None
+        return error.errno in (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
     finally:
         os.close(handle)
 
 
-def _is_taken(path: Path) -> bool:
-    """By holding it for a moment."""
-    from filelock import Timeout
+@contextmanager
+def _locked(path: Path, seconds: float, taken: Callable[[], InputError]) -> Iterator[None]:
+    """Hold a lock, never through a symbolic link: a lock file is emptied when it is opened."""
+    from filelock import FileLock, Timeout
 
-    lock = _lock(path, 0)
+    if path.is_symlink():
+        raise StorageError(f"{path} is a symbolic link, through which nothing is written; remove it")
+    lock = FileLock(path, timeout=seconds, mode=durable.PRIVATE_FILE)
     try:
         lock.acquire()
     except Timeout:
-        return True
-    except (OSError, NotImplementedError):  # a folder that cannot be written is not being written
-        return False
-    lock.release()
-    return False
-
-
-def _lock(path: Path, timeout: float) -> BaseFileLock:
-    from filelock import FileLock
-
-    return FileLock(path, timeout=timeout, mode=durable.PRIVATE_FILE)
-
-
-def _acquire(lock: BaseFileLock, folder: Path) -> None:
-    """Acquire a lock, never through a symbolic link: a lock file is emptied when it is opened."""
-    if Path(lock.lock_file).is_symlink():
-        raise StorageError(f"{lock.lock_file} is a symbolic link, through which nothing is written; remove it")
-    try:
-        lock.acquire()
+        raise taken() from None
     except (OSError, NotImplementedError) as error:
-        from filelock import Timeout
-
-        if isinstance(error, Timeout):
-            raise
         what = getattr(error, "strerror", None) or str(error)
         raise StorageError(
-            f"{folder} cannot be locked ({what}); put runs where files can be written and locked, with --out"
+            f"{path.parent} cannot be locked ({what}); put runs where files can be written and locked, with --out"
         ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
-def _holder(folder: Path) -> str:
+def _taken(folder: Path) -> Held:
     try:
         about = json.loads(regular.text(folder / "holder.json"))
-        return f"process {about['pid']} on {about['machine']} since {about['since']}"
+        holder = f"process {about['pid']} on {about['machine']} since {about['since']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        holder = "another process"
+    return Held(f"run {folder.name} is being written by {holder}; wait for it, or stop it first")

@@ -1,4 +1,7 @@
-"""A run's rows on disk: a CSV file that only grows. Floats are written so that every bit comes back."""
+"""A run's numbers on disk, as CSV: one row per round in a file that only grows, and one row per user at the end.
+
+Floats are written so that every bit comes back.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import hashlib
 import io
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,13 +19,15 @@ from resolvent.runs import durable, regular
 if TYPE_CHECKING:
     import pandas as pd
 
+USERS = "users.csv"
+"""Each user's metrics on held-out data."""
 PART_BYTES = 1 << 24
 """Of a file, read at a time: as text, rows take ten times the memory of their numbers."""
 COUNTS = ("round", "participants", "bytes_up", "bytes_down")
 
 
 class Extent(NamedTuple):
-    """The first bytes of the file: how many, and their SHA-256; None where an earlier version stored none."""
+    """The first bytes of the file: how many, and their SHA-256; None where there are none."""
 
     bytes: int = 0
     sha256: str | None = None
@@ -60,15 +65,11 @@ class Metrics:
         self.columns = tuple(row) if first else self.columns
         if new := [name for name in row if name not in self.columns]:
             raise ValueError(f"a row has {new[0]}, which those before it do not have")
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerows([self.columns] * first)
-        lines.writerow([repr(row.get(name, math.nan)) for name in self.columns])
-        content = text.getvalue().encode()
+        values = [repr(row.get(name, math.nan)) for name in self.columns]
+        content = _text([self.columns, values] if first else [values])
         self._sum.update(content)
         self.length += len(content)
-        while content:  # a nearly full disk may write only a part
-            content = content[os.write(self._file, content) :]
+        durable.write_all(self._file, content)
 
     def sync(self) -> None:
         os.fsync(self._file)
@@ -94,6 +95,29 @@ def read(path: Path) -> pd.DataFrame:
     frames = [pd.read_csv(io.BytesIO(part), dtype=str).astype(float) for part in parts]  # Python reads floats exactly
     frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
     return frame.astype({name: "int64" for name in COUNTS if name in frame})
+
+
+def users_text(frame: pd.DataFrame) -> bytes:
+    """The content of users.csv, of a frame whose index has the users' names."""
+    rows = zip(frame.index, frame.to_numpy().tolist(), strict=True)
+    return _text([["user", *frame.columns], *([name, *map(repr, values)] for name, values in rows)])
+
+
+def read_users(folder: Path) -> pd.DataFrame | None:
+    """Each user's metrics on held-out data; None where the run has none."""
+    import pandas as pd
+
+    if not (folder / USERS).exists():
+        return None
+    heading, *rows = csv.reader(io.StringIO(regular.read(folder / USERS).decode(), newline=""))
+    values = {name: [float(row[k]) for row in rows] for k, name in enumerate(heading) if k}
+    return pd.DataFrame(values, index=[row[0] for row in rows])
+
+
+def _text(rows: Iterable[Iterable[Any]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
 
 
 def _parts(content: bytes) -> Iterator[bytes]:

@@ -22,10 +22,10 @@ def changed(folder: Path) -> list[str]:
     if not path.exists():
         return []
     pairs = [line.split("  ", 1) for line in regular.text(path, "replace").splitlines()]
-    known = {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and len(pair[0]) == 64}
-    if len(known) != len(pairs) or not {"config.toml", "about.json"} <= known.keys():
+    listed = {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and len(pair[0]) == 64}
+    if len(listed) != len(pairs) or not {"config.toml", "about.json"} <= listed.keys():
         return [f"{FILE} is damaged"]
-    return [words for name, sha256 in known.items() if (words := differs(folder, name, sha256))]
+    return [finding for name, sha256 in listed.items() if (finding := differs(folder, name, sha256))]
 
 
 def of(content: bytes) -> str:
@@ -38,7 +38,7 @@ def differs(folder: Path, name: str, sha256: str) -> str:
     path = folder / name
     if Path(name).name != name or not path.is_file():
         return f"{name} is missing"
-    with regular.opened(path, most=None if path.suffix == ".safetensors" else regular.LARGEST) as file:
+    with regular.opened(path, limit=None if path.suffix == ".safetensors" else regular.MAX_FILE_BYTES) as file:
         if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
             return ""
         empty = not file.tell()

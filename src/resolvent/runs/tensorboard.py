@@ -22,6 +22,7 @@ def needed() -> None:
 
 def sink(folder: Path) -> Sink:
     """Write every number of a row as a scalar at its round. A round done again replaces what stood there."""
+    needed()
     from torch.utils.tensorboard.writer import SummaryWriter
 
     writer: list[SummaryWriter] = []

@@ -10,8 +10,13 @@ import hmac
 import os
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from resolvent.errors import InputError
 from resolvent.runs import durable, regular, sums
+
+if TYPE_CHECKING:
+    from resolvent.runs.folder import Folder
 
 FILE = "seal"
 
@@ -33,6 +38,15 @@ def sealed(folder: Path) -> bool:
         return key is not None and hmac.compare_digest(_code(key, listing), mine) and not sums.changed(folder)
     except OSError:
         return False
+
+
+def consent(run: Folder, trusted: bool) -> None:
+    """Refuse to call code that a folder from elsewhere names."""
+    if run.code and not trusted and not sealed(run.path):
+        raise InputError(
+            f"run {run.id} calls code, {run.code}, and was not made by this user on this machine; "
+            f"read that file first, then say so with --trust"
+        )
 
 
 def _code(key: bytes, listing: bytes) -> bytes:

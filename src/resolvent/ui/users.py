@@ -9,8 +9,7 @@ from typing import Any
 from resolvent import config as configs
 from resolvent.config import problem_sections
 from resolvent.experiment.tasks import task
-from resolvent.runs import Folder
-from resolvent.runs import users as user_rows
+from resolvent.runs import Folder, metrics
 from resolvent.runs.folder import model_of
 from resolvent.ui.curves import plain
 
@@ -29,7 +28,7 @@ def losses(run: Folder) -> dict[str, Any]:
 def _held_out(run: Folder) -> dict[str, Any] | None:
     """By the metrics that a run stores of each user when it ends; None where there are none."""
     try:
-        table = None if (run.path / user_rows.FILE).is_symlink() else user_rows.read(run.path)
+        table = None if (run.path / metrics.USERS).is_symlink() else metrics.read_users(run.path)
     except (LookupError, ValueError):
         return None  # damaged, as the page says elsewhere
     if table is None or run.end is None or not len(table.columns):
