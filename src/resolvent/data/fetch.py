@@ -132,7 +132,7 @@ def download(url: str, path: Path, title: str) -> None:
             with _bar(title, total) as show:
                 while chunk := response.read(CHUNK):
                     done += file.write(chunk)
-                    limits.check(done, path.name)  # as far as nobody knows what it is
+                    limits.check_unpacked(done, path.name)  # as far as nobody knows what it is
                     show(done)
     except limits.TooLarge as error:
         raise Unavailable(str(error)) from error

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data import arrays
+from resolvent.data import npz as archives
 from resolvent.errors import refuse
 
 Bytes = NDArray[np.uint8]
@@ -122,7 +122,7 @@ def _unpickled(content: bytes, name: str) -> tuple[Bytes, Bytes]:
 
 def npz(path: Path) -> Four:
     """An archive with keys x_train, y_train, x_test and y_test: all of a set, or a part of it."""
-    found = arrays.load(path, str(path), KEYS)
+    found = archives.arrays(path, str(path), KEYS)
     missing = [key for key in KEYS if key not in found]
     if missing:
         refuse("file", f"{path}, which lacks {', '.join(missing)}", f"{', '.join(KEYS)} are needed")

