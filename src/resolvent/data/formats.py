@@ -9,7 +9,7 @@ import io
 import math
 import pickle
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,43 +73,27 @@ def cifar_python(contents: dict[str, bytes]) -> Four:
     return _batches([_unpickled(content, name) for name, content in contents.items()])
 
 
-class _Array:
-    """Stands in for NumPy's array in a pickle: takes bytes and a shape, and nothing else."""
+class _Arrays(pickle.Unpickler):
+    """Reads numbers, text, lists, dictionaries and NumPy's arrays: no other name can be reached."""
 
-    def __init__(self, *_: object) -> None:
-        self.values = np.zeros(0, dtype=np.uint8)
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, kind, fortran, content = state
-        if kind.code not in ("u1", b"u1") or fortran:
-            raise pickle.UnpicklingError("an array of bytes in C order is needed")
-        self.values = np.frombuffer(content, np.uint8).reshape(shape)
-
-
-class _Kind:
-    """Stands in for NumPy's dtype."""
-
-    def __init__(self, code: object, *_: object) -> None:
-        self.code = code
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-class _Plain(pickle.Unpickler):
-    """Knows numbers, text, lists and dictionaries, and the stand-ins: no other name can be reached."""
+    NAMES: ClassVar[dict[str, Any]] = {
+        "_reconstruct": np.zeros(0).__reduce__()[0],
+        "ndarray": np.ndarray,
+        "dtype": np.dtype,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
-        names = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Kind}
-        if module not in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") or name not in names:
+        if module not in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") or name not in self.NAMES:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return names[name]
+        return self.NAMES[name]
 
 
 def _unpickled(content: bytes, name: str) -> tuple[Bytes, Bytes]:
     try:
-        batch = _Plain(io.BytesIO(content), encoding="bytes").load()
-        x, labels = batch[b"data"].values, np.array(batch[b"labels"])
+        batch = _Arrays(io.BytesIO(content), encoding="bytes").load()
+        x, labels = batch[b"data"], np.array(batch[b"labels"])
+        if x.dtype != np.uint8 or x.ndim != 2:
+            raise ValueError("rows of bytes are needed")
         if labels.dtype.kind not in "iu" or labels.shape != x.shape[:1] or labels.min() < 0 or labels.max() > 255:
             raise ValueError("one label per row is needed")
     except Exception as error:  # a damaged pickle may raise anything
@@ -122,11 +106,11 @@ def _unpickled(content: bytes, name: str) -> tuple[Bytes, Bytes]:
 
 def npz(path: Path) -> Four:
     """An archive with keys x_train, y_train, x_test and y_test: all of a set, or a part of it."""
-    found = archives.arrays(path, str(path), KEYS)
-    missing = [key for key in KEYS if key not in found]
+    stored = archives.arrays(path, str(path), KEYS)
+    missing = [key for key in KEYS if key not in stored]
     if missing:
         refuse("file", f"{path}, which lacks {', '.join(missing)}", f"{', '.join(KEYS)} are needed")
-    x_train, y_train, x_test, y_test = (found[key] for key in KEYS)
+    x_train, y_train, x_test, y_test = (stored[key] for key in KEYS)
     if any(x.dtype != np.uint8 for x in (x_train, x_test)) or any(y.dtype.kind not in "iu" for y in (y_train, y_test)):
         refuse("file", f"{path}, of other types", "images of bytes (uint8) and whole labels are needed")
     return x_train, y_train, x_test, y_test

