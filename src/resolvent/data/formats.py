@@ -38,8 +38,8 @@ def _idx(content: bytes, name: str) -> Bytes:
         refuse("file", name, "an idx file of bytes is needed")
     shape = tuple(np.frombuffer(content, ">u4", axes, 4).tolist())
     if len(content) != start + math.prod(shape):
-        came = f"{name}, which is {len(content)} bytes long"
-        refuse("file", came, f"its heading promises {start + math.prod(shape)}")
+        what = f"{name}, which is {len(content)} bytes long"
+        refuse("file", what, f"its heading promises {start + math.prod(shape)}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
