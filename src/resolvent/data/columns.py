@@ -28,7 +28,11 @@ BOOLEAN: Final = "boolean"
 TEXT: Final = "text"
 Kind = Literal["number", "boolean", "text"]
 _KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("integer", "floating", "mixed-integer-float", "decimal", "empty"), NUMBER),
+    "integer": NUMBER,
+    "floating": NUMBER,
+    "mixed-integer-float": NUMBER,
+    "decimal": NUMBER,
+    "empty": NUMBER,
     "boolean": BOOLEAN,
     "string": TEXT,
 }
@@ -149,7 +153,10 @@ def _kind(name: str, series: pd.Series[Any]) -> Kind:
     if inferred == "period" or any(isinstance(value, _TIMES) for value in present):
         refuse("column", repr(name), DATES)
     if not any(isinstance(value, bool | np.bool_) for value in present):
-        for types in (numbers.Real, numbers.Integral | Decimal):  # Python compares fractions and decimals with no float
+        for types in (
+            (numbers.Real,),
+            (numbers.Integral, Decimal),
+        ):  # Python compares fractions and decimals with no float
             if all(isinstance(value, types) for value in present):
                 return NUMBER
         if all(isinstance(value, str) for value in present):

@@ -91,7 +91,7 @@ def _separated(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
         file.seek(0)
         texts = pd.read_csv(cast(Any, file), usecols=rounded, dtype=str, **form)
         for k in rounded:
-            frame[k] = pd.Series(map(_exact, texts[k], frame[k]), dtype=object)
+            frame[k] = pd.Series(list(map(_exact, texts[k], frame[k])), dtype=object)
     return frame.set_axis(names, axis=1)
 
 

@@ -171,7 +171,7 @@ class Preparation:
         frame = as_frame(X, "X")
         for name in names:
             if name not in frame.columns:
-                near = get_close_matches(name, frame.columns, n=1)
+                near = get_close_matches(name, list(frame.columns), n=1)
                 hint = f" (nearest: {near[0]!r})" if near else ""
                 refuse("X", f"without a column {name!r}{hint}", f"the model needs {shown}")
         return frame

@@ -78,7 +78,8 @@ def columns(path: str | Path, target: str | int | None = None) -> tuple[pd.DataF
         frame.insert(len(content.features), content.target, content.y, allow_duplicates=True)
         return frame, content.target
     frame = as_frame(content, "path")
-    return frame, frame.columns[frames.target_column(list(frame.columns), target, name)]
+    names = list(frame.columns)
+    return frame, names[frames.target_column(names, target, name)]
 
 
 def _loaded(
