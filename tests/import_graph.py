@@ -110,7 +110,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"method"},
     ],
     "config": [{"defaults", "presets", "toml"}, {"problem_sections"}, {"sections"}, {"reading"}],
-    "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
+    "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimators"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
         {"central", "delayed", "rendezvous", "interrupts"},

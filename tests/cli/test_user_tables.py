@@ -39,7 +39,7 @@ def test_it_is_the_regression_of_the_pooled_training_rows(table: pd.DataFrame) -
     """With the default reg, 1 / (users rows_i), in standardised units; its intercept is not regularised."""
     said = ran("--drop", "id,ward", "--test", 0.25, "--seed", 3)
     made = data.from_frame(table, "hospital", "ill", drop=["id", "ward"], test=0.25, seed=3)
-    trained, held = np.concatenate(made.division.training), np.concatenate(made.division.held)
+    trained, held = np.concatenate(made.division.training), np.concatenate(made.division.held_out)
     x = table[COLUMNS].astype(float)
     scaler = StandardScaler().fit(x.iloc[trained])
     sizes = np.array([len(rows) for rows in made.division.training])

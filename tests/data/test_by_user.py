@@ -122,15 +122,15 @@ def test_imputed_values_are_those_of_the_pooled_training_rows(impute: str, strat
 def test_a_test_split_is_of_each_user_and_no_statistic_sees_it() -> None:
     frame = hospitals()
     made = table(frame, test=0.25, standardise=True, seed=3)
-    held, trained = np.concatenate(made.division.held), np.concatenate(made.division.training)
+    held, trained = np.concatenate(made.division.held_out), np.concatenate(made.division.training)
     assert sorted([*held, *trained]) == list(range(N))
     assert made.held_out.names == made.users
-    for rows, gone in zip(made.division.training, made.division.held, strict=True):
+    for rows, gone in zip(made.division.training, made.division.held_out, strict=True):
         assert len(gone) == pytest.approx(0.25 * (len(rows) + len(gone)), abs=1.6)
     spoiled = frame.copy()
     spoiled.loc[held, ["age", "dose"]] = -1e6
     assert table(spoiled, test=0.25, standardise=True, seed=3).preparation == made.preparation
-    assert table(frame, test=0.25, seed=4).division.held[0].tolist() != made.division.held[0].tolist()
+    assert table(frame, test=0.25, seed=4).division.held_out[0].tolist() != made.division.held_out[0].tolist()
 
 
 def test_users_can_be_held_out_whole() -> None:

@@ -65,7 +65,7 @@ def test_integers_beyond_two_to_the_53_are_different_users(kind: str) -> None:
     assert [rows.tolist() for rows in made.division.training] == [list(range(k, N, 4)) for k in range(4)]
     held = rs.data.from_frame(FRAMES[kind](values), "who", "y", test_users=[BIG + 1], kind="least-squares")
     assert held.division.held_users == (str(BIG + 1),)
-    assert [rows.tolist() for rows in held.division.held] == [list(range(1, N, 4))]
+    assert [rows.tolist() for rows in held.division.held_out] == [list(range(1, N, 4))]
 
 
 @pytest.mark.parametrize("kind", FRAMES)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from resolvent.data import counts, split, splits
-from resolvent.data.kinds import Contiguous, Dirichlet, Iid, Shards, Sorted
-from resolvent.data.partition import KINDS, parse
+from resolvent.data.partition import KINDS, Contiguous, Dirichlet, Iid, Shards, Sorted, parse
 
 SEEDS = st.integers(0, 2**63 - 1)
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])  # of users with no rows

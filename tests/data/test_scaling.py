@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resolvent.data import scaling
-from resolvent.data.imputing import median, most_frequent
+from resolvent.data.reports import median, most_frequent
 from resolvent.errors import InputError
 
 COLUMNS: dict[str, Any] = {
@@ -93,7 +93,7 @@ def test_a_spread_beyond_floats_is_refused() -> None:
     st.lists(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), max_size=8), min_size=1, max_size=4)
 )
 @settings(max_examples=80, deadline=None)
-def test_the_median_by_counts_is_the_median(users: list[list[float]]) -> None:
+def test_the_median_of_what_users_report_is_the_median(users: list[list[float]]) -> None:
     pooled = [v for values in users for v in values]
     if pooled:
         assert median([np.array(values, np.float64) for values in users]) == pytest.approx(np.median(pooled), rel=1e-15)

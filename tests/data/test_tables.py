@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from resolvent.data import Table, libsvm, read, signs
+from resolvent.data import Table, libsvm, limits, read, signs
 from resolvent.installed import install
 
 Write = Callable[[str, Any], Path]
@@ -102,7 +102,7 @@ def test_libsvm_reads_what_is_written_to_the_bit(
 def test_libsvm_in_many_blocks(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write("a.svm", "".join(f"{i % 2} {i % 5 + 1}:{i}\n" for i in range(100)))
     whole = read(path)
-    monkeypatch.setattr(libsvm, "BLOCK", 50)
+    monkeypatch.setattr(libsvm, "BLOCK_BYTES", 50)
     assert np.array_equal(read(path).x, whole.x)
     assert np.array_equal(read(path).y, whole.y)
     assert whole.x.sum() == sum(range(100))
@@ -119,7 +119,7 @@ def test_libsvm_in_any_order(write: Write) -> None:
 def test_a_bad_line_is_numbered_from_the_beginning_of_the_file(
     write: Write, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
-    monkeypatch.setattr(libsvm, "BLOCK", 50)
+    monkeypatch.setattr(libsvm, "BLOCK_BYTES", 50)
     refused(lambda: read(write("a.svm", "1 1:1\n" * 99 + "bad\n")), "line 100")
 
 
@@ -134,8 +134,8 @@ def test_a_long_bad_line_is_refused_at_once(start: str, write: Write, refused: R
 def test_what_would_fill_the_memory_is_refused_before_it_is_read(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
-    monkeypatch.setattr(libsvm, "BLOCK", 50)
-    monkeypatch.setattr(libsvm, "MOST", 2**20)
+    monkeypatch.setattr(libsvm, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(limits, "MAX_DENSE_BYTES", 2**20)
     refused(lambda: read(write("a.svm", "1 1:1 30000:1\n" * 99 + "bad\n")), "of 30000 features", "are read")
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((200, 1000), dtype=np.uint8), y=np.zeros(200))
     refused(lambda: read(tmp_path / "a.npz"), "200 or more, of 1000 features", "are read")

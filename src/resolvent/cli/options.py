@@ -16,7 +16,7 @@ from resolvent import data
 from resolvent.cli.output import say
 from resolvent.config import Config
 from resolvent.config.problem_sections import AUTO, FITTED, PROBLEMS
-from resolvent.data import imputing
+from resolvent.data import reports
 from resolvent.errors import InputError
 from resolvent.iteration.table import TABLE
 from resolvent.problems.inputs import WEIGHTS
@@ -92,7 +92,7 @@ FLAGS = (
     Flag("--test", "problem.test", "SHARE", "Hold out this share of every user's rows, 0.2 say.", PROBLEM),
     Flag("--test-users", "problem.test_users", "USER,...", "Hold out these users whole.", PROBLEM, True),
     Flag("--impute", "problem.impute", "KIND", "Fill missing values: mean, median, most_frequent, or COLUMN=KIND,...",
-         PROBLEM, True, tuple(imputing.KINDS)),
+         PROBLEM, True, tuple(reports.FILLS)),
     Flag("--standardise", "problem.standardise", "",
          "Scale features to mean 0 and spread 1, by users' sums; usual for `run FILE`.", PROBLEM, switch=True),
     Flag("--intercept", "problem.intercept", "", "An intercept, which is not regularised; usual for `run FILE`.",

@@ -8,21 +8,23 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data import coding, fitted, imputing
+from resolvent.data import coding, fitted, reports
 from resolvent.data import target as targets
-from resolvent.data.columns import TEXT, Column, Source, source
+from resolvent.data.columns import TEXT, Column, as_frame, column
 from resolvent.data.dividing import Division, by_column, by_partition, divided
 from resolvent.data.held_out import HeldOut
-from resolvent.data.imputing import Impute
-from resolvent.data.libsvm import fits
+from resolvent.data.limits import check_dense
 from resolvent.data.preparation import INTERCEPT, Preparation
 from resolvent.data.scaling import standardisation
 from resolvent.errors import refuse
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,10 +58,10 @@ class UserTable:
     @cached_property
     def held_out(self) -> HeldOut | None:
         """The rows that nobody trains on, or None."""
-        held = self.division.held
-        if not len(held):
+        parts = self.division.held_out
+        if not parts:
             return None
-        return HeldOut([self.x[rows] for rows in held], [self.codes[rows] for rows in held], self.division.held_users)
+        return HeldOut([self.x[rows] for rows in parts], [self.codes[rows] for rows in parts], self.division.held_users)
 
     def problem(self, kind: str = "auto", **more: Any) -> Any:
         """The problem of these users: "least-squares", "logistic", ...; "auto" is the one that the table is for.
@@ -79,9 +81,9 @@ class UserTable:
 
     def coded(self, kind: str) -> UserTable:
         """The same table for a problem of another kind."""
-        name, made = fitted.kind(kind, self.preparation.target)
-        meant = targets.target(self.target, made.needs, self.positive)
-        return replace(self, preparation=replace(self.preparation, target=meant), kind=name)
+        name = fitted.kind_name(kind, self.preparation.target)
+        target = targets.target(self.target, fitted.KINDS[name].needs, self.positive)
+        return replace(self, preparation=replace(self.preparation, target=target), kind=name)
 
     @cached_property
     def codes(self) -> NDArray[np.float64]:
@@ -90,10 +92,10 @@ class UserTable:
 
     def __repr__(self) -> str:
         rows = sum(map(len, self.division.training))
-        named = ", ".join(self.users[:5]) + (", ..." if len(self.users) > 5 else "")
-        held = f", {sum(map(len, self.division.held))} rows held out" if len(self.division.held) else ""
-        size = f"{len(self.users)} users ({named}), {rows} rows, {len(self.preparation.features)} features"
-        return f"UserTable({size}, target {self.target.name!r}{held})"
+        names = ", ".join(self.users[:5]) + (", ..." if len(self.users) > 5 else "")
+        held_out = f", {sum(map(len, self.division.held_out))} rows held out" if self.division.held_out else ""
+        size = f"{len(self.users)} users ({names}), {rows} rows, {len(self.preparation.features)} features"
+        return f"UserTable({size}, target {self.target.name!r}{held_out})"
 
 
 def from_frame(
@@ -103,7 +105,7 @@ def from_frame(
     drop: Sequence[str | int] = (),
     test: float | None = None,
     test_users: Collection[Any] = (),
-    impute: Impute = None,
+    impute: reports.Impute = None,
     standardise: bool = False,
     intercept: bool = True,
     positive: Any = None,
@@ -126,44 +128,40 @@ def from_frame(
 
     Statistics (levels, fills, means, spreads) are merged from what each user reports of its own training rows.
     """
-    found = frame if isinstance(frame, Source) else source(frame)
+    frame = as_frame(frame)
     user, target = (None if name is None else str(name) for name in (user, target))  # frames number their columns too
     drop, categories = _listed("drop", drop), _listed("categories", categories)
     impute = {str(name): kind for name, kind in impute.items()} if isinstance(impute, Mapping) else impute
-    names = _features(found, user, target, drop, categories)
+    names = _features(frame, user, target, drop, categories)
     assert target is not None
-    imputing.check(impute, names)
-    labels = found.column(target)
-    needs = None if kind == "auto" else fitted.kind(kind, None)[1].needs
-    meant = targets.target(labels, needs, positive)
-    codes = meant.encode(labels)
-    columns = [coding.read(found.column(name), name in categories) for name in names]
-    for column in columns:
-        imputing.check_column(column, impute)
+    reports.check(impute, names)
+    labels = column(frame, target)
+    meaning = targets.target(
+        labels, None if kind == "auto" else fitted.KINDS[fitted.kind_name(kind, None)].needs, positive
+    )
+    codes = meaning.encode(labels)
+    columns = [coding.as_coded(column(frame, name), name in categories) for name in names]
+    for raw in columns:
+        reports.check_filled(raw, impute)
     if user is None:
         owned = by_partition(partition, codes, users, seed)
     elif users is not None or partition is not None:
-        argument, came = ("users", users) if users is not None else ("partition", partition)
-        refuse(argument, repr(came), f"the column {user!r} says whose row is whose: leave it out")
+        argument, given = ("users", users) if users is not None else ("partition", partition)
+        refuse(argument, repr(given), f"the column {user!r} says whose row is whose: leave it out")
     else:
-        owned = by_column(found.column(user))
-    grouped = [column.values for column in columns if column.kind == TEXT]
-    kept = grouped if meant.classes is None else [*grouped, codes]
-    division = divided(owned, test, test_users, seed, kept)
-    seen = [coding.feature(column, division.training, impute, column.name in categories) for column in columns]
-    preparation = Preparation(tuple(seen), meant, None, tuple(drop), user)
-    if not preparation.features:
-        refuse("frame", "without a feature that varies", "columns of numbers, or of two categories or more, are needed")
-    twice = [name for name, many in Counter(preparation.features).items() if many > 1]
-    if twice:
-        refuse("frame", f"of two columns that both make a feature {twice[0]!r}", "one of them needs another name")
-    fits(found.rows, len(preparation.features), "the frame")
+        owned = by_column(column(frame, user))
+    grouped = [raw.texts for raw in columns if raw.kind == TEXT]
+    division = divided(owned, test, test_users, seed, grouped if meaning.classes is None else [*grouped, codes])
+    features = [coding.feature(raw, division.training, impute, raw.name in categories) for raw in columns]
+    preparation = Preparation(tuple(features), meaning, None, tuple(drop), user)
+    _check_features(preparation.features)
+    check_dense(len(frame), len(preparation.features), "the frame")
     x = preparation.matrix(columns)
     if standardise:
         shares = [x[rows] for rows in division.training]
         preparation = replace(preparation, scaling=standardisation(shares, preparation.features))
         x = preparation.scaled(x)
-    return UserTable(division, x, labels, positive, preparation, intercept, fitted.kind(kind, meant)[0])
+    return UserTable(division, x, labels, positive, preparation, intercept, fitted.kind_name(kind, meaning))
 
 
 def _listed(argument: str, names: Any) -> list[str]:
@@ -174,27 +172,36 @@ def _listed(argument: str, names: Any) -> list[str]:
 
 
 def _features(
-    found: Source, user: str | None, target: str | None, drop: Sequence[str], categories: Sequence[str]
+    frame: pd.DataFrame, user: str | None, target: str | None, drop: Sequence[str], categories: Sequence[str]
 ) -> list[str]:
     """The names of the columns that become features, once every name that was given is there."""
-    if found.rows == 0:
+    columns = list(frame.columns)
+    if not len(frame):
         refuse("frame", "without rows", "at least one row is needed")
     if target is None:
-        refuse("target", "missing", f"the column to predict is needed: one of {', '.join(found.names[:12])}")
+        refuse("target", "missing", f"the column to predict is needed: one of {', '.join(columns[:12])}")
     one = [] if user is None else [user]
     for argument, names in (("user", one), ("target", [target]), ("drop", drop), ("categories", categories)):
         for name in names:
-            if name not in found.names:
-                near = get_close_matches(str(name), found.names, n=1, cutoff=0.0)[0]
+            if name not in frame.columns:
+                near = get_close_matches(name, columns, n=1, cutoff=0.0)[0]
                 refuse(argument, repr(name), f"there is no such column (nearest: {near!r})")
     if user == target:
         refuse("target", repr(target), "that is the column of users: name another one")
     for name in drop:
         if name in (user, target):
             refuse("drop", repr(name), "that is the column of users or of labels, which is no feature anyway")
-    columns = [name for name in found.names if name not in (user, target, *drop)]
-    if not columns:
+    features = [name for name in columns if name not in (user, target, *drop)]
+    if not features:
         refuse("frame", "without a column left", "features are needed beside the labels and the column of users")
-    if INTERCEPT in columns:
+    if INTERCEPT in features:
         refuse("column", repr(INTERCEPT), "the intercept has this name: rename it")
-    return columns
+    return features
+
+
+def _check_features(names: tuple[str, ...]) -> None:
+    if not names:
+        refuse("frame", "without a feature that varies", "columns of numbers, or of two categories or more, are needed")
+    name, many = Counter(names).most_common(1)[0]
+    if many > 1:
+        refuse("frame", f"of two columns that both make a feature {name!r}", "one of them needs another name")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,7 +16,7 @@ from resolvent.errors import refuse
 
 RowNumbers = NDArray[np.int64]
 USERS = 10
-"""How many users a partition has where nobody says."""
+"""How many users a partition has unless it is said."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,24 +26,21 @@ class Division:
     users: tuple[str, ...]
     training: list[RowNumbers]
     held_users: tuple[str, ...] = ()
-    held: list[RowNumbers] = ()  # type: ignore[assignment]
+    held_out: list[RowNumbers] = field(default_factory=list)
 
 
 def by_column(column: Column) -> dict[str, RowNumbers]:
     """The rows of each user, by name: numbers in their order, text in that of the alphabet."""
     if column.missing.any():
-        n, row = int(column.missing.sum()), int(column.missing.argmax()) + 1
-        came = f"{column.name!r} with {n} missing value{'s' if n > 1 else ''} (the first in row {row})"
-        refuse("user", came, "every row needs its user: fill it in, or leave those rows out")
-    words = column.texts
-    numbers = column.values if column.exact is None else column.exact
-    place = dict(zip(words, numbers if column.kind == NUMBER else words, strict=True))
+        refuse("user", column.holes, "every row needs its user: fill it in, or leave those rows out")
+    texts = column.texts
+    place = dict(zip(texts, column.exact if column.kind == NUMBER else texts, strict=True))
     names = sorted(place, key=lambda name: (place[name], name))
     code = {name: k for k, name in enumerate(names)}
-    which = np.array([code[w] for w in words])
-    if len(names) > len(words) // 2 and len(names) > 100:
-        refuse("user", f"{column.name!r} with {len(names)} users in {len(words)} rows", "users have several rows: "
-               "name the column that says whose row it is")  # fmt: skip
+    which = np.array([code[text] for text in texts])
+    if len(names) > len(texts) // 2 and len(names) > 100:
+        what = f"{column.name!r} with {len(names)} users in {len(texts)} rows"
+        refuse("user", what, "users have several rows: name the column that says whose row it is")
     order = np.argsort(which, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(which))[:-1])
     return dict(zip(names, parts, strict=True))
@@ -75,21 +72,21 @@ def divided(
         return Division(tuple(owned), list(owned.values()))
     if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
         refuse("test", repr(test), "a share of the rows is needed, between 0 and 1, such as 0.2")
-    training, held = [], []
+    training, held_out = [], []
     for rows in owned.values():
         stays, goes = partitions.splits(rows, (1 - test, test), seed)
         if not len(stays):
             stays, goes = goes[:1], goes[1:]
         training.append(stays)
-        held.append(goes)
+        held_out.append(goes)
     for values in needed:
         seen = set(values[np.concatenate(training)].tolist())
-        for k, rows in enumerate(held):
+        for k, rows in enumerate(held_out):
             lost = np.array([value not in seen for value in values[rows].tolist()], dtype=bool)
-            training[k], held[k] = np.sort(np.concatenate([training[k], rows[lost]])), rows[~lost]
-    if not sum(map(len, held)):
+            training[k], held_out[k] = np.sort(np.concatenate([training[k], rows[lost]])), rows[~lost]
+    if not any(map(len, held_out)):
         refuse("test", test, f"no user's rows ({max(map(len, training))} at most) can spare any: give a larger share")
-    return Division(tuple(owned), training, tuple(owned), held)
+    return Division(tuple(owned), training, tuple(owned), held_out)
 
 
 def _whole_users(owned: dict[str, RowNumbers], test_users: Collection[Any]) -> Division:
@@ -100,8 +97,8 @@ def _whole_users(owned: dict[str, RowNumbers], test_users: Collection[Any]) -> D
         if name not in owned:
             near = get_close_matches(name, owned, n=1, cutoff=0.0)[0]
             refuse("test_users", repr(name), f"there is no such user (nearest: {near!r})")
-    stay = tuple(name for name in owned if name not in asked)
-    if not stay:
+    train = tuple(name for name in owned if name not in asked)
+    if not train:
         refuse("test_users", "every user", "at least one user must train")
-    held = tuple(name for name in owned if name in asked)
-    return Division(stay, [owned[name] for name in stay], held, [owned[name] for name in held])
+    rest = tuple(name for name in owned if name in asked)
+    return Division(train, [owned[name] for name in train], rest, [owned[name] for name in rest])

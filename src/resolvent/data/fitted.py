@@ -34,16 +34,11 @@ KINDS = {
 """By name, as on the command line."""
 
 
-def suggested(target: Target) -> str:
-    """The problem for labels of this kind."""
-    if target.classes is None:
-        return "least-squares"
-    return "logistic" if target.two else "softmax"
-
-
-def kind(name: str, target: Target | None) -> tuple[str, Kind]:
-    """A problem's name and what it is; "auto" is what the labels suggest."""
-    plain = suggested(target) if name == "auto" and target is not None else str(name).replace("_", "-")
+def kind_name(name: str, target: Target | None) -> str:
+    """A problem by its name in `KINDS`; "auto" is the one that the labels suggest."""
+    if name == "auto" and target is not None:
+        return "least-squares" if target.classes is None else "logistic" if target.two else "softmax"
+    plain = str(name).replace("_", "-")
     if plain not in KINDS:
         refuse("kind", repr(name), f"one of auto, {', '.join(KINDS)} is needed")
-    return plain, KINDS[plain]
+    return plain

@@ -1,4 +1,4 @@
-"""The formats of image sets as uint8 arrays: idx, CIFAR-10's binary and Python versions, NPZ, and rows of CSV.
+"""The formats of image sets as uint8 arrays: idx, CIFAR-10's binary and Python versions, and NPZ.
 
 A reader takes the contents of a set's files by name, training first, and gives (x_train, y_train, x_test, y_test).
 """
@@ -9,12 +9,12 @@ import io
 import math
 import pickle
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data import arrays
+from resolvent.data import npz as archives
 from resolvent.errors import refuse
 
 Bytes = NDArray[np.uint8]
@@ -38,14 +38,9 @@ def _idx(content: bytes, name: str) -> Bytes:
         refuse("file", name, "an idx file of bytes is needed")
     shape = tuple(np.frombuffer(content, ">u4", axes, 4).tolist())
     if len(content) != start + math.prod(shape):
-        came = f"{name}, which is {len(content)} bytes long"
-        refuse("file", came, f"its heading promises {start + math.prod(shape)}")
+        what = f"{name}, which is {len(content)} bytes long"
+        refuse("file", what, f"its heading promises {start + math.prod(shape)}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
-
-
-def as_idx(array: Bytes) -> bytes:
-    """The idx file of an array."""
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes() + array.tobytes()
 
 
 def cifar_binary(contents: dict[str, bytes]) -> Four:
@@ -73,43 +68,27 @@ def cifar_python(contents: dict[str, bytes]) -> Four:
     return _batches([_unpickled(content, name) for name, content in contents.items()])
 
 
-class _Array:
-    """Stands in for NumPy's array in a pickle: takes bytes and a shape, and nothing else."""
+class _Arrays(pickle.Unpickler):
+    """Reads numbers, text, lists, dictionaries and NumPy's arrays: no other name can be reached."""
 
-    def __init__(self, *_: object) -> None:
-        self.values = np.zeros(0, dtype=np.uint8)
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, kind, fortran, content = state
-        if kind.code not in ("u1", b"u1") or fortran:
-            raise pickle.UnpicklingError("an array of bytes in C order is needed")
-        self.values = np.frombuffer(content, np.uint8).reshape(shape)
-
-
-class _Kind:
-    """Stands in for NumPy's dtype."""
-
-    def __init__(self, code: object, *_: object) -> None:
-        self.code = code
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-class _Plain(pickle.Unpickler):
-    """Knows numbers, text, lists and dictionaries, and the stand-ins: no other name can be reached."""
+    NAMES: ClassVar[dict[str, Any]] = {
+        "_reconstruct": np.zeros(0).__reduce__()[0],
+        "ndarray": np.ndarray,
+        "dtype": np.dtype,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
-        names = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Kind}
-        if module not in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") or name not in names:
+        if module not in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") or name not in self.NAMES:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return names[name]
+        return self.NAMES[name]
 
 
 def _unpickled(content: bytes, name: str) -> tuple[Bytes, Bytes]:
     try:
-        batch = _Plain(io.BytesIO(content), encoding="bytes").load()
-        x, labels = batch[b"data"].values, np.array(batch[b"labels"])
+        batch = _Arrays(io.BytesIO(content), encoding="bytes").load()
+        x, labels = batch[b"data"], np.array(batch[b"labels"])
+        if x.dtype != np.uint8 or x.ndim != 2:
+            raise ValueError("rows of bytes are needed")
         if labels.dtype.kind not in "iu" or labels.shape != x.shape[:1] or labels.min() < 0 or labels.max() > 255:
             raise ValueError("one label per row is needed")
     except Exception as error:  # a damaged pickle may raise anything
@@ -122,22 +101,14 @@ def _unpickled(content: bytes, name: str) -> tuple[Bytes, Bytes]:
 
 def npz(path: Path) -> Four:
     """An archive with keys x_train, y_train, x_test and y_test: all of a set, or a part of it."""
-    found = arrays.load(path, str(path), KEYS)
-    missing = [key for key in KEYS if key not in found]
+    stored = archives.arrays(path, str(path), KEYS)
+    missing = [key for key in KEYS if key not in stored]
     if missing:
         refuse("file", f"{path}, which lacks {', '.join(missing)}", f"{', '.join(KEYS)} are needed")
-    x_train, y_train, x_test, y_test = (found[key] for key in KEYS)
+    x_train, y_train, x_test, y_test = (stored[key] for key in KEYS)
     if any(x.dtype != np.uint8 for x in (x_train, x_test)) or any(y.dtype.kind not in "iu" for y in (y_train, y_test)):
         refuse("file", f"{path}, of other types", "images of bytes (uint8) and whole labels are needed")
     return x_train, y_train, x_test, y_test
-
-
-def csv_rows(file: IO[bytes]) -> tuple[Bytes, Bytes]:
-    """Images as lines of a CSV file with a heading, the label first."""
-    import pandas as pd
-
-    rows = pd.read_csv(file, dtype=np.uint8).to_numpy()
-    return rows[:, 1:], rows[:, 0]
 
 
 def nchw(x: NDArray[Any], shape: tuple[int, int, int], name: str) -> NDArray[Any]:

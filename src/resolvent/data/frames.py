@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from itertools import islice
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.data import limits
-from resolvent.data.arrays import number_labels
+from resolvent.data.npz import number_labels
 from resolvent.errors import InputError, refuse
 from resolvent.installed import install
 from resolvent.problems.labels import label_array
@@ -24,41 +24,16 @@ from resolvent.problems.labels import label_array
 if TYPE_CHECKING:
     import pandas as pd
 
-Columns = tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]
-TargetColumn = str | int | None
-
 TARGETS = ("y", "target", "label", "class")
 """What the column of labels is called where nobody says."""
 SEPARATORS = (",", "\t", ";")
 _WHOLE = re.compile(r"\s*([-+]?\d+)(\.0*)?\s*")
-MOST_COLUMNS = 100_000
+MAX_COLUMNS = 100_000
 """Of a frame: each is an object of its own, which takes pandas about 0.1 ms."""
 
 
-def separated(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
-    """CSV, TSV or values separated by semicolons; the heading, if there is one, names the columns."""
-    return _columns(_decoded(file, name, exact=False), name, target)
-
-
-def parquet(file: IO[bytes], name: str, target: TargetColumn = None) -> Columns:
-    """A Parquet file, which needs pyarrow."""
-    return _columns(parquet_frame(file, name), name, target)
-
-
-def separated_frame(file: IO[bytes], name: str) -> pd.DataFrame:
-    """The columns of CSV and its kin, of any types."""
-    return _decoded(file, name, exact=True)
-
-
-def _decoded(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
-    try:
-        return _separated(file, name, exact)
-    except (UnicodeDecodeError, csv.Error) as error:
-        refuse("path", name, f"lines of text in UTF-8 are needed ({error})")
-
-
-def parquet_frame(file: IO[bytes], name: str) -> pd.DataFrame:
-    """The columns of a Parquet file, of any types."""
+def parquet(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
+    """The columns of a Parquet file, of any types, which are as exact as in the file. It needs pyarrow."""
     import pandas as pd
 
     try:
@@ -66,9 +41,10 @@ def parquet_frame(file: IO[bytes], name: str) -> pd.DataFrame:
     except ImportError:
         refuse("path", f"{name}, a Parquet file", f"pyarrow is not installed: {install('parquet')}")
     try:
-        told = import_module("pyarrow.parquet").ParquetFile(file).metadata
-        _few(told.num_columns, name)
-        limits.check(max(told.num_rows * told.num_columns * 8, _unpacked(told)), name)
+        meta = import_module("pyarrow.parquet").ParquetFile(file).metadata
+        _check_columns(meta.num_columns, name)
+        unpacked = sum(meta.row_group(k).total_byte_size for k in range(meta.num_row_groups))
+        limits.check_unpacked(max(meta.num_rows * meta.num_columns * 8, unpacked), name)
         file.seek(0)
         frame = pd.read_parquet(cast(Any, file), engine="pyarrow")
     except InputError:
@@ -77,27 +53,127 @@ def parquet_frame(file: IO[bytes], name: str) -> pd.DataFrame:
         refuse("path", name, f"it is no Parquet file ({(str(error).splitlines() or [type(error).__name__])[0]})")
     if not len(frame):
         refuse("path", f"{name}, which has no rows", "a file with rows is needed")
-    frame.columns = pd.Index([str(column) for column in frame.columns])
-    return frame
+    return frame.set_axis([str(column) for column in frame.columns], axis=1)
 
 
-def _unpacked(told: Any) -> int:
-    return sum(told.row_group(k).total_byte_size for k in range(told.num_row_groups))
+def separated(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
+    """CSV, TSV or values separated by semicolons; the heading, if there is one, names the columns.
+
+    exact: whole numbers that pandas rounds, beside missing ones or fractions, are read to the last digit, as objects.
+    """
+    try:
+        return _separated(file, name, exact)
+    except (UnicodeDecodeError, csv.Error) as error:
+        refuse("path", name, f"lines of text in UTF-8 are needed ({error})")
 
 
-def _columns(frame: pd.DataFrame, name: str, target: TargetColumn) -> Columns:
+def _separated(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
+    import pandas as pd
+
+    separator, heading, skip = _heading(file, name)
+    form: dict[str, Any] = {"sep": separator, "header": None, "skiprows": skip, "encoding": "utf-8-sig"}
+    if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):  # pandas 3.1 reads floats to the last bit unasked
+        form["float_precision"] = "round_trip"
+    file.seek(0)
+    try:
+        frame: pd.DataFrame = pd.read_csv(cast(Any, file), low_memory=False, **form)
+    except pd.errors.EmptyDataError:
+        refuse("path", f"{name}, which has no rows", "a file with rows is needed")
+    except pd.errors.ParserError as error:
+        _refuse_ragged(file, separator, name)
+        refuse("path", name, f"it cannot be read ({str(error).rpartition('error: ')[2].strip()})")
+    names = heading or [str(i) for i in range(len(frame.columns))]
+    if len(frame.columns) != len(names) or frame.isna().any(axis=None):  # short lines are filled up with NaN
+        _refuse_ragged(file, separator, name)
+    large = frame.select_dtypes(np.float64).abs().ge(2.0**53).any()
+    rounded = list(large[large].index) if exact else []
+    if rounded:
+        file.seek(0)
+        texts = pd.read_csv(cast(Any, file), usecols=rounded, dtype=str, **form)
+        for k in rounded:
+            frame[k] = pd.Series(list(map(_exact, texts[k], frame[k])), dtype=object)
+    return frame.set_axis(names, axis=1)
+
+
+def _exact(text: Any, number: float) -> float | int:
+    """What a cell says, to the last digit where it is a whole number."""
+    match = _WHOLE.fullmatch(text) if isinstance(text, str) else None
+    return int(match[1]) if match else number
+
+
+def _check_columns(columns: int, name: str) -> None:
+    if columns > MAX_COLUMNS:
+        advice = f"at most {MAX_COLUMNS} are read: write wide rows as a LIBSVM or NPZ file"
+        refuse("path", f"{name}, which has {columns} columns", advice)
+
+
+def _heading(file: IO[bytes], name: str) -> tuple[str, list[str] | None, int]:
+    """The separator, the names in the first line if they are names, and how many lines to skip for them."""
+    first = next((line for line in file if line.strip()), b"").decode("utf-8-sig")
+    separator = max(SEPARATORS, key=first.count)
+    _check_columns(first.count(separator) + 1, name)
+    with _lines(file, separator) as lines:
+        rows = list(islice(lines, 2))
+    if not rows:
+        return separator, None, 0
+    (skip, top), (_, below) = rows[0], rows[-1]
+    if len(rows) == 1:
+        names = not any(map(_is_number, top))
+    else:  # a number below what is none: text over text may be a label
+        names = any(not _is_number(a) and _is_number(b) for a, b in zip(top, below, strict=False))
+    return (separator, [cell.strip() for cell in top], skip) if names else (separator, None, 0)
+
+
+@contextmanager
+def _lines(file: IO[bytes], separator: str) -> Iterator[Iterator[tuple[int, list[str]]]]:
+    """(line number, fields) of all lines that are not blank, from the beginning."""
+    file.seek(0)
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    reader = csv.reader(text, delimiter=separator)
+    try:
+        yield ((reader.line_num, row) for row in reader if row)
+    finally:
+        text.detach()  # or the file would be closed with it
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.strip() or "nan")
+    except ValueError:
+        return cell.strip().lower() in ("na", "n/a", "null", "none")
+    return True
+
+
+def _refuse_ragged(file: IO[bytes], separator: str, name: str) -> None:
+    """Refuse a file whose lines have unequal numbers of fields; return if all have the same."""
+    width = 0
+    with _lines(file, separator) as lines:
+        for number, row in lines:
+            width = width or len(row)
+            if len(row) != width:
+                what = f"{name}, whose line {number} has {len(row)} fields"
+                refuse("path", what, f"{width} are needed, as in its first line")
+
+
+# --- features and labels of a frame ----------------------------------------------------------------------------------
+
+
+def matrix(
+    frame: pd.DataFrame, name: str, target: str | int | None
+) -> tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]:
+    """The features, all numbers, and the labels of a file's frame, with their names."""
     names = list(frame.columns)
     at = target_column(names, target, name)
     if len(names) == 1:
         refuse("path", f"{name}, which has one column", "features are needed beside the labels")
-    rest = [i for i in range(len(names)) if i != at]
-    for i in rest:
+    features = [i for i in range(len(names)) if i != at]
+    for i in features:
         _check_numbers(frame.iloc[:, i], names[i], name)
-    x = frame.iloc[:, rest].to_numpy(dtype=np.float64, na_value=np.nan)
-    return x, _labels(frame.iloc[:, at], names[at], name), tuple(names[i] for i in rest), names[at]
+    x = frame.iloc[:, features].to_numpy(dtype=np.float64, na_value=np.nan)
+    return x, _labels(frame.iloc[:, at], names[at], name), tuple(names[i] for i in features), names[at]
 
 
-def target_column(names: list[str], target: TargetColumn, name: str) -> int:
+def target_column(names: list[str], target: str | int | None, name: str) -> int:
     """The number of the column of labels."""
     if isinstance(target, int):
         if not -len(names) <= target < len(names):
@@ -105,7 +181,7 @@ def target_column(names: list[str], target: TargetColumn, name: str) -> int:
         return target % len(names)
     if target is None:
         lower = [column.strip().lower() for column in names]
-        return next((lower.index(known) for known in TARGETS if known in lower), len(names) - 1)
+        return next((lower.index(usual) for usual in TARGETS if usual in lower), len(names) - 1)
     if target not in names:
         near = get_close_matches(target, names, n=1, cutoff=0.0)[0]
         refuse("target", repr(target), f"{name} has no such column (nearest: {near!r})")
@@ -132,96 +208,5 @@ def _check_numbers(column: pd.Series[Any], label: str, name: str) -> None:
         return
     numbers = pd.to_numeric(column.astype(str), errors="coerce")
     row = int((numbers.isna() & column.notna()).to_numpy().argmax())
-    came = f"{name}, whose column {label!r} is {str(column.iloc[row])[:40]!r} in row {row + 1}"
-    refuse("path", came, "features must be numbers: leave the column out or code it as numbers")
-
-
-# --- separated values ------------------------------------------------------------------------------------------------
-
-
-def _separated(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
-    """The file as pandas reads it; exact: whole numbers that pandas rounds, beside missing ones, are objects."""
-    import pandas as pd
-
-    separator, heading, skip = _heading(file, name)
-    form: dict[str, Any] = {"sep": separator, "header": None, "skiprows": skip, "encoding": "utf-8-sig"}
-    file.seek(0)
-    older = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)  # pandas 3.1 reads floats to the last bit unasked
-    bits: Any = {"float_precision": "round_trip"} if older else {}
-    try:
-        frame: pd.DataFrame = pd.read_csv(cast(Any, file), low_memory=False, **bits, **form)
-    except pd.errors.EmptyDataError:
-        refuse("path", f"{name}, which has no rows", "a file with rows is needed")
-    except pd.errors.ParserError as error:
-        _refuse_ragged(file, separator, name)
-        refuse("path", name, f"it cannot be read ({str(error).rpartition('error: ')[2].strip()})")
-    names = heading or [str(i) for i in range(len(frame.columns))]
-    if len(frame.columns) != len(names) or frame.isna().to_numpy().any():  # short lines are filled up with NaN
-        _refuse_ragged(file, separator, name)
-    if exact:
-        rounded = [k for k in frame.columns if frame[k].dtype == np.float64 and (frame[k].abs() >= 2.0**53).any()]
-        file.seek(0)
-        texts = pd.read_csv(cast(Any, file), usecols=rounded, dtype=str, **form) if rounded else frame
-        for k in rounded:
-            frame[k] = pd.Series(list(map(_whole, texts[k], frame[k])), dtype=object)
-    frame.columns = pd.Index(names)
-    return frame
-
-
-def _whole(text: Any, number: float) -> float | int:
-    """What a cell says, to the last digit where it is a whole number."""
-    match = _WHOLE.fullmatch(text) if isinstance(text, str) else None
-    return int(match[1]) if match else number
-
-
-def _few(columns: int, name: str) -> None:
-    if columns > MOST_COLUMNS:
-        refuse("path", f"{name}, which has {columns} columns",
-               f"at most {MOST_COLUMNS} are read: write wide rows as a LIBSVM or NPZ file")  # fmt: skip
-
-
-def _heading(file: IO[bytes], name: str) -> tuple[str, list[str] | None, int]:
-    """The separator, the names in the first line if they are names, and how many lines to skip for them."""
-    first = next((line for line in file if line.strip()), b"").decode("utf-8-sig")
-    separator = max(SEPARATORS, key=first.count)
-    _few(first.count(separator) + 1, name)
-    with closing(_lines(file, separator)) as lines:
-        rows = list(islice(lines, 2))
-    if not rows:
-        return separator, None, 0
-    (skip, top), (_, below) = rows[0], rows[-1]
-    if len(rows) == 1:
-        names = not any(map(_is_number, top))
-    else:  # a number below what is none: text over text may be a label
-        names = any(not _is_number(a) and _is_number(b) for a, b in zip(top, below, strict=False))
-    return (separator, [cell.strip() for cell in top], skip) if names else (separator, None, 0)
-
-
-def _lines(file: IO[bytes], separator: str) -> Generator[tuple[int, list[str]], None, None]:
-    """(line number, fields) of all lines that are not blank, from the beginning."""
-    file.seek(0)
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    try:
-        reader = csv.reader(text, delimiter=separator)
-        yield from ((reader.line_num, row) for row in reader if row)
-    finally:
-        text.detach()  # or the file would be closed with it
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell.strip() or "nan")
-    except ValueError:
-        return cell.strip().lower() in ("na", "n/a", "null", "none")
-    return True
-
-
-def _refuse_ragged(file: IO[bytes], separator: str, name: str) -> None:
-    """Refuse a file whose lines have unequal numbers of fields; return if all have the same."""
-    width = 0
-    with closing(_lines(file, separator)) as lines:
-        for number, row in lines:
-            width = width or len(row)
-            if len(row) != width:
-                came = f"{name}, whose line {number} has {len(row)} fields"
-                refuse("path", came, f"{width} are needed, as in its first line")
+    what = f"{name}, whose column {label!r} is {str(column.iloc[row])[:40]!r} in row {row + 1}"
+    refuse("path", what, "features must be numbers: leave the column out or code it as numbers")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.data import fetch, formats
-from resolvent.data.originals import CIFAR10, FASHION_MNIST, MNIST, SETS, Damaged, FileLayout, Original
+from resolvent.data.image_sets import CIFAR10, FASHION_MNIST, MNIST, SETS, Damaged, FileLayout, Original
 from resolvent.errors import InputError, refuse
 
 
@@ -56,9 +56,9 @@ def cifar10(folder: str | Path | None = None, offline: bool = False) -> Images:
 
 def normalised(images: Images, mean: Any = None, std: Any = None) -> Images:
     """The set with images in float32, (x/255 - mean)/std by channel; both are the training set's unless given."""
-    known = {which.name: (which.mean, which.std) for which in SETS}.get(images.name, (None, None))
-    centre = _by_channel(known[0] if mean is None else mean, images.x_train, "mean")
-    scale = _by_channel(known[1] if std is None else std, images.x_train, "std")
+    usual = {which.name: (which.mean, which.std) for which in SETS}.get(images.name, (None, None))
+    centre = _by_channel(usual[0] if mean is None else mean, images.x_train, "mean")
+    scale = _by_channel(usual[1] if std is None else std, images.x_train, "std")
     if not bool((scale > 0).all()):
         refuse("std", scale.flatten().tolist(), "numbers > 0 are needed")
     x_train, x_test = ((x.float() / 255 - centre) / scale for x in (images.x_train, images.x_test))
@@ -71,14 +71,14 @@ def load(which: Original, folder: str | Path | None, offline: bool) -> Images:
         root = Path(folder).expanduser()
         if not root.is_dir():
             refuse("folder", root, "there is no such folder")
-        found = _search(which, root)
-        if found is None:
+        images = _search(which, root)
+        if images is None:
             refuse("folder", root, f"{which.title} is not there: {_wanted(which)} are needed")
-        return found
+        return images
     roots = _roots(which)
     for root in roots:
-        if (found := _search(which, root)) is not None:
-            return found
+        if (images := _search(which, root)) is not None:
+            return images
     cache = _cache() / which.name
     if offline or os.environ.get("RESOLVENT_OFFLINE", "").lower() not in ("", "0", "false", "no"):
         why = "which offline=True or RESOLVENT_OFFLINE forbids"
@@ -132,7 +132,7 @@ def _contents(which: Original, layout: FileLayout, place: Path) -> dict[str, byt
     paths = {name: [p for p in (place / f"{name}.gz", place / name) if p.is_file()] for name in layout.files}
     if not all(paths.values()):
         return None
-    others = {md5 for other in SETS if other.name != which.name for o in other.layouts for md5 in _sums(o)}
+    others = {md5 for other in SETS if other.name != which.name for md5 in other.sums}
     contents = {}
     for name, (path, *_) in paths.items():
         try:
@@ -144,10 +144,6 @@ def _contents(which: Original, layout: FileLayout, place: Path) -> dict[str, byt
         except OSError as error:
             refuse("file", path, f"it cannot be read ({error.strerror})")
     return contents
-
-
-def _sums(layout: FileLayout) -> set[str]:
-    return {md5 for known in layout.files.values() for md5 in known}
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

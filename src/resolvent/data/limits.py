@@ -1,4 +1,4 @@
-"""How much a packed file may unpack to: a few megabytes can hold gigabytes of zeros."""
+"""How much memory a file may take: once it is unpacked, and as a dense array."""
 
 from __future__ import annotations
 
@@ -11,71 +11,51 @@ from typing import IO, Any
 from resolvent.errors import InputError, refuse
 
 GIB = 2**30
-DEFAULT = 1.0
+DEFAULT_UNPACK_GIB = 1.0
 VARIABLE = "RESOLVENT_UNPACK_GIB"
+MAX_DENSE_BYTES = 8 * GIB
+"""Of the largest dense array that is made."""
 
 
 class TooLarge(InputError):
     """A packed file unpacks to more than the limit."""
 
 
-def most() -> int:
-    """Bytes that a packed file may unpack to."""
-    said = os.environ.get(VARIABLE) or str(DEFAULT)
+def check_unpacked(size: int, name: str) -> None:
+    """Refuse what unpacks to more than the limit: a few megabytes can hold gigabytes of zeros."""
+    said = os.environ.get(VARIABLE) or str(DEFAULT_UNPACK_GIB)
     try:
         gib = float(said)
     except ValueError:
         gib = math.nan
     if not 0 < gib < math.inf:
         refuse(VARIABLE, repr(said), "a number of GiB is needed")
-    return int(gib * GIB)
-
-
-def check(size: int, name: str) -> None:
-    """Refuse what unpacks to more than the limit."""
-    if size > most():
+    if size > gib * GIB:
         raise TooLarge(
-            f"{name} unpacks to more than {most() / GIB:.3g} GiB, which may exhaust the memory; "
+            f"{name} unpacks to more than {gib:.3g} GiB, which may exhaust the memory; "
             f"set {VARIABLE} to the GiB that it may take"
         )
 
 
-def bounded(file: Any, name: str) -> IO[bytes]:
-    """An unpacking file, refused as soon as it has given more than the limit."""
-    return io.BufferedReader(_Bounded(file, name), 2**17)
+def unpacked(packed: Any, name: str) -> IO[bytes]:
+    """The content of an unpacking file, refused as soon as it is more than the limit."""
+    content = io.BytesIO()
+    with packed:
+        while part := packed.read(2**20):
+            check_unpacked(content.tell() + len(part), name)
+            content.write(part)
+    content.seek(0)
+    return content
 
 
-def unpack(raw: bytes, name: str) -> bytes:
+def gunzip(raw: bytes, name: str) -> bytes:
     """The content of gzip's bytes, within the limit."""
-    with bounded(gzip.GzipFile(fileobj=io.BytesIO(raw)), name) as file:
-        return file.read()
+    return unpacked(gzip.GzipFile(fileobj=io.BytesIO(raw)), name).read()
 
 
-class _Bounded(io.RawIOBase):
-    def __init__(self, file: Any, name: str) -> None:
-        self._file, self._name, self._most = file, name, most()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        n: int = self._file.readinto(buffer)
-        if self._file.tell() > self._most:
-            check(self._file.tell(), self._name)
-        return n
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        at: int = self._file.seek(offset, whence)
-        check(at, self._name)
-        return at
-
-    def tell(self) -> int:
-        at: int = self._file.tell()
-        return at
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+def check_dense(rows: int, columns: int, name: str) -> None:
+    """Refuse what would fill the memory once it is dense."""
+    size = rows * columns * 8
+    if size > MAX_DENSE_BYTES:
+        what = f"{name}, whose rows ({rows} or more, of {columns} features) take {size / GIB:.1f} GiB"
+        refuse("path", what, f"at most {MAX_DENSE_BYTES / GIB:g} GiB are read: take fewer rows or features")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resolvent.data import fetch
+from resolvent.data.limits import TooLarge
 from resolvent.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,14 +79,14 @@ SAMPLES: Mapping[str, Sample] = {
 def sample(name: str, to: Path) -> Path:
     """Download a set of SAMPLES into a file, packed if its name ends with .gz; nothing unchecked is written."""
     which = SAMPLES[name]
-    with TemporaryDirectory(prefix="resolvent-") as bench:
-        came = Path(bench) / name
+    with TemporaryDirectory(prefix="resolvent-") as folder:
+        file = Path(folder) / name
         try:
-            fetch.download(which.url, came, name)
-            content = came.read_bytes()
+            fetch.download(which.url, file, name)
+            content = file.read_bytes()
             if hashlib.sha256(content).hexdigest() != which.sha256:
                 raise fetch.Unavailable("what came is not this set: its checksum differs")
-        except fetch.Unavailable as error:
+        except (fetch.Unavailable, TooLarge) as error:
             raise InputError(
                 f"{name} could not be fetched from {which.url} ({error}); bring the file from another machine, "
                 "or try `resolvent data hospitals`, which needs no network"

@@ -101,11 +101,11 @@ def standardisation(users: Sequence[Any], features: Sequence[str] | None = None)
     """
     if not len(users):
         refuse("users", "an empty list", "at least one user's rows are needed")
-    found = merged(moments(X) for X in users)
-    for j in np.flatnonzero(~np.isfinite(found.mean) | ~np.isfinite(found.root)):
+    total = merged(moments(X) for X in users)
+    for j in np.flatnonzero(~np.isfinite(total.mean) | ~np.isfinite(total.root)):
         name = repr(features[int(j)]) if features is not None else str(j)
         refuse(
             "column", name, "its mean or spread is beyond what a float can hold: finite numbers below 1e150 are needed"
         )
-    spread = np.where(found.spread > 0, found.spread, 1.0)
-    return Scaling(tuple(found.mean.tolist()), tuple(spread.tolist()))
+    spread = np.where(total.spread > 0, total.spread, 1.0)
+    return Scaling(tuple(total.mean.tolist()), tuple(spread.tolist()))

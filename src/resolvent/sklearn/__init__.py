@@ -12,8 +12,10 @@ try:
 except ImportError:
     raise InputError(f"resolvent.sklearn needs scikit-learn, which is not installed: {install('sklearn')}") from None
 
-from resolvent.sklearn.linear import FederatedLinearRegression
-from resolvent.sklearn.logistic import FederatedLogisticRegression
-from resolvent.sklearn.poisson import FederatedPoissonRegressor
+from resolvent.sklearn.estimators import (
+    FederatedLinearRegression,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+)
 
 __all__ = ["FederatedLinearRegression", "FederatedLogisticRegression", "FederatedPoissonRegressor"]

@@ -21,12 +21,12 @@ RowLoss = Callable[[Floats, Floats], tuple[Floats, Floats]]
 """From scores (n, K) and targets (n,): slopes (n, K), and roots M (n, K, K) of the Hessians M^T M by the scores."""
 
 EPS = float(np.finfo(np.float64).eps)
-BLOCK = 1 << 22
-"""Numbers that are made of a user's rows at a time."""
-LARGEST = 1 << 24
-"""Numbers in the largest root; for more parameters only the gradient is tested."""
-MOST = 50
-"""Steps at most: each but the last ones halves the error or lets go of a coefficient."""
+BLOCK_NUMBERS = 1 << 22
+"""That are made of a user's rows at a time."""
+MAX_ROOT_NUMBERS = 1 << 24
+"""In the largest root; for more parameters only the gradient is tested."""
+MAX_STEPS = 50
+"""Each but the last ones halves the error or lets go of a coefficient."""
 
 
 def square(t: Floats, b: Floats) -> tuple[Floats, Floats]:
@@ -79,12 +79,12 @@ class Pooled:
         total = Report.nothing(self.dim)
         for rows, b in self._blocks():
             total = total + self._report(rows, b, w)
-        held = self.l2 > 0
-        ridge = np.sqrt(self.l2[held])[:, None] * np.eye(self.dim)[held]
+        penalised = self.l2 > 0
+        ridge = np.sqrt(self.l2[penalised])[:, None] * np.eye(self.dim)[penalised]
         return replace(total, gradient=total.gradient + self.l2 * w, root=_triangle(total.root, ridge))
 
     def _blocks(self) -> Iterator[tuple[Floats, Floats]]:
-        size = max(1, BLOCK // (self.dim * self.scores))
+        size = max(1, BLOCK_NUMBERS // (self.dim * self.scores))
         targets = [b[first : first + size] for b in self.b for first in range(0, len(b), size)]
         for rows, b in zip(blocks(self.parts, size), targets, strict=True):
             yield np.hstack([self.units.apply(rows), np.ones((len(rows), int(self.intercept)))]), b
@@ -174,11 +174,11 @@ def newton(report: Report, gradient: Floats, free: NDArray[np.bool_]) -> Step:
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """A model, how far it is from the minimiser, what is left of the optimality condition, and the nullspace there."""
+    """A model, how far it is from the minimiser and from the optimality condition, and the nullspace there."""
 
     w: Floats
     error: float
-    left: float
+    violation: float
     nullspace: Floats
 
 
@@ -189,26 +189,29 @@ def corrected(pooled: Pooled, w: Floats, allowed: Callable[[Floats], float]) -> 
     would change its sign stops at zero.
     """
     before: tuple[Corrected, bytes] | None = None
-    for _ in range(MOST):
+    for _ in range(MAX_STEPS):
         report = pooled.at(w)
-        found, gradient, free = _step(pooled, report, w)
-        error = float(np.linalg.norm(found.step)) + found.rounding
-        now = Corrected(w, error, float(np.linalg.norm(gradient)), found.nullspace)
-        if error <= max(allowed(w), 2 * found.rounding):
+        newton_step, gradient, free = _step(pooled, report, w)
+        error = float(np.linalg.norm(newton_step.step)) + newton_step.rounding
+        now = Corrected(w, error, float(np.linalg.norm(gradient)), newton_step.nullspace)
+        if error <= max(allowed(w), 2 * newton_step.rounding):
             return now
-        crossing = (pooled.l1 > 0) & ((w + found.step) * w < 0)
+        crossing = (pooled.l1 > 0) & ((w + newton_step.step) * w < 0)
         if crossing.any():
-            w = _first_crossing(w, found.step, crossing)
+            w = _first_crossing(w, newton_step.step, crossing)
             continue
         if before is not None and before[1] == free.tobytes() and not error <= before[0].error / 2:
             return min(before[0], now, key=lambda each: each.error)
-        before, w = (now, free.tobytes()), w + found.step
+        before, w = (now, free.tobytes()), w + newton_step.step
     return now
 
 
 def _step(pooled: Pooled, report: Report, w: Floats) -> tuple[Step, Floats, NDArray[np.bool_]]:
-    """The step, what is left of the optimality condition, and what moves: of the coefficients that are pulled away from
-    zero all, or the one that is pulled most, or none, so that each moves to the side to which it is pulled."""
+    """The step, the gradient that violates the optimality condition, and what moves.
+
+    Of the coefficients that are pulled away from zero all move, or the one that is pulled most, or none, so that each
+    moves to the side to which it is pulled.
+    """
     zero = (w == 0) & (pooled.l1 > 0)
     excess = np.where(zero, np.abs(report.gradient) - pooled.l1, 0.0)
     pulled = excess > 0
@@ -216,10 +219,10 @@ def _step(pooled: Pooled, report: Report, w: Floats) -> tuple[Step, Floats, NDAr
     gradient = np.where(zero & ~pulled, 0.0, report.gradient + pooled.l1 * side)
     for entering in (pulled, pulled & (excess == excess.max(initial=0.0)), np.zeros_like(pulled)):
         free = ~zero | entering
-        found = newton(report, gradient, free)
-        if not (found.step * side < 0)[entering].any():
+        newton_step = newton(report, gradient, free)
+        if not (newton_step.step * side < 0)[entering].any():
             break
-    return found, gradient, free
+    return newton_step, gradient, free
 
 
 def _first_crossing(w: Floats, step: Floats, crossing: NDArray[np.bool_]) -> Floats:

@@ -1,4 +1,4 @@
-"""Fitting a linear model by a federated algorithm until the optimality condition holds, and what that leaves open."""
+"""Fits a linear model by a federated algorithm until the optimality condition holds, and corrects its error."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from resolvent.errors import BadAnswer, ResolventWarning, refuse, whole
 from resolvent.iteration.penalties import ElasticNet, Penalty, penalty_of
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.table import TABLE
-from resolvent.sklearn.correction import BLOCK, LARGEST, Pooled, RowLoss, corrected, least_norm
+from resolvent.sklearn.correction import BLOCK_NUMBERS, MAX_ROOT_NUMBERS, Pooled, RowLoss, corrected, least_norm
 from resolvent.sklearn.users import Units, blocks, dense_units, rows_by_user, units
+from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 
 Floats = NDArray[np.float64]
 
-PROMISED = 100
+ERROR_PER_TOL = 100
 """Coefficients may be off by this multiple of tol, relative to their size in units in which columns have size one."""
 
 
@@ -60,46 +61,61 @@ def fitted(estimator: Any, X: Any, b: Floats, users: Any, objective: Objective) 
     """Solve the objective over users' rows by the estimator's algorithm, to its tolerance."""
     rows, names = rows_by_user(users, X.shape[0])
     scheme = _algorithm(estimator)
-    parts = [X[own] for own in rows]
+    parts, targets = [X[own] for own in rows], [b[own] for own in rows]
     measured = units(parts, estimator.fit_intercept)
-    A, many = [measured.apply(part) for part in parts], len(parts)
     problem = objective.build(
-        A, [b[own] for own in rows], intercept=estimator.fit_intercept, penalty=_penalty(objective, measured, many)
+        [measured.apply(part) for part in parts],
+        targets,
+        intercept=estimator.fit_intercept,
+        penalty=_penalty(objective, measured, len(parts)),
     )
     problem.gap = lambda W: None  # it would be against a minimum over all users' rows, pooled
-    condition = Condition(problem, many / (len(b) * objective.size), _tolerance(estimator))
+    condition = Condition(problem, len(parts) / (len(b) * objective.size), _tolerance(estimator))
+    run = _run(estimator, problem, scheme, condition, objective)
+    w, violation = np.asarray(run.model.numpy(), np.float64), condition.at(run.state.w)
+    if violation <= condition.tol:
+        w, violation, measured = _corrected(estimator, parts, targets, objective, measured, w, violation)
+    else:
+        what = f"after {run.state.round} rounds the optimality condition is violated by {violation:.2g}, more than tol"
+        what += f" = {condition.tol:g}" + ("; the run diverged" if run.status == "diverged" else "")
+        advice = "scale the columns of X or give eta" if run.status == "failed" else "raise max_iter or tol"
+        warnings.warn(f"{what}: {advice}", ConvergenceWarning, stacklevel=4)
+    coefficients, intercepts = measured.back(*_split(w, objective.scores, len(measured.scale)))
+    return Fitted(coefficients, intercepts, run.state.round, violation, names)
+
+
+def _run(estimator: Any, problem: Any, scheme: Any, condition: Condition, objective: Objective) -> Run:
+    """The run of the federated algorithm, until the condition holds."""
     start = np.zeros(problem.dim)
-    start[X.shape[1] * objective.scores :] = objective.start
+    if estimator.fit_intercept:
+        start[problem.dim - objective.scores :] = objective.start
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResolventWarning)  # the tolerance, checked below, is what counts here
+        warnings.simplefilter("ignore", ResolventWarning)  # the tolerance, which the caller checks, is what counts here
         try:
-            run = solve(
+            return solve(
                 problem, scheme, rounds=whole(estimator.max_iter, "max_iter"), anderson=estimator.anderson,
                 start=start, stop=condition, every=estimator.max_iter, progress=False,
             )  # fmt: skip
-        except BadAnswer as error:  # a prox that round-off hides: what was found so far is judged like any other end
-            run = error.run  # type: ignore[attr-defined]
-    w, left = np.asarray(run.model.numpy(), np.float64), condition.at(run.state.w)
-    if not left <= condition.tol:
-        told = f"after {run.state.round} rounds the optimality condition is violated by {left:.2g}, more than tol"
-        told += f" = {condition.tol:g}" + ("; the run diverged" if run.status == "diverged" else "")
-        then = "scale the columns of X or give eta" if run.status == "failed" else "raise max_iter or tol"
-        warnings.warn(f"{told}: {then}", ConvergenceWarning, stacklevel=3)
-        return _unpacked(w, objective, measured, run.state.round, left, names)
-    end, left, ended = _corrected(estimator, parts, [b[own] for own in rows], objective, measured, w, left)
-    return _unpacked(end, objective, ended, run.state.round, left, names)
+        except BadAnswer as error:  # a prox that round-off hides: the last model is judged like any other end
+            return error.run  # type: ignore[attr-defined, no-any-return]
 
 
 def _corrected(
-    estimator: Any, parts: list[Any], b: list[Floats], objective: Objective, measured: Units, w: Floats, left: float
+    estimator: Any,
+    parts: list[Any],
+    b: list[Floats],
+    objective: Objective,
+    measured: Units,
+    w: Floats,
+    violation: float,
 ) -> tuple[Floats, float, Units]:
-    """Coefficients whose error is as small as tol promises, what is left of the optimality condition there, and the
-    units of these coefficients. Sparse rows are centred for it, a few at a time: a column may vary little."""
+    """Coefficients whose error is as small as tol promises, how far they violate the optimality condition, and their
+    units. Sparse rows are centred for it, a few at a time: a column may vary little."""
     n, d, scores, tol = sum(map(len, b)), len(measured.scale), objective.scores, _tolerance(estimator)
-    if min(n * scores, len(w)) * len(w) > LARGEST:
-        return w, left, measured
+    if min(n * scores, len(w)) * len(w) > MAX_ROOT_NUMBERS:
+        return w, violation, measured
     sparse, intercept = hasattr(parts[0], "tocsr"), bool(estimator.fit_intercept)
-    fine = dense_units(blocks(parts, max(1, BLOCK // d)), intercept) if sparse else measured
+    fine = dense_units(blocks(parts, max(1, BLOCK_NUMBERS // d)), intercept) if sparse else measured
     scale, none = np.tile(fine.scale, scores), np.zeros(scores * intercept)
     l1, l2 = np.append(objective.l1 / scale, none), np.append(objective.l2 / scale**2, none)
     start = w
@@ -108,22 +124,22 @@ def _corrected(
         start = np.append(own, shift[: len(none)])
 
     def allowed(w: Floats) -> float:
-        return PROMISED * tol * max(objective.reach, float(np.linalg.norm(w)))
+        return ERROR_PER_TOL * tol * max(objective.reach, float(np.linalg.norm(w)))
 
     end = corrected(Pooled(parts, b, fine, objective.loss, scores, intercept, l1, l2), start, allowed)
     if not end.error <= allowed(end.w):
         why = "columns that nearly depend on each other, or classes that a plane separates, leave them open"
-        told = f"the coefficients, in units in which columns have size one, may be off by {end.error:.2g}, more than"
-        told += f" {PROMISED} tol of their size: {why}; add a penalty, drop columns, or raise tol"
-        warnings.warn(told, ConvergenceWarning, stacklevel=4)
+        what = f"the coefficients, in units in which columns have size one, may be off by {end.error:.2g}, more than"
+        what += f" {ERROR_PER_TOL} tol of their size: {why}; add a penalty, drop columns, or raise tol"
+        warnings.warn(what, ConvergenceWarning, stacklevel=5)
     if len(end.nullspace) and not objective.l1 and not objective.l2:
-        return least_norm(end.w, end.nullspace, scale), left, fine
-    return (w, left, measured) if end.w is start else (end.w, end.left / (n * objective.size), fine)
+        return least_norm(end.w, end.nullspace, scale), violation, fine
+    return (w, violation, measured) if end.w is start else (end.w, end.violation / (n * objective.size), fine)
 
 
 class Condition:
     """|sum_i grad f_i(w) + subgradient of the penalty|, over rows and in units in which columns and residuals have
-    size one: what is left of the optimality condition at the model itself. One gradient of every user."""
+    size one: how far the model violates the optimality condition. One gradient of every user."""
 
     def __init__(self, problem: Any, unit: float, tol: float) -> None:
         self.problem, self.unit, self.tol = problem, unit, tol
@@ -187,8 +203,3 @@ def mixture(estimator: Any) -> tuple[float, float]:
 def _split(w: Floats, scores: int, d: int) -> tuple[Floats, Floats]:
     """Coefficients (scores, d) and intercepts (scores,), which are 0 in a model without them."""
     return w[: scores * d].reshape(scores, d), w[scores * d :] if len(w) > scores * d else np.zeros(scores)
-
-
-def _unpacked(w: Floats, objective: Objective, measured: Units, rounds: int, left: float, names: list[Any]) -> Fitted:
-    coefficients, intercepts = measured.back(*_split(w, objective.scores, len(measured.scale)))
-    return Fitted(coefficients, intercepts, rounds, left, names)

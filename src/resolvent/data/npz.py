@@ -12,77 +12,67 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data.libsvm import fits
-from resolvent.data.limits import TooLarge, check
+from resolvent.data import limits
 from resolvent.errors import refuse
 
 X_KEYS = ("x", "X", "A", "data", "features", "x_train", "X_train")
 Y_KEYS = ("y", "b", "labels", "label", "target", "targets", "y_train", "Y_train")
 
 
-def load(file: Any, name: str, wanted: tuple[str, ...] | None = None) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive by key; with `wanted`, those of them that are there."""
+def arrays(file: Any, name: str, keys: tuple[str, ...] | None = None) -> dict[str, NDArray[Any]]:
+    """The arrays of an archive by key; with `keys`, those of them that are there."""
     try:
-        _check(file, name)
+        _check_sizes(file, name)
         with np.load(file, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files if wanted is None or key in wanted}
-    except TooLarge:
+            return {key: archive[key] for key in archive.files if keys is None or key in keys}
+    except limits.TooLarge:
         raise
     except (ArithmeticError, AttributeError, BadZipFile, EOFError, LookupError, MemoryError, NotImplementedError,
             RuntimeError, SyntaxError, TypeError, ValueError, struct.error, zlib.error) as error:  # fmt: skip
         refuse("path", name, f"an NPZ file of plain arrays is needed ({type(error).__name__} while reading it)")
 
 
-def _check(file: Any, name: str) -> None:
+def _check_sizes(file: Any, name: str) -> None:
     """Refuse an archive that unpacks to too much, or whose arrays promise more than they hold.
 
     An array is allocated by what its header says.
     """
     with ZipFile(file) as archive:
         packed = [member for member in archive.infolist() if member.compress_type != ZIP_STORED]
-        check(sum(member.file_size for member in packed), name)
+        limits.check_unpacked(sum(member.file_size for member in packed), name)
         for member in archive.infolist():
             if not member.filename.endswith(".npy"):
                 continue
             with archive.open(member) as content:
-                shape, _, kind = _header(content)
-                promised = math.prod(shape) * kind.itemsize
-                if any(n < 0 for n in shape) or (not kind.hasobject and promised > member.file_size):
-                    raise ValueError("an array promises more than it holds")
+                first = np.lib.format.read_magic(content) == (1, 0)
+                header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+                shape, _, kind = header(content)
+            promised = math.prod(shape) * kind.itemsize
+            if any(n < 0 for n in shape) or (not kind.hasobject and promised > member.file_size):
+                raise ValueError("an array promises more than it holds")
     if hasattr(file, "seek"):
         file.seek(0)
 
 
-def _header(content: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(content)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(content)
-    return np.lib.format.read_array_header_2_0(content)
-
-
-def npz(
+def read(
     file: IO[bytes], name: str, target: str | int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[Any], tuple[str, ...], str]:
     """Features and labels of an archive; images and the like are flattened to rows."""
-    found = load(file, name)
-    x_key = _key(list(found), X_KEYS, "features", name)
-    y_key = _key(list(found), Y_KEYS if target is None else (str(target),), "labels", name)
-    x, y = found[x_key], found[y_key]
+    stored = arrays(file, name)
+    x_key = _key(stored, X_KEYS, "features", name)
+    y_key = _key(stored, Y_KEYS if target is None else (str(target),), "labels", name)
+    x, y = stored[x_key], stored[y_key]
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or not x.size:
-        came = f"{name}, with {x_key} of shape {x.shape} and {y_key} of shape {y.shape}"
-        refuse("path", came, "(rows, features) and (rows,) are needed")
+        what = f"{name}, with {x_key} of shape {x.shape} and {y_key} of shape {y.shape}"
+        refuse("path", what, "(rows, features) and (rows,) are needed")
     if x.dtype.kind not in "biuf":
         refuse("path", f"{name}, whose {x_key} is of type {x.dtype}", "features must be numbers")
     flat = x.reshape(len(x), -1)
-    fits(*flat.shape, name)
-    return (
-        flat.astype(np.float64),
-        number_labels(y) if y.dtype.kind in "biuf" else y.astype(np.str_),
-        tuple(map(str, range(flat.shape[1]))),
-        y_key,
-    )
+    limits.check_dense(*flat.shape, name)
+    labels = number_labels(y) if y.dtype.kind in "biuf" else y.astype(np.str_)
+    return flat.astype(np.float64), labels, tuple(map(str, range(flat.shape[1]))), y_key
 
 
 def number_labels(y: NDArray[Any]) -> NDArray[Any]:
@@ -92,9 +82,9 @@ def number_labels(y: NDArray[Any]) -> NDArray[Any]:
     return floats if exact else y
 
 
-def _key(keys: list[str], known: tuple[str, ...], what: str, name: str) -> str:
-    for key in known:
-        if key in keys:
+def _key(stored: dict[str, NDArray[Any]], keys: tuple[str, ...], what: str, name: str) -> str:
+    for key in keys:
+        if key in stored:
             return key
-    shown = ", ".join(keys[:8]) or "nothing"
-    refuse("path", f"{name}, which holds {shown}", f"{what} are looked for under {', '.join(known)}")
+    shown = ", ".join(list(stored)[:8]) or "nothing"
+    refuse("path", f"{name}, which holds {shown}", f"{what} are looked for under {', '.join(keys)}")
