@@ -24,9 +24,8 @@ from resolvent.engines.flower.facts import FederationFacts, gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.memory import Memories
 from resolvent.engines.flower.messages import Question
-from resolvent.engines.flower.node import Node
+from resolvent.engines.flower.node import Node, load_node
 from resolvent.engines.flower.rule import Limits, Rule
-from resolvent.engines.flower.users import load_node
 from resolvent.errors import InputError
 from resolvent.federation import processes, worker
 

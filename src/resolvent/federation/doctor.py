@@ -147,7 +147,7 @@ def _clocks_apart(ca: Path, host: str, port: int) -> float | None:
 def _user(project: Project, node: str, users: int) -> Row:
     """Whether user.py makes a problem that a node can answer for."""
     from resolvent.engines.flower.messages import Question
-    from resolvent.engines.flower.users import load_node
+    from resolvent.engines.flower.node import load_node
 
     try:
         made = load_node(project.path, {"name": node, "number": 0, "of": users}, project.state / "doctor")

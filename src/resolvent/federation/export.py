@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.engines.flower.memory import latest
-from resolvent.engines.flower.users import load_node
+from resolvent.engines.flower.node import load_node
 from resolvent.errors import InputError
 from resolvent.federation.project import Project
 from resolvent.iteration.engine import PERSONAL

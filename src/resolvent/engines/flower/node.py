@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import runpy
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from resolvent.iteration import metric_names
 from resolvent.iteration.engine import PERSONAL, Ask, Memory
 from resolvent.local.choice import check
 
+USER_FILE = "user.py"
+"""Says what the user's problem is, in the node's own folder."""
+MEMORY = "memory"
 Metrics = Callable[[Tensor], dict[str, float]]
 """More figures of a model (d,), from data of the user's own."""
 
@@ -159,3 +164,17 @@ def _constant(numbers: Tensor | None) -> float | None:
     if numbers is None or not math.isfinite(float(numbers[0])):
         return None
     return float(numbers[0])
+
+
+def load_node(folder: Path, config: Mapping[str, Any], memory: Path | None = None) -> Node:
+    """The node that `problem(config)`, and `metrics(model, config)` where there is one, of `user.py` make."""
+    path = folder / USER_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} has no {USER_FILE}; `resolvent federate init` makes a folder with one")
+    sys.path.insert(0, str(folder))  # what lies beside the file can be imported
+    names, given = runpy.run_path(str(path), run_name="user"), dict(config)
+    problem, metrics = names.get("problem"), names.get("metrics")
+    if not callable(problem):
+        raise InputError(f"{path} has no function problem(node_config)")
+    own = (lambda model: metrics(model, given)) if callable(metrics) else None
+    return Node(problem(given), folder / MEMORY if memory is None else memory, own)

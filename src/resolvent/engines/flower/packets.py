@@ -1,7 +1,6 @@
 """What crosses the network: a header of plain values and named arrays. Nothing is ever unpickled.
 
-This file imports neither torch nor the rest of the package: the process that Flower starts for every message loads it
-by its path, and must start quickly.
+This module imports neither torch nor the rest of the package: the process that talks to the server must start quickly.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def _raw(array: NDArray[Any]) -> tuple[str, list[int], bytes]:
     return kind, list(array.shape), np.ascontiguousarray(array, KINDS[kind]).tobytes()
 
 
-# --- as bytes: between the process that Flower starts and the one that has the data ----------------------------------
+# --- as bytes: between the process that talks to the server and the one that has the data -----------------------------
 
 
 def to_bytes(packet: Packet) -> bytes:
