@@ -523,7 +523,7 @@ def test_the_doctor_sees_what_else_listens_and_a_certificate_that_is_not_ours(pr
 
     keys.make_server(project, ["127.0.0.1"])
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        wrong = control.reachable(project.keys / keys.CA, Server("127.0.0.1", taken.getsockname()[1]), 0.3)
+        wrong, _ = doctor.greet(project.keys / keys.CA, Server("127.0.0.1", taken.getsockname()[1]), 0.3)
     assert wrong is not None
 
 
