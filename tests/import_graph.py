@@ -129,8 +129,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"engine"},
     ],
     "federation": [
-        {"settings", "superlink", "superexec", "supernode", "processes", "guard"},
-        {"project"},
+        {"settings", "superlink", "superexec", "supernode", "guard"},
+        {"project", "processes"},
         {"keys", "bundle", "template"},
         {"control"},
         {"deployment"},

@@ -64,7 +64,7 @@ def test_a_process_and_its_children_are_ended(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_a_process_has_started_ends_with_it(tmp_path: Path) -> None:
-    """Also where its guard was killed: then as soon as somebody looks."""
+    """Also where its guard was killed: then as soon as somebody looks, and before its port is needed again."""
     made = started(tmp_path, CHILD.format(more="stdout=2") + "print('up', flush=True)")
     made.popen.wait(60)
     assert not group_alive(made.popen.pid)
@@ -73,7 +73,7 @@ def test_what_a_process_has_started_ends_with_it(tmp_path: Path) -> None:
     made.popen.wait()
     assert group_alive(made.popen.pid)
     processes.stop(made)
-    eventually(lambda: not group_alive(made.popen.pid))
+    assert not group_alive(made.popen.pid)
 
 
 def test_ctrl_c_while_a_process_is_being_started_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,23 +34,29 @@ def run(grace: float, command: list[str]) -> int:
         os.read(wakes, 1024)
     os.killpg(0, signal.SIGTERM)
     deadline = time.monotonic() + grace
-    while (program.poll() is None or others_in_group()) and time.monotonic() < deadline:
+    while (program.poll() is None or alive(os.getpid())) and time.monotonic() < deadline:
         time.sleep(0.05)
-    if program.poll() is None or others_in_group():
+    if program.poll() is None or alive(os.getpid()):
         os.killpg(0, signal.SIGKILL)
     return program.returncode if program.returncode >= 0 else 128 - program.returncode
 
 
-def others_in_group() -> bool:
-    """Whether another process of this group runs. One that has ended, and that nobody has waited for, does not."""
+def alive(group: int) -> bool:
+    """Whether a process of a group runs, beside this one. One that has ended, and that nobody waited for, does not."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
     if not Path("/proc/self/stat").is_file():
         return True  # nobody can tell: all of them have the whole time
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, group, *_ = (path / "stat").read_text().rpartition(")")[2].split()
+            state, _, its_group, *_ = (path / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(group) == os.getpid() != int(path.name) and state != "Z":
+        if int(its_group) == group and int(path.name) != os.getpid() and state != "Z":
             return True
     return False
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from resolvent.federation import guard
+
 GRACE = 6.0
 """Seconds that a process has to end by itself."""
 PRIVATE_UMASK = 0o077
@@ -56,10 +58,10 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
     to its guard is closed in all these cases.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    guard = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), str(GRACE)]
+    guarded = [sys.executable, "-I", "-S", guard.__file__, str(GRACE), *command]
     with open(log, "ab", opener=private) as file:
         popen = subprocess.Popen(
-            [*guard, *command],
+            guarded,
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -87,6 +89,8 @@ def stop(*given: Process | None) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.popen.pid, signal.SIGKILL)  # where the guard itself was killed, or hangs
             process.popen.wait()
+            while guard.alive(process.popen.pid) and time.monotonic() < deadline:  # as long as it has its port
+                time.sleep(0.05)
 
 
 @atexit.register
