@@ -76,6 +76,28 @@ def test_what_a_process_has_started_ends_with_it(tmp_path: Path) -> None:
     assert not group_alive(made.popen.pid)
 
 
+LISTENER = """
+import socket, sys, threading, time
+door = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+much = bytearray(b"x") * 200_000_000
+for _ in range(20):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+print("up", flush=True)
+"""
+
+
+def test_the_port_of_a_killed_process_is_free_once_it_was_stopped(tmp_path: Path) -> None:
+    """Its first thread may have ended while others have not, and then it seems to have ended."""
+    for k in range(4):
+        port, log = processes.free_port(), tmp_path / f"log{k}"
+        made = processes.start("one", [sys.executable, "-c", LISTENER, str(port)], log, dict(os.environ))
+        eventually(lambda log=log: "up" in log.read_text())
+        os.killpg(made.popen.pid, signal.SIGKILL)
+        made.popen.wait()
+        processes.stop(made)
+        assert not processes.listening("127.0.0.1", port)
+
+
 def test_ctrl_c_while_a_process_is_being_started_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The signal comes when the process is there and nobody has its number: the pipe to its guard is closed."""
     guards: list[int] = []

@@ -42,7 +42,10 @@ def run(grace: float, command: list[str]) -> int:
 
 
 def alive(group: int) -> bool:
-    """Whether a process of a group runs, beside this one. One that has ended, and that nobody waited for, does not."""
+    """Whether a process of a group runs, beside this one. One that has ended, and that nobody waited for, does not.
+
+    It has ended once all of its threads have: until then it has its files and ports.
+    """
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -53,10 +56,11 @@ def alive(group: int) -> bool:
         return True  # nobody can tell: all of them have the whole time
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, its_group, *_ = (path / "stat").read_text().rpartition(")")[2].split()
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(its_group) == group and int(path.name) != os.getpid() and state != "Z":
+        state, its_group, threads = fields[0], int(fields[2]), int(fields[17])
+        if its_group == group and int(path.name) != os.getpid() and (state != "Z" or threads > 1):
             return True
     return False
 
