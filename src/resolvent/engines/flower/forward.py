@@ -25,10 +25,10 @@ def app() -> Any:
     """The ClientApp of simulated nodes."""
     from flwr.clientapp import ClientApp
 
-    made = ClientApp()
-    for register in (made.train, made.evaluate, made.query):
+    client = ClientApp()
+    for register in (client.train, client.evaluate, client.query):
         register()(_answer)
-    return made
+    return client
 
 
 def _answer(message: Any, context: Any) -> Any:

@@ -26,7 +26,7 @@ USER_FILE = "user.py"
 """Says what the user's problem is, in the node's own folder."""
 MEMORY = "memory"
 Metrics = Callable[[Tensor], dict[str, float]]
-"""More figures of a model (d,), from data of the user's own."""
+"""More metrics of a model (d,), from data of the user's own."""
 
 
 class Node:
@@ -58,9 +58,9 @@ class Node:
         sizes = getattr(problem, "sizes", None)
         rows = None if sizes is None else int(sizes[0])
         start = self._start_of()
-        figures = self._figures(torch.zeros(problem.dim) if start is None else start, {})
+        metrics = self._measured(torch.zeros(problem.dim) if start is None else start, {})
         typical = getattr(problem, "typical_eta", None)
-        told = Description(
+        description = Description(
             problem=type(problem).__name__,
             dim=int(problem.dim),
             dtype=str(problem.weights.dtype).removeprefix("torch."),
@@ -74,11 +74,11 @@ class Node:
             rows=rows,
             means="training" in problem.offers,
             starts=start is not None,
-            metrics=tuple(name for name in figures if name not in ("value", "gap")),
+            metrics=tuple(name for name in metrics if name not in ("value", "gap")),
             intercepts=tuple(int(i) for i in getattr(problem, "intercepts", ())),
             version=version(),
         )
-        return self._answer(question, facts=told.told())
+        return self._answer(question, facts=description.told())
 
     def _start(self, question: Question) -> Answer:
         start = self._start_of()
@@ -117,8 +117,8 @@ class Node:
         if question.after == NOTHING_YET:
             return {}, False
         self._memories.touch(question.run, question.after)
-        found = self._memories.load(question.run, question.after)
-        return ({}, True) if found is None else (found, False)
+        memory = self._memories.load(question.run, question.after)
+        return ({}, True) if memory is None else (memory, False)
 
     def _operator(self, question: Question) -> Any:
         """The operator joined to the problem, once: what it caches lasts from round to round."""
@@ -133,26 +133,26 @@ class Node:
         """f_i, and more, at the models that came with the question."""
         if question.models is None:
             return {}
-        found = [self._figures(row, memory) for row in question.models.to(self.problem.weights.device)]
-        names = [name for name in found[0] if name not in ("value", "gap")]
-        values = [figures["value"] for figures in found] if "value" in found[0] else None
-        return {"values": values, "metrics": {name: [figures[name] for figures in found] for name in names}}
+        rows = [self._measured(row, memory) for row in question.models.to(self.problem.weights.device)]
+        names = [name for name in rows[0] if name not in ("value", "gap")]
+        values = [row["value"] for row in rows] if "value" in rows[0] else None
+        return {"values": values, "metrics": {name: [row[name] for row in rows] for name in names}}
 
-    def _figures(self, w: Tensor, memory: Memory) -> dict[str, float]:
+    def _measured(self, w: Tensor, memory: Memory) -> dict[str, float]:
         w = w.to(self.problem.weights).reshape(1, -1)
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if "inspect" in self.problem.offers:
             own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
-            found = self.problem.inspect(w, memory.get(PERSONAL, w), own)
-            figures |= {name: value for name, value in found.items() if "spread" not in name}  # of one user: none
+            inspected = self.problem.inspect(w, memory.get(PERSONAL, w), own)
+            metrics |= {name: value for name, value in inspected.items() if "spread" not in name}  # of one user: none
         elif "value" in self.problem.offers:
-            figures["value"] = float(self.problem.value(w)[0])
+            metrics["value"] = float(self.problem.value(w)[0])
         if self._metrics is not None:
             for name, value in self._metrics(w[0]).items():
-                if metric_names.checked(name, "a metric of this node") in figures:
+                if metric_names.checked(name, "a metric of this node") in metrics:
                     raise InputError(f"a metric of this node is {name!r}, which its problem reports: name it otherwise")
-                figures[name] = float(value)
-        return figures
+                metrics[name] = float(value)
+        return metrics
 
     def _start_of(self) -> Tensor | None:
         start: Tensor | None = getattr(self.problem, "start", None)
