@@ -33,7 +33,7 @@ PAGES = {"/": "runs.html", "/run": "run.html", "/explorer": "explorer.html", "/p
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
          ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}  # fmt: skip
 PLOTLY = "plotly.min.js"
-SHORTEST = 16
+MIN_TOKEN = 16
 """Characters of a token, at least."""
 
 
@@ -57,8 +57,8 @@ def build(out: Path, guard: Guard, ending: Callable[[], bool] = lambda: False) -
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        found = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}"[:300] for each in error.errors()[:5]]
-        return Json({"detail": "; ".join(found)}, status_code=422)
+        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}"[:300] for each in error.errors()[:5]]
+        return Json({"detail": "; ".join(problems)}, status_code=422)
 
     return Guarded(app, guard)
 
@@ -73,8 +73,8 @@ def _files(app: FastAPI) -> None:
     def static(name: str, request: Request) -> Response:
         if name == PLOTLY:
             tag = f'"plotly-{version("plotly")}"'
-            known = request.headers.get("if-none-match") == tag
-            return _tagged(b"" if known else plotly.read_bytes(), tag, known, TYPES[".js"])
+            cached = request.headers.get("if-none-match") == tag
+            return _tagged(b"" if cached else plotly.read_bytes(), tag, cached, TYPES[".js"])
         if name not in names or name.endswith(".html"):
             raise Unknown(f"there is no file {name[:80]!r}; the pages name those there are")
         content = folder.joinpath(name).read_bytes()
@@ -92,15 +92,15 @@ def _page(file: Traversable) -> Callable[[], Response]:
     return shown
 
 
-def _tagged(content: bytes, tag: str, known: bool, media_type: str) -> Response:
+def _tagged(content: bytes, tag: str, cached: bool, media_type: str) -> Response:
     headers = {"etag": tag, "cache-control": "no-cache"}
-    return Response(b"" if known else content, 304 if known else 200, headers, media_type)
+    return Response(b"" if cached else content, 304 if cached else 200, headers, media_type)
 
 
 def guard_for(host: str, token: str | None) -> Guard:
     """The guard of an address. A token is drawn where none is given; pages opened with one's own outlive a restart."""
-    if token is not None and (len(token) < SHORTEST or not re.fullmatch(r"[A-Za-z0-9_-]+", token)):
-        refuse("--token", "not what a token may be", f"at least {SHORTEST} letters, digits, - or _ are needed")
+    if token is not None and (len(token) < MIN_TOKEN or not re.fullmatch(r"[A-Za-z0-9_-]+", token)):
+        refuse("--token", "not what a token may be", f"at least {MIN_TOKEN} letters, digits, - or _ are needed")
     sealed = None if token is None else trust.seal(f"session of the page: {token}".encode())
     guard = Guard(host, token or secrets.token_urlsafe(24))
     return guard if sealed is None else replace(guard, session=sealed.decode().strip())
@@ -129,13 +129,13 @@ def prepared(out: Path, guard: Guard) -> uvicorn.Server:
 
     from resolvent.ui import door
 
-    app = build(out, guard, lambda: made.should_exit)
+    app = build(out, guard, lambda: running.should_exit)
     config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, ws="none", lifespan="off",
-                            timeout_graceful_shutdown=2, http=door.Door, loop="asyncio", backlog=door.AT_ONCE,
-                            limit_concurrency=door.CONNECTIONS,
-                            h11_max_incomplete_event_size=door.HEADER_BYTES)  # fmt: skip
-    made = uvicorn.Server(config)
-    return made
+                            timeout_graceful_shutdown=2, http=door.Door, loop="asyncio", backlog=door.MAX_BACKLOG,
+                            limit_concurrency=door.MAX_CONNECTIONS,
+                            h11_max_incomplete_event_size=door.MAX_HEADER_BYTES)  # fmt: skip
+    running = uvicorn.Server(config)
+    return running
 
 
 def serve(out: Path, listener: socket.socket, guard: Guard) -> None:
