@@ -37,6 +37,7 @@ HEAVY_AT_TOP: dict[str, set[str]] = {
     "networks.stacked.triton_channels": {"triton"},
     "ui.api": {"fastapi"},
     "ui.door": {"uvicorn"},
+    "ui.guard": {"starlette"},
     "ui.models": {"pydantic"},
     "ui.server": {"fastapi"},
     "networks.stacked.triton_kernels": {"triton"},

@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
-from importlib.metadata import version
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,20 +65,18 @@ def build(out: Path, guard: Guard, ending: Callable[[], bool] = lambda: False) -
 def _files(app: FastAPI) -> None:
     """The page's own files, by name: nothing else can be asked for."""
     folder = resources.files("resolvent.ui").joinpath("pages")
-    names = [item.name for item in folder.iterdir() if Path(item.name).suffix in TYPES]
-    plotly = resources.files("plotly").joinpath("package_data", PLOTLY)
+    files = {item.name: item for item in folder.iterdir() if Path(item.name).suffix in (".js", ".css", ".svg")}
+    files[PLOTLY] = resources.files("plotly").joinpath("package_data", PLOTLY)
 
     @app.get("/static/{name}", include_in_schema=False)
     def static(name: str, request: Request) -> Response:
-        if name == PLOTLY:
-            tag = f'"plotly-{version("plotly")}"'
-            cached = request.headers.get("if-none-match") == tag
-            return _tagged(b"" if cached else plotly.read_bytes(), tag, cached, TYPES[".js"])
-        if name not in names or name.endswith(".html"):
+        if name not in files:
             raise Unknown(f"there is no file {name[:80]!r}; the pages name those there are")
-        content = folder.joinpath(name).read_bytes()
+        content = files[name].read_bytes()
         tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-        return _tagged(content, tag, request.headers.get("if-none-match") == tag, TYPES[Path(name).suffix])
+        code = 304 if request.headers.get("if-none-match") == tag else 200
+        headers = {"etag": tag, "cache-control": "no-cache"}
+        return Response(content if code == 200 else b"", code, headers, TYPES[Path(name).suffix])
 
     for path, page in PAGES.items():
         app.get(path, include_in_schema=False)(_page(folder.joinpath(page)))
@@ -90,11 +87,6 @@ def _page(file: Traversable) -> Callable[[], Response]:
         return Response(file.read_bytes(), media_type=TYPES[".html"], headers={"cache-control": "no-cache"})
 
     return shown
-
-
-def _tagged(content: bytes, tag: str, cached: bool, media_type: str) -> Response:
-    headers = {"etag": tag, "cache-control": "no-cache"}
-    return Response(b"" if cached else content, 304 if cached else 200, headers, media_type)
 
 
 def guard_for(host: str, token: str | None) -> Guard:
