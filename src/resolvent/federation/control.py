@@ -93,7 +93,7 @@ def register(project: Project, server: Server) -> list[str]:
     return list(new.values())
 
 
-def begin(project: Project, server: Server, given: dict[str, str], app: Path | None = None) -> int:
+def begin(project: Project, server: Server, given: dict[str, Any], app: Path | None = None) -> int:
     """Begin a run on the server: its number there. `app`: another one than the federation's own."""
     from flwr.cli.build import build_fab_from_disk
     from flwr.common.serde import fab_to_proto, user_config_to_proto
@@ -103,7 +103,7 @@ def begin(project: Project, server: Server, given: dict[str, str], app: Path | N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own
         content = build_fab_from_disk(bundle.write(project.state / "app") if app is None else app)
-    fab, config = Fab(hashlib.sha256(content).hexdigest(), content, {}), user_config_to_proto(dict(given))
+    fab, config = Fab(hashlib.sha256(content).hexdigest(), content, {}), user_config_to_proto(given)
     request = StartRunRequest(fab=fab_to_proto(fab), override_config=config, federation="")
     with _client(project, server) as client:
         answer = client.StartRun(request)
