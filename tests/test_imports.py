@@ -36,6 +36,7 @@ HEAVY_AT_TOP: dict[str, set[str]] = {
     "sklearn": {"sklearn"},
     "ui.api": {"fastapi"},
     "ui.door": {"uvicorn"},
+    "ui.guard": {"starlette"},
     "ui.models": {"pydantic"},
     "ui.server": {"fastapi"},
     "networks.stacked.triton_kernels": {"triton"},

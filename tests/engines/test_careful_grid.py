@@ -136,7 +136,7 @@ def test_an_answer_whose_parts_never_come_is_lost_by_name(how: str, monkeypatch:
     post = Post(grid)
     assert post.collect([QUESTIONS[LIAR]]) == []
     if how == "it takes too long":
-        monkeypatch.setattr(grid_module, "UPLOAD", -1.0)
+        monkeypatch.setattr(grid_module, "MAX_SECONDS_TO_UPLOAD", -1.0)
     else:
         there = False
     (reply,) = post.collect([QUESTIONS[LIAR]])

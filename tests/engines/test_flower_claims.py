@@ -18,15 +18,14 @@ from engines.fake_grid import KEYS, FakeGrid, engine_over
 from engines.test_flower_trust import Asked, in_array, with_records
 from engines.test_pipes import problem
 from resolvent.engines.flower import forward, packets
-from resolvent.engines.flower.asking import LONGEST_REASON
+from resolvent.engines.flower.asking import MAX_REASON
 from resolvent.engines.flower.claims import show_weights
 from resolvent.engines.flower.facts import gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.memory import Memories
 from resolvent.engines.flower.messages import Question
-from resolvent.engines.flower.node import Node
+from resolvent.engines.flower.node import Node, load_node
 from resolvent.engines.flower.rule import Limits, Rule
-from resolvent.engines.flower.users import load_node
 from resolvent.errors import InputError
 from resolvent.federation import processes, worker
 from resolvent.iteration.facts import Facts
@@ -231,7 +230,7 @@ def test_reasons_of_refused_answers_are_cut() -> None:
     asked.forge = lambda reply: [with_records(reply, {long: 1}, {})]
     assert asked.ask() == []
     assert len(asked.events) == 3
-    assert all(len(event["reason"]) < LONGEST_REASON + 50 for event in asked.events)
+    assert all(len(event["reason"]) < MAX_REASON + 50 for event in asked.events)
 
 
 def test_a_dozen_answers_tell_a_user_s_second_moments() -> None:

@@ -271,7 +271,7 @@ def test_a_node_whose_key_is_taken_away_is_shut_out(tmp_path: Path) -> None:
         again = federation.start_node("site-1", 1).supernode
         assert again is not None
         again.popen.wait(60)
-        assert "the server knows no node with this key" in again.words()
+        assert "the server knows no node with this key" in again.last_words()
 
 
 @pytest.mark.slow
@@ -417,7 +417,7 @@ def test_a_server_that_is_killed_ends_the_command(tmp_path: Path, begun: bool) -
         if begun:
             for number, name in enumerate(demo.NODES):
                 nodes.append(NodeProcesses(project, name, project.server(), {"number": number}).open())
-        while not (following.told().get("run") if begun else "running" in following.status()):
+        while not (following.reported().get("run") if begun else "running" in following.status()):
             time.sleep(0.2)
         server.kill()
         words = r"stopped from outside\); `.* --resume" if begun else "ended before the run began"  # by the guard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -40,6 +41,12 @@ def eventually(what: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def group_alive(group: int) -> bool:
+    """Whether any process of a group is left. One that has ended and that nobody has waited for does not count."""
+    stats = (path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists())
+    return any(int(fields[2]) == group and fields[0] != "Z" for fields in stats)
+
+
 def started(tmp_path: Path, code: str) -> processes.Process:
     made = processes.start("one", [sys.executable, "-c", code], tmp_path / "log", dict(os.environ))
     eventually(lambda: "up" in made.log.read_text())
@@ -50,28 +57,61 @@ def test_a_process_and_its_children_are_ended(tmp_path: Path, monkeypatch: pytes
     """Also those that do not want to."""
     monkeypatch.setattr(processes, "GRACE", 0.3)
     made = started(tmp_path, STUBBORN)
-    assert processes.group_alive(made.popen.pid)
+    assert group_alive(made.popen.pid)
     processes.stop(made, None)
-    assert not processes.group_alive(made.popen.pid)
+    assert not group_alive(made.popen.pid)
     processes.stop(made)  # again: nothing happens
 
 
-def test_ctrl_c_while_a_process_is_being_started_is_not_lost(tmp_path: Path) -> None:
-    """Python ignores what is raised while it forks: here the signal comes just then."""
-    armed = [True]
-    os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGINT) if armed and armed.pop() else None)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    waiting = threading.Event()
-    other = threading.Thread(target=waiting.wait)  # may take the signal in this thread's stead
-    other.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            processes.start("one", [sys.executable, "-c", "pass"], tmp_path / "log", dict(os.environ))
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        waiting.set()
-        other.join()
+def test_what_a_process_has_started_ends_with_it(tmp_path: Path) -> None:
+    """Also where its guard was killed: then as soon as somebody looks, and before its port is needed again."""
+    made = started(tmp_path, CHILD.format(more="stdout=2") + "print('up', flush=True)")
+    made.popen.wait(60)
+    assert not group_alive(made.popen.pid)
+    made = started(tmp_path / "other", LEADER)
+    made.popen.kill()
+    made.popen.wait()
+    assert group_alive(made.popen.pid)
+    processes.stop(made)
+    assert not group_alive(made.popen.pid)
+
+
+LISTENER = """
+import socket, sys, threading, time
+door = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+much = bytearray(b"x") * 200_000_000
+for _ in range(20):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+print("up", flush=True)
+"""
+
+
+def test_the_port_of_a_killed_process_is_free_once_it_was_stopped(tmp_path: Path) -> None:
+    """Its first thread may have ended while others have not, and then it seems to have ended."""
+    for k in range(4):
+        port, log = processes.free_port(), tmp_path / f"log{k}"
+        made = processes.start("one", [sys.executable, "-c", LISTENER, str(port)], log, dict(os.environ))
+        eventually(lambda log=log: "up" in log.read_text())
+        os.killpg(made.popen.pid, signal.SIGKILL)
+        made.popen.wait()
+        processes.stop(made)
+        assert not processes.listening("127.0.0.1", port)
+
+
+def test_ctrl_c_while_a_process_is_being_started_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes when the process is there and nobody has its number: the pipe to its guard is closed."""
+    guards: list[int] = []
+    fork_exec = subprocess._fork_exec  # type: ignore[attr-defined]
+
+    def interrupted(*given: Any) -> None:
+        guards.append(fork_exec(*given))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "_fork_exec", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        processes.start("one", [sys.executable, "-c", LEADER], tmp_path / "log", dict(os.environ))
+    os.waitpid(guards[0], 0)
+    assert not group_alive(guards[0])
 
 
 def test_a_process_that_was_started_can_be_interrupted(tmp_path: Path) -> None:
@@ -96,7 +136,7 @@ def test_processes_of_a_killed_parent_end_as_well(tmp_path: Path, number: signal
     parent.send_signal(number)
     parent.wait()
     parent.stdout.close()
-    eventually(lambda: not processes.group_alive(child))
+    eventually(lambda: not group_alive(child))
 
 
 def test_roles_are_found_and_stopped(tmp_path: Path) -> None:
@@ -107,18 +147,18 @@ def test_roles_are_found_and_stopped(tmp_path: Path) -> None:
     made = started(tmp_path, code)
     told = processes.noted(tmp_path)
     assert told["server"]["running"]
-    assert (told["server"]["pid"], told["server"]["port"]) == (made.popen.pid, 7)
-    threading.Thread(target=made.popen.wait).start()  # whoever started it looks after it
-    assert processes.stop_noted(tmp_path, "server", told["server"])
-    assert made.popen.wait() == -signal.SIGTERM
+    assert (os.getpgid(told["server"]["pid"]), told["server"]["port"]) == (made.popen.pid, 7)
+    assert processes.stop_noted(tmp_path, "server")
+    assert made.popen.wait() == 128 + signal.SIGTERM
     assert processes.noted(tmp_path) == {}
-    assert not processes.stop_noted(tmp_path, "server", told["server"])
+    assert not processes.stop_noted(tmp_path, "server")
 
 
 def test_a_number_that_another_process_has_by_now_is_not_touched(tmp_path: Path) -> None:
-    processes.note(tmp_path, "server")
-    other = processes.noted(tmp_path)["server"] | {"began": "1"}
-    assert not processes.stop_noted(tmp_path, "server", other)  # it would have stopped this very process
+    about = {"pid": os.getpid()}  # it would stop this very process
+    (tmp_path / "server.json").write_text(json.dumps(about))
+    assert processes.noted(tmp_path)["server"] == about | {"running": False}
+    assert not processes.stop_noted(tmp_path, "server")
 
 
 def test_ports() -> None:

@@ -352,7 +352,7 @@ def test_every_end_of_a_run_ends_the_wait(project: Project, tmp_path: Path, monk
         ("min_users = 1", "min_user = 1", "there is no key problem.min_user; did you mean min_users"),
         ("port = 9443", "port = 99999", "server.port is 99999"),
         ("[scheme]", "[schema]", r"there is no section \[schema\]"),
-        ("[run]", '[stop]\nmetric = "value"\n[run]', r"stop.metric is 'value', but users report figures .* too late"),
+        ("[run]", '[stop]\nmetric = "value"\n[run]', r"stop.metric is 'value', but users report metrics .* too late"),
         ("[run]", "[stop]\ngap = 1e-9\n[run]", "stop.gap is 1e-09, but nobody in a federation knows"),
         ("[run]", '[run]\nmetrics = ["auc"]', r"run.metrics is .*, but a federation's metrics are those of metrics"),
     ],
@@ -525,7 +525,7 @@ def test_the_doctor_sees_what_else_listens_and_a_certificate_that_is_not_ours(pr
 
     keys.make_server(project, ["127.0.0.1"])
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        wrong = control.reachable(project.keys / keys.CA, Server("127.0.0.1", taken.getsockname()[1]), 0.3)
+        wrong, _ = doctor.greet(project.keys / keys.CA, Server("127.0.0.1", taken.getsockname()[1]), 0.3)
     assert wrong is not None
 
 

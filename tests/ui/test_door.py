@@ -54,7 +54,9 @@ def test_many_slow_clients_do_not_make_the_page_dead(tmp_path: Path) -> None:
             f"http://127.0.0.1:{port}/api/runs", headers={"Authorization": f"Bearer {token}"}
         )
         for _ in range(3):
-            with urllib.request.urlopen(asked, timeout=door.PATIENCE / 2) as answer:  # before the slow ones are let go
+            with urllib.request.urlopen(
+                asked, timeout=door.MAX_SECONDS_UNKNOWN / 2
+            ) as answer:  # before the slow ones are let go
                 assert answer.status == 200
 
 
@@ -71,7 +73,7 @@ def closed_after(place: str, sent: bytes) -> float:
 
 def test_whoever_does_not_show_the_token_in_time_is_let_go(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a head, with half of one, and after being refused; whoever has shown it may be slow."""
-    monkeypatch.setattr(door, "PATIENCE", 0.5)
+    monkeypatch.setattr(door, "MAX_SECONDS_UNKNOWN", 0.5)
     with serving(stored) as place, connected(place) as client:
         refused = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port_of(place)}\r\n\r\n".encode()
         for sent in (b"", b"GET / HTTP/1.1\r\nHost:", refused):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-import resolvent as rs
 from command_line import resolvent
 from resolvent.config.sections import SCHEDULES
 from resolvent.errors import ResolventWarning
@@ -148,4 +147,3 @@ def test_bounds_admit_what_the_page_offers() -> None:
         for eta in example.eta:
             asked = Explore(problem=name, eta=eta, rounds=example.rounds, heterogeneity=example.heterogeneity[1])
             assert asked.setup() == replace(Setup(name), sizes=asked.setup().sizes, eta=eta, rounds=example.rounds)
-    assert ("lasso" in EXAMPLES) == hasattr(rs, "L1")

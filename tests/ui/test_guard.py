@@ -140,6 +140,6 @@ def test_a_body_that_comes_in_pieces_is_no_json_once_it_is_too_long() -> None:
 
     with ThreadPoolExecutor(1) as pool:  # a browser of other tests may have a loop in this thread
         body = pool.submit(lambda: asyncio.run(read())).result()
-    assert len(body) <= guard.LARGEST
+    assert len(body) <= guard.MAX_BODY
     with pytest.raises(json.JSONDecodeError):
         json.loads(body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,7 +91,7 @@ def bring_up(
         note = processes.note(project.state, "up")
         say(f"the server listens at 127.0.0.1:{federation.server.port}; {nodes} nodes are up; Ctrl-C ends all of it")
         try:
-            federation.watch()
+            up.watch(federation.check)
         finally:
             note.unlink(missing_ok=True)
 
@@ -105,14 +105,9 @@ def server(detach: Detach = False, where: Where = HERE) -> None:
     if detach:
         detached(project, up.ROLE, "server")
         return
-    serving = up.ServerProcesses(project, project.server()).open()
-    try:
+    with closing(up.ServerProcesses(project, project.server()).open()) as serving:
         say(f"the server listens at {serving.server.listen}, port {serving.server.port}; Ctrl-C ends it")
-        while (wrong := serving.check()) is None:
-            time.sleep(1.0)
-        raise InputError(f"the server ended: {wrong}")
-    finally:
-        serving.close()
+        up.watch(serving.check)
 
 
 @app.command()
@@ -130,18 +125,13 @@ def node(
     if detach:
         detached(project, role, "node", name, *_passed_on(setting))
         return
-    running_node = NodeProcesses(project, name, project.server(), _given(setting)).open()
-    note: Path | None = None
-    try:
+    with closing(NodeProcesses(project, name, project.server(), _given(setting)).open()) as running_node:
         running_node.await_problem()
         note = processes.note(project.state, role)
-        say(f"node {name} is up; its logs are in {running_node.state}; Ctrl-C ends it")
-        while (wrong := running_node.check()) is None:
-            time.sleep(1.0)
-        raise InputError(f"node {name} ended: {wrong}")
-    finally:
-        running_node.close()
-        if note is not None:
+        try:
+            say(f"node {name} is up; its logs are in {running_node.state}; Ctrl-C ends it")
+            up.watch(running_node.check)
+        finally:
             note.unlink(missing_ok=True)
 
 
@@ -212,8 +202,8 @@ def status(form: Form = Format.table, where: Where = HERE) -> None:
 def stop(where: Where = HERE) -> None:
     """Stop whatever of this federation runs on this machine. A run can be resumed."""
     project = opened(where)
-    order = sorted(processes.noted(project.state).items(), key=lambda item: item[0] == up.ROLE)
-    stopped = [role for role, told in order if processes.stop_noted(project.state, role, told)]
+    order = sorted(processes.noted(project.state), key=lambda role: role == up.ROLE)
+    stopped = [role for role in order if processes.stop_noted(project.state, role)]
     say(f"stopped: {', '.join(stopped)}" if stopped else "nothing of this federation runs here")
 
 

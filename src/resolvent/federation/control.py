@@ -93,7 +93,7 @@ def register(project: Project, server: Server) -> list[str]:
     return list(new.values())
 
 
-def begin(project: Project, server: Server, told: dict[str, str], app: Path | None = None) -> int:
+def begin(project: Project, server: Server, given: dict[str, Any], app: Path | None = None) -> int:
     """Begin a run on the server: its number there. `app`: another one than the federation's own."""
     from flwr.cli.build import build_fab_from_disk
     from flwr.common.serde import fab_to_proto, user_config_to_proto
@@ -103,9 +103,8 @@ def begin(project: Project, server: Server, told: dict[str, str], app: Path | No
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own
         content = build_fab_from_disk(bundle.write(project.state / "app") if app is None else app)
-    made = Fab(hashlib.sha256(content).hexdigest(), content, {})
-    given: Any = dict(told)
-    request = StartRunRequest(fab=fab_to_proto(made), override_config=user_config_to_proto(given), federation="")
+    fab, config = Fab(hashlib.sha256(content).hexdigest(), content, {}), user_config_to_proto(given)
+    request = StartRunRequest(fab=fab_to_proto(fab), override_config=config, federation="")
     with _client(project, server) as client:
         answer = client.StartRun(request)
     if not answer.HasField("run_id"):
@@ -119,10 +118,7 @@ def status(project: Project, server: Server, number: int) -> str:
 
     with _client(project, server) as client:
         runs = client.ListRuns(ListRunsRequest(run_id=number)).run_dict
-    if number not in runs:
-        return "unknown"
-    found = runs[number].status
-    return f"{found.status}:{found.sub_status}".rstrip(":")
+    return f"{runs[number].status.status}:{runs[number].status.sub_status}".rstrip(":") if number in runs else "unknown"
 
 
 def stop(project: Project, server: Server, number: int) -> None:
@@ -131,21 +127,3 @@ def stop(project: Project, server: Server, number: int) -> None:
 
     with _client(project, server) as client:
         client.StopRun(request=StopRunRequest(run_id=number))
-
-
-def reachable(ca: Path, server: Server, seconds: float = 3.0) -> str | None:
-    """Why a node could not speak to the server over TLS, or None where it could."""
-    import socket
-    import ssl
-
-    context = ssl.create_default_context(cafile=str(ca))
-    try:
-        with (
-            socket.create_connection((server.host, server.port), timeout=seconds) as line,
-            context.wrap_socket(line, server_hostname=server.host),
-        ):
-            return None
-    except ssl.SSLCertVerificationError as error:
-        return f"its certificate is not one that {ca.name} vouches for ({error.verify_message})"
-    except OSError as error:
-        return f"{error.strerror or error}"

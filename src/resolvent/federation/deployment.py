@@ -15,7 +15,8 @@ from resolvent.federation.processes import Process, listening, start, stop
 from resolvent.federation.project import Project, Server
 from resolvent.federation.superlink import LOOPBACK
 
-PATIENCE = 60.0
+MAX_SECONDS_TO_START = 180.0
+"""On a machine that is busy; a process that ends before it is ready is noticed at once."""
 SERVER = "server"
 
 
@@ -54,9 +55,11 @@ def superlink(project: Project, server: Server) -> Process:
         *("--database", str(project.state / "superlink.db")),
         *("--host", server.listen, "--port", str(server.port)),
     ]
-    made = start("superlink", command, project.state / "superlink.log", environment(project, SERVER))
-    await_(made, lambda: listening(LOOPBACK, server.control), f"listen at {reach}:{server.port}")  # its last port
-    return made
+    process = start("superlink", command, project.state / "superlink.log", environment(project, SERVER))
+    await_ready(
+        process, lambda: listening(LOOPBACK, server.control), f"listen at {reach}:{server.port}"
+    )  # its last port
+    return process
 
 
 def superexec(project: Project, server: Server) -> Process:
@@ -91,13 +94,13 @@ def _program(name: str) -> list[str]:
     return [sys.executable, "-P", str(Path(__file__).with_name(name))]
 
 
-def await_(process: Process, ready: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+def await_ready(process: Process, ready: Callable[[], bool], what: str, seconds: float = MAX_SECONDS_TO_START) -> None:
     """Wait until a process is ready; one that ends instead is an error with the end of its log."""
     until = time.monotonic() + seconds
     while not ready():
         if not process.running:
-            raise InputError(f"{process.name} ended before it could {what}: {process.words()}; see {process.log}")
+            raise InputError(f"{process.name} ended before it could {what}: {process.last_words()}; see {process.log}")
         if time.monotonic() > until:
             stop(process)
-            raise InputError(f"{process.name} did not {what} within {seconds:g} s: {process.words()}")
+            raise InputError(f"{process.name} did not {what} within {seconds:g} s: {process.last_words()}")
         time.sleep(0.1)

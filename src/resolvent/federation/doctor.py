@@ -5,9 +5,9 @@ from __future__ import annotations
 import email.utils
 import http.client
 import ssl
-import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
@@ -15,14 +15,16 @@ from typing import Any
 
 from resolvent.errors import InputError
 from resolvent.federation import control, keys, processes
-from resolvent.federation.project import Project, opened
+from resolvent.federation.project import Project, Server, opened
 from resolvent.federation.running import server_here
+from resolvent.installed import install
 
 Row = dict[str, Any]
-SOON = timedelta(days=30)
-APART = 30.0
+WARN_BEFORE_END = timedelta(days=30)
+"""How long before its end a certificate is pointed out."""
+MAX_CLOCK_DIFFERENCE = 30.0
 """Seconds by which clocks may differ."""
-VERSION = "1.41."
+FLOWER_VERSION = "1.41."
 
 
 def examine(folder: Path, node: str | None = None) -> list[Row]:
@@ -51,14 +53,13 @@ def _row(what: str, found: str, fine: bool) -> Row:
 
 
 def _flower() -> Row:
-    from resolvent.installed import install
-
     try:
-        found = metadata.version("flwr")
+        installed = metadata.version("flwr")
     except metadata.PackageNotFoundError:
         return _row("flwr", f"not installed; {install('flower')}", False)
-    fine = found.startswith(VERSION)
-    return _row("flwr", found if fine else f"{found}, but {VERSION}x is needed; {install('flower')}", fine)
+    fine = installed.startswith(FLOWER_VERSION)
+    needed = "" if fine else f", but {FLOWER_VERSION}x is needed; {install('flower')}"
+    return _row("flwr", f"{installed}{needed}", fine)
 
 
 def _certificates(project: Project) -> Iterator[Row]:
@@ -67,38 +68,31 @@ def _certificates(project: Project) -> Iterator[Row]:
         how = "`resolvent federate keys --server` makes it on the server's machine; nodes need a copy"
         yield _row("keys/ca.crt", f"missing; {how}", False)
         return
-    for path in (ca, own):
-        if not path.is_file():
-            continue
+    host, now = project.server().host, datetime.now(UTC)
+    for path in filter(Path.is_file, (ca, own)):
         begins, ends, names = keys.valid_until(path)
-        now = datetime.now(UTC)
-        words = f"valid until {ends:%Y-%m-%d}"
-        if now < begins:
-            words = f"not valid before {begins:%Y-%m-%d %H:%M} UTC: is this machine's clock right?"
-        elif now + SOON > ends:
-            words = f"ends on {ends:%Y-%m-%d}; `resolvent federate keys --server` makes a new one"
-        host = project.server().host
-        fine = begins <= now and now + SOON <= ends
-        if path is own and host not in names:
-            yield _row(
-                f"keys/{path.name}", f"is for {', '.join(names)}, but server.host is {host}; make it anew", False
-            )
-        else:
-            yield _row(f"keys/{path.name}", words, fine)
+        fine, message = False, f"ends on {ends:%Y-%m-%d}; `resolvent federate keys --server` makes a new one"
+        if path == own and host not in names:
+            message = f"is for {', '.join(names)}, but server.host is {host}; make it anew"
+        elif now < begins:
+            message = f"not valid before {begins:%Y-%m-%d %H:%M} UTC: is this machine's clock right?"
+        elif now + WARN_BEFORE_END <= ends:
+            fine, message = True, f"valid until {ends:%Y-%m-%d}"
+        yield _row(f"keys/{path.name}", message, fine)
 
 
 def _secrets(project: Project) -> Iterator[Row]:
     """Private keys must be this user's alone."""
     private = [project.keys / name for name in (keys.CA_KEY, keys.SERVER_KEY, keys.SECRET)]
     private += [path for path in project.nodes.glob("*") if path.suffix != ".pub"]
-    wide = [path.name for path in private if path.is_file() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+    wide = [path.name for path in private if path.is_file() and path.stat().st_mode & 0o077]
     if wide:
         yield _row("private keys", f"{', '.join(wide)} can be read by others; chmod 600", False)
 
 
 def _nodes(project: Project) -> Iterator[Row]:
-    named = keys.public_keys(project)
-    yield _row("nodes' keys", ", ".join(sorted(named.values())) or "none here", True)
+    names = keys.public_keys(project).values()
+    yield _row("nodes' keys", ", ".join(sorted(names)) or "none here", True)
 
 
 def _server(project: Project) -> Iterator[Row]:
@@ -110,48 +104,52 @@ def _server(project: Project) -> Iterator[Row]:
     where = f"{server.host}:{server.port}"
     if not (project.keys / keys.CA).is_file():
         return
-    wrong = control.reachable(project.keys / keys.CA, server)
+    wrong, apart = greet(project.keys / keys.CA, server)
     if wrong is None:
         yield _row("server", f"answers at {where} over TLS", True)
-        apart = _clocks_apart(project.keys / keys.CA, server.host, server.port)
         if apart is not None:
-            fine = abs(apart) <= APART
-            words = f"{abs(apart):.0f} s apart from the server's" + ("" if fine else ": set this machine's clock")
-            yield _row("clock", words, fine)
+            fine = abs(apart) <= MAX_CLOCK_DIFFERENCE
+            advice = "" if fine else ": set this machine's clock"
+            yield _row("clock", f"{abs(apart):.0f} s apart from the server's{advice}", fine)
         if here:
-            known = control.nodes(project, server)
             names = keys.public_keys(project)
-            stand = [f"{names[key]} {status}" for key, status in known.items() if key in names]
-            yield _row("nodes", ", ".join(sorted(stand)) or "none registered yet", True)
+            standing = [
+                f"{names[key]} {status}" for key, status in control.nodes(project, server).items() if key in names
+            ]
+            yield _row("nodes", ", ".join(sorted(standing)) or "none registered yet", True)
     elif processes.listening(server.host, server.port):
         yield _row("server", f"something else listens at {where}: {wrong}", False)
     else:
         mine = (project.keys / keys.SERVER_KEY).is_file()
-        words = "the port is free here: `resolvent federate server`" if mine else f"cannot be reached ({wrong})"
-        yield _row("server", f"{where}: {words}", mine)
+        message = "the port is free here: `resolvent federate server`" if mine else f"cannot be reached ({wrong})"
+        yield _row("server", f"{where}: {message}", mine)
 
 
-def _clocks_apart(ca: Path, host: str, port: int) -> float | None:
-    """Seconds between this machine's clock and the server's, by the date of a reply."""
-    line = http.client.HTTPSConnection(host, port, timeout=5, context=ssl.create_default_context(cafile=str(ca)))
-    try:
-        line.request("GET", "/")
-        date = line.getresponse().getheader("Date")
-        return None if date is None else time.time() - email.utils.parsedate_to_datetime(date).timestamp()
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-    finally:
-        line.close()
+def greet(ca: Path, server: Server, seconds: float = 3.0) -> tuple[str | None, float | None]:
+    """Why a node could not speak to the server over TLS (None: it could), and the seconds between their clocks."""
+    context = ssl.create_default_context(cafile=str(ca))
+    with closing(http.client.HTTPSConnection(server.host, server.port, timeout=seconds, context=context)) as line:
+        try:
+            line.connect()
+        except ssl.SSLCertVerificationError as error:
+            return f"its certificate is not one that {ca.name} vouches for ({error.verify_message})", None
+        except OSError as error:
+            return f"{error.strerror or error}", None
+        with suppress(OSError, ValueError, http.client.HTTPException):
+            line.request("GET", "/")
+            if date := line.getresponse().getheader("Date"):
+                return None, time.time() - email.utils.parsedate_to_datetime(date).timestamp()
+    return None, None
 
 
 def _user(project: Project, node: str, users: int) -> Row:
     """Whether user.py makes a problem that a node can answer for."""
     from resolvent.engines.flower.messages import Question
-    from resolvent.engines.flower.users import load_node
+    from resolvent.engines.flower.node import load_node
 
     try:
-        made = load_node(project.path, {"name": node, "number": 0, "of": users}, project.state / "doctor")
-        facts = made.handle(Question("describe", "doctor").packet()).header["facts"]
+        loaded = load_node(project.path, {"name": node, "number": 0, "of": users}, project.state / "doctor")
+        facts = loaded.handle(Question("describe", "doctor").packet()).header["facts"]
     except Exception as error:
         return _row("user.py", f"{type(error).__name__}: {error}", False)
     return _row(

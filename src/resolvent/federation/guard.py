@@ -1,45 +1,69 @@
-"""Ends groups of processes once whoever started them is gone, even where it was killed.
+"""Runs a program, and ends it with everything that it has started once whoever started this is gone.
 
-    python guard.py GRACE
+    python guard.py GRACE PROGRAM [ARGUMENTS]
 
-Lines of its input say what to look after: `+GROUP`, and `-GROUP` once that has ended. The input ends when whoever
-writes it does. The file is run by its path and imports nothing of the package, so that it starts at once.
+The program runs in the process group that this process leads. The group is ended when the program ends, when this
+process gets a signal, or when its standard input does: that is a pipe, which closes even where its owner is killed.
+The file is run by its path and imports nothing of the package, so that it starts at once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 
-def look_after(grace: float) -> None:
-    """Until the input ends; then end what is left, first politely, then surely."""
-    groups = set[int]()
-    for line in sys.stdin:
-        (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for group in groups:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, number)
-        until = time.monotonic() + grace
-        while any(_there(group) for group in groups) and time.monotonic() < until:
-            time.sleep(0.05)
+def run(grace: float, command: list[str]) -> int:
+    """The program's exit code, once nothing of the group is left but this process."""
+    received: list[int] = []
+    wakes, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, lambda number, frame: received.append(number))
+    program = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    while program.poll() is None and not {*received} - {signal.SIGCHLD}:
+        readable, _, _ = select.select([0, wakes], [], [])
+        if 0 in readable:
+            break
+        os.read(wakes, 1024)
+    os.killpg(0, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while (program.poll() is None or alive(os.getpid())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if program.poll() is None or alive(os.getpid()):
+        os.killpg(0, signal.SIGKILL)
+    return program.returncode if program.returncode >= 0 else 128 - program.returncode
 
 
-def _there(group: int) -> bool:
+def alive(group: int) -> bool:
+    """Whether a process of a group runs, beside this one. One that has ended, and that nobody waited for, does not.
+
+    It has ended once all of its threads have: until then it has its files and ports.
+    """
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return True
+    if not Path("/proc/self/stat").is_file():
+        return True  # nobody can tell: all of them have the whole time
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        state, its_group, threads = fields[0], int(fields[2]), int(fields[17])
+        if its_group == group and int(path.name) != os.getpid() and (state != "Z" or threads > 1):
+            return True
+    return False
 
 
 if __name__ == "__main__":
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
-    look_after(float(sys.argv[1]))
+    sys.exit(run(float(sys.argv[1]), sys.argv[2:]))

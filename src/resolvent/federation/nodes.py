@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -15,15 +14,15 @@ from typing import Any, Self
 
 from resolvent.errors import InputError
 from resolvent.federation import deployment, keys
-from resolvent.federation.processes import Process, start, stop
+from resolvent.federation.processes import Process, private, start, stop
 from resolvent.federation.project import Project, Server
 
 CONFIG = "config.json"
 """The node_config that a node was last started with."""
-AGAIN, SETTLED, GIVE_UP = 5.0, 30.0, 180.0
-"""Seconds between two starts of a supernode that ended, after which one that runs counts as settled, and after which
-no other start is tried. After a power cut Flower refuses a node for about a minute: its key seems to be in use."""
-BUILDING = 600.0
+SECONDS_BETWEEN_STARTS, SETTLED_AFTER, GIVE_UP_AFTER = 5.0, 30.0, 180.0
+"""Of a supernode that ended: how often it is started again, when one that runs counts as settled, and when no other
+start is tried. After a power cut Flower refuses a node for about a minute: its key seems to be in use."""
+MAX_SECONDS_TO_BUILD = 600.0
 """Seconds that building the problem may take."""
 
 
@@ -45,7 +44,7 @@ class NodeProcesses:
         self._short = Path(tempfile.mkdtemp(prefix="rs-"))  # paths of sockets must be short
         self._socket = self._short / "node"
         self.config = {"name": name, **config}
-        with open(self.state / CONFIG, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        with open(self.state / CONFIG, "w", opener=private) as file:
             json.dump(self.config, file)
         self._tried = 0.0
         self._failing: float | None = None
@@ -61,12 +60,11 @@ class NodeProcesses:
         return self.supernode, self.worker
 
     def open(self) -> Self:
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
             self._start_worker()
             self._start_supernode()
-        except BaseException:
-            self.close()
-            raise
+            stack.pop_all()
         return self
 
     def _start_supernode(self) -> None:
@@ -82,24 +80,24 @@ class NodeProcesses:
     def await_problem(self) -> None:
         """Wait until the problem is built."""
         assert self.worker is not None
-        deployment.await_(self.worker, self._socket.exists, "build the problem", BUILDING)
+        deployment.await_ready(self.worker, self._socket.exists, "build the problem", MAX_SECONDS_TO_BUILD)
 
-    def check(self) -> str | None:
-        """What is wrong, if anything is; a process with the data that has ended is started again."""
+    def check(self) -> None:
+        """Start again whichever process has ended, and refuse to go on where the supernode ends again and again."""
         if self.worker is not None and not self.worker.running:
+            stop(self.worker)  # what it has started
             self._start_worker()
         now = time.monotonic()
         if self.supernode is None or self.supernode.running:
-            if now - self._tried > SETTLED:
+            if now - self._tried > SETTLED_AFTER:
                 self._failing = None
-            return None
+            return
         self._failing = now if self._failing is None else self._failing
-        if now - self._failing > GIVE_UP:
-            return self.supernode.words()
-        if now - self._tried > AGAIN:
-            stop(self.supernode)  # what it has started
+        if now - self._failing > GIVE_UP_AFTER:
+            raise InputError(f"node {self.name} ended: {self.supernode.last_words()}")
+        if now - self._tried > SECONDS_BETWEEN_STARTS:
+            stop(self.supernode)
             self._start_supernode()
-        return None
 
     def close(self) -> None:
         stop(*self.processes)

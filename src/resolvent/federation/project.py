@@ -67,17 +67,17 @@ class Project:
     def server(self) -> Server:
         """Where the server is, as configured."""
         given = self.tree().get("server", {})
-        known = {f.name: f for f in dataclasses.fields(Server) if f.name != "control"}
+        names = [field.name for field in dataclasses.fields(Server) if field.name != "control"]
         for key, value in given.items():
-            if key not in known:
-                raise InputError(f"there is no key server.{key}{configs.nearest(key, known)}")
+            if key not in names:
+                raise InputError(f"there is no key server.{key}{configs.nearest(key, names)}")
             kind = int if key == "port" else str
             if not isinstance(value, kind) or isinstance(value, bool):
                 refuse(f"server.{key}", repr(value), "a number is needed" if kind is int else "text is needed")
-        found = Server(**given)
-        if not 0 < found.port < 65536:
-            refuse("server.port", found.port, "a port from 1 to 65535 is needed")
-        return found
+        server = Server(**given)
+        if not 0 < server.port < 65536:
+            refuse("server.port", server.port, "a port from 1 to 65535 is needed")
+        return server
 
     def config(self, values: list[tuple[str, Any]] | None = None) -> Config:
         """What a run does, as configured; [federation] is what other runs call their problem."""
@@ -86,9 +86,9 @@ class Project:
         problem = tree.pop("federation", {})
         if "problem" in tree or not isinstance(problem, dict):
             refuse(FILE, "a file with a section [problem]", "a federation's users bring their own: see user.py")
-        found = configs.read(tree | {"problem": {"name": "federation"} | problem})
-        settings.check(found)
-        return found
+        config = configs.read(tree | {"problem": {"name": "federation"} | problem})
+        settings.check(config)
+        return config
 
 
 def opened(folder: Path) -> Project:

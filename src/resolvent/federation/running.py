@@ -18,17 +18,22 @@ from resolvent.runs import Folder
 from resolvent.runs.folder import standing
 
 LOOK = 0.3
+"""Seconds between two looks at how a run stands."""
 ASK_FLOWER = 3.0
 """Seconds between two questions to Flower whether the run is alive."""
 OVER = ("finished", "unknown")
 
 
+class Killed(RuntimeError):
+    """The server's side of a run has ended before the run did."""
+
+
 def server_here(project: Project) -> Server:
     """The server that runs on this machine, for this project."""
-    told = processes.noted(project.state).get(ROLE)
-    if told is None or not told["running"]:
+    about = processes.noted(project.state).get(ROLE)
+    if about is None or not about["running"]:
         raise InputError("no server of this federation runs here; `resolvent federate server`, or `up`, starts one")
-    return Server(told["host"], told["port"], told["bind"], told["control"])
+    return Server(about["host"], about["port"], about["bind"], about["control"])
 
 
 def begin(project: Project, out: Path, resume: str = "") -> Following:
@@ -36,7 +41,7 @@ def begin(project: Project, out: Path, resume: str = "") -> Following:
     server = server_here(project)
     if resume:
         folder = latest(out) if resume == "latest" else runs.find(resume, out)
-        if folder.config.get("problem", {}).get("name") != "federation":
+        if not _of_federation(folder):
             raise InputError(
                 f"run {folder.id} is not one of a federation: `resolvent resume {folder.id}` goes on with it"
             )
@@ -51,43 +56,48 @@ def begin(project: Project, out: Path, resume: str = "") -> Following:
                 "the file NAME.pub of every node there"
             )
     control.register(project, server)
-    tickets = project.state / "tickets"
-    tickets.mkdir(parents=True, exist_ok=True)
-    ticket = tickets / f"{time.time_ns()}"
-    told = {"project": str(project.path), "out": str(out.resolve()), "resume": resume, "ticket": str(ticket)}
-    return Following(project, server, control.begin(project, server, told), ticket)
+    ticket = project.state / "tickets" / f"{time.time_ns()}"
+    ticket.parent.mkdir(parents=True, exist_ok=True)
+    given = {"project": str(project.path), "out": str(out.resolve()), "resume": resume, "ticket": str(ticket)}
+    return Following(project, server, control.begin(project, server, given), ticket)
 
 
 def latest(out: Path) -> Folder:
-    there = [run for run in runs.folders(out) if run.config.get("problem", {}).get("name") == "federation"]
+    """The newest run of a federation."""
+    there = [run for run in runs.folders(out) if _of_federation(run)]
     if not there:
         raise InputError(f"there are no runs of a federation in {out}/; begin one without --resume")
     return there[-1]
 
 
+def _of_federation(run: Folder) -> bool:
+    return bool(run.config.get("problem", {}).get("name") == "federation")
+
+
 class Following:
-    """A run that was submitted. Flower's number of it is `number`."""
+    """A run that was submitted. Flower's number of it is `number`; its process writes into the ticket how it stands."""
 
     def __init__(self, project: Project, server: Server, number: int, ticket: Path) -> None:
         self.project, self.server, self.number, self._ticket = project, server, number, ticket
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
+        """What the process of the run has written so far: its folder, then its status, or why it failed."""
         with suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads(self._ticket.read_text())
-            return found
+            report: dict[str, Any] = json.loads(self._ticket.read_text())
+            return report
         return {}
 
     def wait(self, seen: Callable[[Folder], None] | None = None, check: Callable[[], None] | None = None) -> Folder:
         """Wait until the run has ended; `seen` is called now and then, once its folder is there, and at the end."""
         asked = time.monotonic()
         while True:
-            told = self.told()
-            if "failed" in told:
-                raise InputError(f"the run failed: {told['failed']}")
-            if "run" in told and seen is not None:
-                seen(Folder(Path(told["run"])))
-            if told.get("status"):
-                return Folder(Path(told["run"]))
+            report = self.reported()
+            if "failed" in report:
+                raise InputError(f"the run failed: {report['failed']}")
+            if "run" in report and seen is not None:
+                seen(Folder(Path(report["run"])))
+            if report.get("status"):
+                return Folder(Path(report["run"]))
             if check is not None:
                 check()
             if time.monotonic() - asked > ASK_FLOWER:
@@ -101,11 +111,11 @@ class Following:
 
         Its lock tells at once; Flower takes a minute or so.
         """
-        told = self.told()
-        if "run" not in told:
+        report = self.reported()
+        if "run" not in report:
             self._begins()
             return None
-        run = Folder(Path(told["run"]))
+        run = Folder(Path(report["run"]))
         if (status := run.status) == "running":
             return None
         if run.end is not None:
@@ -121,7 +131,7 @@ class Following:
             raise Killed("the server ended before the run began; start it again, and then the run") from None
         with suppress(InputError):  # the superlink may be starting again
             status = self.status()
-            if status.startswith(OVER) and not self.told():
+            if status.startswith(OVER) and not self.reported():
                 raise Killed(f"the server's side of the run ended ({status}); see .federation/superexec.log")
 
     def status(self) -> str:
@@ -132,7 +142,3 @@ class Following:
         """End the run; it can be resumed."""
         with suppress(InputError):
             control.stop(self.project, self.server, self.number)
-
-
-class Killed(RuntimeError):
-    """The server's side of a run has ended before the run did."""

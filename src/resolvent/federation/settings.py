@@ -26,7 +26,7 @@ def check(config: Config) -> None:
     if stop.gap is not None:
         refuse("stop.gap", stop.gap, "nobody in a federation knows f*: stop by stop.certificates instead")
     if stop.metric not in (None, *KNOWN_AT_ONCE):
-        later = "users report figures of a model with their next answers, too late to stop by them"
+        later = "users report metrics of a model with their next answers, too late to stop by them"
         refuse("stop.metric", repr(stop.metric), f"{later}: stop by stop.certificates, residual or seconds instead")
 
 

@@ -20,7 +20,7 @@ from typing import Any
 LOOPBACK = "127.0.0.1"
 FLEET = "/v1/fleet/"
 """Where nodes call; these calls Flower checks by the nodes' keys."""
-LARGEST = 1 << 25
+MAX_BODY = 1 << 25
 """Bytes of a call's body, at most: Flower reads it before it looks at a token. It cuts arrays into parts of 5 MiB."""
 UNKNOWN = "the server knows no node with this key: it needs the file NAME.pub in its keys/nodes"
 
@@ -46,9 +46,9 @@ class Doors:
             open_ = await run_in_threadpool(self._registered, scope)
         else:
             open_ = scope["server"][1] == self._control
-        code, words = (404, UNKNOWN) if not open_ else (413, f"a body of at most {LARGEST} bytes is taken")
+        code, detail = (404, UNKNOWN) if not open_ else (413, f"a body of at most {MAX_BODY} bytes is taken")
         open_ = open_ and (scope["type"] != "http" or self._short(scope))
-        refusal = JSONResponse({"code": code, "detail": words}, code)  # in the form of Flower's own
+        refusal = JSONResponse({"code": code, "detail": detail}, code)  # in the form of Flower's own
         await (self._app if open_ else refusal)(scope, receive, send)
 
     def _registered(self, scope: Any) -> bool:
@@ -72,7 +72,7 @@ class Doors:
         """Whether the body says how long it is, and is not too long."""
         headers = {name.lower(): value for name, value in scope["headers"]}
         length = headers.get(b"content-length", b"0")
-        return b"transfer-encoding" not in headers and length.isdigit() and len(length) < 12 and int(length) <= LARGEST
+        return b"transfer-encoding" not in headers and length.isdigit() and len(length) < 12 and int(length) <= MAX_BODY
 
 
 def main() -> None:

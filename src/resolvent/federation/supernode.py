@@ -9,18 +9,18 @@ run by its path: the package around it would import torch.
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import sys
 import time
 from functools import partial
 from logging import ERROR, INFO
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-SHORTEST, LONGEST = 0.2, 3.0
+MIN_PAUSE, MAX_PAUSE = 0.2, 3.0
 """Seconds between two looks for questions: the shortest after an answer, then longer and longer."""
-STARTING = 60.0
+MAX_SECONDS_TO_START = 60.0
 """Seconds to wait for the process with the data."""
 
 
@@ -33,25 +33,27 @@ def main(address: str, ca: str, key: str, socket: str) -> None:
     keys = mine, mine.public_key()
     with http_request_response(address, False, Path(ca).read_bytes(), keys) as connection:
         log(INFO, "SuperNode ID: %s", connection[0])
-        pause = SHORTEST
+        pause = MIN_PAUSE
         while True:
             if answer_next(connection, partial(through, socket)):
-                pause = SHORTEST
+                pause = MIN_PAUSE
             else:
                 time.sleep(pause)
-                pause = min(1.5 * pause, LONGEST)
+                pause = min(1.5 * pause, MAX_PAUSE)
 
 
-def through(socket: str, content: bytes, seconds: float = STARTING) -> bytes:
+def through(socket: str, content: bytes, seconds: float = MAX_SECONDS_TO_START) -> bytes:
     """What the process with the data answers; it may be starting, for the first time or again."""
+    from resolvent.engines.flower import forward
+
     until = time.monotonic() + seconds
     while True:
         try:
-            return bytes(_forward().through(socket, content))
+            return forward.through(socket, content)
         except (FileNotFoundError, ConnectionRefusedError):
             if time.monotonic() > until:
                 raise
-            time.sleep(SHORTEST)
+            time.sleep(MIN_PAUSE)
 
 
 def answer_next(connection: Any, ask: Any) -> bool:
@@ -61,6 +63,8 @@ def answer_next(connection: Any, ask: Any) -> bool:
     from flwr.supercore import log
     from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
     from flwr.supercore.run import RunNotRunningException
+
+    from resolvent.engines.flower import forward
 
     _, receive, _, _, _, pull, _, confirm = connection
     try:
@@ -74,7 +78,7 @@ def answer_next(connection: Any, ask: Any) -> bool:
         question.metadata.__dict__["_message_id"] = tree.object_id  # as Flower does: it is not among what was sent
         log(INFO, "[RUN %s, ROUND %s] a question", run, question.metadata.group_id)
         try:
-            answer = _forward().reply(question, ask)
+            answer = forward.reply(question, ask)
         except Exception as error:
             log(ERROR, "no answer", exc_info=error)
             reason = f"{type(error).__name__}: {error}"[:500]
@@ -105,20 +109,16 @@ def _send(connection: Any, answer: Any, seconds: float) -> None:
         )
 
 
-def _forward() -> Any:
-    """The module engines.flower.forward, without the package around it."""
-    name = "resolvent_forward"
-    if name not in sys.modules:
-        path = Path(__file__).parents[1] / "engines" / "flower" / "forward.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+def without_init(*names: str) -> None:
+    """Make packages of which modules can be imported without what their __init__ imports, which is torch."""
+    root = Path(__file__).parents[2]
+    for name in names:
+        package = sys.modules[name] = ModuleType(name)
+        package.__path__ = [str(root.joinpath(*name.split(".")))]
 
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT: Flower's client, once the server refuses this node
         signal.signal(number, lambda number, frame: sys.exit("the node ends"))
+    without_init("resolvent", "resolvent.engines")
     main(*sys.argv[1:])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from resolvent.errors import InputError
 from resolvent.federation import control, deployment, keys, processes
@@ -15,6 +15,13 @@ from resolvent.federation.processes import Process
 from resolvent.federation.project import Project, Server
 
 ROLE = "server"
+
+
+def watch(check: Callable[[], None]) -> Never:
+    """Look after processes until interrupted, or until `check` raises."""
+    while True:
+        check()
+        time.sleep(1.0)
 
 
 class ServerProcesses:
@@ -27,28 +34,28 @@ class ServerProcesses:
         self._registered: list[str] | None = None
 
     def open(self) -> Self:
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.close)
             self.superlink = deployment.superlink(self.project, self.server)
             self.superexec = deployment.superexec(self.project, self.server)
             self._register()
-            self._note = processes.note(self.project.state, ROLE, **asdict(self.server))
-        except BaseException:
-            self.close()
-            raise
+            processes.note(self.project.state, ROLE, **asdict(self.server))
+            stack.pop_all()
         return self
 
-    def check(self) -> str | None:
-        """What is wrong, if anything is: a superlink that has ended is started again, with its database."""
+    def check(self) -> None:
+        """Start again what has ended; the superlink goes on with its database."""
         if self.superlink is None or self.superexec is None:
-            return "it was never started"
+            raise InputError("the server ended: it was never started")
         if not self.superlink.running:
+            processes.stop(self.superlink)  # what it has started
             self.superlink = deployment.superlink(self.project, self.server)
-            return None
+            return
         if not self.superexec.running:
+            processes.stop(self.superexec)
             self.superexec = deployment.superexec(self.project, self.server)
         with suppress(InputError):  # the superlink may be busy, and a file half copied: the next look tries again
             self._register()
-        return None
 
     def _register(self) -> None:
         """Let in the nodes whose public keys are here, and nobody else."""
@@ -68,28 +75,24 @@ class Federation:
     def __init__(
         self, project: Project, names: Iterable[str], configs: dict[str, dict[str, Any]] | None = None
     ) -> None:
-        self.project = project
-        self.server = Server("127.0.0.1", processes.free_port(), "127.0.0.1")
-        self.names = list(names)
+        self.project, self.names, self._configs = project, list(names), configs or {}
         for name in self.names:
             keys.make_node(project, name)
         if not (project.keys / keys.CERTIFICATE).is_file():
             keys.make_server(project, [project.server().host])
-        self._configs = configs or {}
-        self.processes = ServerProcesses(project, self.server)
+        self.processes = ServerProcesses(project, Server("127.0.0.1", processes.free_port(), "127.0.0.1"))
         self.server = self.processes.server
         self.nodes: dict[str, NodeProcesses] = {}
-        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.callback(self._close)
+            stack.push(self.__exit__)
             self.processes.open()
             for number, name in enumerate(self.names):
                 self.start_node(name, number)
             for node in self.nodes.values():
                 node.await_problem()
-            self._stack = stack.pop_all()
+            stack.pop_all()
         return self
 
     def start_node(self, name: str, number: int) -> NodeProcesses:
@@ -100,23 +103,11 @@ class Federation:
 
     def check(self) -> None:
         """Start again what can be, and stop with a sentence where something ended for good."""
-        wrong = self.processes.check()
-        if wrong is not None:
-            raise InputError(f"the server ended: {wrong}")
-        for name, node in self.nodes.items():
-            if (words := node.check()) is not None:
-                raise InputError(f"node {name} ended: {words}")
-
-    def watch(self) -> None:
-        """Until interrupted."""
-        while True:
-            self.check()
-            time.sleep(1.0)
+        self.processes.check()
+        for node in self.nodes.values():
+            node.check()
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def _close(self) -> None:
         processes.stop(*(process for node in self.nodes.values() for process in node.processes))
         for node in self.nodes.values():
             node.close()

@@ -2,7 +2,7 @@
 
     python -m resolvent.federation.worker FOLDER SOCKET MEMORY CONFIG
 
-The process that talks to the server hands them on to this one. It ends when its parent does.
+The process that talks to the server hands them on to this one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ import json
 import os
 import socket
 import sys
-import threading
-import time
 from pathlib import Path
 
 from resolvent.engines.flower import forward
-from resolvent.engines.flower.node import Node
+from resolvent.engines.flower.node import Node, load_node
 from resolvent.engines.flower.packets import Packet, from_bytes, to_bytes
-from resolvent.engines.flower.users import load_node
 
 
 def serve(node: Node, path: Path) -> None:
@@ -46,15 +43,8 @@ def answer(node: Node, content: bytes) -> bytes:
         return to_bytes(Packet({forward.FAILED: forward.failure(error)}))
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(0)
-
-
 def main() -> None:
     folder, path, memory, config = (Path(word) for word in sys.argv[1:5])
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     node = load_node(folder, json.loads(config.read_text()), memory)
     print("ready", flush=True)
     serve(node, path)

@@ -35,7 +35,7 @@ RunId = Annotated[str, InPath(min_length=1, max_length=200)]
 Name = Annotated[str, InPath(min_length=1, max_length=80)]
 QUIET = {("run", "threads"), ("problem", "sha256")}
 """Settings whose differences say nothing."""
-REFUSED: dict[int | str, dict[str, Any]] = {code: {"description": words} for code, words in {
+REFUSED: dict[int | str, dict[str, Any]] = {code: {"description": reason} for code, reason in {
     400: "The request cannot be used; `detail` says why.", 401: "The token is missing or wrong.",
     403: "The request came from another web page.", 404: "There is no such run or panel.",
     409: "The run is in another state.", 413: "The body is too long.", 421: "The Host is not this server.",
@@ -74,8 +74,8 @@ def router(out: Path, ending: Callable[[], bool]) -> APIRouter:
 
     @api.get("/stream", summary="Server-sent events: runs and jobs that have changed", include_in_schema=False)
     async def events(request: Request) -> StreamingResponse:
-        told = stream.listen(request.is_disconnected)
-        return StreamingResponse(told, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        news = stream.listen(request.is_disconnected)
+        return StreamingResponse(news, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     return api
 
@@ -171,11 +171,10 @@ def _explorer(api: APIRouter) -> None:
     def explore(asked: models.Explore) -> Response:
         setup = asked.setup()
         example = examples.EXAMPLES[setup.problem]
-        told = explorer.explore(setup)
         line, note = recipes.command(setup)
-        told |= {"python": recipes.python(setup), "command": line, "note": note}
-        told["users"] = [] if example.picture is None else example.picture(setup.sizes)
-        return Json(told)
+        users = [] if example.picture is None else example.picture(setup.sizes)
+        more = {"python": recipes.python(setup), "command": line, "note": note, "users": users}
+        return Json(explorer.explore(setup) | more)
 
 
 def _paper(api: APIRouter, panels: Panels) -> None:
@@ -226,8 +225,8 @@ def _damaged(row: dict[str, Any], damage: list[str]) -> dict[str, Any]:
 
 
 def _event(event: dict[str, Any]) -> dict[str, str]:
-    known = ("time", "kind", "sum", "reason", "words", "metrics", "checkpoint", "users")
-    more = ", ".join(f"{key} {value}" for key, value in event.items() if key not in known)
+    shown_elsewhere = ("time", "kind", "sum", "reason", "words", "metrics", "checkpoint", "users")
+    more = ", ".join(f"{key} {value}" for key, value in event.items() if key not in shown_elsewhere)
     words = [str(event[key]) for key in ("reason", "words") if event.get(key)]
     return {"time": event["time"], "kind": event["kind"], "words": "; ".join([*words, *([more] if more else [])])}
 
@@ -243,9 +242,9 @@ def _compared(named: list[Folder]) -> dict[str, Any]:
         except DamagedRun as error:
             damage.append(str(error))
     configs = [settings_of(run) for run in chosen]
-    made = report.curves(chosen) if chosen else []
+    curves = report.curves(chosen) if chosen else []
     lines = [{"label": curve.label, "colour": curve.colour, "dash": DASHES[curve.dash % len(DASHES)],
-              "runs": [run.id for run in curve.runs]} for curve in made]  # fmt: skip
+              "runs": [run.id for run in curve.runs]} for curve in curves]  # fmt: skip
     keys = {(section, key): None for tree in configs for section, values in tree.items() for key in values}
     different = []
     for section, key in keys:

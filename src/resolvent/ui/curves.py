@@ -20,7 +20,7 @@ from resolvent.runs.metrics import heading
 
 RETAINED = 200
 """Runs whose columns stay in memory."""
-MOST = 4000
+MAX_ROWS = 4000
 """Rows that are sent at once; of longer runs every k-th row is."""
 AVERAGED = {"gap": "average_gap", "value": "average_value"}
 Columns = dict[str, list[float | None]]
@@ -54,17 +54,17 @@ class Curves:
         That is so where a resumed run cut the file: it is shorter by now, or not of the edition that was told.
         """
         with self._lock:
-            known = self._parsed.pop(path, Parsed())
-            self._parsed[path] = known = _read(path, known)
+            parsed = self._parsed.pop(path, Parsed())
+            self._parsed[path] = parsed = _read(path, parsed)
             while len(self._parsed) > RETAINED:
                 self._parsed.popitem(last=False)
-        rows = len(known.table)
-        begin = after if after <= rows and edition in (None, known.edition) else 0
-        columns = _columns(known.names, known.table, begin)
-        return {"start": begin, "rows": rows, "edition": known.edition, "columns": columns}
+        rows = len(parsed.table)
+        begin = after if after <= rows and edition in (None, parsed.edition) else 0
+        columns = _columns(parsed.names, parsed.table, begin)
+        return {"start": begin, "rows": rows, "edition": parsed.edition, "columns": columns}
 
 
-def _read(path: Path, known: Parsed) -> Parsed:
+def _read(path: Path, parsed: Parsed) -> Parsed:
     try:
         file = regular.opened(path, durable.NOFOLLOW)
     except FileNotFoundError:
@@ -73,42 +73,45 @@ def _read(path: Path, known: Parsed) -> Parsed:
         raise InputError(f"{path.name} cannot be read ({error.strerror}); it may be a link, or not yours") from None
     with file:
         handle = file.fileno()
-        found = os.fstat(handle)
-        identity = found.st_dev, found.st_ino
-        if known.file != identity or os.pread(handle, len(known.last), known.length - len(known.last)) != known.last:
-            known = Parsed(file=identity)
-        file.seek(known.length)
+        status = os.fstat(handle)
+        identity = status.st_dev, status.st_ino
+        if (
+            parsed.file != identity
+            or os.pread(handle, len(parsed.last), parsed.length - len(parsed.last)) != parsed.last
+        ):
+            parsed = Parsed(file=identity)
+        file.seek(parsed.length)
         content = file.read()
     content = content[: content.rfind(b"\n") + 1]
     if not content:
-        return known
-    names, body = known.names, content
-    if not known.length:
+        return parsed
+    names, body = parsed.names, content
+    if not parsed.length:
         head, _, body = content.partition(b"\n")
         names = heading(head)
     try:
         fresh = np.array(body.replace(b"\n", b",").split(b",")[:-1], dtype=np.float64).reshape(-1, len(names))
     except ValueError:
         raise InputError(f"{path.name} cannot be read; bring it back from a copy, or run it again") from None
-    table = fresh if not known.length else np.concatenate([known.table, fresh])
+    table = fresh if not parsed.length else np.concatenate([parsed.table, fresh])
     last = content[content.rfind(b"\n", 0, -1) + 1 :]
-    return Parsed(names, table, known.length + len(content), known.file, last, known.edition)
+    return Parsed(names, table, parsed.length + len(content), parsed.file, last, parsed.edition)
 
 
 def _columns(names: list[str], table: NDArray[np.float64], begin: int) -> Columns:
     """Columns of plain numbers, with the bytes communicated so far. Where a run averages, its averages are shown."""
     if not len(table):
         return {}
-    step = max(1, math.ceil((len(table) - begin) / MOST))
+    step = max(1, math.ceil((len(table) - begin) / MAX_ROWS))
     rows = np.arange(begin, len(table), step)
     if len(rows) and rows[-1] != len(table) - 1:
         rows = np.append(rows, len(table) - 1)
     by_name = {name: table[:, k] for k, name in enumerate(names)}
-    made = {name: by_name[AVERAGED.get(name, name)] if AVERAGED.get(name) in by_name else by_name[name]
+    columns = {name: by_name[AVERAGED.get(name, name)] if AVERAGED.get(name) in by_name else by_name[name]
             for name in names if name not in AVERAGED.values()}  # fmt: skip
     if {"bytes_up", "bytes_down"} <= by_name.keys():
-        made["bytes"] = np.cumsum(by_name["bytes_up"] + by_name["bytes_down"])
-    return {name: plain(values[rows]) for name, values in made.items()}
+        columns["bytes"] = np.cumsum(by_name["bytes_up"] + by_name["bytes_down"])
+    return {name: plain(values[rows]) for name, values in columns.items()}
 
 
 def plain(values: NDArray[np.float64]) -> list[float | None]:

@@ -13,15 +13,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from resolvent.ui.guard import ADMITTED
 
-STRANGERS = 128
+MAX_STRANGERS = 128
 """Connections that have not shown the token, at most: where one more comes, the oldest of them is closed."""
-PATIENCE = 10.0
+MAX_SECONDS_UNKNOWN = 10.0
 """Seconds in which a connection must have shown it."""
-CONNECTIONS = 512
+MAX_CONNECTIONS = 512
 """Connections in all; further requests are answered with 503."""
-AT_ONCE = 64
+MAX_BACKLOG = 64
 """Connections that are accepted in a row before any of them is looked at."""
-HEADER_BYTES = 1 << 14
+MAX_HEADER_BYTES = 1 << 14
 """Of a request's head, at most."""
 
 
@@ -35,12 +35,12 @@ class Door(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         strangers = [each for each in self.connections if isinstance(each, Door) and each.stranger]
-        if len(strangers) >= STRANGERS:
+        if len(strangers) >= MAX_STRANGERS:
             oldest = min(strangers, key=lambda each: each.since)
             self.connections.discard(oldest)
             oldest.transport.abort()
         super().connection_made(transport)
-        self._timer = self.loop.call_later(PATIENCE, transport.abort)
+        self._timer = self.loop.call_later(MAX_SECONDS_UNKNOWN, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()

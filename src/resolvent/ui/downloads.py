@@ -31,9 +31,9 @@ def download(kind: str, chosen: Sequence[Folder], x: str, y: str | None) -> byte
     if kind in ("csv", "parquet"):
         return _rows(kind, chosen)
     curves = report.curves(chosen)
-    known = {str(name) for curve in curves for frame in curve.frames for name in frame}
+    names = {str(name) for curve in curves for frame in curve.frames for name in frame}
     if y is not None and any(y not in frame for curve in curves for frame in curve.frames):
-        raise InputError(f"y is {y[:40]!r}, but these runs have {', '.join(sorted(known))}")
+        raise InputError(f"y is {y[:40]!r}, but these runs have {', '.join(sorted(names))}")
     with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="resolvent-ui-") as folder:
         path = Path(folder) / f"runs.{kind}"
         if kind == "html":

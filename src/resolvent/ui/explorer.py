@@ -28,9 +28,9 @@ from resolvent.ui.examples import EXAMPLES, Sizes
 
 PERIOD = 20
 """Rounds between two halvings of eta."""
-STEPS = 80
+MAX_STEPS_DRAWN = 80
 """Rounds that are drawn in the plane, at most."""
-SEARCH = 400
+SEARCH_ROUNDS = 400
 """Rounds in which a fixed point without a closed form is looked for."""
 SHOWN = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity", "participants", "clock")
 ONE_AT_A_TIME = threading.Lock()
@@ -93,8 +93,8 @@ def explore(setup: Setup) -> dict[str, Any]:
         warnings.simplefilter("ignore", ResolventWarning)
         torch.set_num_threads(1)
         began = time.perf_counter()
-        told = _explored(setup)
-        return told | {"seconds": time.perf_counter() - began}
+        shown = _explored(setup)
+        return shown | {"seconds": time.perf_counter() - began}
 
 
 def _explored(setup: Setup) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _explored(setup: Setup) -> dict[str, Any]:
     point, exactly = predicted(problem, setup, explanation)
     limit = None if point is None else _measured(problem, point) | {"exactly": exactly}
     history = run.history
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "columns": {name: plain(history[name].to_numpy(dtype=float)) for name in SHOWN if name in history},
         "status": run.status,
         "reason": run.reason,
@@ -120,10 +120,10 @@ def _explored(setup: Setup) -> dict[str, Any]:
         "limit": limit,
     }
     if drawn:
-        told["path"] = [_step(problem, setup, each) for each in rounds[:STEPS]]
-        told["point"] = None if point is None else _list(point)
-        told["minimiser"] = None if problem.minimiser is None else _list(problem.minimiser)
-    return told
+        shown["path"] = [_step(problem, setup, each) for each in rounds[:MAX_STEPS_DRAWN]]
+        shown["point"] = None if point is None else _list(point)
+        shown["minimiser"] = None if problem.minimiser is None else _list(problem.minimiser)
+    return shown
 
 
 # --- where it should end ---------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def _balanced(problem: Any, pull: Any) -> tuple[Tensor | None, bool]:
 @lru_cache(maxsize=32)
 def _searched(name: str, sizes: Sizes, eta: float) -> Tensor | None:
     """The minimiser of the envelopes by FedProx itself, which is a contraction; None where it does not come to rest."""
-    run = rs.solve(problem_of(name, sizes), rs.fedprox(eta), rounds=SEARCH, anderson=4, progress=False,
+    run = rs.solve(problem_of(name, sizes), rs.fedprox(eta), rounds=SEARCH_ROUNDS, anderson=4, progress=False,
                    stop=rs.Stop(residual=1e-12))  # fmt: skip
     return run.model if run.status == "stopped" or run.history["residual"].iloc[-1] < 1e-6 else None
 
@@ -168,8 +168,8 @@ def _measured(problem: Any, point: Tensor) -> dict[str, Any]:
     value = float(problem.weights @ problem.value(point.unsqueeze(0)))
     penalty = getattr(problem, "penalty", None)
     value += 0.0 if penalty is None else float(penalty.value(point))
-    found = {"gap": None if gap is None else float(gap[0]), "value": value}
-    return {name: number if number is not None and math.isfinite(number) else None for name, number in found.items()}
+    numbers = {"gap": math.nan if gap is None else float(gap[0]), "value": value}
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 
 # --- every step of it ------------------------------------------------------------------------------------------------

@@ -15,12 +15,15 @@ import platform
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-LARGEST = 1 << 16
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY = 1 << 16
 """Bytes of a request's body, at most."""
 WRONG_TOKENS, WINDOW = 60, 60.0
 """After so many wrong tokens within so many seconds no token is looked at; browsers that were let in go on."""
@@ -40,10 +43,6 @@ HEADERS = {
 }
 ADMITTED = "admitted"
 """In a connection's state: called when a request on it has shown the token, or the cookie."""
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def is_loopback(host: str) -> bool:
@@ -112,8 +111,8 @@ class Guard:
         if (stranger := self._stranger(headers, query)) is not None:
             return stranger
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length[:12]) > LARGEST or len(length) > 12:
-            return 413, f"a body of at most {LARGEST} bytes is taken"
+        if not length.isdecimal() or int(length[:12]) > MAX_BODY or len(length) > 12:
+            return 413, f"a body of at most {MAX_BODY} bytes is taken"
         return None
 
     def _stranger(self, headers: dict[str, str], query: dict[str, str]) -> tuple[int, str] | None:
@@ -153,7 +152,7 @@ def _authority(origin: str) -> str | None:
 class Guarded:
     """An application behind a guard."""
 
-    def __init__(self, app: App, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self.app, self.guard = app, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,27 +160,19 @@ class Guarded:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        refused = self.guard.refusal(scope["method"], headers, query)
-        if refused is not None:
-            return await _say(send, *refused)
-        scope.get("state", {}).get(ADMITTED, lambda: None)()
-        if "token" in query and scope["method"] == "GET":
-            await _admit(send, scope["path"], query, f"{cookie_name(headers['host'])}={self.guard.session}")
+        request = Request(scope)
+        headers, query = dict(request.headers.items()), dict(request.query_params)
+        answer, send = self.app, _with_headers(send)
+        if (refused := self.guard.refusal(scope["method"], headers, query)) is not None:
+            answer = PlainTextResponse(refused[1], refused[0], {"cache-control": "no-store"})
         else:
-            await self.app(scope, _bounded(receive), _with_headers(send))
+            scope.get("state", {}).get(ADMITTED, lambda: None)()
+            if "token" in query and scope["method"] == "GET":
+                answer = _admission(scope["path"], query, f"{cookie_name(headers['host'])}={self.guard.session}")
+        await answer(scope, _bounded(receive), send)
 
 
-async def _say(send: Send, status: int, text: str, kind: str = "text/plain", **more: str) -> None:
-    body = text.encode()
-    headers = {"content-type": f"{kind}; charset=utf-8", "content-length": str(len(body)), "cache-control": "no-store"}
-    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in (headers | more).items()]
-    await _with_headers(send)({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _admit(send: Send, path: str, query: dict[str, str], cookie: str) -> None:
+def _admission(path: str, query: dict[str, str], cookie: str) -> Response:
     """Exchange the token in the address for a cookie, so that it stays neither in the address nor in the history.
 
     By a page that goes on at once, since a browser that came from elsewhere (another page, a file) would not show a
@@ -191,24 +182,25 @@ async def _admit(send: Send, path: str, query: dict[str, str], cookie: str) -> N
     place = html.escape("/" + quote(path.lstrip("/")) + (f"?{rest}" if rest else ""))
     page = f'<!doctype html><title>Resolvent</title><meta http-equiv="refresh" content="0; url={place}">'
     page += f'<a href="{place}">Resolvent</a>'
-    await _say(send, 200, page, "text/html", set_cookie=f"{cookie}; Path=/; HttpOnly; SameSite=Strict")
+    headers = {"cache-control": "no-store", "set-cookie": f"{cookie}; Path=/; HttpOnly; SameSite=Strict"}
+    return HTMLResponse(page, headers=headers)
 
 
 def _bounded(receive: Receive) -> Receive:
     """A body that has no length is cut off where it becomes too long, with a byte after which nothing is JSON."""
     seen = 0
 
-    async def limited() -> MutableMapping[str, Any]:
+    async def limited() -> Message:
         nonlocal seen
         message = await receive()
         seen += len(message.get("body", b""))
-        return message if seen <= LARGEST else {"type": "http.request", "body": b"\0", "more_body": False}
+        return message if seen <= MAX_BODY else {"type": "http.request", "body": b"\0", "more_body": False}
 
     return limited
 
 
 def _with_headers(send: Send) -> Send:
-    async def wrapped(message: MutableMapping[str, Any]) -> None:
+    async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
             there = {name.lower() for name, _ in message.get("headers", [])}
             extra = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in there]

@@ -24,11 +24,11 @@ from resolvent.errors import InputError
 from resolvent.runs import Folder, lock, regular
 from resolvent.ui.store import Store
 
-MOST = 4
+MAX_RUNNING = 4
 """Processes that the page may have running at a time."""
 RETAINED = 20
 """Jobs that are remembered after they have ended."""
-TOLD = 2000
+MAX_MESSAGE = 2000
 """Characters of what a failed job said."""
 
 
@@ -96,8 +96,8 @@ class Jobs:
 
     def _start(self, arguments: list[str], run: str | None = None) -> dict[str, Any]:
         with self._lock:
-            if sum(job.process.poll() is None for job in self._jobs.values()) >= MOST:
-                raise Busy(f"{MOST} runs that this page has started are running; wait for one, or stop one")
+            if sum(job.process.poll() is None for job in self._jobs.values()) >= MAX_RUNNING:
+                raise Busy(f"{MAX_RUNNING} runs that this page has started are running; wait for one, or stop one")
             job_id = secrets.token_hex(4)
             output = self._folder / job_id
             with output.open("wb") as file:
@@ -116,8 +116,8 @@ class Jobs:
         if job.run is None and not job.searched:
             job.run, job.searched = self._found(job), code is not None
         status = "running" if code is None else "failed" if code in (2, 4) or code < 0 else "ended"
-        words = _said(job.output) if status == "failed" else ""
-        return {"id": job.id, "run": job.run, "status": status, "words": words}
+        message = _said(job.output) if status == "failed" else ""
+        return {"id": job.id, "run": job.run, "status": status, "words": message}
 
     def _found(self, job: Job) -> str | None:
         """The run that a job has begun."""
@@ -146,8 +146,7 @@ def command(tree: dict[str, Any]) -> list[str]:
     if isinstance(problem, dict) and ".py:" in str(problem.get("name", "")):
         raise InputError("problem.name is code, which the page does not call; use `resolvent run` for that")
     config = configs.read(tree)
-    told = configs.plain(config)
-    name = str(told["problem"]["name"])
+    name = str(configs.plain(config)["problem"]["name"])
     if name not in problem_sections.PROBLEMS:
         raise InputError(f"there is no problem {name!r}{configs.nearest(name, problem_sections.PROBLEMS)}")
     given = [(section, key, value) for section, values in tree.items() for key, value in values.items()]
@@ -172,8 +171,8 @@ def _writes(pid: int, run: Folder) -> bool:
         wanted = (run.path / "lock").stat()
         for handle in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                found = handle.stat()
-                if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                opened = handle.stat()
+                if (opened.st_dev, opened.st_ino) == (wanted.st_dev, wanted.st_ino):
                     return True
     except OSError:
         pass
@@ -186,4 +185,4 @@ def _said(output: Path) -> str:
         text = output.read_text(errors="replace").strip()
     except OSError:
         return "it ended without a word"
-    return text.removeprefix("resolvent: ")[-TOLD:] or "it was killed"
+    return text.removeprefix("resolvent: ")[-MAX_MESSAGE:] or "it was killed"

@@ -27,7 +27,7 @@ class Panels:
         self.out = out / FOLDER if (out / FOLDER).is_dir() else out
         self._lock = threading.Lock()
         self._index: tuple[int, conduct.RunIndex] | None = None
-        self._made: dict[tuple[int, str, str], dict[str, Any]] = {}
+        self._judged: dict[tuple[int, str, str], dict[str, Any]] = {}
         self._pictures = Path(tempfile.mkdtemp(prefix="resolvent-ui-"))
         weakref.finalize(self, shutil.rmtree, self._pictures, ignore_errors=True)
 
@@ -48,13 +48,13 @@ class Panels:
 
     def panel(self, figure: str, key: str) -> dict[str, Any]:
         """A panel's verdicts, its table where it has one, and whether there is a picture."""
-        found, panel = self._find(figure, key)
+        of_figure, panel = self._find(figure, key)
         with self._lock:
             index = self._runs()
             place = (self._stamp(), figure, key)
-            if place not in self._made:
-                self._made[place] = self._make(found, panel, index)
-            return self._made[place]
+            if place not in self._judged:
+                self._judged[place] = self._make(of_figure, panel, index)
+            return self._judged[place]
 
     def picture(self, figure: str, key: str) -> bytes:
         """The picture of a panel, PNG."""
@@ -65,25 +65,25 @@ class Panels:
             raise Unknown(f"there is no picture of {figure} {key}; its runs are missing") from None
 
     def _make(self, figure: Figure, panel: Panel, index: conduct.RunIndex) -> dict[str, Any]:
-        made = conduct.make(figure, panel, index, lambda words: None, only_stored=True)
+        result = conduct.make(figure, panel, index, lambda words: None, only_stored=True)
         with ONE_AT_A_TIME:
-            drawn = picture(made, self._pictures, dpi=150)
+            drawn = picture(result, self._pictures, dpi=150)
         verdicts = [{"claim": claim.words, "said": verdict.said, "measured": verdict.numbers, "ours": claim.ours}
-                    for claim, verdict in made.verdicts]  # fmt: skip
-        heads, rows = ([], []) if panel.table is None or made.results is None else panel.table(made.results)
-        return {"missing": made.missing, "picture": drawn is not None, "verdicts": verdicts, "heads": heads,
+                    for claim, verdict in result.verdicts]  # fmt: skip
+        heads, rows = ([], []) if panel.table is None or result.results is None else panel.table(result.results)
+        return {"missing": result.missing, "picture": drawn is not None, "verdicts": verdicts, "heads": heads,
                 "rows": rows}  # fmt: skip
 
-    def _find(self, figure: str, key: str) -> tuple[Figure, Panel]:
-        for found in FIGURES:
-            for panel in found.panels:
-                if (found.name, panel.key) == (figure, key):
-                    return found, panel
-        raise Unknown(f"there is no panel {key[:40]!r} of {figure[:40]!r}; the page lists those there are")
+    def _find(self, name: str, key: str) -> tuple[Figure, Panel]:
+        for figure in FIGURES:
+            for panel in figure.panels:
+                if (figure.name, panel.key) == (name, key):
+                    return figure, panel
+        raise Unknown(f"there is no panel {key[:40]!r} of {name[:40]!r}; the page lists those there are")
 
     def _runs(self) -> conduct.RunIndex:
         if self._index is None or self._index[0] != self._stamp():
-            self._made.clear()
+            self._judged.clear()
             self._index = self._stamp(), conduct.RunIndex(self.out)
         return self._index[1]
 

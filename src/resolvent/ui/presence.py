@@ -17,9 +17,9 @@ from resolvent.iteration.participation import Participation, Stragglers
 from resolvent.runs import Folder
 
 ABSENT, CAME, LATE, AT_WORK = 0, 1, 2, 3
-USERS, ROUNDS = 60, 400
+MAX_USERS, MAX_ROUNDS = 60, 400
 """How many of them are shown, at most."""
-LONGEST = 20_000
+MAX_SIMULATED = 20_000
 """Rounds of stragglers that are simulated, at most: each depends on those before."""
 SIMULATED = ("inprocess", "in_process", "debug")
 """Engines whose users come as the configuration says."""
@@ -30,15 +30,15 @@ def presence(run: Folder, rounds: int) -> dict[str, Any]:
     users = int(run.about["problem"]["users"])
     config = configs.read(run.config)
     taking_part = participation_of(config)
-    first = max(0, rounds - ROUNDS)
+    first = max(0, rounds - MAX_ROUNDS)
     shown = {"users": users, "first": first + 1, "rounds": rounds, "who": []}
     if taking_part.full or not rounds:
         return shown | {"kind": "everyone"}
-    if config.run.engine not in SIMULATED or (isinstance(taking_part, Stragglers) and rounds > LONGEST):
+    if config.run.engine not in SIMULATED or (isinstance(taking_part, Stragglers) and rounds > MAX_SIMULATED):
         return shown | {"kind": "unknown"}
     table = states(taking_part, config.run.seed, users, first, rounds)
     kind = "stragglers" if isinstance(taking_part, Stragglers) else "drawn"
-    return shown | {"kind": kind, "who": ["".join(map(str, row)) for row in table[:USERS].tolist()]}
+    return shown | {"kind": kind, "who": ["".join(map(str, row)) for row in table[:MAX_USERS].tolist()]}
 
 
 def states(taking_part: Participation, seed: int, users: int, first: int, last: int) -> NDArray[np.int8]:
@@ -62,7 +62,7 @@ def _delayed(stragglers: Stragglers, seed: int, users: int, rounds: int) -> NDAr
         due[idle] = clock + stragglers.seconds(seed, t, users)[idle]
         asked[idle] = t
         clock = np.sort(due)[closing]
-        came = due <= clock
-        table[:, t] = np.where(came, np.where(asked == t, CAME, LATE), AT_WORK)
-        due[came] = math.inf
+        answered = due <= clock
+        table[:, t] = np.where(answered, np.where(asked == t, CAME, LATE), AT_WORK)
+        due[answered] = math.inf
     return table

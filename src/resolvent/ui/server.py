@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
-from importlib.metadata import version
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +32,7 @@ PAGES = {"/": "runs.html", "/run": "run.html", "/explorer": "explorer.html", "/p
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
          ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}  # fmt: skip
 PLOTLY = "plotly.min.js"
-SHORTEST = 16
+MIN_TOKEN = 16
 """Characters of a token, at least."""
 
 
@@ -57,8 +56,8 @@ def build(out: Path, guard: Guard, ending: Callable[[], bool] = lambda: False) -
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        found = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}"[:300] for each in error.errors()[:5]]
-        return Json({"detail": "; ".join(found)}, status_code=422)
+        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}"[:300] for each in error.errors()[:5]]
+        return Json({"detail": "; ".join(problems)}, status_code=422)
 
     return Guarded(app, guard)
 
@@ -66,20 +65,18 @@ def build(out: Path, guard: Guard, ending: Callable[[], bool] = lambda: False) -
 def _files(app: FastAPI) -> None:
     """The page's own files, by name: nothing else can be asked for."""
     folder = resources.files("resolvent.ui").joinpath("pages")
-    names = [item.name for item in folder.iterdir() if Path(item.name).suffix in TYPES]
-    plotly = resources.files("plotly").joinpath("package_data", PLOTLY)
+    files = {item.name: item for item in folder.iterdir() if Path(item.name).suffix in (".js", ".css", ".svg")}
+    files[PLOTLY] = resources.files("plotly").joinpath("package_data", PLOTLY)
 
     @app.get("/static/{name}", include_in_schema=False)
     def static(name: str, request: Request) -> Response:
-        if name == PLOTLY:
-            tag = f'"plotly-{version("plotly")}"'
-            known = request.headers.get("if-none-match") == tag
-            return _tagged(b"" if known else plotly.read_bytes(), tag, known, TYPES[".js"])
-        if name not in names or name.endswith(".html"):
+        if name not in files:
             raise Unknown(f"there is no file {name[:80]!r}; the pages name those there are")
-        content = folder.joinpath(name).read_bytes()
+        content = files[name].read_bytes()
         tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-        return _tagged(content, tag, request.headers.get("if-none-match") == tag, TYPES[Path(name).suffix])
+        code = 304 if request.headers.get("if-none-match") == tag else 200
+        headers = {"etag": tag, "cache-control": "no-cache"}
+        return Response(content if code == 200 else b"", code, headers, TYPES[Path(name).suffix])
 
     for path, page in PAGES.items():
         app.get(path, include_in_schema=False)(_page(folder.joinpath(page)))
@@ -92,15 +89,10 @@ def _page(file: Traversable) -> Callable[[], Response]:
     return shown
 
 
-def _tagged(content: bytes, tag: str, known: bool, media_type: str) -> Response:
-    headers = {"etag": tag, "cache-control": "no-cache"}
-    return Response(b"" if known else content, 304 if known else 200, headers, media_type)
-
-
 def guard_for(host: str, token: str | None) -> Guard:
     """The guard of an address. A token is drawn where none is given; pages opened with one's own outlive a restart."""
-    if token is not None and (len(token) < SHORTEST or not re.fullmatch(r"[A-Za-z0-9_-]+", token)):
-        refuse("--token", "not what a token may be", f"at least {SHORTEST} letters, digits, - or _ are needed")
+    if token is not None and (len(token) < MIN_TOKEN or not re.fullmatch(r"[A-Za-z0-9_-]+", token)):
+        refuse("--token", "not what a token may be", f"at least {MIN_TOKEN} letters, digits, - or _ are needed")
     sealed = None if token is None else trust.seal(f"session of the page: {token}".encode())
     guard = Guard(host, token or secrets.token_urlsafe(24))
     return guard if sealed is None else replace(guard, session=sealed.decode().strip())
@@ -129,13 +121,13 @@ def prepared(out: Path, guard: Guard) -> uvicorn.Server:
 
     from resolvent.ui import door
 
-    app = build(out, guard, lambda: made.should_exit)
+    app = build(out, guard, lambda: running.should_exit)
     config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, ws="none", lifespan="off",
-                            timeout_graceful_shutdown=2, http=door.Door, loop="asyncio", backlog=door.AT_ONCE,
-                            limit_concurrency=door.CONNECTIONS,
-                            h11_max_incomplete_event_size=door.HEADER_BYTES)  # fmt: skip
-    made = uvicorn.Server(config)
-    return made
+                            timeout_graceful_shutdown=2, http=door.Door, loop="asyncio", backlog=door.MAX_BACKLOG,
+                            limit_concurrency=door.MAX_CONNECTIONS,
+                            h11_max_incomplete_event_size=door.MAX_HEADER_BYTES)  # fmt: skip
+    running = uvicorn.Server(config)
+    return running
 
 
 def serve(out: Path, listener: socket.socket, guard: Guard) -> None:

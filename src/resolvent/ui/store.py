@@ -24,9 +24,9 @@ from resolvent.runs.folder import extended, standing, status_after
 from resolvent.runs.metrics import heading
 
 FILES = ("config.toml", "about.json", "metrics.csv", "events.jsonl", "users.csv", "holder.json")
-LONGEST_LINE = 1 << 16
+MAX_LINE = 1 << 16
 """Bytes of a row of metrics, at most."""
-LONGEST_TEXT = 300
+MAX_TEXT = 300
 """Characters of a text in the table, at most."""
 Row = dict[str, Any]
 
@@ -44,7 +44,7 @@ class Entry:
     watched: bool
     """Whether a process writes it, or did so when it was killed."""
     row: Row
-    """Another one whenever it says something else."""
+    """Replaced only when its contents change, so that `is` detects changes."""
 
 
 class Store:
@@ -102,8 +102,8 @@ class Store:
 
     def _folders(self) -> Iterator[tuple[str, int]]:
         """Names and times of modification. Links are left out: what they lead to may lie outside."""
-        with suppress(OSError), os.scandir(self.out) as found:
-            for item in found:
+        with suppress(OSError), os.scandir(self.out) as items:
+            for item in items:
                 with suppress(OSError):
                     if not item.name.startswith(".") and item.is_dir(follow_symlinks=False):
                         yield item.name, item.stat(follow_symlinks=False).st_mtime_ns
@@ -135,10 +135,10 @@ def _unknown(name: str) -> Unknown:
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0, 0
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def summary(run: Folder, running: bool) -> Row:
@@ -149,7 +149,7 @@ def summary(run: Folder, running: bool) -> Row:
             raise InputError(f"{links[0]} is a symbolic link")
         return _summary(run, running)
     except Exception as error:  # whatever a folder from elsewhere brings, the other runs are shown
-        return _row(run) | {"status": "damaged", "reason": str(error)[:LONGEST_TEXT] or type(error).__name__}
+        return _row(run) | {"status": "damaged", "reason": str(error)[:MAX_TEXT] or type(error).__name__}
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def reading(run: Folder) -> Iterator[None]:
     except (InputError, FileNotFoundError):
         raise
     except (OSError, *regular.UNFIT) as error:
-        wrong = f"its files do not fit together ({type(error).__name__}: {str(error)[:LONGEST_TEXT]})"
+        wrong = f"its files do not fit together ({type(error).__name__}: {str(error)[:MAX_TEXT]})"
         raise damaged(run, [wrong]) from error
 
 
@@ -178,13 +178,13 @@ def _summary(run: Folder, running: bool) -> Row:
     last = last_row(run.path / "metrics.csv", last_event.get("round") if status == "diverged" else None)
     algorithm = str(config["scheme"]["algorithm"])
     return _row(run) | {
-        "title": str(about["title"])[:LONGEST_TEXT],
+        "title": str(about["title"])[:MAX_TEXT],
         "algorithm": algorithm,
         "problem": str(config["problem"]["name"]).rpartition("/")[2],
-        "settings": in_words(config)[:LONGEST_TEXT],
+        "settings": in_words(config)[:MAX_TEXT],
         "status": status,
         "reason": str(last_event.get("reason", "")),
-        "created": str(about["created"])[:LONGEST_TEXT],
+        "created": str(about["created"])[:MAX_TEXT],
         "round": int(last.get("round") or 0),
         "rounds": int(config["run"]["rounds"]),
         "seed": int(config["run"]["seed"]),
@@ -201,21 +201,22 @@ def _summary(run: Folder, running: bool) -> Row:
 def in_words(config: dict[str, Any]) -> str:
     """The settings that people look for, in one line."""
     scheme, part, local = config["scheme"], config.get("participation", {}), config.get("local", {})
-    told = [f"η {_short(scheme['eta'])}"] if "eta" in scheme else []
-    told += [str(scheme["schedule"])] if scheme.get("schedule", "constant") != "constant" else []
-    told += [
-        f"{name} {_short(scheme[key])}"
-        for key, name in (("alpha", "α"), ("beta", "β"), ("gamma", "γ"))
-        if key in scheme
-    ]
-    told += [f"Anderson {config['anderson']['memory']}"] if config["anderson"]["memory"] else []
-    told += [f"k {local['steps']}"] if "steps" in local else []
-    told += [f"batch {local['batch']}"] if "batch" in local else []
-    told += [f"p {_short(part['probability'])}"] if "probability" in part else []
-    told += [f"{part['size']} users per round"] if "size" in part else []
-    told += [f"stragglers {_short(part['stragglers'])}×"] if "stragglers" in part else []
-    told += [f"seed {config['run']['seed']}"] if config["run"]["seed"] else []
-    return " · ".join(told)
+    schedule = scheme.get("schedule", "constant")
+    settings = {
+        "η {}": scheme.get("eta"),
+        "{}": None if schedule == "constant" else schedule,
+        "α {}": scheme.get("alpha"),
+        "β {}": scheme.get("beta"),
+        "γ {}": scheme.get("gamma"),
+        "Anderson {}": config["anderson"]["memory"] or None,
+        "k {}": local.get("steps"),
+        "batch {}": local.get("batch"),
+        "p {}": part.get("probability"),
+        "{} users per round": part.get("size"),
+        "stragglers {}×": part.get("stragglers"),
+        "seed {}": config["run"]["seed"] or None,
+    }
+    return " · ".join(form.format(_short(value)) for form, value in settings.items() if value is not None)
 
 
 def _short(value: Any) -> str:
@@ -252,7 +253,7 @@ def last_row(path: Path, number: int | None = None) -> dict[str, float | None]:
     """The last whole row of the metrics, or the one of a given round; numbers that are not finite are None."""
     try:
         with regular.opened(path) as file:
-            names = heading(file.readline(LONGEST_LINE).strip())
+            names = heading(file.readline(MAX_LINE).strip())
             if number is not None:
                 file.seek(0)
                 lines = file.read().split(b"\n")[1:-1]
@@ -260,7 +261,7 @@ def last_row(path: Path, number: int | None = None) -> dict[str, float | None]:
             else:
                 begin = file.tell()
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(begin, size - LONGEST_LINE))
+                file.seek(max(begin, size - MAX_LINE))
                 lines = file.read().split(b"\n")[:-1]
     except FileNotFoundError:
         return {}

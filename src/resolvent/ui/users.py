@@ -13,7 +13,7 @@ from resolvent.runs import Folder, metrics
 from resolvent.runs.folder import model_of
 from resolvent.ui.curves import plain
 
-LARGEST = 20_000_000
+MAX_NUMBERS = 20_000_000
 """Numbers in the data of a problem that is made again for this, at most."""
 SHOWN = ("log_loss", "rmse", "loss", "accuracy", "auc")
 """Which metric is shown where a run has several: the first of these that it has."""
@@ -34,7 +34,7 @@ def _held_out(run: Folder) -> dict[str, Any] | None:
     if table is None or run.end is None or not len(table.columns):
         return None
     name = next((column for best in SHOWN for column in table.columns if column.endswith(best)), table.columns[0])
-    return _told(plain(table[name].to_numpy()), list(map(str, table.index)), run.end["round"], name.replace("_", " "))
+    return _row(plain(table[name].to_numpy()), list(map(str, table.index)), run.end["round"], name.replace("_", " "))
 
 
 def _made_again(run: Folder) -> dict[str, Any]:
@@ -43,23 +43,23 @@ def _made_again(run: Folder) -> dict[str, Any]:
         return _unknown(
             "Known for problems that are made by a seed, and at the end of runs with held-out rows (--test)."
         )
-    if section.users * section.rows * section.dim > LARGEST:
+    if section.users * section.rows * section.dim > MAX_NUMBERS:
         return _unknown("The data of this problem are too large to be made again for it.")
-    held, _ = run.newest()
-    if held is None:
+    checkpoint, _ = run.newest()
+    if checkpoint is None:
         return _unknown("Known after the first checkpoint.")
     with ONE_AT_A_TIME:
         problem = _problem(section, int(run.config["run"]["seed"]))
-        values = problem.value(model_of(held.state).unsqueeze(0))
-    return _told(plain(values.numpy()), list(map(str, range(problem.users))), held.round, "f_i")
+        values = problem.value(model_of(checkpoint.state).unsqueeze(0))
+    return _row(plain(values.numpy()), list(map(str, range(problem.users))), checkpoint.round, "f_i")
 
 
-def _told(values: list[Any], names: list[str], number: int, what: str) -> dict[str, Any]:
+def _row(values: list[Any], names: list[str], number: int, what: str) -> dict[str, Any]:
     return {"losses": values, "names": names, "round": number, "what": what, "words": ""}
 
 
-def _unknown(words: str) -> dict[str, Any]:
-    return _told([], [], 0, "") | {"words": words}
+def _unknown(reason: str) -> dict[str, Any]:
+    return _row([], [], 0, "") | {"words": reason}
 
 
 @lru_cache(maxsize=2)

@@ -13,7 +13,7 @@ from resolvent.engines.flower.messages import Answer, Question
 from resolvent.engines.flower.rule import Limits
 from resolvent.iteration.engine import Traffic
 
-LONGEST_REASON = 300
+MAX_REASON = 300
 """Characters of a reason that are noted: a node can make one of any length."""
 Note = Callable[..., None]
 """Takes note of an event: its kind, and what there is to say of it by name."""
@@ -128,12 +128,12 @@ class Asking:
         online = self.online()
         if self.busy or not questions.keys() <= online.keys() or self.ask(questions, online) != questions.keys():
             return None
-        found: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {}
         until = time.monotonic() + seconds
         while True:
-            found |= {taken.user: taken.answer for taken in self.collect()}
-            if found.keys() == questions.keys():
-                return found
+            answers |= {taken.user: taken.answer for taken in self.collect()}
+            if answers.keys() == questions.keys():
+                return answers
             if not self._sent or time.monotonic() >= until:
                 return None
             time.sleep(poll)
@@ -144,5 +144,5 @@ class Asking:
 
 
 def _short(reason: str) -> str:
-    more = len(reason) - LONGEST_REASON
-    return reason if more <= 0 else f"{reason[:LONGEST_REASON]}... and {more} more characters"
+    more = len(reason) - MAX_REASON
+    return reason if more <= 0 else f"{reason[:MAX_REASON]}... and {more} more characters"

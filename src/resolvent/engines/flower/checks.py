@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.flower.messages import Answer, Question
-from resolvent.engines.flower.packets import Malformed, Packet
+from resolvent.engines.flower.packets import Malformed, Packet, from_records
 from resolvent.engines.flower.rule import Limits
 
 FIELDS = {"verb", "run", "t", "user", "error", "values", "metrics", "forgot", "facts"}
@@ -26,18 +26,18 @@ def examine(packet: Packet, question: Question, metrics: tuple[str, ...], limits
     if header.keys() != FIELDS:
         raise Refused("its fields are not those of an answer")
     for name in ("verb", "run", "t", "user"):
-        came, asked = header[name], getattr(question, name)
-        if type(came) is not type(asked) or came != asked:
-            raise Refused(f"it answers {name} {str(came)[:40]!r}, but {asked!r} was asked")
+        answered, asked = header[name], getattr(question, name)
+        if type(answered) is not type(asked) or answered != asked:
+            raise Refused(f"it answers {name} {str(answered)[:40]!r}, but {asked!r} was asked")
     if type(header["forgot"]) is not bool or not isinstance(header["facts"], dict):
         raise Refused("its fields are not those of an answer")
     if header["facts"] and question.verb != "describe":
         raise Refused("it tells facts that were not asked for")
-    found: dict[str, Any] = {name: header[name] for name in ("verb", "run", "t", "user", "forgot", "facts")}
-    found["error"] = _error(header["error"], question)
-    found["values"], found["metrics"] = _figures(header["values"], header["metrics"], question, metrics)
-    found |= _tensors(packet.arrays, question, limits)
-    return Answer(**found)
+    fields: dict[str, Any] = {name: header[name] for name in ("verb", "run", "t", "user", "forgot", "facts")}
+    fields["error"] = _error(header["error"], question)
+    fields["values"], fields["metrics"] = _values(header["values"], header["metrics"], question, metrics)
+    fields |= _tensors(packet.arrays, question, limits)
+    return Answer(**fields)
 
 
 def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict[str, Tensor]:
@@ -46,7 +46,7 @@ def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict
     none_needed = question.verb == "curvature" and not arrays  # whoever does not know its Hessian says nothing
     if arrays.keys() != shapes.keys() and not none_needed:
         raise Refused(f"it has the arrays {sorted(arrays)[:5]}, but {sorted(shapes)} are needed")
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, array in arrays.items():
         assert question.u is not None
         kind = str(question.u.dtype).removeprefix("torch.")
@@ -58,8 +58,8 @@ def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict
             raise Refused(f"{name} is partly NaN or infinite")
         if limits.norm is not None and name == "p" and not (norm := _norm(array)) <= limits.norm:
             raise Refused(f"p has the norm {norm:.3g}, above the limit {limits.norm:g}")
-        found[name] = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
-    return found
+        tensors[name] = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
+    return tensors
 
 
 def _norm(array: Any) -> float:
@@ -85,7 +85,7 @@ def _error(bound: Any, question: Question) -> float | None:
     return bound
 
 
-def _figures(
+def _values(
     values: Any, metrics: Any, question: Question, named: tuple[str, ...]
 ) -> tuple[list[float] | None, dict[str, list[float]]]:
     """One value per model asked about, infinity where f_i is; metrics by the names that were announced."""
@@ -102,8 +102,6 @@ def _figures(
 
 def unpacked(records: Any) -> Packet:
     """The packet in a reply's records, or Refused."""
-    from resolvent.engines.flower.packets import from_records
-
     try:
         return from_records(records)
     except Malformed as error:

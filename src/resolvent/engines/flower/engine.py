@@ -60,12 +60,12 @@ class FlowerEngine(CentralSums):
         super().__init__(replace(facts, operator=operator))
         if self.facts.wants_centre:
             raise InputError(f"{operator} needs the mean of all u_i, which no message carries yet; take another engine")
-        self.rule, self._run, self._curved, self._note = rule, run, curvature, note
+        self.rule, self._run, self._asks_curvature, self._note = rule, run, curvature, note
         self._asking = Asking(post, facts.names, limits, facts.metrics, note)
         self.evaluation = Evaluation(self.facts, ride, note)
         self._question = Question("local", run, operator=describe_operator(operator), steady=steady)
         self._late: set[int] = set()
-        self._most, self._left_out = limits.move, set[int]()
+        self._max_move, self._left_out = limits.move, set[int]()
         self._after = torch.full((facts.users,), NOTHING_YET)
 
     @property
@@ -87,28 +87,29 @@ class FlowerEngine(CentralSums):
         rows = dict(zip(asked, u.expand(len(asked), -1).split(1), strict=True))
         taken, memory = self._answers(ask, rows, memory)
         error = memory.get(ERROR)
-        if [t.user for t in _in_order(taken, asked)] == asked and all(t.question.t == ask.t for t in taken.values()):
-            p = torch.cat([_answer(taken[user]) for user in asked])
+        if not taken:
+            return Answers(torch.tensor([], dtype=torch.int64), u[:0], u[:0], memory, error)
+        everybody = taken.keys() == set(asked) and all(t.question.t == ask.t for t in taken.values())
+        users = asked if everybody else sorted(taken)
+        p = torch.cat([_answer(taken[user]) for user in users])
+        if everybody:
             return Answers(ask.who, u.expand(len(asked), -1), p, memory, error)
-        came = sorted(taken)
-        if not came:
-            return Answers(torch.tensor(came, dtype=torch.int64), u[:0], u[:0], memory, error)
-        at = torch.cat([self._now(taken[user], ask.eta) for user in came])
-        return Answers(torch.tensor(came), at, torch.cat([_answer(taken[user]) for user in came]), memory, error)
+        at = torch.cat([self._now(taken[user], ask.eta) for user in users])
+        return Answers(torch.tensor(users), at, p, memory, error)
 
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
         """Answers to earlier questions do not belong to this u, and are not taken."""
         asked = list(range(self.facts.users)) if ask.who is None else ask.who.tolist()
         taken, memory = self._answers(ask, dict.fromkeys(asked, u), memory, late=False)
-        came = [user for user in asked if user in taken]
-        if not came:
-            return MeanAnswer(u, lambda u: u.new_zeros(1), memory, memory.get(ERROR), torch.tensor(came), 0)
-        p, who = torch.cat([_answer(taken[user]) for user in came]), torch.tensor(came)
-        lam = self.facts.weights if ask.who is None and came == asked else select(self.facts.weights, who)
+        answered = [user for user in asked if user in taken]
+        if not answered:
+            return MeanAnswer(u, lambda u: u.new_zeros(1), memory, memory.get(ERROR), torch.tensor(answered), 0)
+        p, who = torch.cat([_answer(taken[user]) for user in answered]), torch.tensor(answered)
+        everybody = answered == asked
+        lam = self.facts.weights if ask.who is None and everybody else select(self.facts.weights, who)
         mean = (lam @ p).unsqueeze(0)
         spread = (lam @ (p - mean).square().sum(1)).unsqueeze(0)
-        everybody = came == asked
-        return MeanAnswer(mean, lambda u: spread, memory, memory.get(ERROR), None if everybody else who, len(came))
+        return MeanAnswer(mean, lambda u: spread, memory, memory.get(ERROR), None if everybody else who, len(answered))
 
     def _answers(
         self, ask: Ask, rows: dict[int, Tensor], memory: Memory, late: bool = True
@@ -118,7 +119,7 @@ class FlowerEngine(CentralSums):
         self._left_out = left_out(memory)
         taken = {i: t for i, t in self._round(ask, rows).items() if late or t.question.t == ask.t}
         pairs = {i: (_point(t), _answer(t)) for i, t in taken.items()}
-        withheld, judged = judge(pairs, memory, self.facts.users, self._most)
+        withheld, judged = judge(pairs, memory, self.facts.users, self._max_move)
         for implausible in withheld:
             del taken[implausible.user]
             about: dict[str, Any] = {"user": self.facts.names[implausible.user], "round": ask.t + 1}
@@ -192,8 +193,8 @@ class FlowerEngine(CentralSums):
             if answer.forgot:
                 self._note("forgot", user=self.facts.names[user], round=question.t + 1)
         self._after = after
-        known = {ERROR: error} if ERROR in memory or not bool(error.isnan().all()) else {}
-        return {AFTER: after} | known
+        any_bound = ERROR in memory or not bool(error.isnan().all())
+        return {AFTER: after} | ({ERROR: error} if any_bound else {})
 
     def _now(self, taken: Taken, eta: float) -> Tensor:
         """The point that an answer belongs to at today's eta: p is as well the prox of p + eta'/eta (u - p) at eta'."""
@@ -207,21 +208,21 @@ class FlowerEngine(CentralSums):
 
     def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
         facts = self.facts
-        if self._left_out or not (self._curved and facts.convex and facts.dim <= MAX_HESSIAN_DIM):
+        if self._left_out or not (self._asks_curvature and facts.convex and facts.dim <= MAX_HESSIAN_DIM):
             return None
         if not {"grad", "hessian"} <= facts.offers:
             return None
-        found = self._everybody(replace(self._question, verb="curvature", u=w))
-        if found is None or any(a.grad is None or a.hessian is None for a in found):
+        answers = self._everybody(replace(self._question, verb="curvature", u=w))
+        if answers is None or any(a.grad is None or a.hessian is None for a in answers):
             return None
-        grads, hessians = (torch.cat([getattr(a, name) for a in found]) for name in ("grad", "hessian"))
+        grads, hessians = (torch.cat([getattr(a, name) for a in answers]) for name in ("grad", "hessian"))
         return facts.weights @ grads, torch.tensordot(facts.weights, hessians, 1)
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         """Known values; where models ride on the next question, those that are not known yet are asked for then."""
         if not self.evaluation.rides:
             self._evaluate(w)
-        return self.evaluation.known(w)
+        return self.evaluation.measured(w)
 
     def settle(self) -> None:
         """Ask for the values of models that wait for a next question, which will not come."""
@@ -238,8 +239,8 @@ class FlowerEngine(CentralSums):
     def _everybody(self, question: Question) -> list[Any] | None:
         users = range(self.facts.users)
         questions = {i: replace(question, user=i, after=int(self._after[i])) for i in users}
-        found = self._asking.all_of(questions, self.rule.timeout, self.rule.poll)
-        return None if found is None else [found[i] for i in users]
+        answers = self._asking.all_of(questions, self.rule.timeout, self.rule.poll)
+        return None if answers is None else [answers[i] for i in users]
 
 
 def _point(taken: Taken) -> Tensor:
@@ -250,7 +251,3 @@ def _point(taken: Taken) -> Tensor:
 def _answer(taken: Taken) -> Tensor:
     assert taken.answer.p is not None
     return taken.answer.p
-
-
-def _in_order(taken: dict[int, Taken], asked: list[int]) -> list[Taken]:
-    return [taken[user] for user in asked if user in taken] if len(taken) == len(asked) else []

@@ -13,16 +13,16 @@ from resolvent.engines.flower.asking import Note, Taken, unnoted
 from resolvent.engines.flower.messages import Question
 from resolvent.problems.problem import weighted
 
-LONGEST_WAIT = 4
+MAX_MODELS_PER_QUESTION = 4
 """Models that ride on one question, at most: the newest."""
-RETAINED = 64
-"""Models whose figures are retained."""
+RETAINED_MODELS = 64
+"""Models of which what users said is retained."""
 NO_VALUE = "no_value"
 """The event that a user reported no finite value."""
 
 
 class Evaluation:
-    """What users said of models. A figure is known once every user has reported it.
+    """What users said of models. A metric is known once every user has reported it.
 
     Whoever reports a value that is not finite, or none where others have one, is noted once: nobody can tell then
     whether the value falls.
@@ -32,20 +32,20 @@ class Evaluation:
         self._facts, self.rides, self._note = facts, rides, note
         self._without_value: set[int] = set()
         self._wanted: dict[str, Tensor] = {}
-        self._found: dict[str, dict[int, dict[str, float]]] = {}
+        self._reports: dict[str, dict[int, dict[str, float]]] = {}
 
     def want(self, models: Tensor, ride: bool = True) -> None:
-        """Figures of these models will be asked for: on the next question, if they are to `ride`."""
+        """Metrics of these models will be asked for: on the next question, if they are to `ride`."""
         for row in models.split(1):
             key = _key(row)
-            if key not in self._found:
-                self._found[key] = {}
+            if key not in self._reports:
+                self._reports[key] = {}
                 if ride:
                     self._wanted[key] = row
-        for old in list(self._wanted)[: -max(LONGEST_WAIT, len(models))]:
+        for old in list(self._wanted)[: -max(MAX_MODELS_PER_QUESTION, len(models))]:
             del self._wanted[old]
-        for old in list(self._found)[: -max(RETAINED, 2 * len(models))]:
-            del self._found[old]
+        for old in list(self._reports)[: -max(RETAINED_MODELS, 2 * len(models))]:
+            del self._reports[old]
 
     def riding(self) -> Tensor | None:
         """The models that go with the next question; they go once."""
@@ -59,40 +59,37 @@ class Evaluation:
         if models is None:
             return
         for k, row in enumerate(models.split(1)):
-            figures = {name: numbers[k] for name, numbers in answer.metrics.items()}
+            metrics = {name: numbers[k] for name, numbers in answer.metrics.items()}
             if answer.values is not None:
-                figures["value"] = answer.values[k]
-            if (found := self._found.get(_key(row))) is not None:
-                found[taken.user] = figures
-                self._look_for_values(found, taken.question)
+                metrics["value"] = answer.values[k]
+            if (reports := self._reports.get(_key(row))) is not None:
+                reports[taken.user] = metrics
+                self._look_for_values(reports, taken.question)
 
-    def _look_for_values(self, said: dict[int, dict[str, float]], question: Question) -> None:
+    def _look_for_values(self, reports: dict[int, dict[str, float]], question: Question) -> None:
         """Note who has no finite value of a model. Problems without values have none, and nothing is said of them."""
-        if not any("value" in figures for figures in said.values()):
+        if not any("value" in metrics for metrics in reports.values()):
             return
-        for user in sorted(said.keys() - self._without_value):
-            value = said[user].get("value")
+        for user in sorted(reports.keys() - self._without_value):
+            value = reports[user].get("value")
             if value is None or not math.isfinite(value):
                 self._without_value.add(user)
                 number = question.t + 1 if question.verb == "local" else None
                 reason = "it reports no value" if value is None else f"it reports the value {value}"
                 self._note(NO_VALUE, user=self._facts.names[user], round=number, reason=reason)
 
-    def known(self, models: Tensor) -> dict[str, Tensor]:
+    def measured(self, models: Tensor) -> dict[str, Tensor]:
         """f, f - f* (never known here) and metrics of models (k, d), (k,) each: weighted means over all users."""
         if self.rides:
             self.want(models)
-        names = ("value", *self._facts.metrics)
-        figures = {name: [self._mean(_key(row), name) for row in models.split(1)] for name in names}
-        found = {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in figures.items()}
-        unknown = torch.full((len(models),), torch.nan, dtype=torch.float64)
-        return {"value": found.pop("value"), "gap": unknown} | found
+        keys, names = [_key(row) for row in models.split(1)], ("value", "gap", *self._facts.metrics)
+        return {name: torch.tensor([self._mean(key, name) for key in keys], dtype=torch.float64) for name in names}
 
     def _mean(self, key: str, name: str) -> float:
-        said = self._found.get(key, {})
-        if len(said) < self._facts.users or any(name not in figures for figures in said.values()):
+        reports = self._reports.get(key, {})
+        if len(reports) < self._facts.users or any(name not in metrics for metrics in reports.values()):
             return math.nan
-        numbers = torch.tensor([said[user][name] for user in range(self._facts.users)], dtype=torch.float64)
+        numbers = torch.tensor([reports[user][name] for user in range(self._facts.users)], dtype=torch.float64)
         return float(weighted(self._facts.weights.double(), numbers))
 
 

@@ -1,46 +1,34 @@
 """From Flower's messages to a node's answers: through a socket to the process that has the data, or in a simulation.
 
-The process that talks to the server loads this file by its path: it imports neither torch nor the rest of the package.
+The process that talks to the server imports this module and packets alone, so that it starts quickly: no torch.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PACKETS = "resolvent.engines.flower.packets"
+from resolvent.engines.flower import packets
+
 FAILED = "failed"
 """The only field of a header that says that answering failed, and where."""
 USER = "user"
-"""The name under which `users.load_node` runs user.py."""
+"""The name under which `node.load_node` runs user.py."""
 _nodes: dict[str, Any] = {}
-
-
-def _packets() -> Any:
-    """The module packets, without the package around it."""
-    if PACKETS not in sys.modules:
-        spec = importlib.util.spec_from_file_location(PACKETS, Path(__file__).with_name("packets.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[PACKETS] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[PACKETS])
-    return sys.modules[PACKETS]
 
 
 def app() -> Any:
     """The ClientApp of simulated nodes."""
     from flwr.clientapp import ClientApp
 
-    made = ClientApp()
-    for register in (made.train, made.evaluate, made.query):
+    client = ClientApp()
+    for register in (client.train, client.evaluate, client.query):
         register()(_answer)
-    return made
+    return client
 
 
 def _answer(message: Any, context: Any) -> Any:
@@ -51,7 +39,6 @@ def reply(message: Any, handle: Callable[[bytes], bytes]) -> Any:
     """The reply to a message, by a function from the bytes of its packet to those of the answer."""
     from flwr.app import Message
 
-    packets = _packets()
     try:
         answer = packets.from_bytes(handle(packets.to_bytes(packets.from_records(message.content))))
     except Exception as error:  # Flower sends the text of whatever is raised here to the server
@@ -110,10 +97,9 @@ def _exactly(line: socket.socket, size: int) -> bytearray:
 
 def _here(content: bytes, config: dict[str, Any], context: Any) -> bytes:
     """Answered here: the problem is built once per process of the simulation."""
-    from resolvent.engines.flower.users import MEMORY, load_node
+    from resolvent.engines.flower.node import MEMORY, load_node
 
-    packets = _packets()
     folder, name = Path(os.environ["RESOLVENT_FEDERATION"]), str(config.get("partition-id", context.node_id))
     if name not in _nodes:
         _nodes[name] = load_node(folder, {"name": name} | config, folder / ".federation" / MEMORY / name)
-    return packets.to_bytes(_nodes[name].handle(packets.from_bytes(content)))  # type: ignore[no-any-return]
+    return packets.to_bytes(_nodes[name].handle(packets.from_bytes(content)))

@@ -15,14 +15,14 @@ KINDS = {"local": "train", "measure": "evaluate"}
 """Flower's kind of message by verb; all others are queries."""
 GONE = (3, 4, 5, 8)
 """Flower's errors that say that a message or a node was lost."""
-LIFE = 12 * 3600.0
+MAX_QUESTION_AGE = 12 * 3600.0
 """Seconds for which a question is worth answering."""
 HEAD = ("run_id", "message_id", "src_node_id", "dst_node_id", "reply_to_message_id", "group_id", "created_at", "ttl",
         "message_type")  # fmt: skip
 """What a message says of itself."""
 ATTEMPTS = 3
 """How often packets are sent where Flower loses parts of them on the way."""
-UPLOAD = 3600.0
+MAX_SECONDS_TO_UPLOAD = 3600.0
 """Seconds after which an answer that is not whole is given up, where Flower has not done so before."""
 
 
@@ -72,12 +72,12 @@ class Post:
 
         if not packets:
             return {}
-        for left in reversed(range(ATTEMPTS)):
+        for remaining in reversed(range(ATTEMPTS)):
             try:
                 ids = list(self._grid.push_messages(_messages(packets, group)))
                 break
             except ObjectPushError:
-                if not left:
+                if not remaining:
                     raise
         return {node: message for node, message in zip(packets, ids, strict=False) if message}
 
@@ -173,7 +173,7 @@ class CarefulGrid:
                     parts[name] = pull(name)
                 return parts[name]
             except ObjectUnavailableError:
-                if time.monotonic() - answer.since > UPLOAD:
+                if time.monotonic() - answer.since > MAX_SECONDS_TO_UPLOAD:
                     raise ObjectPullError(name, "never uploaded") from None
                 raise NotYet from None
 
@@ -200,7 +200,9 @@ def _messages(packets: Mapping[int, Packet], group: str) -> list[Any]:
     from flwr.app import Message
 
     return [
-        Message(to_records(packet), node, KINDS.get(packet.header["verb"], "query"), ttl=LIFE, group_id=group)
+        Message(
+            to_records(packet), node, KINDS.get(packet.header["verb"], "query"), ttl=MAX_QUESTION_AGE, group_id=group
+        )
         for node, packet in packets.items()
     ]
 
@@ -212,8 +214,8 @@ def _online(node: Any) -> Online:
 def _reply(message: Any) -> Reply:
     about = message.metadata
     if message.has_error():
-        words = f"{message.error.reason or 'no reason given'} (Flower's error {message.error.code})"
-        return Reply(about.reply_to_message_id, about.src_node_id, None, words, message.error.code in GONE)
+        reason = f"{message.error.reason or 'no reason given'} (Flower's error {message.error.code})"
+        return Reply(about.reply_to_message_id, about.src_node_id, None, reason, message.error.code in GONE)
     return Reply(about.reply_to_message_id, about.src_node_id, message.content)
 
 

@@ -15,37 +15,38 @@ from torch import Tensor
 from resolvent.errors import StorageError, refuse
 
 RETAINED = 4
+"""Answers per run whose memories are retained."""
 SUFFIX = ".safetensors"
 
 Tensors = dict[str, Tensor]
 
 
 class Memories:
-    """Memories by run and round. Without a folder they are held in this process alone."""
+    """Memories by run and round. Without a folder they are in this process alone."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._held: dict[tuple[str, int], Tensors] = {}
+        self._cached: dict[tuple[str, int], Tensors] = {}
 
     def load(self, run: str, t: int) -> Tensors | None:
         """What was remembered after the answer of round t; None where that is not known."""
-        if (run, t) not in self._held and self._folder is not None:
+        if (run, t) not in self._cached and self._folder is not None:
             path = self._path(run, t)
             if not path.is_file():
                 return None
-            self._held[run, t] = _read(path)
+            self._cached[run, t] = _read(path)
             os.utime(path)
-        found = self._held.pop((run, t), None)
-        if found is not None:
-            self._held[run, t] = found  # the one used last is the last to go
-        return found
+        tensors = self._cached.pop((run, t), None)
+        if tensors is not None:
+            self._cached[run, t] = tensors  # the one used last is the last to go
+        return tensors
 
     def store(self, run: str, t: int, tensors: Tensors) -> None:
         """Remember this after the answer of round t."""
-        self._held.pop((run, t), None)
-        self._held[run, t] = tensors
-        for old in list(self._held)[:-RETAINED]:
-            del self._held[old]
+        self._cached.pop((run, t), None)
+        self._cached[run, t] = tensors
+        for old in list(self._cached)[:-RETAINED]:
+            del self._cached[old]
         if self._folder is not None:
             path = self._path(run, t)
             _write(path, tensors)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import runpy
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,11 @@ from resolvent.iteration.engine import PERSONAL, Ask, Memory
 from resolvent.iteration.facts import facts_of, is_problem
 from resolvent.local.choice import check
 
+USER_FILE = "user.py"
+"""Says what the user's problem is, in the node's own folder."""
+MEMORY = "memory"
 Metrics = Callable[[Tensor], dict[str, float]]
-"""More figures of a model (d,), from data of the user's own."""
+"""More metrics of a model (d,), from data of the user's own."""
 
 
 class Node:
@@ -53,9 +58,9 @@ class Node:
     def _describe(self, question: Question) -> Answer:
         facts = self.facts
         rows = None if facts.sizes is None else int(facts.sizes[0])
-        figures = self._figures(torch.zeros(facts.dim) if facts.start is None else facts.start, {})
+        metrics = self._measured(torch.zeros(facts.dim) if facts.start is None else facts.start, {})
         typical = facts.lookup("typical_eta")
-        told = Description(
+        description = Description(
             problem=facts.kind,
             dim=facts.dim,
             dtype=str(facts.dtype).removeprefix("torch."),
@@ -69,11 +74,11 @@ class Node:
             rows=rows,
             means="training" in facts.offers,
             starts=facts.start is not None,
-            metrics=tuple(name for name in figures if name not in ("value", "gap")),
+            metrics=tuple(name for name in metrics if name not in ("value", "gap")),
             intercepts=tuple(int(i) for i in facts.intercepts),
             version=version(),
         )
-        return self._answer(question, facts=told.told())
+        return self._answer(question, facts=description.told())
 
     def _start(self, question: Question) -> Answer:
         assert self.facts.start is not None
@@ -111,8 +116,8 @@ class Node:
         if question.after == NOTHING_YET:
             return {}, False
         self._memories.touch(question.run, question.after)
-        found = self._memories.load(question.run, question.after)
-        return ({}, True) if found is None else (found, False)
+        memory = self._memories.load(question.run, question.after)
+        return ({}, True) if memory is None else (memory, False)
 
     def _operator(self, question: Question) -> Any:
         """The operator joined to the problem, once: what it caches lasts from round to round."""
@@ -127,26 +132,26 @@ class Node:
         """f_i, and more, at the models that came with the question."""
         if question.models is None:
             return {}
-        found = [self._figures(row, memory) for row in question.models.to(self.problem.weights.device)]
-        names = [name for name in found[0] if name not in ("value", "gap")]
-        values = [figures["value"] for figures in found] if "value" in found[0] else None
-        return {"values": values, "metrics": {name: [figures[name] for figures in found] for name in names}}
+        rows = [self._measured(row, memory) for row in question.models.to(self.problem.weights.device)]
+        names = [name for name in rows[0] if name not in ("value", "gap")]
+        values = [row["value"] for row in rows] if "value" in rows[0] else None
+        return {"values": values, "metrics": {name: [row[name] for row in rows] for name in names}}
 
-    def _figures(self, w: Tensor, memory: Memory) -> dict[str, float]:
+    def _measured(self, w: Tensor, memory: Memory) -> dict[str, float]:
         w = w.to(self.problem.weights).reshape(1, -1)
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if "inspect" in self.problem.offers:
             own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
-            found = self.problem.inspect(w, memory.get(PERSONAL, w), own)
-            figures |= {name: value for name, value in found.items() if "spread" not in name}  # of one user: none
+            inspected = self.problem.inspect(w, memory.get(PERSONAL, w), own)
+            metrics |= {name: value for name, value in inspected.items() if "spread" not in name}  # of one user: none
         elif "value" in self.problem.offers:
-            figures["value"] = float(self.problem.value(w)[0])
+            metrics["value"] = float(self.problem.value(w)[0])
         if self._metrics is not None:
             for name, value in self._metrics(w[0]).items():
-                if metric_names.checked(name, "a metric of this node") in figures:
+                if metric_names.checked(name, "a metric of this node") in metrics:
                     raise InputError(f"a metric of this node is {name!r}, which its problem reports: name it otherwise")
-                figures[name] = float(value)
-        return figures
+                metrics[name] = float(value)
+        return metrics
 
 
 def _constant(numbers: Tensor | None) -> float | None:
@@ -154,3 +159,17 @@ def _constant(numbers: Tensor | None) -> float | None:
     if numbers is None or not math.isfinite(float(numbers[0])):
         return None
     return float(numbers[0])
+
+
+def load_node(folder: Path, config: Mapping[str, Any], memory: Path | None = None) -> Node:
+    """The node that `problem(config)`, and `metrics(model, config)` where there is one, of `user.py` make."""
+    path = folder / USER_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} has no {USER_FILE}; `resolvent federate init` makes a folder with one")
+    sys.path.insert(0, str(folder))  # what lies beside the file can be imported
+    names, given = runpy.run_path(str(path), run_name="user"), dict(config)
+    problem, metrics = names.get("problem"), names.get("metrics")
+    if not callable(problem):
+        raise InputError(f"{path} has no function problem(node_config)")
+    own = (lambda model: metrics(model, given)) if callable(metrics) else None
+    return Node(problem(given), folder / MEMORY if memory is None else memory, own)

@@ -1,7 +1,6 @@
 """What crosses the network: a header of plain values and named arrays. Nothing is ever unpickled.
 
-This file imports neither torch nor the rest of the package: the process that Flower starts for every message loads it
-by its path, and must start quickly.
+This module imports neither torch nor the rest of the package: the process that talks to the server must start quickly.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ KINDS = {"float64": "<f8", "float32": "<f4"}
 RAW = "resolvent.raw"
 """How Flower's arrays say that their bytes are just the numbers."""
 HEADER, ARRAYS = "header", "arrays"
-LONGEST = 1 << 22
+MAX_HEADER = 1 << 22
 """Characters of a header, at most."""
-MOST_DIMENSIONS = 4
+MAX_DIMENSIONS = 4
 
 
 class Malformed(ValueError):
@@ -43,7 +42,7 @@ def array_of(kind: object, shape: object, data: object) -> NDArray[Any]:
     """An array from a type, a shape and bytes that somebody else wrote."""
     if not isinstance(kind, str) or kind not in KINDS:
         raise Malformed(f"an array has the type {str(kind)[:40]!r}, and {' or '.join(KINDS)} is needed")
-    if not isinstance(shape, (tuple, list)) or len(shape) > MOST_DIMENSIONS:
+    if not isinstance(shape, (tuple, list)) or len(shape) > MAX_DIMENSIONS:
         raise Malformed("an array has no proper shape")
     if not all(type(n) is int and n >= 0 for n in shape):
         raise Malformed("an array has no proper shape")
@@ -57,7 +56,7 @@ def array_of(kind: object, shape: object, data: object) -> NDArray[Any]:
 
 def header_of(text: object) -> dict[str, Any]:
     """A header from text that somebody else wrote."""
-    if not isinstance(text, str) or len(text) > LONGEST:
+    if not isinstance(text, str) or len(text) > MAX_HEADER:
         raise Malformed("there is no proper header")
     try:
         header = json.loads(text)
@@ -73,15 +72,15 @@ def _raw(array: NDArray[Any]) -> tuple[str, list[int], bytes]:
     return kind, list(array.shape), np.ascontiguousarray(array, KINDS[kind]).tobytes()
 
 
-# --- as bytes: between the process that Flower starts and the one that has the data ----------------------------------
+# --- as bytes: between the process that talks to the server and the one that has the data -----------------------------
 
 
 def to_bytes(packet: Packet) -> bytes:
     """8 bytes with the length of the JSON that follows, then the arrays, one after the other."""
     parts = {name: _raw(array) for name, array in packet.arrays.items()}
-    told = {HEADER: packet.header, ARRAYS: [[name, kind, shape] for name, (kind, shape, _) in parts.items()]}
-    head = json.dumps(told).encode()
-    return b"".join([len(head).to_bytes(8, "little"), head, *(data for _, _, data in parts.values())])
+    head = {HEADER: packet.header, ARRAYS: [[name, kind, shape] for name, (kind, shape, _) in parts.items()]}
+    content = json.dumps(head).encode()
+    return b"".join([len(content).to_bytes(8, "little"), content, *(data for _, _, data in parts.values())])
 
 
 def from_bytes(content: bytes) -> Packet:
@@ -91,8 +90,8 @@ def from_bytes(content: bytes) -> Packet:
     if len(content) < 8 or len(head) != length:
         raise Malformed("the bytes end early")
     try:
-        told = header_of(head.decode())
-        header, listed = told[HEADER], [(name, kind, shape) for name, kind, shape in told[ARRAYS]]
+        fields = header_of(head.decode())
+        header, listed = fields[HEADER], [(name, kind, shape) for name, kind, shape in fields[ARRAYS]]
         arrays = {}
         for name, kind, shape in listed:
             end = math.prod(shape) * np.dtype(KINDS[kind]).itemsize
@@ -134,5 +133,5 @@ def from_records(records: Any) -> Packet:
     for array in arrays.values():
         if array.stype != RAW:
             raise Malformed(f"an array is packed as {array.stype[:40]!r}, and {RAW!r} is needed")
-    found = {name: array_of(a.dtype, a.shape, a.data) for name, a in arrays.items()}
-    return Packet(header_of(header["json"]), found)
+    checked = {name: array_of(a.dtype, a.shape, a.data) for name, a in arrays.items()}
+    return Packet(header_of(header["json"]), checked)
