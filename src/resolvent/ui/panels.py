@@ -68,8 +68,8 @@ class Panels:
         made = conduct.make(figure, panel, index, lambda words: None, only_stored=True)
         with ONE_AT_A_TIME:
             drawn = picture(made, self._pictures, dpi=150)
-        verdicts = [{"claim": claim.words, "said": verdict.said, "measured": verdict.numbers, "ours": claim.ours}
-                    for claim, verdict in made.verdicts]  # fmt: skip
+        verdicts = [{"claim": claim.text, "said": verdict.said, "measured": verdict.numbers, "ours": claim.ours}
+                    for claim, verdict, _ in made.verdicts]  # fmt: skip
         heads, rows = ([], []) if panel.table is None or made.results is None else panel.table(made.results)
         return {"missing": made.missing, "picture": drawn is not None, "verdicts": verdicts, "heads": heads,
                 "rows": rows}  # fmt: skip
