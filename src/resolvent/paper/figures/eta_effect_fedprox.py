@@ -11,18 +11,7 @@ from resolvent.paper import networks
 from resolvent.paper.figure import HOLDS, NOT, Claim, ClaimVerdict, Figure, First, Panel, PanelLine, Settings
 from resolvent.paper.networks import ETA, MANY, QUICK_LOCAL, QUICK_TEXT, RATE, STEPS, TIE
 from resolvent.paper.results import Results, each, listed, short
-from resolvent.paper.settings import (
-    BLUE,
-    GREEN,
-    LEAST_SQUARES,
-    LOGISTIC,
-    ORANGE,
-    PINK,
-    RED,
-    SKY,
-    VIOLET,
-    fedavg,
-)
+from resolvent.paper.settings import BLUE, GREEN, LEAST_SQUARES, LOGISTIC, ORANGE, PINK, RED, SKY, VIOLET, fedavg
 from resolvent.report.curves import GREY
 
 SCHEDULES = {"/t": "harmonic", "/sqrt t": "inverse-sqrt", "/log t": "inverse-log", ", halving": "halving"}

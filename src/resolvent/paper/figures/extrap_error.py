@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from resolvent.paper import networks
 from resolvent.paper.figure import Claim, ClaimVerdict, Figure, Panel, PanelLine
-from resolvent.paper.figures.extrap import (
-    BETTER,
-    EXACT,
-    LONG_STEPS,
-    NETWORK_LINES,
-    RAW,
-    ROWS,
-    STYLES,
-    UNSTABLE,
-    accelerated,
-    gain,
-)
+from resolvent.paper.figures import extrap
+from resolvent.paper.figures.extrap import LONG_STEPS, NETWORK_LINES, accelerated, gain
 from resolvent.paper.networks import FINE_TEXT, QUICK_TEXT
 from resolvent.paper.results import Results, listed, short
 
 
 def _panel(line: PanelLine) -> Panel:
     algorithm = str(line.settings["scheme.algorithm"])
-    unstable, labels = algorithm in UNSTABLE, (line.label, f"{line.label} | {RAW}")
+    unstable, labels = algorithm in extrap.UNSTABLE, (line.label, f"{line.label} | {extrap.RAW}")
 
     def check(results: Results) -> ClaimVerdict:
         ratio = gain(results, line.label)
@@ -32,13 +22,13 @@ def _panel(line: PanelLine) -> Panel:
         if len(results[line.label]) > 1:
             plain, fast = (short(results.spread(label)) for label in labels)
             numbers += f"; the seeds end {plain} apart, accelerated {fast}"
-        return ClaimVerdict.of(ratio > 1 if unstable else ratio < BETTER, numbers)
+        return ClaimVerdict.of(ratio > 1 if unstable else ratio < extrap.BETTER, numbers)
 
     name = line.label.split(",")[0]
     text = f"Acceleration makes {name} worse." if unstable else f"{name} converges much faster with it."
-    claim = Claim(text, check, why=ROWS if algorithm in EXACT else "", first=LONG_STEPS)
+    claim = Claim(text, check, why=extrap.ROWS if algorithm in extrap.EXACT else "", first=LONG_STEPS)
     return networks.panel(algorithm, f"CNN on MNIST: {line.label}", accelerated((line,), 10, "mean"), (claim,), seeds=4,
-                          styles=STYLES)  # fmt: skip
+                          styles=extrap.STYLES)  # fmt: skip
 
 
 def _stability(panels: dict[str, Results]) -> ClaimVerdict:
