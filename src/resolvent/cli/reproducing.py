@@ -35,7 +35,7 @@ def reproduce(
     what: Annotated[str | None, typer.Argument(metavar="[FIGURE|all]", help="Without it: a list of all figures.",
                                                autocompletion=_labels)] = None,
     panel: Annotated[str | None, typer.Option("--panel", metavar="KEY", help="One panel of the figure.")] = None,
-    scale: Annotated[str, typer.Option(metavar="quick|paper", help="How large networks' panels are.")] = conduct.QUICK,
+    scale: Annotated[str, typer.Option(metavar="quick|paper", help="How large networks' panels are.")] = judging.QUICK,
     only: Annotated[str, typer.Option(metavar="convex|networks", help="Leave the other panels out.")] = ALL,
     device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where networks are trained.")] = "cpu",
     seeds: Annotated[int | None, typer.Option(min=1, help="Run at most this many seeds.")] = None,
@@ -54,11 +54,11 @@ def reproduce(
     if what is None:
         output.rows(_listed(RunIndex(out, scale)), form, "resolvent reproduce FIGURE [--panel KEY], or all")
         return 0
-    if scale not in (conduct.QUICK, conduct.PAPER):
+    if scale not in (judging.QUICK, judging.PAPER):
         refuse("--scale", repr(scale), "quick or paper is needed")
     if only not in KINDS:
         refuse("--only", repr(only), "convex or networks is needed")
-    if archive is not None and scale != conduct.PAPER:
+    if archive is not None and scale != judging.PAPER:
         refuse("--archive", archive, "it is for --scale paper: quick runs are made again soon enough")
     report.needed("matplotlib")
     chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]

@@ -96,6 +96,7 @@ def _legend(axis: Axes, panel: Panel) -> tuple[list[Any], list[str]]:
         name = str(label).split(" | ")[0]
         entries.setdefault(name, Line2D([], [], color=handle.get_color(), lw=1.8))
     used = {line.style for line in panel.lines if not line.hidden}
-    grey = {"color": "#666666", "lw": 1.3}
-    entries |= {word: Line2D([], [], ls=style, **grey) for style, word in panel.styles.items() if style in used}
+    for style, word in panel.styles.items():
+        if style in used:
+            entries[word] = Line2D([], [], color="#666666", ls=style, lw=1.3)
     return list(entries.values()), list(entries)
