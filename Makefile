@@ -37,8 +37,9 @@ demo: $(STAMP) ## solve the paper's two problems with every algorithm: tables, p
 	$(VENV)/bin/resolvent compare logistic --rounds 800 --out out
 	@echo "see them move: $(VENV)/bin/resolvent ui --runs out"
 
+# Tests start many processes: what they compile is stored, inside the environment, whatever the caller's variables say.
 test: $(STAMP) ## the tests, without the slow ones, on all cores
-	$(PY) -m pytest -n auto --dist worksteal
+	PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(abspath $(VENV))/pycache $(PY) -m pytest -n auto --dist worksteal
 
 slow: $(STAMP) ## the slow tests
 	$(PY) -m pytest -m slow -n auto

@@ -47,7 +47,7 @@ def rank() -> None:
     import resolvent as rs
 
     torch.set_num_threads(1)
-    found = {}
+    seconds = {}
     for name, rounds in CASES.items():
         whole, scheme = problem(name)
         if "HALF" in os.environ:
@@ -58,8 +58,8 @@ def rank() -> None:
         rs.solve(whole, scheme, rounds=1, **more)  # compiles, and warms up
         began = time.perf_counter()
         rs.solve(whole, scheme, rounds=rounds, **more)
-        found[name] = (time.perf_counter() - began) / rounds
-    print(json.dumps(found), flush=True)
+        seconds[name] = (time.perf_counter() - began) / rounds
+    print(json.dumps(seconds), flush=True)
 
 
 def turn(processes: int, talk: bool) -> dict[str, float]:
@@ -72,8 +72,8 @@ def turn(processes: int, talk: bool) -> dict[str, float]:
     command = [sys.executable, "-W", "ignore", "-m", "bench.all_reduce", "--rank"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     started = [subprocess.Popen(command, env=environment | each, stdout=subprocess.PIPE, text=True) for each in own]
-    found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
-    return {name: max(each[name] for each in found) for name in CASES}
+    results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
+    return {name: max(each[name] for each in results) for name in CASES}
 
 
 def main() -> None:

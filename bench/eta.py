@@ -121,12 +121,12 @@ def best(problem: Any, mode: str) -> float:
     """The fewest rounds of a constant eta among decades around 1 / sqrt(mu L) of f, or around the problem's own."""
     centre = _centre(problem)
     fewest: float = MOST
-    found = False
+    reached = False
     for k in sorted(DECADES, key=abs):  # those in the middle first, so that few rounds are spent on the others
         rounds = needed(problem, centre * 10.0**k, mode, int(fewest))
         if rounds <= fewest:
-            fewest, found = rounds, True
-    return fewest if found else math.inf
+            fewest, reached = rounds, True
+    return fewest if reached else math.inf
 
 
 def _centre(problem: Any) -> float:

@@ -85,11 +85,11 @@ class Timed(FedAvg):
 
 @app.main()
 def main(grid, context):
-    told = context.run_config
+    settings = context.run_config
     strategy = Timed(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
-    first = ArrayRecord([np.zeros(int(told["dim"]))])
-    strategy.start(grid=grid, initial_arrays=first, num_rounds=int(told["rounds"]))
-    with open(told["times"], "w") as file:
+    first = ArrayRecord([np.zeros(int(settings["dim"]))])
+    strategy.start(grid=grid, initial_arrays=first, num_rounds=int(settings["rounds"]))
+    with open(settings["times"], "w") as file:
         json.dump([*strategy.began, time.time()], file)
 """
 
@@ -140,9 +140,9 @@ def plain_fedavg(project: Project, federation: Federation, dim: int, rounds: int
     for name, text in files.items():
         (app / name).write_text(text)
     times = project.state / f"times-{time.time_ns()}.list"
-    told: dict[str, Any] = {"rounds": rounds, "dim": dim, "times": str(times)}
+    settings: dict[str, Any] = {"rounds": rounds, "dim": dim, "times": str(times)}
     with flower_nodes(project, federation):
-        number = control.begin(project, federation.server, told, app)
+        number = control.begin(project, federation.server, settings, app)
         while not times.is_file() or not times.read_text():
             status = control.status(project, federation.server, number)
             if status.startswith("finished") and not times.is_file():
@@ -164,20 +164,20 @@ def ours(project: Project, algorithm: str, rounds: int) -> list[float]:
 
 def main(rounds: int = ROUNDS, turns: int = 2) -> None:
     print("| payload | Flower's FedAvg | FedAvg, ours | FedPi, ours | FedAvg, ours / Flower's |\n|---|---|---|---|---|")
-    for words, dim in SIZES.items():
+    for size, dim in SIZES.items():
         folder = Path(tempfile.mkdtemp(prefix="bench-"))
         try:
             project = template.write(folder / "project")
             (project.path / "user.py").write_text(USER.format(dim=dim))
             with Federation(project, NODES) as federation:
-                found: dict[str, list[float]] = {"plain": [], "fedavg": [], "fedpi": []}
+                taken: dict[str, list[float]] = {"plain": [], "fedavg": [], "fedpi": []}
                 for _ in range(turns):  # in turns: other work on the machine hits all alike
-                    found["plain"] += plain_fedavg(project, federation, dim, rounds)[1:]
+                    taken["plain"] += plain_fedavg(project, federation, dim, rounds)[1:]
                     for algorithm in ("fedavg", "fedpi"):
-                        found[algorithm] += ours(project, algorithm, rounds)
-            median = {name: float(np.median(seconds)) for name, seconds in found.items()}
-            times = " | ".join(f"{median[name]:.2f} s" for name in found)
-            print(f"| {words} | {times} | {median['fedavg'] / median['plain']:.2f} |", flush=True)
+                        taken[algorithm] += ours(project, algorithm, rounds)
+            median = {name: float(np.median(seconds)) for name, seconds in taken.items()}
+            times = " | ".join(f"{median[name]:.2f} s" for name in taken)
+            print(f"| {size} | {times} | {median['fedavg'] / median['plain']:.2f} |", flush=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -34,14 +34,14 @@ def sparse_rows(users: int, rows: int, dim: int, labels: bool) -> tuple[Any, Any
 
 def ours(make: Callable[[], Any]) -> tuple[int, float]:
     """Rounds and the least seconds to the target."""
-    known = make()
-    first = float(known.gap(known.weights.new_zeros(1, known.dim))[0])
-    rounds = rs.solve(known, "fedpi", rounds=5000, anderson=5, stop=rs.Stop(gap=TARGET * first)).state.round
+    solved = make()
+    first = float(solved.gap(solved.weights.new_zeros(1, solved.dim))[0])
+    rounds = rs.solve(solved, "fedpi", rounds=5000, anderson=5, stop=rs.Stop(gap=TARGET * first)).state.round
     taken = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         problem = make()
-        problem.__dict__["penalised"] = known.penalised  # f* is known already
+        problem.__dict__["penalised"] = solved.penalised  # f* is known already
         rs.solve(problem, "fedpi", rounds=rounds, anderson=5, every=rounds)
         taken.append(time.perf_counter() - began)
     return rounds, min(taken)

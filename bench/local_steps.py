@@ -45,9 +45,9 @@ def compare(name: str, n: int, device: str, turns: int) -> None:
             "vmap": by_hand(model, rows, device, momentum, pulled)
         }
         before, after, hand = take_turns(timed, turns).values()
-        words = f"{1e3 * after:.2f} ms in one pass, {1e3 * before:.2f} by operations ({before / after:.2f}x)"
-        words += f", {1e3 * hand:.2f} with vmap ({hand / after:.2f}x)"
-        print(f"{name}, {users} users x {n}, {title}: {words}", flush=True)
+        text = f"{1e3 * after:.2f} ms in one pass, {1e3 * before:.2f} by operations ({before / after:.2f}x)"
+        text += f", {1e3 * hand:.2f} with vmap ({hand / after:.2f}x)"
+        print(f"{name}, {users} users x {n}, {title}: {text}", flush=True)
 
 
 def by_hand(

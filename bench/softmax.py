@@ -108,9 +108,9 @@ def theirs(problem: Any, X: Any, y: Any, C: float, solvers: tuple[str, ...]) -> 
             began = time.process_time()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = LogisticRegression(C=C, fit_intercept=False, solver=solver, tol=1e-14, max_iter=most).fit(X, y)
+                fitted = LogisticRegression(C=C, fit_intercept=False, solver=solver, tol=1e-14, max_iter=most).fit(X, y)
             seconds = time.process_time() - began
-            w = torch.from_numpy(np.ravel(found.coef_)).unsqueeze(0)
+            w = torch.from_numpy(np.ravel(fitted.coef_)).unsqueeze(0)
             gap = float(problem.gap(w)) / abs(problem.fstar)
             if gap <= TARGET:
                 break

@@ -26,13 +26,13 @@ def histories() -> dict[tuple[str, float], pd.DataFrame]:
     """The history of every scheme and share."""
     problem = rs.make_least_squares(users=40, dim=20, rows=30)
     eta = rs.theory.best_eta(problem)
-    found = {}
+    curves = {}
     for scheme in (rs.fedpi(eta), rs.fedsplit(eta)):
         for share in SHARES:
             who = rs.Stragglers(FACTOR, close=share)
             run = rs.solve(problem, scheme, rounds=ROUNDS[share], participation=who, progress=False)
-            found[scheme.name, share] = run.history
-    return found
+            curves[scheme.name, share] = run.history
+    return curves
 
 
 def seconds_to(history: pd.DataFrame, part: float) -> float:
@@ -41,7 +41,7 @@ def seconds_to(history: pd.DataFrame, part: float) -> float:
     return float(there.clock.iloc[0]) if len(there) else float("nan")
 
 
-def draw(found: dict[tuple[str, float], pd.DataFrame], path: Path) -> None:
+def draw(curves: dict[tuple[str, float], pd.DataFrame], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
@@ -49,7 +49,7 @@ def draw(found: dict[tuple[str, float], pd.DataFrame], path: Path) -> None:
     for panel, name in zip(panels, ("FedPi", "FedSplit"), strict=True):
         for share in SHARES:
             colour, label = styles[share]
-            history = found[name, share]
+            history = curves[name, share]
             panel.semilogy(history.clock, history.gap.clip(lower=1e-30), color=colour, label=label)
         panel.set(title=name, xlabel="simulated seconds", xlim=(0, 2500), ylim=(1e-26, None))
         panel.grid(alpha=0.3)
@@ -61,12 +61,12 @@ def draw(found: dict[tuple[str, float], pd.DataFrame], path: Path) -> None:
 
 def main(path: str | None = None) -> None:
     warnings.simplefilter("ignore")
-    found = histories()
+    curves = histories()
     print("simulated seconds until the gap is 1e-6 and 1e-12 of the first")
-    for (name, share), history in found.items():
+    for (name, share), history in curves.items():
         print(f"{name:9} close = {share:3}   {seconds_to(history, 1e-6):8.0f}  {seconds_to(history, 1e-12):8.0f}")
     if path is not None:
-        draw(found, Path(path))
+        draw(curves, Path(path))
 
 
 if __name__ == "__main__":

@@ -35,13 +35,13 @@ def fill(out: Path) -> None:
     """Runs of seven algorithms, copied under other names: what the page reads of them differs."""
     tree: dict[str, Any] = {"problem": {"name": "least-squares", "users": 4, "dim": 5, "rows": 12}}
     tree |= {"run": {"rounds": 200}, "store": {"checkpoint": 60.0}}
-    made = []
+    stored = []
     with mock.patch.object(os, "fsync", return_value=None):
         for name in ("fedavg", "fedprox", "fedsplit", "fedpi", "fedrp", "reflect_gradient", "reflect_prox"):
             config = configs.read(tree | {"scheme": {"algorithm": name, "eta": 0.01}})
-            made.append(experiment.begin(experiment.build(config), out, progress=False).run)
-    for k in range(RUNS - len(made)):
-        source = made[k % len(made)]
+            stored.append(experiment.begin(experiment.build(config), out, progress=False).run)
+    for k in range(RUNS - len(stored)):
+        source = stored[k % len(stored)]
         shutil.copytree(source.path, out / f"{source.id}-{k:04d}", ignore=shutil.ignore_patterns("checkpoints"))
 
 

@@ -361,14 +361,13 @@ def test_nan_is_not_spread_by_acceleration() -> None:
     assert not past.accepted
 
 
-@pytest.mark.parametrize("memory", [4, 10])
-def test_a_point_far_out_with_a_small_residual_is_not_kept(memory: int) -> None:
+@pytest.mark.filterwarnings("ignore::resolvent.errors.SolvesAnotherProblem")
+def test_a_point_far_out_with_a_small_residual_is_not_kept() -> None:
     """The gradient of a logistic loss is small far out where few rows are on the wrong side, but the loss is not."""
     problem = rs.make_logistic()
     scheme = rs.fedavg(3e-4, steps=2)
-    with pytest.warns(rs.SolvesAnotherProblem):
-        plain = rs.solve(problem, scheme, rounds=150)
-    with pytest.warns(rs.SolvesAnotherProblem):
-        fast = rs.solve(problem, scheme, rounds=150, anderson=memory)
-    assert fast.history.gap.iloc[-1] < 0.1 * plain.history.gap.iloc[-1]
-    assert float(fast.model.norm()) < 3 * float(problem.minimiser.norm())
+    plain = rs.solve(problem, scheme, rounds=150, every=150)
+    for memory in (4, 10):
+        fast = rs.solve(problem, scheme, rounds=150, every=150, anderson=memory)
+        assert fast.history.gap.iloc[-1] < 0.1 * plain.history.gap.iloc[-1]
+        assert float(fast.model.norm()) < 3 * float(problem.minimiser.norm())

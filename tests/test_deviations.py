@@ -25,7 +25,9 @@ def test_fedpi_converges(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_fedpi_converges_with_one_user_in_ten(seed: int) -> None:
-    run = rs.solve(deviations(seed), rs.fedpi(0.3), rounds=10_000, every=10_000, participation=0.1)
+    stop = rs.Stop(gap=1e-6)
+    run = rs.solve(deviations(seed), rs.fedpi(0.3), rounds=10_000, every=200, participation=0.1, stop=stop)
+    assert run.status == "stopped"
     assert final_gap(run) < 1e-6
 
 

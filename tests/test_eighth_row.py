@@ -85,14 +85,20 @@ def test_it_is_swept() -> None:
 def test_help_and_completion_name_it() -> None:
     """In a process whose table has had the row from the start, as an edited one would."""
     code = f"""
+import contextlib, sys
 from resolvent.iteration.table import TABLE, Row
 TABLE[{NAME!r}] = Row(*{tuple(MIDPOINT)!r})
 from resolvent.cli import main
-main()
+for command in ("run", "compare"):
+    sys.argv = ["resolvent", command, "--help"]
+    with contextlib.suppress(SystemExit):
+        main()
+    print("=====")
 """
     wide = os.environ | {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
-    for command, sentence in (("run", f"{NAME}: {ABOUT}"), ("run", f"{NAME}, custom."), ("compare", f"fedrp,{NAME}")):
-        words = [sys.executable, "-c", code, command, "--help"]
-        told = subprocess.run(words, capture_output=True, text=True, check=True, env=wide).stdout
-        assert sentence in told
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=wide)
+    run, compare, _ = done.stdout.split("=====")
+    assert f"{NAME}: {ABOUT}" in run
+    assert f"{NAME}, custom." in run
+    assert f"fedrp,{NAME}" in compare
     assert "midpoint" in ALGORITHM.choices

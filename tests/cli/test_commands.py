@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file
 
 import resolvent as rs
-from command_line import SMALL, Said, beside, main, model, resolvent, rows, strictly
+from command_line import SMALL, Process, Said, beside, main, model, resolvent, rows, strictly
 from resolvent import experiment
 from resolvent.cli import looking, many, running
 from resolvent.config import Config
@@ -232,19 +232,13 @@ def test_ctrl_c_is_exit_code_130_and_says_how_to_go_on(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_run_that_can_go_on(number: signal.Signals) -> None:
     asked = ["run", "least-squares", *SMALL, "--eta", "0.02", "--rounds", "1000000", "--every", "50", "--quiet"]
-    process = subprocess.Popen(
-        beside(*asked, "--format", "json"),
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background it would be ignored
-    )
+    process = Process(*asked, "--format", "json")
     deadline = time.monotonic() + 300
     while not list(RUNS.glob("*/checkpoints/[0-9]*")) and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert strictly(out)["status"] == "interrupted"
+    os.kill(process.pid, number)
+    assert process.wait(300) == 130
+    assert strictly(process.out)["status"] == "interrupted"
     run = only()
     assert run.status == "interrupted"
     assert run.state().round == run.events[-1]["round"] >= 1

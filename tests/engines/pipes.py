@@ -59,7 +59,8 @@ class Pipes(CentralSums):
         self._due: dict[int, int] = {}
 
     def __enter__(self) -> Self:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")  # forked from one process that has imported torch
+        context.set_forkserver_preload(["resolvent"])
         for name, user in enumerate(self._users):
             here, there = context.Pipe()
             self._processes.append(context.Process(target=live, args=(there, name, user, self.facts.operator)))

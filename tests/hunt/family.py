@@ -12,7 +12,7 @@ otherwise says in a word how the case ended: "right", "refused", "warned", "dive
 
 @dataclass(frozen=True)
 class Family:
-    """`few` cases are tried by `make test`, `many` by `make hunt`. A case is a pure function of its seed."""
+    """Half of `few` cases are tried by `make test`, `many` by `make hunt`. A case is a pure function of its seed."""
 
     name: str
     check: Check

@@ -10,7 +10,9 @@ from hunt.regressions import FAILED
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
 def test_a_few_cases_are_right(family: Any) -> None:
-    wrong = {seed: words for seed in range(family.few) for end, words in [attempt(family, seed)] if end == WRONG}
+    """Half of what a family calls few: they are the same every time, and `make hunt` draws others."""
+    seeds = range((family.few + 1) // 2)
+    wrong = {seed: words for seed in seeds for end, words in [attempt(family, seed)] if end == WRONG}
     assert not wrong
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +26,21 @@ def coded(rng: np.random.Generator, rows: int = 40, users: int = 4) -> tuple[lis
     return A, [rng.standard_normal(rows) for _ in range(users)]
 
 
+@functools.cache
+def a9a() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, labels, and the solution of least squares over all of them."""
+    table = data.read(A9A, None)
+    x, y = np.asarray(table.x, float), np.asarray(data.signs(table.y, None), float)
+    return x, y, np.linalg.lstsq(x, y, rcond=1e-11)[0]
+
+
 @pytest.mark.skipif(not A9A.exists(), reason="needs the LIBSVM set a9a")
 @pytest.mark.parametrize(("partition", "seed"), [("contiguous", 0), ("iid", 5)])
 def test_a9a_has_fifteen_directions_less_than_columns(partition: str, seed: int) -> None:
     """Of these partitions, the rounding errors of users' decompositions add up to more than that of their rows."""
-    table = data.read(A9A, None)
-    x, y = np.asarray(table.x, float), np.asarray(data.signs(table.y, None), float)
+    x, y, w = a9a()
     parts = data.split(partition, y, 20, seed)
     problem = rs.LeastSquares([x[rows] for rows in parts], [y[rows] for rows in parts])
-    w = np.linalg.lstsq(x, y, rcond=1e-11)[0]
     least = float(0.5 * ((x @ w - y) ** 2).sum() / 20)
     assert problem.fstar == pytest.approx(least, rel=1e-13)
     assert np.linalg.norm(problem.minimiser.numpy() - w) < 1e-9

@@ -18,7 +18,7 @@ from resolvent import config as configs
 from resolvent import data
 from resolvent.cli import reproducing
 from resolvent.experiment import tasks
-from resolvent.paper import archive, conduct, document
+from resolvent.paper import archive, conduct, document, judging
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, Figure, Panel
 from resolvent.paper.figures.contents import FIGURES
 from shrunken import images, small
@@ -49,7 +49,7 @@ def stored(panel: Panel, ends: dict[str, float], status: str = "finished", seeds
     """An archive of a panel whose lines end where they are told to; others are not there."""
     found = {}
     for line in panel.lines:
-        for config in list(conduct.plan(panel, line, conduct.PAPER))[:seeds]:
+        for config in list(conduct.plan(panel, line, judging.PAPER))[:seeds]:
             if line.label in ends:
                 made = frame(ends[line.label], status)
                 made.attrs["settings"] = configs_of(config)
@@ -71,14 +71,14 @@ ENDS = {
 }
 
 
-def written(found: archive.Archive, quick: conduct.Made, folder: Path) -> str:
+def written(found: archive.Archive, quick: judging.JudgedPanel, folder: Path) -> str:
     """What the document says of one panel."""
     archive.write(found, folder / "paper" / document.LARGE)
     return document.write([quick], folder / "paper.md", conduct.RunIndex(folder / "none")).read_text()
 
 
-def unrun(figure: Figure, panel: Panel) -> conduct.Made:
-    return conduct.Made(figure, panel, None, missing=1)
+def unrun(figure: Figure, panel: Panel) -> judging.JudgedPanel:
+    return judging.JudgedPanel(figure, panel, None, missing=1)
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 def test_claims_of_the_paper_need_its_lines_and_ours_all(tmp_path: Path) -> None:
     made = archive.panel_of(COMP, MIDDLE, stored(MIDDLE, ENDS))
-    assert [(claim.ours, verdict.said) for claim, verdict in made.verdicts] == [(False, HOLDS), (False, HOLDS)]
+    assert [(claim.ours, verdict.said) for claim, verdict, _ in made.verdicts] == [(False, HOLDS), (False, HOLDS)]
     assert made.missing == 4 * 8 - 6
     whole = ENDS | {"FedSplit, eta = 100": 3.0, "FedPi, eta = 100": 3.0}
-    assert [claim.ours for claim, _ in archive.panel_of(COMP, MIDDLE, stored(MIDDLE, whole)).verdicts] == [
+    assert [claim.ours for claim, *_ in archive.panel_of(COMP, MIDDLE, stored(MIDDLE, whole)).verdicts] == [
         False
     ] * 2 + [True]
     assert archive.panel_of(COMP, MIDDLE, stored(MIDDLE, whole, seeds=4)).missing == 0
@@ -111,9 +111,9 @@ def test_claims_of_the_paper_need_its_lines_and_ours_all(tmp_path: Path) -> None
 
 def test_the_checks_are_those_of_quick_runs_and_can_refute() -> None:
     worse = ENDS | {"FedRP": 1.5, "FedAvg, many steps": 1.9}
-    verdicts = dict(archive.panel_of(COMP, MIDDLE, stored(MIDDLE, worse)).verdicts)
-    assert [claim.check for claim in verdicts] == [claim.check for claim in MIDDLE.claims[:2]]
-    assert [verdict.said for verdict in verdicts.values()] == [NOT, NOT]
+    judged = archive.panel_of(COMP, MIDDLE, stored(MIDDLE, worse)).verdicts
+    assert [one.claim.check for one in judged] == [claim.check for claim in MIDDLE.claims[:2]]
+    assert [one.verdict.said for one in judged] == [NOT, NOT]
 
 
 def test_unfinished_runs_are_named_and_not_judged(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_unfinished_runs_are_named_and_not_judged(tmp_path: Path) -> None:
 
 
 def test_the_document_shows_marks_and_compares(tmp_path: Path) -> None:
-    quick = conduct.judge(COMP, MIDDLE, {label: [frame(1.0)] for label in (line.label for line in MIDDLE.lines)})
+    quick = judging.judge(COMP, judging.results_of(MIDDLE, {line.label: [frame(1.0)] for line in MIDDLE.lines}))
     words = written(stored(MIDDLE, ENDS), quick, tmp_path)
     assert "at most six digits a user, at the paper's size, 1 of 4 seeds.**" in words
     assert (tmp_path / "paper" / document.LARGE / "fig-comp-bottom-middle.png").is_file()
@@ -217,7 +217,7 @@ def test_curves_are_kept_of_the_papers_size_only() -> None:
 
 def test_every_run_in_docs_belongs_to_a_panel() -> None:
     found = archive.read(STORED)
-    wanted = {conduct.asked(c) for _, p in NETWORKS for line in p.lines for c in conduct.plan(p, line, conduct.PAPER)}
+    wanted = {conduct.asked(c) for _, p in NETWORKS for line in p.lines for c in conduct.plan(p, line, judging.PAPER)}
     assert found
     assert found.keys() <= wanted, "settings changed: these runs no longer belong to any panel"
     assert {made.attrs["rounds"] for made in found.values() if made.attrs["status"] == "finished"} == {50, 100, 200}
@@ -230,8 +230,8 @@ def test_docs_tell_every_networks_panel_at_the_papers_size() -> None:
     for figure, panel in NETWORKS:
         made = archive.panel_of(figure, panel, found)
         assert f"**{panel.key}: {panel.title}, {document.SIZE}" in words
-        for claim, verdict in made.verdicts:
-            told = claim.words + (" (ours)" if claim.ours else "")
+        for claim, verdict, _ in made.verdicts:
+            told = claim.text + (" (ours)" if claim.ours else "")
             assert f"| {told} | **{verdict.said}** | {verdict.numbers}" in words
 
 
@@ -243,7 +243,7 @@ def test_lines_are_compared_on_the_same_seeds() -> None:
     assert ours
     found = stored(MIDDLE, dict.fromkeys(theirs, 0.1), seeds=3) | stored(MIDDLE, dict.fromkeys(ours, 0.2), seeds=1)
     short = next(line for line in MIDDLE.lines if line.label == theirs[0])
-    configurations = list(conduct.plan(MIDDLE, short, conduct.PAPER))
+    configurations = list(conduct.plan(MIDDLE, short, judging.PAPER))
     del found[conduct.asked(configurations[2])]
     made = archive.panel_of(COMP, MIDDLE, found)
     assert made.results is not None
@@ -265,11 +265,11 @@ def test_half_of_the_seeds_is_not_most_of_them() -> None:
     gone = {large[0]: (1, 3), large[1]: (0, 1, 2)}
     for label, seeds in gone.items():
         line = next(line for line in MIDDLE.lines if line.label == label)
-        for config in conduct.plan(MIDDLE, line, conduct.PAPER):
+        for config in conduct.plan(MIDDLE, line, judging.PAPER):
             if config.run.seed in seeds:
                 found[conduct.asked(config)].attrs["status"] = "diverged"
     made = archive.panel_of(COMP, MIDDLE, found)
-    (verdict,) = [verdict for claim, verdict in made.verdicts if claim.ours]
+    (verdict,) = [verdict for claim, verdict, _ in made.verdicts if claim.ours]
     assert verdict.said == IN_PART
     assert "(2 of 4 seeds diverged)" in verdict.numbers
     assert "diverged with 3 of 4 seeds; not for FedSplit, eta = 100" in verdict.numbers

@@ -12,7 +12,7 @@ import torch
 
 from resolvent import data
 from resolvent.experiment import tasks
-from resolvent.paper import conduct
+from resolvent.paper import conduct, judging
 from resolvent.paper.drawing import picture
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Figure, Panel
 from resolvent.paper.figures.contents import FIGURES
@@ -45,32 +45,33 @@ CONVEX = [
 ]
 
 
-def said(made: conduct.Made, beginning: str) -> str:
-    (verdict,) = [verdict for claim, verdict in made.verdicts if claim.words.startswith(beginning)]
+def said(made: judging.JudgedPanel, beginning: str) -> str:
+    (verdict,) = [verdict for claim, verdict, _ in made.verdicts if claim.text.startswith(beginning)]
     return verdict.said
 
 
-def check(figure: Figure, panel: Panel, out: Path) -> conduct.Made:
+def check(figure: Figure, panel: Panel, out: Path) -> judging.JudgedPanel:
     """Run it small, draw it, and see every check come to more than one verdict over results that never were."""
     shrunk = small(panel)
     made = conduct.make(figure, shrunk, conduct.RunIndex(out), lambda words: None)
     assert made.results is not None
     assert len(made.verdicts) == len(panel.claims)
-    assert all(verdict.numbers for _, verdict in made.verdicts)
+    assert all(verdict.numbers for _, verdict, _ in made.verdicts)
     drawn = picture(made, out / "pictures")
     assert (drawn is None) == (panel.table is not None)
-    for claim, verdict in made.verdicts:
+    for claim, verdict, _ in made.verdicts:
         found = {verdict.said}
         for results in tampered(shrunk, made.results.facts):
             with np.errstate(all="ignore"):
                 found.add(claim.check(results).said)
             if len(found) > 1:
                 break
-        assert len(found) > 1, f"{claim.words} is always said to be: {found}"
-    firsts = {claim.words: claim.first for claim in panel.claims if claim.first is not None}
-    assert made.first.keys() == firsts.keys()
-    for words, first in firsts.items():  # judged where it says how
-        assert (made.first[words].said == NOT_JUDGED) == (first.check is None and first.panel is None), words
+        assert len(found) > 1, f"{claim.text} is always said to be: {found}"
+    for claim, _, before in made.verdicts:
+        assert (before is None) == (claim.first is None)
+        if before is not None and claim.first is not None:  # judged where it says how
+            unjudged = claim.first.check is None and claim.first.panel is None
+            assert (before.said == NOT_JUDGED) == unjudged, claim.text
     return made
 
 
@@ -108,7 +109,7 @@ def test_claims_across_panels_can_fail() -> None:
                 found.add(claim.check({panel.key: one for panel, one in zip(shrunk, results, strict=True)}).said)
                 if len(found) > 1:
                     break
-            assert len(found) > 1, claim.words
+            assert len(found) > 1, claim.text
 
 
 def written() -> dict[tuple[str, str, str], str]:
@@ -136,8 +137,8 @@ def rows() -> dict[tuple[str, str, str], str]:
 
 
 def test_the_document_has_a_verdict_on_every_claim() -> None:
-    claims = {(f.name, p.key, claim.words) for f, p in PANELS for claim in p.claims}
-    claims |= {(figure.name, "", claim.words) for figure in FIGURES for claim in figure.claims}
+    claims = {(f.name, p.key, claim.text) for f, p in PANELS for claim in p.claims}
+    claims |= {(figure.name, "", claim.text) for figure in FIGURES for claim in figure.claims}
     assert set(written()) == claims
 
 
@@ -150,10 +151,10 @@ def test_the_document_has_the_verdict_under_every_first_choice() -> None:
     ]
     claims += [(figure.name, "", claim) for figure in FIGURES for claim in figure.claims]
     for figure, panel, claim in claims:
-        counts[claim.ours, "now"][said[figure, panel, claim.words]] += 1
-        first = firsts().get((figure, panel, claim.words))
-        assert (first is None) == (claim.first is None), claim.words
-        counts[claim.ours, "first"][first or said[figure, panel, claim.words]] += 1
+        counts[claim.ours, "now"][said[figure, panel, claim.text]] += 1
+        first = firsts().get((figure, panel, claim.text))
+        assert (first is None) == (claim.first is None), claim.text
+        counts[claim.ours, "first"][first or said[figure, panel, claim.text]] += 1
     (line,) = re.findall("^Claims of the paper: .*$", text, re.MULTILINE)
     told = {
         kind.replace("holds", "hold").replace("does not", "do not"): kind for kind in (HOLDS, IN_PART, NOT, NOT_JUDGED)
@@ -182,13 +183,11 @@ def test_the_convex_reproduction_at_full_size(tmp_path: Path) -> None:
     """Everything that trains no network, as the paper has it, comes to what docs/paper.md says of it."""
     store, wanted = conduct.RunIndex(tmp_path), written()
     made = [conduct.make(f, p, store, lambda words: None) for f, p in PANELS if not p.networks]
-    said = {(m.figure.name, m.panel.key, claim.words): verdict for m in made for claim, verdict in m.verdicts}
+    judged = {(m.figure.name, m.panel.key, one.claim.text): one for m in made for one in m.verdicts}
     for figure in FIGURES:
-        said |= {(figure.name, "", claim.words): verdict for claim, verdict in conduct.across(figure, made)}
-    other = {key: verdict for key, verdict in said.items() if verdict.said != wanted[key]}
+        judged |= {(figure.name, "", one.claim.text): one for one in judging.across(figure, made)}
+    other = {key: one.verdict for key, one in judged.items() if one.verdict.said != wanted[key]}
     assert not other
-    assert len(said) > 80
-    before = {(m.figure.name, m.panel.key, words): verdict for m in made for words, verdict in m.first.items()}
-    for figure in FIGURES:
-        before |= {(figure.name, "", words): verdict for words, verdict in conduct.across_first(figure, made).items()}
-    assert {key: verdict.said for key, verdict in before.items()} == {key: firsts()[key] for key in before}
+    assert len(judged) > 80
+    before = {key: one.first.said for key, one in judged.items() if one.first is not None}
+    assert before == {key: firsts()[key] for key in before}

@@ -13,7 +13,7 @@ from command_line import resolvent
 from resolvent import experiment
 from resolvent.cli import reproducing
 from resolvent.errors import InputError
-from resolvent.paper import conduct, document, page
+from resolvent.paper import conduct, document, judging
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Claim, ClaimVerdict, Figure, First, Panel, PanelLine
 from resolvent.paper.figures.contents import FIGURES
 from resolvent.paper.results import Results, short
@@ -70,7 +70,7 @@ def test_every_label_of_the_paper_is_there() -> None:
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)
 
 
-@pytest.mark.parametrize("scale", [conduct.QUICK, conduct.PAPER])
+@pytest.mark.parametrize("scale", [judging.QUICK, judging.PAPER])
 def test_every_configuration_can_be_read(scale: str, tmp_path: Path) -> None:
     store = conduct.RunIndex(tmp_path, scale)
     for figure, panel in conduct.choose(FIGURES, "all"):
@@ -144,13 +144,12 @@ def test_the_file_in_docs_names_every_figure_and_its_pictures_are_there() -> Non
 
 def test_claims_of_ours_are_counted_apart_and_marked() -> None:
     figure = next(f for f in FIGURES if f.name == "law")
-    made = [conduct.judge(figure, small(figure.panels[1]), {})]
-    assert page.judged(made) == []
-    assert [verdict.said for verdict in page.judged(made, ours=True)] == [HOLDS]
-    counted = page.counted(made, conduct.QUICK)
+    made = [judging.judge(figure, judging.results_of(small(figure.panels[1]), {}))]
+    assert [(one.claim.ours, one.verdict.said) for one in judging.judgements(made)] == [(True, HOLDS)]
+    counted = judging.count(made, judging.QUICK)
     assert "Claims of the paper: 0 hold, 0 hold in part, 0 do not hold." in counted
     assert "Ours: 1 hold, 0 hold in part, 0 do not hold; with what was first chosen for 1 of them: " in counted
-    assert [row["claim"].endswith("(ours)") for row in reproducing._told(made)] == [True]
+    assert [row["claim"].endswith("(ours)") for row in reproducing._verdict_rows(made)] == [True]
     assert document.HEAD.startswith("| claim")
 
 
@@ -170,16 +169,12 @@ def test_first_choices_are_judged_beside_the_present_ones() -> None:
     panel = Panel("p", "P", lines=(PanelLine("a", {}),), claims=claims)
     figure = Figure("fig:f", "F", "", (panel,))
     found = {id(other): Results(other, {"a": [history([9.0, 8.0])]})}
-    made = conduct.judge(figure, panel, {"a": [history([9.0, 1.0])]}, others=found)
-    assert [verdict.said for _, verdict in made.verdicts] == [HOLDS] * 4
-    assert {words: verdict.said for words, verdict in made.first.items()} == {
-        "One.": NOT,
-        "Two.": NOT,
-        "Three.": NOT_JUDGED,
-    }
-    assert page.counted([made], conduct.QUICK).startswith(
+    made = judging.judge(figure, judging.results_of(panel, {"a": [history([9.0, 1.0])]}), others=found)
+    assert [verdict.said for _, verdict, _ in made.verdicts] == [HOLDS] * 4
+    assert [first and first.said for _, _, first in made.verdicts] == [NOT, NOT, NOT_JUDGED, None]
+    assert judging.count([made], judging.QUICK).startswith(
         "Claims of the paper: 4 hold, 0 hold in part, 0 do not hold; with what was first chosen for 3 of them: "
         "1 hold, 0 hold in part, 2 do not hold, 1 not judged."
     )
-    row = document.row(claims[0], made.verdicts[0][1], made.first["One."])
+    row = document.row(made.verdicts[0])
     assert row == "| One. | **holds** | below 2. First choice, below 0.5: *does not hold* (below 0.5) |"

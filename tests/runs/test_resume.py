@@ -5,8 +5,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from command_line import FORKS, Process, hold
 from resolvent import config, experiment
 from resolvent.errors import InputError, StorageError
 from resolvent.iteration import checkpoint
@@ -111,33 +110,27 @@ def test_killed_between_any_two_system_calls_it_ends_with_the_same_bits(
     assert same(whole, torn)
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from resolvent.cli import main; main()", *arguments]
-
-
-@pytest.mark.parametrize(("kills", "rounds"), [(5, 1000), pytest.param(20, 4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "rounds"), [(3, 400), pytest.param(20, 4000, marks=pytest.mark.slow)])
 def test_sigkill_at_random_moments(kills: int, rounds: int, tmp_path: Path) -> None:
     asked = ["least-squares", "--users", "4", "--dim", "6", "--rows", "12", "--eta", "0.02", "--rounds", str(rounds)]
     asked += ["--participation", "0.6", "--anderson", "2", "--quiet"]
-    subprocess.run(command("run", *asked, "--out", str(tmp_path / "whole")), check=True, capture_output=True)
+    assert Process("run", *asked, "--out", tmp_path / "whole").wait(300) == 0
     (whole,) = folders(tmp_path / "whole")
     took = whole.history()["seconds"].iloc[-1]
     rng, moments = random.Random(0), 0
     done: list[int] = []
-    process = subprocess.Popen(command("run", *asked, "--out", str(tmp_path / "torn")), stdout=subprocess.DEVNULL)
+    process = Process("run", *asked, "--out", tmp_path / "torn")
     deadline = time.monotonic() + 480
     while moments < kills and time.monotonic() < deadline:
         found = wait_for_progress(tmp_path / "torn", process, done[-1] if done else 0)
         if found is None:
             break
         time.sleep(rng.random() * min(took / 10, 0.15))
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
         moments += 1
         done.append(found.state().round)
-        process = subprocess.Popen(
-            command("resume", found.id, "--quiet", "--out", str(tmp_path / "torn")), stdout=subprocess.DEVNULL
-        )
+        process = Process("resume", found.id, "--quiet", "--out", tmp_path / "torn")
     assert process.wait(timeout=480) == 0
     (torn,) = folders(tmp_path / "torn")
     assert moments == kills
@@ -147,7 +140,7 @@ def test_sigkill_at_random_moments(kills: int, rounds: int, tmp_path: Path) -> N
     assert [event["kind"] for event in torn.events] == ["started", *["resumed"] * kills, "finished"]
 
 
-def wait_for_progress(out: Path, process: subprocess.Popen[Any], beyond: int) -> Folder | None:
+def wait_for_progress(out: Path, process: Process, beyond: int) -> Folder | None:
     """The run, once this process has written a checkpoint of its own; None if it has ended."""
     while process.poll() is None:
         for run in folders(out):
@@ -289,18 +282,19 @@ def test_what_has_ended_is_left_alone(name: str, tmp_path: Path) -> None:
 
 def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
     run = interrupted(FEDPI, tmp_path)
-    holder = "import sys, time; from pathlib import Path; from resolvent.runs import lock\n"
-    holder += "with lock.held(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
-    process = subprocess.Popen([sys.executable, "-c", holder, str(run.path)], stdout=subprocess.PIPE, text=True)
+    process = FORKS.Process(target=hold, args=(str(run.path),), daemon=True)
+    process.start()
     try:
-        assert process.stdout.readline() == "held\n"
+        holder = run.path / "holder.json"
+        while not holder.exists() or str(process.pid) not in holder.read_text():
+            assert process.is_alive()
+            time.sleep(0.01)
         assert run.status == "running"
         with pytest.raises(InputError, match=f"is being written by process {process.pid} on "):
             experiment.resume(run, progress=False)
     finally:
         process.kill()
-        process.wait()
-        process.stdout.close()
+        process.join()
     assert run.status == "interrupted"  # the lock died with its process
     assert experiment.resume(run, progress=False).status == "finished"
 

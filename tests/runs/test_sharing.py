@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import Any
 import pytest
 
 import resolvent as rs
-from command_line import SMALL, beside, resolvent
+from command_line import SMALL, Process, resolvent
 from resolvent import config, experiment
 from resolvent.errors import StorageError
 from resolvent.runs import folders, lock
 
-SWEEP = ("sweep", "least-squares", *SMALL, "--grid", "scheme.eta=1e-3,2e-3,3e-3,4e-3,5e-3,6e-3", "--rounds", 300)
+SWEEP = ("sweep", "least-squares", *SMALL, "--grid", "scheme.eta=1e-3,2e-3,3e-3,4e-3,5e-3,6e-3", "--rounds", 60)
 
 
 def build(eta: float = 0.02) -> experiment.Experiment:
@@ -27,10 +26,9 @@ def build(eta: float = 0.02) -> experiment.Experiment:
 
 
 def test_parallel_sweeps_run_nothing_twice(tmp_path: Path) -> None:
-    command = beside(*SWEEP, "--quiet", "--format", "json")
-    processes = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    tables = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
+    processes = [Process(*SWEEP, "--quiet", "--format", "json", cwd=tmp_path) for _ in range(2)]
+    assert [process.wait(300) for process in processes] == [0, 0]
+    tables = [json.loads(process.out) for process in processes]
     assert len(folders(tmp_path / "runs")) == 6
     assert [[row["final"] for row in table] for table in tables] == [[row["final"] for row in tables[0]]] * 2
     assert [event["kind"] for run in folders(tmp_path / "runs") for event in run.events] == ["started", "finished"] * 6

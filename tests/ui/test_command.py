@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import socket
-import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from command_line import beside, resolvent
+from command_line import Process, resolvent
 
 command = importlib.import_module("resolvent.cli.ui")
 
@@ -53,12 +52,9 @@ def test_bad_arguments(arguments: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_the_printed_address_is_that_of_the_page(host: str, tmp_path: Path) -> None:
     """It carries a token, without which nothing is answered; Ctrl-C ends it quietly."""
-    child = subprocess.Popen(
-        beside("ui", "--runs", tmp_path / "none", "--port", "0", "--host", host), stderr=subprocess.PIPE, text=True
-    )
+    child = Process("ui", "--runs", tmp_path / "none", "--port", "0", "--host", host)
     try:
-        assert child.stderr is not None
-        line = child.stderr.readline()
+        line = child.first_line()
         found = re.fullmatch(r"The page of .+: http://[^/]+:(\d+)/\?token=([\w-]{24,})\n", line)
         assert found is not None, line
         place = f"http://127.0.0.1:{found[1]}/"
@@ -69,7 +65,6 @@ def test_the_printed_address_is_that_of_the_page(host: str, tmp_path: Path) -> N
             assert answer.read() == b'{"folder":"none","runs":[]}'
         assert not (tmp_path / "none").exists()  # looking makes nothing
     finally:
-        child.terminate()
-        rest = child.communicate(timeout=30)[1]
-    assert rest == ""
-    assert child.returncode in (0, 130, -15)
+        code = child.end()
+    assert child.err == line
+    assert code in (0, 130, -15)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import resource
 import socket
-import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import beside
+from command_line import Process
 from resolvent.ui import door
 
 from .conftest import connected, serving
@@ -30,19 +28,14 @@ def port_of(place: str) -> int:
 @contextlib.contextmanager
 def few_files(out: Path) -> Iterator[tuple[int, str]]:
     """`resolvent ui` in a process of its own that may open few files: its port and token."""
-    child = subprocess.Popen(
-        beside("ui", "--runs", out, "--port", "0"), stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES)),
-    )  # fmt: skip
+    child = Process("ui", "--runs", out, "--port", "0", most_files=FILES)
     try:
-        assert child.stderr is not None
-        line = child.stderr.readline()
+        line = child.first_line()
         address = re.search(r":(\d+)/\?token=([\w-]+)", line)
         assert address is not None, line
         yield int(address[1]), address[2]
     finally:
-        child.terminate()
-        child.communicate(timeout=30)
+        child.end()
 
 
 def test_many_slow_clients_do_not_make_the_page_dead(tmp_path: Path) -> None:

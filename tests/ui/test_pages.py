@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from command_line import beside
+from command_line import Process
 from resolvent.runs import Folder, folders, sums
 
 from .conftest import PATIENCE, Open, serving
@@ -187,10 +186,7 @@ def test_a_run_from_the_command_line_grows_on_the_page_stops_and_resumes(tmp_pat
     with serving(out) as place:
         page = opened(place)
         playwright.expect(page.locator("#viewport")).to_contain_text("No runs in runs/ yet")
-        child = subprocess.Popen(
-            beside("run", "least-squares", *ENDLESS, "--algorithm", "fedprox", "--out", out, "--quiet"),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        child = Process("run", "least-squares", *ENDLESS, "--algorithm", "fedprox", "--out", out, "--quiet")
         try:
             page.locator(".line").click()
             grows(page, "chart", 2)
@@ -280,7 +276,7 @@ def test_no_row_is_drawn_twice_however_slow_the_answers_are(
         page.context.close()
 
 
-def _end(out: Path, child: subprocess.Popen[bytes]) -> None:
+def _end(out: Path, child: Process) -> None:
     """Stop whatever still writes there, by its id."""
     for run in folders(out):
         holder = run.path / "holder.json"

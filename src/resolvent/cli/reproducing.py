@@ -15,10 +15,11 @@ from resolvent.cli.output import Format, say
 from resolvent.cli.running import CODES, Form, Quiet
 from resolvent.errors import refuse
 from resolvent.paper import archive as archives
-from resolvent.paper import conduct
-from resolvent.paper.conduct import Made, RunIndex
-from resolvent.paper.figure import ClaimVerdict, Figure, Panel
+from resolvent.paper import conduct, judging
+from resolvent.paper.conduct import RunIndex
+from resolvent.paper.figure import Figure, Panel
 from resolvent.paper.figures.contents import FIGURES
+from resolvent.paper.judging import Judged, JudgedPanel
 from resolvent.solving import progress
 
 OUT = Path("runs/paper")
@@ -34,7 +35,7 @@ def reproduce(
     what: Annotated[str | None, typer.Argument(metavar="[FIGURE|all]", help="Without it: a list of all figures.",
                                                autocompletion=_labels)] = None,
     panel: Annotated[str | None, typer.Option("--panel", metavar="KEY", help="One panel of the figure.")] = None,
-    scale: Annotated[str, typer.Option(metavar="quick|paper", help="How large networks' panels are.")] = conduct.QUICK,
+    scale: Annotated[str, typer.Option(metavar="quick|paper", help="How large networks' panels are.")] = judging.QUICK,
     only: Annotated[str, typer.Option(metavar="convex|networks", help="Leave the other panels out.")] = ALL,
     device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where networks are trained.")] = "cpu",
     seeds: Annotated[int | None, typer.Option(min=1, help="Run at most this many seeds.")] = None,
@@ -53,25 +54,25 @@ def reproduce(
     if what is None:
         output.rows(_listed(RunIndex(out, scale)), form, "resolvent reproduce FIGURE [--panel KEY], or all")
         return 0
-    if scale not in (conduct.QUICK, conduct.PAPER):
+    if scale not in (judging.QUICK, judging.PAPER):
         refuse("--scale", repr(scale), "quick or paper is needed")
     if only not in KINDS:
         refuse("--only", repr(only), "convex or networks is needed")
-    if archive is not None and scale != conduct.PAPER:
+    if archive is not None and scale != judging.PAPER:
         refuse("--archive", archive, "it is for --scale paper: quick runs are made again soon enough")
     report.needed("matplotlib")
     chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]
-    store = RunIndex(out, scale, device, seeds, together)
-    say(*(f"left out: {words}" for words in store.complaints))
-    code = _make(chosen, store, stored_only, verdicts, form, quiet)
+    index = RunIndex(out, scale, device, seeds, together)
+    say(*(f"left out: {words}" for words in index.complaints))
+    code = _make(chosen, index, stored_only, verdicts, form, quiet)
     if archive is not None and code == 0:
-        say(f"{archives.add(chosen, store, archive)}: the curves")
+        say(f"{archives.add(chosen, index, archive)}: the curves")
     return code
 
 
 def _make(
     chosen: Sequence[tuple[Figure, Panel]],
-    store: RunIndex,
+    index: RunIndex,
     stored_only: bool,
     verdicts: Path | None,
     form: Format,
@@ -79,57 +80,53 @@ def _make(
 ) -> int:
     from resolvent.paper import document, page
 
-    made: list[Made] = []
     try:
-        with _bar(store.steps(chosen), quiet) as step:
-            made.extend(conduct.make(figure, panel, store, step, stored_only) for figure, panel in chosen)
+        with _bar(index.steps(chosen), quiet) as step:
+            panels = [conduct.make(figure, panel, index, step, stored_only) for figure, panel in chosen]
     except KeyboardInterrupt:
         say("interrupted: the same command goes on where it was left")
         return CODES["interrupted"]
-    told = _told(made)
-    if form is Format.table and len({one.figure.label for one in made}) > 1:  # too much for a terminal
-        told = [{name: row[name] for name in ("panel", "claim", "verdict", "first choice")} for row in told]
-    output.rows(told, form, "Verdicts")
-    say(page.counted(made, store.scale))
-    say(f"{page.write(made, store.out, store.scale)}: the page")
+    rows = _verdict_rows(panels)
+    if form is Format.table and len({one.figure.label for one in panels}) > 1:  # too much for a terminal
+        rows = [{name: row[name] for name in ("panel", "claim", "verdict", "first choice")} for row in rows]
+    output.rows(rows, form, "Verdicts")
+    say(judging.count(panels, index.scale))
+    say(f"{page.write(panels, index.out, index.scale)}: the page")
     if verdicts is not None:
-        say(f"{document.write(made, verdicts, store)}: the verdicts")
+        say(f"{document.write(panels, verdicts, index)}: the verdicts")
     return 0
 
 
-def _listed(store: RunIndex) -> list[dict[str, Any]]:
+def _listed(index: RunIndex) -> list[dict[str, Any]]:
     return [
         {
             "figure": figure.name,
             "panels": ", ".join(panel.key for panel in figure.panels),
-            "runs": store.steps((figure, panel) for panel in figure.panels),
+            "runs": index.steps((figure, panel) for panel in figure.panels),
             "what": figure.title,
         }
         for figure in FIGURES
     ]
 
 
-def _told(made: Sequence[Made]) -> list[dict[str, Any]]:
+def _verdict_rows(panels: Sequence[JudgedPanel]) -> list[dict[str, Any]]:
     rows = []
-    for one in made:
+    for one in panels:
         where = f"{one.figure.name} {one.panel.key}"
         if one.results is None:
-            rows.append(_row(where, "not run", "", f"{one.missing} runs missing"))
-        for claim, verdict in one.verdicts:
-            words = claim.words + (" (ours)" if claim.ours else "")
-            rows.append(_row(where, words, verdict.said, verdict.numbers, one.first.get(claim.words)))
-    for figure in dict.fromkeys(one.figure.label for one in made):
-        this = next(one.figure for one in made if one.figure.label == figure)
-        first = conduct.across_first(this, made)
-        for several, verdict in conduct.across(this, made):
-            where = f"{this.name} ({len(several.panels)} panels)"
-            rows.append(_row(where, several.words, verdict.said, verdict.numbers, first.get(several.words)))
+            absent = {"claim": "not run", "verdict": "", "first choice": "", "measured": f"{one.missing} runs missing"}
+            rows.append({"panel": where} | absent)
+        rows += [_row(where, judged) for judged in one.verdicts]
+    for figure in judging.unique(one.figure for one in panels):
+        several = judging.across(figure, panels)
+        rows += [_row(f"{figure.name} ({len(judged.claim.panels)} panels)", judged) for judged in several]
     return rows
 
 
-def _row(panel: str, claim: str, verdict: str, measured: str, first: ClaimVerdict | None = None) -> dict[str, Any]:
-    said = "" if first is None else first.said
-    return {"panel": panel, "claim": claim, "verdict": verdict, "first choice": said, "measured": measured}
+def _row(panel: str, one: Judged) -> dict[str, Any]:
+    first = "" if one.first is None else one.first.said
+    verdict = {"verdict": one.verdict.said, "first choice": first, "measured": one.verdict.numbers}
+    return {"panel": panel, "claim": one.text} | verdict
 
 
 @contextlib.contextmanager

@@ -7,17 +7,18 @@ has one row per recorded round.
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from resolvent import config as configs
-from resolvent.paper.conduct import PAPER, Made, RunIndex, asked, judge, plan
+from resolvent.config import Config
+from resolvent.paper.conduct import RunIndex, asked, plan
 from resolvent.paper.figure import Figure, Panel
+from resolvent.paper.judging import PAPER, JudgedPanel, judge, results_of
 from resolvent.runs import ENDED, Folder, durable
 
 if TYPE_CHECKING:
@@ -41,12 +42,12 @@ def read(folder: Path) -> Archive:
         return {}
     runs = pd.read_csv(folder / RUNS, sep="\t", quoting=csv.QUOTE_NONE, dtype={"torch": str})
     curves = dict(iter(pd.read_csv(folder / CURVES, sep="\t").groupby("run")))
-    found = {}
+    archive = {}
     for row in runs.to_dict("records"):
         frame = curves[row["run"]].drop(columns="run").dropna(axis=1, how="all").reset_index(drop=True)
         frame.attrs.update({name: row[name] for name in ABOUT}, settings=row["settings"])
-        found[asked(configs.read(json.loads(row["settings"])))] = frame
-    return found
+        archive[asked(configs.read(json.loads(row["settings"])))] = frame
+    return archive
 
 
 def write(archive: Mapping[str, pd.DataFrame], folder: Path) -> Path:
@@ -65,19 +66,18 @@ def write(archive: Mapping[str, pd.DataFrame], folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         drawn = pd.concat(curves) if curves else pd.DataFrame(columns=["run", "round", "value"])
         for name, table in ((RUNS, pd.DataFrame(rows, columns=columns)), (CURVES, drawn)):
-            text = io.StringIO()
-            table.to_csv(text, sep="\t", index=False, float_format="%.7g", quoting=csv.QUOTE_NONE)
-            durable.write(folder / name, text.getvalue().encode(), durable.SHARED_FILE)
+            text = table.to_csv(sep="\t", index=False, float_format="%.7g", quoting=csv.QUOTE_NONE)
+            durable.write(folder / name, text.encode(), durable.SHARED_FILE)
     return folder
 
 
-def add(chosen: Iterable[tuple[Figure, Panel]], store: RunIndex, folder: Path) -> Path:
+def add(chosen: Iterable[tuple[Figure, Panel]], index: RunIndex, folder: Path) -> Path:
     """Put these panels' runs into the archive, unfinished ones marked so; what is there already stays."""
     archive = read(folder)
-    known = {asked(configs.read(run.config)): run for run in store.found.values() if len(run.history())}
+    stored = {asked(configs.read(run.config)): run for run in index.folders.values() if len(run.history())}
     for _, panel in chosen:
-        for config in (config for line in panel.lines if panel.networks for config in store.plan(panel, line)):
-            run = known.get(asked(config))
+        for config in (config for line in panel.lines if panel.networks for config in index.plan(panel, line)):
+            run = stored.get(asked(config))
             if run is not None and (run.status in ENDED or asked(config) not in archive):
                 archive[asked(config)] = _shortened(run)
     return write(archive, folder)
@@ -100,46 +100,46 @@ def _shortened(run: Folder) -> pd.DataFrame:
     return frame
 
 
-def panel_of(figure: Figure, panel: Panel, archive: Archive) -> Made:
+def panel_of(figure: Figure, panel: Panel, archive: Archive) -> JudgedPanel:
     """A panel at the paper's size, from as many seeds as there are.
 
     The paper's claims are judged where every line of the paper's is there, this library's where every line is. Runs
-    that were not finished count as missing. Lines are compared on the same seeds.
+    that were not finished count as missing. Lines are compared on the same seeds, counted from 0 on.
     """
-    found = {line.label: [archive.get(asked(config)) for config in plan(panel, line, PAPER)] for line in panel.lines}
-    frames = {label: [frame for frame in seeds if _ended(frame)] for label, seeds in found.items()}
-    missing = sum(len(found[label]) - len(frames[label]) for label in found)
-    absent = [line for line in panel.lines if not frames[line.label]]
+    seeds = {line.label: [_ended(archive, config) for config in plan(panel, line, PAPER)] for line in panel.lines}
+    missing = sum(frame is None for frames in seeds.values() for frame in frames)
+    leading = {label: _leading(frames) for label, frames in seeds.items()}
     for ours in (False, True):
-        labels = [line.label for line in panel.lines if line.ours == ours and line not in absent]
-        most = _shared([found[label] for label in labels])
-        frames |= {label: _leading(found[label])[:most] for label in labels}
-    there = {label: known for label, known in frames.items() if known}
-    absent = [line for line in panel.lines if line.label not in there]
+        labels = [line.label for line in panel.lines if line.ours == ours]
+        begun = [label for label in labels if any(frame is not None for frame in seeds[label])]
+        shared = min((len(leading[x]) for x in begun if len(leading[x]) < len(seeds[x])), default=None)
+        leading |= {label: leading[label][:shared] for label in begun}
+    present = {label: frames for label, frames in leading.items() if frames}
+    absent = [line for line in panel.lines if line.label not in present]
     claims = () if any(not line.ours for line in absent) else panel.claims
     part = replace(
         panel,
-        lines=tuple(line for line in panel.lines if line.label in there),
+        lines=tuple(line for line in panel.lines if line.label in present),
         claims=tuple(claim for claim in claims if not (claim.ours and absent)),
     )
-    if not there:
-        return Made(figure, part, None, missing=missing)
-    return replace(judge(figure, part, there, PAPER), missing=missing)
+    if not present:
+        return JudgedPanel(figure, part, None, missing=missing)
+    return replace(judge(figure, results_of(part, present, PAPER)), missing=missing)
 
 
-def _ended(frame: pd.DataFrame | None) -> TypeGuard[pd.DataFrame]:
-    return frame is not None and frame.attrs["status"] != UNFINISHED
+def _ended(archive: Archive, config: Config) -> pd.DataFrame | None:
+    frame = archive.get(asked(config))
+    return None if frame is None or frame.attrs["status"] == UNFINISHED else frame
 
 
 def _leading(seeds: list[pd.DataFrame | None]) -> list[pd.DataFrame]:
     """The runs of seeds 0, 1, ... up to the first that is missing."""
-    count = next((k for k, frame in enumerate(seeds) if not _ended(frame)), len(seeds))
-    return [frame for frame in seeds[:count] if _ended(frame)]
-
-
-def _shared(lines: list[list[pd.DataFrame | None]]) -> int | None:
-    """How many seeds all of these lines have, from 0 on; None: all that they need, which may differ."""
-    return min((len(_leading(seeds)) for seeds in lines if len(_leading(seeds)) < len(seeds)), default=None)
+    frames = []
+    for frame in seeds:
+        if frame is None:
+            break
+        frames.append(frame)
+    return frames
 
 
 def begun(panel: Panel, archive: Archive) -> dict[str, pd.DataFrame]:

@@ -71,35 +71,26 @@ class First:
     with `check` or else the claim's own. Without either its runs were not made again, and it is not judged.
     """
 
-    words: str
+    text: str
     check: Callable[[Any], ClaimVerdict] | None = None
     panel: Panel | None = None
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the text in our words, and the check that can refute it."""
+    """A sentence of the paper in our words, and the check that can refute it."""
 
-    words: str
-    check: Callable[[Results], ClaimVerdict]
+    text: str
+    check: Callable[[Any], ClaimVerdict]
+    """Of the panel's results; of results by panel where it is about several."""
     ours: bool = False
     """Whether it is this library's claim and not the paper's."""
     why: str = ""
     """Why it does not hold, or not everywhere, where that is known."""
     first: First | None = None
     """The first choice, where the present one was made after a look at runs."""
-
-
-@dataclass(frozen=True)
-class Across:
-    """A claim about several panels of a figure at once."""
-
-    words: str
-    panels: tuple[str, ...]
-    check: Callable[[dict[str, Results]], ClaimVerdict]
-    why: str = ""
-    first: First | None = None
-    ours = False
+    panels: tuple[str, ...] = ()
+    """The panels of a figure that it is about, where it is not about one of them."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,6 @@ class Panel:
     bands: bool = True
     """Whether seeds are shown as a band around their median."""
     logx: bool = False
-    logy: bool = True
     bottom: float | None = None
     """The least y shown."""
 
@@ -141,8 +131,8 @@ class Panel:
     @property
     def firsts(self) -> list[Panel]:
         """The panels that settings first chosen call for."""
-        found = (claim.first.panel for claim in self.claims if claim.first is not None)
-        return list({id(panel): panel for panel in found if panel is not None}.values())
+        panels = (claim.first.panel for claim in self.claims if claim.first is not None)
+        return list({id(panel): panel for panel in panels if panel is not None}.values())
 
     @property
     def networks(self) -> bool:
@@ -158,7 +148,8 @@ class Figure:
     title: str
     caption: str
     panels: tuple[Panel, ...]
-    claims: tuple[Across, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    """Those about several panels."""
     settings: str = ""
     """What the paper leaves open, and how it is settled here; what "quick" reduces."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from resolvent.iteration.table import TABLE
-from resolvent.paper.figure import PanelLine, Settings
+from resolvent.paper.figure import Claim, Panel, PanelLine, Settings
 from resolvent.paper.settings import FEDAVG_1, PROX
 
 MNIST: Settings = {"problem.name": "mnist", "problem.users": 20, "problem.partition": "shards:6", "run.rounds": 50}
@@ -18,12 +20,12 @@ TIE = 1.05
 """Losses this close count as equal."""
 ONE, MANY = "FedAvg, one step", "FedAvg, many steps"
 QUICK_LOCAL: Settings = {"local.steps": STEPS // QUICK, "local.lr": RATE * QUICK}
-QUICK_WORDS = (
+QUICK_TEXT = (
     "Quick: 20 users with at most 24 training images each (the paper: 2,400), 10 local steps of size 0.1 (100 of "
     "0.01), 20 rounds. Many steps are 100, quick 10. FedSplit and FedPi have eta = 0.1 (and quick steps of 0.05): at "
     "100 quick runs of them run away."
 )
-FINE_WORDS = (
+FINE_TEXT = (
     "Here quick runs take 50 local steps of size 0.02 (FedSplit and FedPi of 0.01): with 10 of 0.1, as elsewhere, "
     "acceleration as the paper prints it stood still for ten rounds."
 )
@@ -52,3 +54,9 @@ def prox(title: str, eta: float | None = None, fold: int = QUICK) -> PanelLine:
 def algorithms(alone: bool = False, fold: int = QUICK) -> tuple[PanelLine, ...]:
     """The five algorithms; FedAvg with k = 100 and, unless `alone`, with k = 1."""
     return (*(() if alone else (fedavg(1),)), fedavg(fold=fold), *(prox(title, fold=fold) for title in PROX))
+
+
+def panel(key: str, title: str, lines: tuple[PanelLine, ...], claims: tuple[Claim, ...], **more: Any) -> Panel:
+    """A panel of the network's training loss; on MNIST with six digits per user unless `base` says otherwise."""
+    usual: dict[str, Any] = {"base": MNIST, "quick": QUICK_MNIST, "paper_seeds": 4}
+    return Panel(key, title, lines=lines, claims=claims, column="value", ylabel="training loss", **usual | more)

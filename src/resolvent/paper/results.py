@@ -1,16 +1,19 @@
-"""The histories behind a panel, and the questions that checks ask of them."""
+"""The histories behind a panel, the questions that checks ask of them, and checks that many claims share."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from resolvent.paper.figure import Panel, PanelLine
+from resolvent.paper.figure import ClaimVerdict, Panel, PanelLine
 
 if TYPE_CHECKING:
     import pandas as pd
+
+CLOSE = 1e-6
+"""A line counts as settled within this share of its first distance to the limit."""
 
 
 class Results(Mapping[str, "list[pd.DataFrame]"]):
@@ -35,23 +38,35 @@ class Results(Mapping[str, "list[pd.DataFrame]"]):
     def column(self, label: str) -> str:
         return self.lines[label].column or self.panel.column
 
-    def series(self, label: str, column: str | None = None) -> pd.Series[float]:
-        """A line's values by round, in the median over the seeds; a run that ended early counts as infinite after."""
+    def algorithm(self, label: str) -> str:
+        return str(self.lines[label].settings["scheme.algorithm"])
+
+    def seeds(self, label: str) -> pd.DataFrame:
+        """A line's values by round, one column per seed."""
         import pandas as pd
 
-        name = column or self.column(label)
-        table = pd.concat([frame.set_index("round")[name] for frame in self[label]], axis=1)
-        return table.fillna(math.inf).median(axis=1)
+        return pd.concat([frame.set_index("round")[self.column(label)] for frame in self[label]], axis=1)
 
-    def final(self, label: str, column: str | None = None) -> float:
+    def series(self, label: str) -> pd.Series[float]:
+        """A line's values by round, in the median over the seeds; a run that ended early counts as infinite after."""
+        return self.seeds(label).fillna(math.inf).median(axis=1)
+
+    def final(self, label: str) -> float:
         """The last value of a line; infinite where it diverged."""
         if self.diverged(label):
             return math.inf
-        value = float(self.series(label, column).iloc[-1])
+        value = float(self.series(label).iloc[-1])
         return value if math.isfinite(value) else math.inf
 
-    def told(self, label: str) -> str:
-        """The last value in words, and how many seeds diverged where some did and others did not."""
+    def finals(self, *labels: str) -> dict[str, float]:
+        """The last values of these lines, or of all that are drawn."""
+        return {label: self.final(label) for label in labels or (line.label for line in self.shown())}
+
+    def numbers(self, *labels: str) -> str:
+        """Final values as a phrase, with how many seeds diverged where some did and others did not."""
+        return ", ".join(f"{label}: {self._described(label)}" for label in labels)
+
+    def _described(self, label: str) -> str:
         gone, seeds = sum(self._gone(frame) for frame in self[label]), len(self[label])
         final = self.final(label)
         if not 0 < gone < seeds:
@@ -63,6 +78,10 @@ class Results(Mapping[str, "list[pd.DataFrame]"]):
         """Where a noisy line has settled: the median over its last quarter; infinite where it diverged."""
         values = self.series(label)
         return math.inf if self.diverged(label) else float(values.iloc[-max(1, len(values) // 4) :].median())
+
+    def floors(self) -> dict[str, float]:
+        """Where the solid lines have settled."""
+        return {line.label: self.floor(line.label) for line in self.shown("-")}
 
     def spread(self, label: str) -> float:
         """How far seeds are apart at the end: most less least."""
@@ -88,29 +107,30 @@ class Results(Mapping[str, "list[pd.DataFrame]"]):
 
     def rounds_to(self, label: str, level: float) -> float:
         """The first round from which on a line stays at or below a level; infinite if it never does."""
-        values = self.series(label)
-        above = values.index[~(values <= level)]
-        if not len(above):
-            return float(values.index[0])
-        after = values.index[values.index > above[-1]]
-        return float(after[0]) if len(after) else math.inf
+        return _stays_below(self.series(label), level)
 
-    def slope(self, label: str, column: str | None = None) -> float:
+    def rounds_to_limit(self, label: str, limit: float, rows: int = 1) -> float:
+        """The first round from which on a line stays close to a limit, for at least so many rows of its history."""
+        distance = (self.series(label) - limit).abs()
+        return _stays_below(distance, CLOSE * distance.iloc[0], rows)
+
+    def slope(self, label: str) -> float:
         """d log value / d log round over the second half: -2 falls like 1/t^2, 0 stands still."""
-        values = self.series(label, column)
+        values = self.series(label)
         late = values[values.index >= values.index[-1] / 2]
         if not (late.iloc[0] > 0 and late.iloc[-1] > 0):
             return math.nan
         return math.log(late.iloc[-1] / late.iloc[0]) / math.log(late.index[-1] / late.index[0])
 
-    def shown(self, style: str | None = None, ours: bool | None = None) -> list[PanelLine]:
+    def shown(self, style: str | None = None) -> list[PanelLine]:
         """The lines that are drawn, of a style."""
-        lines = [line for line in self.panel.lines if not line.hidden]
-        return [x for x in lines if style in (None, x.style) and ours in (None, x.ours)]
+        return [line for line in self.panel.lines if not line.hidden and style in (None, line.style)]
 
-    def numbers(self, *labels: str) -> str:
-        """Final values, as a phrase."""
-        return ", ".join(f"{label}: {self.told(label)}" for label in labels or self)
+
+def _stays_below(values: pd.Series[float], level: float, rows: int = 1) -> float:
+    above = values.index[~(values <= level)]
+    below = values.index[values.index > above[-1]] if len(above) else values.index
+    return float(below[0]) if len(below) >= rows else math.inf
 
 
 def short(value: float) -> str:
@@ -122,3 +142,25 @@ def short(value: float) -> str:
     if value != 0 and not 1e-2 <= abs(value) < 1e4:
         return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:.3g}"
+
+
+def listed(values: Mapping[Any, float], form: str = "{name}: {short}") -> str:
+    """Numbers as a phrase; `form` may ask for the name, the number in short, and its value."""
+    return ", ".join(form.format(name=name, short=short(value), value=value) for name, value in values.items())
+
+
+def each(
+    values: Mapping[str, float], holds: Callable[[float], bool], text: str = "{}", form: str = "{name}: {short}"
+) -> ClaimVerdict:
+    """The verdict on a claim about each of several numbers; `text` says what they are."""
+    return ClaimVerdict.share({name: holds(value) for name, value in values.items()}, text.format(listed(values, form)))
+
+
+def fact(name: str, holds: Callable[[Any], bool], text: str) -> Callable[[Results], ClaimVerdict]:
+    """A check of one number among the facts; `text` shows it as {value} or {short}."""
+
+    def check(results: Results) -> ClaimVerdict:
+        value = results.facts[name]
+        return ClaimVerdict.of(holds(value), text.format(value=value, short=short(value)))
+
+    return check

@@ -24,23 +24,16 @@ PROX = {TABLE[name].title: name for name in ("fedprox", "fedsplit", "fedpi", "fe
 """Those that the paper compares, by title."""
 
 
-def fedavg(k: int, **more: object) -> PanelLine:
+def fedavg(k: int) -> PanelLine:
     """FedAvg with k local steps."""
-    return PanelLine(
-        f"FedAvg, k = {k}",
-        {"scheme.algorithm": "fedavg", "local.steps": k} | more,
-        colour=FEDAVG_1 if k == 1 else None,
-    )
-
-
-def prox_algorithms(settings: Settings | None = None) -> tuple[PanelLine, ...]:
-    """FedProx, FedSplit, FedPi and FedRP."""
-    return tuple(PanelLine(title, {"scheme.algorithm": name} | (settings or {})) for title, name in PROX.items())
+    settings: Settings = {"scheme.algorithm": "fedavg", "local.steps": k}
+    return PanelLine(f"FedAvg, k = {k}", settings, colour=FEDAVG_1 if k == 1 else None)
 
 
 def algorithms(k: int = 5, alone: bool = False) -> tuple[PanelLine, ...]:
     """The five algorithms, FedAvg with k local steps and, unless `alone`, with one."""
-    return (*(() if alone else (fedavg(1),)), fedavg(k), *prox_algorithms())
+    prox = (PanelLine(title, {"scheme.algorithm": name}) for title, name in PROX.items())
+    return (*(() if alone else (fedavg(1),)), fedavg(k), *prox)
 
 
 def also(

@@ -68,8 +68,8 @@ class Panels:
         result = conduct.make(figure, panel, index, lambda words: None, only_stored=True)
         with ONE_AT_A_TIME:
             drawn = picture(result, self._pictures, dpi=150)
-        verdicts = [{"claim": claim.words, "said": verdict.said, "measured": verdict.numbers, "ours": claim.ours}
-                    for claim, verdict in result.verdicts]  # fmt: skip
+        verdicts = [{"claim": claim.text, "said": verdict.said, "measured": verdict.numbers, "ours": claim.ours}
+                    for claim, verdict, _ in result.verdicts]  # fmt: skip
         heads, rows = ([], []) if panel.table is None or result.results is None else panel.table(result.results)
         return {"missing": result.missing, "picture": drawn is not None, "verdicts": verdicts, "heads": heads,
                 "rows": rows}  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from resolvent.paper.figure import Claim, ClaimVerdict, Figure, Panel, PanelLine, Settings
+from resolvent.paper import networks
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, PanelLine, Settings
 from resolvent.paper.results import Results
 from resolvent.paper.settings import RAMP
 
@@ -18,25 +19,26 @@ CIFAR10: Settings = {
 }
 EPOCHS = (1, 2, 5, 10)
 QUICK: Settings = {"problem.images": 300, "local.batch": 8, "scheme.eta": 0.05, "run.rounds": 5}
+LINES = tuple(
+    PanelLine(f"k = {k}", {"local.steps": k, "scheme.algorithm": "fedavg"}, colour=colour)
+    for k, colour in zip(EPOCHS, RAMP[1:], strict=False)
+)
 
 
 def _no_trade_off(results: Results) -> ClaimVerdict:
-    finals = {label: results.final(label) for label in results.lines}
+    finals = results.finals()
     best = min(finals, key=finals.__getitem__)
-    words = f"final losses: {results.numbers(*results.lines)}"
-    return ClaimVerdict.of(best != f"k = {min(EPOCHS)}", words)
+    return ClaimVerdict.of(best != f"k = {min(EPOCHS)}", f"final losses: {results.numbers(*finals)}")
 
 
+NO_TRADE_OFF = "Fewer local epochs do not pay in the end: there is no trade-off, as far as one can compute."
 FIGURE = Figure(
     "fig:cifar10",
     "FedAvg on CIFAR-10",
     "FedAvg with more and more local epochs on a network of 797,962 parameters; ten users with unlike data.",
     (
-        Panel("only", "CNN on CIFAR-10, ten users", CIFAR10,
-              tuple(PanelLine(f"k = {k}", {"local.steps": k, "scheme.algorithm": "fedavg"}, colour=c)
-                    for k, c in zip(EPOCHS, RAMP[1:], strict=False)),
-              (Claim("Fewer local epochs do not pay in the end: there is no trade-off, as far as one can compute.",
-                     _no_trade_off),), column="value", ylabel="training loss", paper_seeds=4, quick=QUICK),
+        networks.panel("only", "CNN on CIFAR-10, ten users", LINES, (Claim(NO_TRADE_OFF, _no_trade_off),), base=CIFAR10,
+                       quick=QUICK),
     ),
     settings="Rounds and k are not stated: 100 rounds, k = 1, 2, 5, 10. Quick: 24 training images a user (the paper: "
     "800), batches of 8, eta = 0.05, 5 rounds. At the paper's size eta = 0.1 is too long a step for some seeds: of 16 "

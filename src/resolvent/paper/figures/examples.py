@@ -10,9 +10,9 @@ import torch
 
 import resolvent as rs
 from resolvent.paper.figure import Claim, ClaimVerdict, Figure, Panel, Settings
-from resolvent.paper.results import Results, short
+from resolvent.paper.results import Results, fact, listed, short
 from resolvent.paper.settings import BLACK, BLUE, GREEN, ORANGE, RED
-from resolvent.paper.small import CURVES, draw_curves, path
+from resolvent.paper.small import CURVES, draw_curves, last_values, path
 
 ETAS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 ROUNDS = 1000
@@ -34,24 +34,11 @@ def _parabolas(settings: Settings) -> dict[str, Any]:
     return {CURVES: curves, "off": off}
 
 
-def _formula(results: Results) -> ClaimVerdict:
-    return ClaimVerdict.of(results.facts["off"] < 1e-13, f"iterates are the products to {results.facts['off']:.1e}")
-
-
 def _iff(results: Results) -> ClaimVerdict:
-    ends = {label: values[-1] for label, values in results.facts[CURVES].items()}
-    words = ", ".join(f"{label}: {short(w)}" for label, w in ends.items())
-    limit = math.pi / math.sinh(math.pi)
+    ends, limit = last_values(results), math.pi / math.sinh(math.pi)
     stuck = abs(ends["1/t^2"] - limit) < 1e-3
-    return ClaimVerdict.of(
-        stuck and all(w < 0.01 for label, w in ends.items() if label != "1/t^2"),
-        f"|w| after {ROUNDS} rounds: {words} (its limit is pi/sinh pi = {limit:.4f})",
-    )
-
-
-def _draw_parabolas(axis: Any, results: Results) -> None:
-    draw_curves(axis, results, "|w|, the minimiser is 0", colours=(ORANGE, GREEN, BLUE, RED))
-    axis.set_ylim(1e-6, 2)
+    numbers = f"|w| after {ROUNDS} rounds: {listed(ends)} (its limit is pi/sinh pi = {limit:.4f})"
+    return ClaimVerdict.of(stuck and all(w < 0.01 for label, w in ends.items() if label != "1/t^2"), numbers)
 
 
 def _unequal(settings: Settings) -> dict[str, Any]:
@@ -77,7 +64,6 @@ def _draw_unequal(axis: Any, results: Results) -> None:
     axis.plot(ETAS, results.facts["limits"], "o", color=ORANGE, label="FedProx, measured")
     axis.axhline(1 / 3, color=GREEN, ls="--", lw=1.2, label="the minimiser 1/3")
     axis.set(xscale="log", xlabel="eta", ylabel="limit of w")
-    axis.grid(alpha=0.25)
 
 
 # --- idempotent reflectors -------------------------------------------------------------------------------------------
@@ -120,13 +106,11 @@ def _draw_cones(axis: Any, results: Results) -> None:
     axis.plot(ANGLES, results.facts["defects"], "o-", color=BLUE, label="max |R R x - R x|")
     axis.axvline(45, color=RED, ls="--", lw=1.2, label="obtuse from here on")
     axis.set(xlabel="half opening of the cone, degrees", ylabel="defect of idempotence")
-    axis.grid(alpha=0.25)
 
 
 def _half(settings: Settings) -> dict[str, Any]:
     problem, w = rs.HalfSquares(1), torch.linspace(-2, 2, 401, dtype=torch.float64)
-    R = {}
-    defects = {}
+    R, defects = {}, {}
     for eta in (0.3, 0.6, 1.0, 2.0):
         reflect = [float(2 * problem.prox(x.reshape(1, 1), eta) - x) for x in w]
         twice = [float(2 * problem.prox(torch.tensor([[x]], dtype=torch.float64), eta) - x) for x in reflect]
@@ -138,17 +122,14 @@ def _half(settings: Settings) -> dict[str, Any]:
 
 def _idempotent(results: Results) -> ClaimVerdict:
     defects = results.facts["defects"]
-    words = ", ".join(f"eta = {eta:g}: {short(d)}" for eta, d in defects.items())
-    return ClaimVerdict.of(
-        results.facts["plus"] < 1e-12 and defects[1.0] < 1e-12, f"R = (w)_+ at eta = 1; |R R w - R w| {words}"
-    )
+    numbers = f"R = (w)_+ at eta = 1; |R R w - R w| {listed(defects, 'eta = {name:g}: {short}')}"
+    return ClaimVerdict.of(results.facts["plus"] < 1e-12 and defects[1.0] < 1e-12, numbers)
 
 
 def _draw_half(axis: Any, results: Results) -> None:
     for (label, values), colour in zip(results.facts["R"].items(), (ORANGE, RED, BLUE, GREEN), strict=True):
         axis.plot(results.facts["w"], values, color=colour, lw=1.5, label=label)
     axis.set(xlabel="w", ylabel="R w for f = (-w)_+^2/2")
-    axis.grid(alpha=0.25)
 
 
 FIGURE = Figure(
@@ -158,9 +139,10 @@ FIGURE = Figure(
     "and a function that is no cone's indicator and whose reflector is idempotent too.",
     (
         Panel("f+f-", "f+ and f-: steps must not vanish too fast", claims=(
-            Claim("FedProx multiplies w by 1/(1 + eta_t) in every round.", _formula),
+            Claim("FedProx multiplies w by 1/(1 + eta_t) in every round.",
+                  fact("off", lambda off: off < 1e-13, "iterates are the products to {value:.1e}")),
             Claim("So it reaches the minimiser 0 if and only if the steps' sum diverges.", _iff)), facts=_parabolas,
-            draw=_draw_parabolas),
+            draw=draw_curves("|w|, the minimiser is 0", ORANGE, GREEN, BLUE, RED, ylim=(1e-6, 2))),
         Panel("f+2f-", "f+ and 2 f-: steps must vanish", claims=(
             Claim("With steps that do not vanish FedProx misses the minimiser 1/3.", _limits),), facts=_unequal,
             draw=_draw_unequal),

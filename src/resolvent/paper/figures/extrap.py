@@ -7,15 +7,13 @@ import statistics
 
 from resolvent.paper import networks
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, Claim, ClaimVerdict, Figure, First, Panel, PanelLine, Settings
-from resolvent.paper.networks import FINE, FINE_WORDS, MNIST, QUICK_MNIST, QUICK_WORDS
-from resolvent.paper.results import Results, short
+from resolvent.paper.networks import FINE, FINE_TEXT, QUICK_TEXT
+from resolvent.paper.results import Results, each, listed, short
 from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC, algorithms, also
 
-CLOSE = 1e-6
 RAW, SAFE = "Anderson", "Anderson, safeguarded"
 STYLES = {"-": "plain", "--": "Anderson", ":": "Anderson, safeguarded (ours)"}
-EXACT = ("fedsplit", "fedpi")
-BIASED = ("fedavg", "fedprox", "fedrp")
+EXACT, BIASED = ("fedsplit", "fedpi"), ("fedavg", "fedprox", "fedrp")
 
 
 def accelerated(lines: tuple[PanelLine, ...], memory: int, on: str = "u") -> tuple[PanelLine, ...]:
@@ -26,81 +24,70 @@ def accelerated(lines: tuple[PanelLine, ...], memory: int, on: str = "u") -> tup
     return (*lines, *raw, *safe)
 
 
-def _algorithm(results: Results, label: str) -> str:
-    return str(results.lines[label].settings["scheme.algorithm"])
+def _rounds(results: Results, kind: str = RAW) -> dict[str, tuple[float, float]]:
+    """Rounds until close to the limit, plain and accelerated; infinite where it was not reached.
 
-
-def rounds(results: Results, kind: str = RAW) -> dict[str, tuple[float, float]]:
-    """Rounds to 1e-6 of the first distance to the limit, plain and accelerated; infinite where it was not reached.
-
-    The limit is 0 for schemes that solve the original problem, else where the accelerated run ends.
+    The limit is 0 for schemes that solve the original problem, else where the accelerated run ends: its last row says
+    nothing, since it is the limit itself.
     """
-    found = {}
+    rounds = {}
     for line in results.shown("-"):
         fast = f"{line.label} | {kind}"
-        limit = 0.0 if _algorithm(results, line.label) in EXACT else results.final(fast)
-        found[line.label] = tuple(_within(results, label, limit) for label in (line.label, fast))
-    return found  # type: ignore[return-value]
-
-
-def _within(results: Results, label: str, limit: float) -> float:
-    values = (results.series(label) - limit).abs()
-    far = values.index[~(values <= CLOSE * values.iloc[0])]
-    after = values.index[values.index > (far[-1] if len(far) else 0)]
-    return float(after[0]) if len(after) > 1 else math.inf
-
-
-def _faster(results: Results) -> ClaimVerdict:
-    counts = rounds(results)
-    words = ", ".join(f"{name} {_n(plain)} -> {_n(fast)}" for name, (plain, fast) in counts.items())
-    return ClaimVerdict.share(
-        {name: fast < plain for name, (plain, fast) in counts.items()}, f"rounds to 1e-6: {words}"
-    )
+        limit = 0.0 if results.algorithm(line.label) in EXACT else results.final(fast)
+        plain, accelerated = (results.rounds_to_limit(label, limit, rows=2) for label in (line.label, fast))
+        rounds[line.label] = plain, accelerated
+    return rounds
 
 
 def _n(n: float) -> str:
     return "not reached" if math.isinf(n) else f"{n:.0f}"
 
 
-def _most(results: Results) -> ClaimVerdict:
+def _faster(results: Results) -> ClaimVerdict:
+    rounds = _rounds(results)
+    numbers = ", ".join(f"{name} {_n(plain)} -> {_n(fast)}" for name, (plain, fast) in rounds.items())
+    parts = {name: fast < plain for name, (plain, fast) in rounds.items()}
+    return ClaimVerdict.share(parts, f"rounds to 1e-6: {numbers}")
+
+
+def _helps_biased_most(results: Results) -> ClaimVerdict:
     last = float(max(results[next(iter(results))][0]["round"]))
-    gains = {name: min(plain, last) / min(fast, last) for name, (plain, fast) in rounds(results).items()}
-    one = min(gain for name, gain in gains.items() if _algorithm(results, name) in BIASED)
-    other = max(gain for name, gain in gains.items() if _algorithm(results, name) in EXACT)
-    least = min(gain for name, gain in gains.items() if _algorithm(results, name) in EXACT)
-    words = ", ".join(f"{name} {gain:.0f}x" for name, gain in gains.items())
-    return ClaimVerdict(HOLDS if one >= other else IN_PART if one > least else NOT, f"fewer rounds: {words}")
+    gains = {name: min(plain, last) / min(fast, last) for name, (plain, fast) in _rounds(results).items()}
+    biased = min(gain for name, gain in gains.items() if results.algorithm(name) in BIASED)
+    exact = [gain for name, gain in gains.items() if results.algorithm(name) in EXACT]
+    said = HOLDS if biased >= max(exact) else IN_PART if biased > min(exact) else NOT
+    return ClaimVerdict(said, f"fewer rounds: {listed(gains, '{name} {value:.0f}x')}")
 
 
-def _same(results: Results) -> ClaimVerdict:
-    pairs = [line.label for line in results.shown("-")]
-    biased = [label for label in pairs if _algorithm(results, label) in BIASED]
+def _same_end(results: Results) -> ClaimVerdict:
+    plain = [line.label for line in results.shown("-")]
+    biased = [label for label in plain if results.algorithm(label) in BIASED]
     worst = max(abs(results.final(f"{label} | {RAW}") / results.final(label) - 1) for label in biased)
-    exact = max(results.final(f"{label} | {RAW}") for label in pairs if label not in biased)
-    first = max(results.at(label, 1) for label in pairs)
-    words = f"biased limits differ by {worst:.1%} at most; exact methods end at {short(exact)} or less, accelerated"
-    return ClaimVerdict.of(worst < 0.05 and exact < 1e-9 * first, words)
+    exact = max(results.final(f"{label} | {RAW}") for label in plain if label not in biased)
+    start = max(results.at(label, 1) for label in plain)
+    numbers = f"biased limits differ by {worst:.1%} at most; exact methods end at {short(exact)} or less, accelerated"
+    return ClaimVerdict.of(worst < 0.05 and exact < 1e-9 * start, numbers)
 
 
 def _safe(results: Results) -> ClaimVerdict:
-    raw, safe = rounds(results), rounds(results, SAFE)
-    words = ", ".join(f"{name} {_n(raw[name][1])} and {_n(safe[name][1])}" for name in raw)
-    return ClaimVerdict.share(
-        {name: safe[name][1] <= 1.3 * raw[name][1] for name in raw}, f"rounds, raw and safeguarded: {words}"
-    )
+    safe = {name: fast for name, (_, fast) in _rounds(results, SAFE).items()}
+    raw = {name: fast for name, (_, fast) in _rounds(results).items()}
+    numbers = ", ".join(f"{name} {_n(raw[name])} and {_n(safe[name])}" for name in raw)
+    parts = {name: safe[name] <= 1.3 * raw[name] for name in raw}
+    return ClaimVerdict.share(parts, f"rounds, raw and safeguarded: {numbers}")
 
 
 CLAIMS = (
     Claim("Acceleration speeds up every algorithm, without any more communication.", _faster),
-    Claim(
-        "It helps FedAvg, FedProx and FedRP most.",
-        _most,
-        why="Likely: FedPi starts from the slowest rate but FedProx's, and has more to gain.",
-    ),
-    Claim("It does not change what the algorithms end at.", _same),
+    Claim("It helps FedAvg, FedProx and FedRP most.", _helps_biased_most,
+          why="Likely: FedPi starts from the slowest rate but FedProx's, and has more to gain."),
+    Claim("It does not change what the algorithms end at.", _same_end),
     Claim("The safeguards cost next to nothing here.", _safe, ours=True),
-)
-STABLE, UNSTABLE = ("fedavg", "fedprox", "fedpi"), ("fedsplit", "fedrp")
+)  # fmt: skip
+
+# --- the network -----------------------------------------------------------------------------------------------------
+
+UNSTABLE = ("fedsplit", "fedrp")
 BETTER = 0.95
 """An accelerated loss below so much of the plain one counts as help."""
 
@@ -114,23 +101,16 @@ def gain(results: Results, label: str, kind: str = RAW) -> float:
     return statistics.median(float(a["value"].sum() / b["value"].sum()) for a, b in pairs)
 
 
-def helped(results: Results) -> ClaimVerdict:
+def _helped(results: Results) -> ClaimVerdict:
     """Which algorithms the raw acceleration of the mean helped, and which it harmed."""
     gains = {x.label: gain(results, x.label) for x in results.shown("-")}
-    parts = {}
-    for label, ratio in gains.items():
-        parts[label] = ratio < BETTER if _algorithm(results, label) in STABLE else ratio > 1
-    words = ", ".join(f"{label}: {short(ratio)}" for label, ratio in gains.items())
-    return ClaimVerdict.share(parts, f"area under the loss, accelerated over plain: {words}")
+    parts = {x: ratio > 1 if results.algorithm(x) in UNSTABLE else ratio < BETTER for x, ratio in gains.items()}
+    return ClaimVerdict.share(parts, f"area under the loss, accelerated over plain: {listed(gains)}")
 
 
-def kept_safe(results: Results) -> ClaimVerdict:
-    """Whether the safeguarded acceleration harms nobody."""
+def _harmless(results: Results) -> ClaimVerdict:
     gains = {x.label: gain(results, x.label, SAFE) for x in results.shown("-")}
-    words = ", ".join(f"{label}: {short(ratio)}" for label, ratio in gains.items())
-    return ClaimVerdict.share(
-        {k: v < 1.05 for k, v in gains.items()}, f"area under the loss, safeguarded over plain: {words}"
-    )
+    return each(gains, lambda ratio: ratio < 1.05, "area under the loss, safeguarded over plain: {}")
 
 
 ROWS = (
@@ -140,14 +120,11 @@ ROWS = (
 LONG_STEPS = First("10 local steps of 0.1 in quick runs, and eta = 100 for FedSplit and FedPi")
 """As the paper prints it, acceleration then made FedAvg three times worse."""
 NETWORK = (
-    Claim(
-        "On the network it helps FedAvg, FedProx and FedPi, and makes FedRP and FedSplit unstable.",
-        helped,
-        why=ROWS,
-        first=LONG_STEPS,
-    ),
-    Claim("With safeguards it harms nobody.", kept_safe, ours=True, why=ROWS, first=LONG_STEPS),
-)
+    Claim("On the network it helps FedAvg, FedProx and FedPi, and makes FedRP and FedSplit unstable.", _helped,
+          why=ROWS, first=LONG_STEPS),
+    Claim("With safeguards it harms nobody.", _harmless, ours=True, why=ROWS, first=LONG_STEPS),
+)  # fmt: skip
+LINES, NETWORK_LINES = algorithms(2, alone=True), networks.algorithms(alone=True, fold=FINE)
 
 FIGURE = Figure(
     "fig:extrap",
@@ -155,12 +132,10 @@ FIGURE = Figure(
     "Solid lines plain, dashed lines accelerated as the paper prints it, dotted lines with this library's safeguards. "
     "Memory 2 on u for the convex problems, 10 on the mean for the network.",
     (
-        Panel("left", "Least squares", LEAST_SQUARES, accelerated(algorithms(2, alone=True), 2), CLAIMS, styles=STYLES),
-        Panel("middle", "Logistic regression", LOGISTIC, accelerated(algorithms(2, alone=True), 2), CLAIMS,
-              styles=STYLES),
-        Panel("right", "CNN on MNIST, six digits a user", MNIST,
-              accelerated(networks.algorithms(alone=True, fold=FINE), 10, "mean"), NETWORK, column="value",
-              ylabel="training loss", quick=QUICK_MNIST, seeds=4, bands=False, styles=STYLES),
+        Panel("left", "Least squares", LEAST_SQUARES, accelerated(LINES, 2), CLAIMS, styles=STYLES),
+        Panel("middle", "Logistic regression", LOGISTIC, accelerated(LINES, 2), CLAIMS, styles=STYLES),
+        networks.panel("right", "CNN on MNIST, six digits a user", accelerated(NETWORK_LINES, 10, "mean"), NETWORK,
+                       seeds=4, bands=False, styles=STYLES),
     ),
-    settings=f"FedAvg takes k = 2 local steps on the convex problems. {QUICK_WORDS} {FINE_WORDS}",
+    settings=f"FedAvg takes k = 2 local steps on the convex problems. {QUICK_TEXT} {FINE_TEXT}",
 )  # fmt: skip

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 from resolvent.paper import networks
-from resolvent.paper.figure import Across, Claim, ClaimVerdict, Figure, Panel, PanelLine
-from resolvent.paper.figures.extrap import BETTER, EXACT, LONG_STEPS, RAW, ROWS, STYLES, UNSTABLE, accelerated, gain
-from resolvent.paper.networks import FINE, FINE_WORDS, MNIST, QUICK_MNIST, QUICK_WORDS
-from resolvent.paper.results import Results, short
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure, Panel, PanelLine
+from resolvent.paper.figures import extrap
+from resolvent.paper.figures.extrap import LONG_STEPS, NETWORK_LINES, accelerated, gain
+from resolvent.paper.networks import FINE_TEXT, QUICK_TEXT
+from resolvent.paper.results import Results, listed, short
 
 
-def _says(line: PanelLine) -> Claim:
-    unstable = line.settings["scheme.algorithm"] in UNSTABLE
-    name = line.label.split(",")[0]
+def _panel(line: PanelLine) -> Panel:
+    algorithm = str(line.settings["scheme.algorithm"])
+    unstable, labels = algorithm in extrap.UNSTABLE, (line.label, f"{line.label} | {extrap.RAW}")
 
     def check(results: Results) -> ClaimVerdict:
         ratio = gain(results, line.label)
-        ends = (short(results.final(label)) for label in (line.label, f"{line.label} | {RAW}"))
-        words = f"area under the loss {short(ratio)}x the plain one's; final losses, plain and accelerated: "
-        words += " and ".join(ends)
+        plain, fast = (short(results.final(label)) for label in labels)
+        numbers = f"area under the loss {short(ratio)}x the plain one's; final losses, plain and accelerated: "
+        numbers += f"{plain} and {fast}"
         if len(results[line.label]) > 1:
-            plain, fast = (short(results.spread(label)) for label in (line.label, f"{line.label} | {RAW}"))
-            words += f"; the seeds end {plain} apart, accelerated {fast}"
-        return ClaimVerdict.of(ratio > 1 if unstable else ratio < BETTER, words)
+            plain, fast = (short(results.spread(label)) for label in labels)
+            numbers += f"; the seeds end {plain} apart, accelerated {fast}"
+        return ClaimVerdict.of(ratio > 1 if unstable else ratio < extrap.BETTER, numbers)
 
-    words = f"Acceleration makes {name} worse." if unstable else f"{name} converges much faster with it."
-    return Claim(words, check, why=ROWS if line.settings["scheme.algorithm"] in EXACT else "", first=LONG_STEPS)
+    name = line.label.split(",")[0]
+    text = f"Acceleration makes {name} worse." if unstable else f"{name} converges much faster with it."
+    claim = Claim(text, check, why=extrap.ROWS if algorithm in extrap.EXACT else "", first=LONG_STEPS)
+    return networks.panel(algorithm, f"CNN on MNIST: {line.label}", accelerated((line,), 10, "mean"), (claim,), seeds=4,
+                          styles=extrap.STYLES)  # fmt: skip
 
 
 def _stability(panels: dict[str, Results]) -> ClaimVerdict:
     spreads = {key: results.spread(next(iter(results.lines))) for key, results in panels.items()}
-    words = "spread of the plain runs' final losses over seeds: "
-    words += ", ".join(f"{key} {short(value)}" for key, value in spreads.items())
+    numbers = f"spread of the plain runs' final losses over seeds: {listed(spreads, '{name} {short}')}"
     parts = {"FedRP": spreads["fedrp"] > spreads["fedprox"], "FedSplit": spreads["fedsplit"] > spreads["fedpi"]}
-    return ClaimVerdict.share(parts, words)
-
-
-def _panel(line: PanelLine) -> Panel:
-    return Panel(str(line.settings["scheme.algorithm"]), f"CNN on MNIST: {line.label}", MNIST,
-                 accelerated((line,), 10, "mean"), (_says(line),), column="value", ylabel="training loss",
-                 quick=QUICK_MNIST, seeds=4, styles=STYLES)  # fmt: skip
+    return ClaimVerdict.share(parts, numbers)
 
 
 FIGURE = Figure(
@@ -46,8 +43,8 @@ FIGURE = Figure(
     "Anderson acceleration of the network, by algorithm",
     "Medians over four seeds with bands from least to most; dashed accelerated as the paper prints it, dotted with "
     "safeguards.",
-    tuple(_panel(line) for line in networks.algorithms(alone=True, fold=FINE)),
-    (Across("FedRP and FedSplit are less stable than FedProx and FedPi.", ("fedprox", "fedsplit", "fedpi", "fedrp"),
-            _stability, first=LONG_STEPS),),
-    settings=f"{QUICK_WORDS} {FINE_WORDS}",
+    tuple(_panel(line) for line in NETWORK_LINES),
+    (Claim("FedRP and FedSplit are less stable than FedProx and FedPi.", _stability, first=LONG_STEPS,
+           panels=("fedprox", "fedsplit", "fedpi", "fedrp")),),
+    settings=f"{QUICK_TEXT} {FINE_TEXT}",
 )  # fmt: skip

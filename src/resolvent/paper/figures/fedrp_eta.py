@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from resolvent.paper.figure import Across, ClaimVerdict, Figure, Panel
-from resolvent.paper.figures.eta_effect_fedprox import ROUNDS, SCHEDULES, STYLES, claims, lines
+from resolvent.paper.figure import Claim, ClaimVerdict, Figure
+from resolvent.paper.figures.eta_effect_fedprox import panel
 from resolvent.paper.results import Results, short
-from resolvent.paper.settings import LEAST_SQUARES, LOGISTIC
 
 
 def _alike(panels: dict[str, Results]) -> ClaimVerdict:
     """FedRP's constant-step limits against those of FedProx, which its fixed points equal."""
-    words, parts = [], {}
+    numbers, parts = [], {}
     for key, results in panels.items():
         label = next(iter(results.lines))
         slope = results.slope(next(x for x in results.lines if x.endswith("/t")))
         parts[key] = slope < -1.5
-        words.append(f"{key}: {label} ends at {short(results.final(label))}, 1/t falls with slope {slope:.2f}")
-    return ClaimVerdict.share(parts, "; ".join(words))
+        numbers.append(f"{key}: {label} ends at {short(results.final(label))}, 1/t falls with slope {slope:.2f}")
+    return ClaimVerdict.share(parts, "; ".join(numbers))
 
 
 FIGURE = Figure(
@@ -24,11 +23,6 @@ FIGURE = Figure(
     "FedRP: step size and averaging",
     "FedRP with constant and diminishing steps: solid the last model, dashed the ergodic average, dotted the suffix "
     "average that this library adds.",
-    (
-        Panel("left", "Least squares", LEAST_SQUARES | {"run.rounds": ROUNDS},
-              lines("fedrp", (1e-5, 1e-4), 1e-3, SCHEDULES), claims("FedRP"), styles=STYLES),
-        Panel("right", "Logistic regression", LOGISTIC | {"run.rounds": ROUNDS},
-              lines("fedrp", (1e-2, 1e-1), 1.0, SCHEDULES), claims("FedRP"), styles=STYLES),
-    ),
-    (Across("FedRP behaves like FedProx: with 1/t it reaches a correct solution.", ("left", "right"), _alike),),
-)  # fmt: skip
+    (panel("left", "fedrp", "FedRP", False), panel("right", "fedrp", "FedRP", True)),
+    (Claim("FedRP behaves like FedProx: with 1/t it reaches a correct solution.", _alike, panels=("left", "right")),),
+)

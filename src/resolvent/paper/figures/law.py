@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from resolvent import theory
-from resolvent.experiment.tasks import task
 from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, Settings
 from resolvent.paper.figures.mixing import GRID, NUMBERS, name
 from resolvent.paper.results import Results, short
 from resolvent.paper.settings import BLUE, LEAST_SQUARES, RED
-from resolvent.paper.small import section
+from resolvent.paper.small import problem_of
 from resolvent.report.curves import GREY
 
 STEPS = (2, 3, 5, 10, 20, 50)
@@ -19,7 +18,7 @@ PROPER = 0.35
 
 
 def _predicted(settings: Settings) -> dict[str, Any]:
-    problem: Any = task(section(settings), 0).problem
+    problem = problem_of(settings)
     gaps = {}
     for alpha in NUMBERS:
         for beta in NUMBERS:
@@ -33,9 +32,8 @@ def _agree(results: Results) -> ClaimVerdict:
     biased = [label for label in predicted if label != name(2, 2)]
     off = max(abs(results.final(label) / predicted[label] - 1) for label in biased)
     exact = results.final(name(2, 2))
-    return ClaimVerdict.of(
-        off < 1e-3 and exact < 1e-12, f"{len(biased)} gaps agree to {off:.1e}; (2, 2) ends at {short(exact)}"
-    )
+    numbers = f"{len(biased)} gaps agree to {off:.1e}; (2, 2) ends at {short(exact)}"
+    return ClaimVerdict.of(off < 1e-3 and exact < 1e-12, numbers)
 
 
 def _draw_predicted(axis: Any, results: Results) -> None:
@@ -45,12 +43,11 @@ def _draw_predicted(axis: Any, results: Results) -> None:
     axis.plot(ends, ends, color=GREY, lw=1, label="equal")
     axis.plot(*zip(*points, strict=True), "o", color=BLUE, ms=5, alpha=0.7, label="a pair (alpha, beta)")
     axis.set(xscale="log", yscale="log", xlabel="predicted gap, FedProx at eta_eff", ylabel="measured gap, 600 rounds")
-    axis.grid(alpha=0.25)
 
 
 def _averages(settings: Settings) -> dict[str, Any]:
     """FedAvg's fixed points against FedProx's at eta (k-1)/2 and at eta (k-1), in closed form."""
-    problem: Any = task(section(settings), 0).problem
+    problem = problem_of(settings)
     eta, star, rows = settings["scheme.eta"], problem.minimiser, {}
     for k in STEPS:
         w = theory.fedavg_fixed_point(problem, eta, k)
@@ -59,20 +56,22 @@ def _averages(settings: Settings) -> dict[str, Any]:
     return {"rows": rows, "curvature": eta * theory.curvatures(problem)[1]}
 
 
+def _listed(rows: dict[int, tuple[float, float]]) -> str:
+    return ", ".join(f"k = {k}: {half:.0%} against {whole:.0%}" for k, (half, whole) in rows.items())
+
+
 def _half(results: Results) -> ClaimVerdict:
     rows, L = results.facts["rows"], results.facts["curvature"]
-    words = ", ".join(f"k = {k}: {half:.0%} against {whole:.0%}" for k, (half, whole) in rows.items())
-    short_paths = {k: row for k, row in rows.items() if (k - 1) * L <= PROPER}
+    near = [row for k, row in rows.items() if (k - 1) * L <= PROPER]
     return ClaimVerdict.of(
-        bool(short_paths) and all(half < 0.1 and half < whole / 5 for half, whole in short_paths.values()),
-        f"distance to FedProx at eta (k-1)/2 and at eta (k-1), over that to w*: {words}; L eta = {short(L)}",
+        bool(near) and all(half < 0.1 and half < whole / 5 for half, whole in near),
+        f"distance to FedProx at eta (k-1)/2 and at eta (k-1), over that to w*: {_listed(rows)}; L eta = {short(L)}",
     )
 
 
 def _half_first(results: Results) -> ClaimVerdict:
     rows = {k: row for k, row in results.facts["rows"].items() if k <= 10}
-    words = ", ".join(f"k = {k}: {half:.0%} against {whole:.0%}" for k, (half, whole) in rows.items())
-    return ClaimVerdict.of(all(half < 0.05 and half < whole / 5 for half, whole in rows.values()), words)
+    return ClaimVerdict.of(all(half < 0.05 and half < whole / 5 for half, whole in rows.values()), _listed(rows))
 
 
 def _draw_averages(axis: Any, results: Results) -> None:
@@ -82,7 +81,6 @@ def _draw_averages(axis: Any, results: Results) -> None:
     axis.set(xscale="log", yscale="log", xlabel="k", ylabel="distance to FedAvg's fixed point, relative")
     axis.set_xticks(list(rows), [str(k) for k in rows])
     axis.xaxis.minorticks_off()
-    axis.grid(alpha=0.25)
 
 
 FIGURE = Figure(

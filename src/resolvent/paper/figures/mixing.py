@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
 
 from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, PanelLine
-from resolvent.paper.results import Results, short
+from resolvent.paper.results import Results, listed, short
 from resolvent.paper.settings import LEAST_SQUARES, RAMP
 
 NUMBERS = (1.0, 1.25, 1.5, 1.75, 2.0)
@@ -34,20 +35,17 @@ SPEEDS = tuple(
 
 
 def _rounds(results: Results, label: str) -> float:
-    """Rounds to a millionth of the first distance to where it ends."""
-    values = results.series(label)
-    distance = (values - values.iloc[-1]).abs()
-    far = distance.index[distance > 1e-6 * distance.iloc[0]]
-    return float(far[-1] + 1)
+    """Rounds until close to where it ends."""
+    return results.rounds_to_limit(label, float(results.series(label).iloc[-1]))
 
 
 def _gamma_speed(results: Results) -> ClaimVerdict:
-    parts, words = {}, []
+    parts, numbers = {}, []
     for alpha, beta in PAIRS:
         counts = [_rounds(results, f"gamma = {gamma:g} | {alpha:g}, {beta:g}") for gamma in GAMMAS]
         parts[f"({alpha:g}, {beta:g})"] = all(b < a for a, b in itertools.pairwise(counts))
-        words.append(f"({alpha:g}, {beta:g}): " + ", ".join(short(n) for n in counts))
-    return ClaimVerdict.share(parts, f"rounds at gamma = 1/4, 1/2, 3/4, 1: {'; '.join(words)}")
+        numbers.append(f"({alpha:g}, {beta:g}): " + ", ".join(short(n) for n in counts))
+    return ClaimVerdict.share(parts, f"rounds at gamma = 1/4, 1/2, 3/4, 1: {'; '.join(numbers)}")
 
 
 def _gamma_limit(results: Results, alike: float = 0.05) -> ClaimVerdict:
@@ -62,26 +60,20 @@ def _gamma_limit(results: Results, alike: float = 0.05) -> ClaimVerdict:
 
 def _both(results: Results) -> ClaimVerdict:
     ends = {f"both {x:g}": results.final(name(x, x)) for x in NUMBERS}
-    words = ", ".join(f"{label}: {short(gap)}" for label, gap in ends.items())
     values = list(ends.values())
     falls = all(b < a for a, b in itertools.pairwise(values))
-    return ClaimVerdict.of(falls and values[-1] < 1e-6 * values[0], f"final gaps: {words}")
+    return ClaimVerdict.of(falls and values[-1] < 1e-6 * values[0], f"final gaps: {listed(ends)}")
 
 
 def _one(results: Results) -> ClaimVerdict:
     """What moving one of them to 2 does to the gap and to the rounds."""
-    base = name(1, 1)
-    gaps = {label: results.final(base) / results.final(x) for label, x in _single().items()}
-    speed = {label: _rounds(results, base) / _rounds(results, x) for label, x in _single().items()}
-    words = "; ".join(f"{label}: gap {gaps[label]:.2f}x smaller, {speed[label]:.1f}x fewer rounds" for label in gaps)
-    parts = {f"{label}'s gap": gaps[label] < 1.5 for label in gaps} | {
-        f"{k}'s speed": v < 1.5 for k, v in speed.items()
-    }
-    return ClaimVerdict.share(parts, words)
-
-
-def _single() -> dict[str, str]:
-    return {"alpha = 2 alone": name(2, 1), "beta = 2 alone": name(1, 2)}
+    base, single = name(1, 1), {"alpha = 2 alone": name(2, 1), "beta = 2 alone": name(1, 2)}
+    gaps = {label: results.final(base) / results.final(x) for label, x in single.items()}
+    speed = {label: _rounds(results, base) / _rounds(results, x) for label, x in single.items()}
+    numbers = "; ".join(f"{label}: gap {gaps[label]:.2f}x smaller, {speed[label]:.1f}x fewer rounds" for label in gaps)
+    parts = {f"{label}'s gap": ratio < 1.5 for label, ratio in gaps.items()}
+    parts |= {f"{label}'s speed": ratio < 1.5 for label, ratio in speed.items()}
+    return ClaimVerdict.share(parts, numbers)
 
 
 def _draw_grid(axis: Any, results: Results) -> None:
@@ -99,7 +91,7 @@ def _draw_grid(axis: Any, results: Results) -> None:
              yticklabels=ticks)  # fmt: skip
 
 
-TIGHT = First("within 0.1 % (then 1 %)", lambda results: _gamma_limit(results, 1e-3))
+TIGHT = First("within 0.1 % (then 1 %)", functools.partial(_gamma_limit, alike=1e-3))
 LAW = "alpha = 2 leaves eta_eff as it is and doubles the step; beta = 2 halves eta_eff, so the gap falls fourfold."
 FIGURE = Figure(
     "sec:acc",

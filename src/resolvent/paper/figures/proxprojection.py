@@ -9,7 +9,7 @@ from torch import Tensor
 
 import resolvent as rs
 from resolvent.paper.figure import Claim, ClaimVerdict, Figure, Panel, Settings
-from resolvent.paper.results import Results, short
+from resolvent.paper.results import Results, fact, short
 from resolvent.paper.settings import BLUE, RED
 
 
@@ -52,14 +52,8 @@ def _points(settings: Settings) -> dict[str, Any]:
 
 def _projects(results: Results) -> ClaimVerdict:
     f = results.facts
-    words = f"of 20,000 points on C's rim none is nearer, and w - P w is normal to C to {short(f['turn'])}"
-    return ClaimVerdict.of(f["far"] < 1e-9 and f["turn"] < 1e-9 and f["same"] < 1e-12, f"{words}, whatever eta is")
-
-
-def _reflects(results: Results) -> ClaimVerdict:
-    return ClaimVerdict.of(
-        results.facts["middle"] < 1e-12, f"P v is the middle of v and R v to {short(results.facts['middle'])}"
-    )
+    numbers = f"of 20,000 points on C's rim none is nearer, and w - P w is normal to C to {short(f['turn'])}"
+    return ClaimVerdict.of(f["far"] < 1e-9 and f["turn"] < 1e-9 and f["same"] < 1e-12, f"{numbers}, whatever eta is")
 
 
 def _draw(axis: Any, results: Results) -> None:
@@ -72,9 +66,9 @@ def _draw(axis: Any, results: Results) -> None:
     for start, end in ((W, f["P"]), (V, f["R"])):
         axis.annotate("", xy=end, xytext=start, arrowprops=arrow)
     named = ((W, "w", (8, 0)), (V, "v", (8, 0)), (f["P"], "P w", (12, -8)), (f["R"], "R v", (-34, -4)))
-    for point, words, offset in (*named, (f["foot"], "", (0, 0))):
+    for point, text, offset in (*named, (f["foot"], "", (0, 0))):
         axis.plot(*point, "o", color="#222222", ms=4)
-        axis.annotate(words, point, xytext=offset, textcoords="offset points", fontsize=11)
+        axis.annotate(text, point, xytext=offset, textcoords="offset points", fontsize=11)
     for x, y in (f["P"], f["foot"]):  # the tangent: perpendicular to the normal (x/16, y/4)
         tangent = torch.tensor([-y / 4, x / 16])
         a, b = 0.7 * tangent / tangent.norm()
@@ -91,6 +85,8 @@ FIGURE = Figure(
     (
         Panel("only", "An ellipse, computed", claims=(
             Claim("The prox of an indicator is the projection, whatever eta.", _projects),
-            Claim("Its reflector is the reflection.", _reflects)), facts=_points, draw=_draw),
+            Claim("Its reflector is the reflection.",
+                  fact("middle", lambda off: off < 1e-12, "P v is the middle of v and R v to {short}"))),
+            facts=_points, draw=_draw),
     ),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 
 import resolvent as rs
 from resolvent.paper.figure import Claim, ClaimVerdict, Figure, First, Panel, Settings
-from resolvent.paper.results import Results, short
+from resolvent.paper.results import Results, fact, listed, short
 from resolvent.paper.settings import BLACK, BLUE, GREEN, ORANGE, PINK, RED
-from resolvent.paper.small import CURVES, draw_curves, gaps, path
+from resolvent.paper.small import CURVES, draw_curves, gaps, last_values, path
 
 ROUNDS = 2000
 
@@ -42,41 +43,29 @@ def _homogeneous(settings: Settings) -> dict[str, Any]:
 
 
 def _comes_home(results: Results) -> ClaimVerdict:
-    ends = {label: values[-1] for label, values in results.facts[CURVES].items()}
-    words = ", ".join(f"{label}: {short(gap)}" for label, gap in ends.items())
-    return ClaimVerdict.of(all(gap < 1e-12 for label, gap in ends.items() if label.startswith("common")), words)
-
-
-def _fejer(results: Results) -> ClaimVerdict:
-    return ClaimVerdict.of(
-        results.facts["rises"] < 1e-12,
-        f"the distance to a minimiser never grew by more than {results.facts['rises']:.1e}",
-    )
+    ends = last_values(results)
+    return ClaimVerdict.of(all(gap < 1e-12 for name, gap in ends.items() if name.startswith("common")), listed(ends))
 
 
 def _needed(results: Results) -> ClaimVerdict:
-    end = results.facts[CURVES]["no common minimiser, p = 0.5"][-1]
+    end = last_values(results)["no common minimiser, p = 0.5"]
     return ClaimVerdict.of(end > 1e-6, f"without a common minimiser it stalls at {short(end)}")
 
 
 # --- thm:fp: steps that vanish slowly, on average --------------------------------------------------------------------
 
 
-def _deviations() -> rs.AbsoluteDeviations:
+def _deviations(settings: Settings) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     A = rng.standard_normal((8, 3))
-    return rs.AbsoluteDeviations(A, 2 * rng.standard_normal(8))
+    return _averages(rs.AbsoluteDeviations(A, 2 * rng.standard_normal(8)), 2000)
 
 
-def _first_deviations() -> rs.AbsoluteDeviations:
+def _first_deviations(settings: Settings) -> dict[str, Any]:
     """30 users in 4 dimensions, tried first."""
     rng = np.random.default_rng(1)
     A, w = rng.standard_normal((30, 4)), rng.standard_normal(4)
-    return rs.AbsoluteDeviations(A, A @ w + 0.5 * rng.standard_normal(30))
-
-
-def _averaged(settings: Settings) -> dict[str, Any]:
-    return _averages(_deviations(), 2000)
+    return _averages(rs.AbsoluteDeviations(A, A @ w + 0.5 * rng.standard_normal(30)), 3000)
 
 
 def _averages(problem: rs.AbsoluteDeviations, rounds: int) -> dict[str, Any]:
@@ -87,8 +76,7 @@ def _averages(problem: rs.AbsoluteDeviations, rounds: int) -> dict[str, Any]:
         "constant (squares diverge)": lambda t: 4.0,
         "1/t^2 (sum converges)": lambda t: 4 / (t + 1) ** 2,
     }
-    found = {label: gaps(problem, rs.fedprox(step), rounds, **more) for label, step in steps.items()}
-    return {CURVES: found}
+    return {CURVES: {label: gaps(problem, rs.fedprox(step), rounds, **more) for label, step in steps.items()}}
 
 
 def _conditions(results: Results, marks: tuple[int, ...] = (70, 200, 600)) -> ClaimVerdict:
@@ -97,17 +85,14 @@ def _conditions(results: Results, marks: tuple[int, ...] = (70, 200, 600)) -> Cl
     good = [values for label, values in curves.items() if "both" in label]
     bad = [values[-1] for label, values in curves.items() if "both" not in label]
     falls = all(values[n - 1] > values[3 * n - 1] for values in good for n in marks)
-    words = ", ".join(f"{label}: {short(values[-1])}" for label, values in curves.items())
-    return ClaimVerdict.of(
-        falls and min(values[-1] for values in good) < min(bad),
-        f"gaps of the averages after {len(good[0])} rounds: {words}",
-    )
+    numbers = f"gaps of the averages after {len(good[0])} rounds: {listed(last_values(results))}"
+    return ClaimVerdict.of(falls and min(values[-1] for values in good) < min(bad), numbers)
 
 
 LARGER = First(
     "30 users in 4 dimensions, 3000 rounds",
-    lambda results: _conditions(results, (100, 300, 1000)),
-    Panel("fp, first", "Averages, least absolute deviations", facts=lambda _: _averages(_first_deviations(), 3000)),
+    functools.partial(_conditions, marks=(100, 300, 1000)),
+    Panel("fp, first", "Averages, least absolute deviations", facts=_first_deviations),
 )
 
 
@@ -128,19 +113,18 @@ def _vanilla(settings: Settings) -> dict[str, Any]:
 
 
 def _itself(results: Results) -> ClaimVerdict:
-    ends = {label: values[-1] / values[0] for label, values in results.facts[CURVES].items() if label.endswith("1/t")}
-    words = ", ".join(f"{label}: {short(gap)}" for label, gap in ends.items())
-    return ClaimVerdict.of(
-        all(gap < 1e-4 for gap in ends.values()), f"last gap over the first, without averaging: {words}"
-    )
+    curves = {label: values for label, values in results.facts[CURVES].items() if label.endswith("1/t")}
+    ends = {label: values[-1] / values[0] for label, values in curves.items()}
+    numbers = f"last gap over the first, without averaging: {listed(ends)}"
+    return ClaimVerdict.of(all(gap < 1e-4 for gap in ends.values()), numbers)
 
 
 def _linear(results: Results) -> ClaimVerdict:
     values = results.facts[CURVES]["interior, 1/t"]
     ratio = values[-1] / values[-2]
     slope = np.log(values[-1] / values[ROUNDS // 2]) / np.log(ROUNDS / (ROUNDS // 2 + 1))
-    words = f"(-w)_+^2/2 with eta = 1/t: the gap falls like t^{slope:.2f}, the last round shrinks it to {ratio:.5f}"
-    return ClaimVerdict.of(ratio < 0.99, words)
+    numbers = f"(-w)_+^2/2 with eta = 1/t: the gap falls like t^{slope:.2f}, the last round shrinks it to {ratio:.5f}"
+    return ClaimVerdict.of(ratio < 0.99, numbers)
 
 
 # --- the bound on envelopes ------------------------------------------------------------------------------------------
@@ -169,9 +153,8 @@ def _envelopes(settings: Settings) -> dict[str, Any]:
 
 def _bounded(results: Results) -> ClaimVerdict:
     worst = max(max(column) for column in results.facts["shares"].values())
-    return ClaimVerdict.of(
-        worst < 1 + 1e-6, f"f - env f is at most {worst:.6f} of the bound, over four functions, two nonconvex"
-    )
+    numbers = f"f - env f is at most {worst:.6f} of the bound, over four functions, two nonconvex"
+    return ClaimVerdict.of(worst < 1 + 1e-6, numbers)
 
 
 def _tight(results: Results, least: float = 0.99) -> ClaimVerdict:
@@ -184,13 +167,12 @@ def _draw_shares(axis: Any, results: Results) -> None:
         axis.plot(ETAS, column, "o-", ms=3, color=colour, label=label)
     axis.axhline(1, color=BLACK, lw=1, ls="--", label="the bound")
     axis.set(xscale="log", xlabel="eta", ylabel="max (f - env f) / (eta M^2/2)", ylim=(0, 1.1))
-    axis.grid(alpha=0.25)
 
 
-def _gap_curves(axis: Any, results: Results) -> None:
-    draw_curves(axis, results, "f(w) - f*", colours=(BLUE, GREEN, ORANGE, RED, PINK))
-
-
+DRAW_GAPS = draw_curves("f(w) - f*", BLUE, GREEN, ORANGE, RED, PINK)
+NEVER_GROWS = fact(
+    "rises", lambda rise: rise < 1e-12, "the distance to a minimiser never grew by more than {value:.1e}"
+)
 FIGURE = Figure(
     "theorems:fedprox",
     "The theorems about FedProx",
@@ -199,19 +181,19 @@ FIGURE = Figure(
     (
         Panel("fp-hom", "Common minimisers, users who come and go", claims=(
             Claim("With a common minimiser FedProx converges to one, whoever comes.", _comes_home),
-            Claim("The distance to every common minimiser never grows.", _fejer),
-            Claim("Homogeneity is needed for it.", _needed, ours=True)), facts=_homogeneous, draw=_gap_curves),
+            Claim("The distance to every common minimiser never grows.", NEVER_GROWS),
+            Claim("Homogeneity is needed for it.", _needed, ours=True)), facts=_homogeneous, draw=DRAW_GAPS),
         Panel("fp", "Averages, least absolute deviations", claims=(
             Claim("With eta_t whose sum diverges and whose squares' sum converges, averages solve the original one.",
-                  _conditions, first=LARGER),), facts=_averaged, draw=_gap_curves),
+                  _conditions, first=LARGER),), facts=_deviations, draw=DRAW_GAPS),
         Panel("fp-erg", "Without averaging", bottom=1e-14, claims=(
             Claim("Averaging is not needed if f is strongly convex, or if the solutions have an interior.", _itself),
             Claim("In the second case convergence is linear.", _linear,
                   why="Steps that vanish contract less and less: by 1/(1 + eta_t) here.")),
-            facts=_vanilla, draw=_gap_curves),
+            facts=_vanilla, draw=DRAW_GAPS),
         Panel("fp-nvx", "How far an envelope lies below its function", claims=(
             Claim("For M-Lipschitz functions, convex or not, f - env f is at most eta M^2/2.", _bounded),
             Claim("No better bound is possible.", _tight, ours=True, first=First(
-                "0.999 of the bound", lambda results: _tight(results, 0.999)))), facts=_envelopes, draw=_draw_shares),
+                "0.999 of the bound", functools.partial(_tight, least=0.999)))), facts=_envelopes, draw=_draw_shares),
     ),
 )  # fmt: skip

@@ -10,12 +10,9 @@ import torch
 
 import resolvent as rs
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, Claim, ClaimVerdict, Figure, Panel, Settings
-from resolvent.paper.results import Results, short
+from resolvent.paper.results import Results, listed, short
 from resolvent.paper.settings import BLACK, BLUE, GREEN, ORANGE, PINK, RED, SKY, VIOLET
 from resolvent.paper.small import CURVES, draw_curves, gaps, path, quietly
-
-PALETTE = (RED, GREEN, BLUE, ORANGE, PINK, SKY)
-
 
 # --- a contractive reflector needs strong convexity ------------------------------------------------------------------
 
@@ -53,17 +50,15 @@ def _reflectors(settings: Settings) -> dict[str, Any]:
 
 def _contraction(results: Results) -> ClaimVerdict:
     flat = results.facts["flat"]
-    words = ", ".join(f"{label} {value:.4f}" for label, value in flat.items())
-    return ClaimVerdict.of(
-        all(value > 0.999 for value in flat.values()), f"reflectors without strong convexity: {words}"
-    )
+    numbers = f"reflectors without strong convexity: {listed(flat, '{name} {value:.4f}')}"
+    return ClaimVerdict.of(all(value > 0.999 for value in flat.values()), numbers)
 
 
 def _modulus(results: Results) -> ClaimVerdict:
     """f is (1 - gamma)/(1 + gamma) strongly convex, at eta = 1."""
-    implied = [(1 - g) / (1 + g) for g in results.facts["measured"]]
-    words = ", ".join(f"mu = {mu:g} implied {value:.3g}" for mu, value in zip(MUS, implied, strict=True))
-    return ClaimVerdict.of(all(v <= 1.02 * mu for mu, v in zip(MUS, implied, strict=True)), words)
+    implied = {mu: (1 - g) / (1 + g) for mu, g in zip(MUS, results.facts["measured"], strict=True)}
+    numbers = listed(implied, "mu = {name:g} implied {value:.3g}")
+    return ClaimVerdict.of(all(value <= 1.02 * mu for mu, value in implied.items()), numbers)
 
 
 def _converse(results: Results) -> ClaimVerdict:
@@ -80,7 +75,6 @@ def _draw_reflectors(axis: Any, results: Results) -> None:
         axis.plot([place * 3e-4], [value], "s", ms=5, color=colour, label=f"{label}, mu = 0", alpha=0.8)
     axis.axhline(1, color="#999999", lw=0.8, ls="--")
     axis.set(xscale="log", xlabel="mu", ylabel="Lipschitz constant of the reflector, eta = 1", ylim=(0, 1.06))
-    axis.grid(alpha=0.25)
 
 
 # --- FedPi: convex is enough -----------------------------------------------------------------------------------------
@@ -101,16 +95,19 @@ def _deviations(settings: Settings) -> dict[str, Any]:
     return {CURVES: curves}
 
 
+def _worst_late(results: Results) -> dict[str, float]:
+    return {label: max(values[-50:]) for label, values in results.facts[CURVES].items()}
+
+
 def _convex_enough(results: Results) -> ClaimVerdict:
-    worst = {label: max(v[-50:]) for label, v in results.facts[CURVES].items()}
-    pi = [value for label, value in worst.items() if label.startswith("FedPi")]
-    words = ", ".join(f"{label}: {short(value)}" for label, value in worst.items())
-    return ClaimVerdict.of(max(pi) < 1e-6, f"largest over the last 50 rounds: {words}")
+    worst = _worst_late(results)
+    pi = max(value for label, value in worst.items() if label.startswith("FedPi"))
+    return ClaimVerdict.of(pi < 1e-6, f"largest over the last 50 rounds: {listed(worst)}")
 
 
 def _split_fails(results: Results) -> ClaimVerdict:
-    worst = [max(v[-50:]) for label, v in results.facts[CURVES].items() if label.startswith("FedSplit")]
-    return ClaimVerdict.of(min(worst) > 1e-3, f"FedSplit still at {' and '.join(short(value) for value in worst)}")
+    worst = [value for label, value in _worst_late(results).items() if label.startswith("FedSplit")]
+    return ClaimVerdict.of(min(worst) > 1e-3, f"FedSplit still at {' and '.join(map(short, worst))}")
 
 
 def _admm(settings: Settings) -> dict[str, Any]:
@@ -135,10 +132,9 @@ def _admm(settings: Settings) -> dict[str, Any]:
 
 def _same_as_admm(results: Results) -> ClaimVerdict:
     f = results.facts["admm"]
-    words = f"over 30 rounds: iterates differ by {f['apart']:.1e}, the mean of the dual is {f['off']:.1e}"
-    return ClaimVerdict.of(
-        max(f.values()) < 1e-12, f"{words}, and with the dual frozen at 0 it is FedProx to {f['frozen']:.1e}"
-    )
+    numbers = f"over 30 rounds: iterates differ by {f['apart']:.1e}, the mean of the dual is {f['off']:.1e}"
+    numbers += f", and with the dual frozen at 0 it is FedProx to {f['frozen']:.1e}"
+    return ClaimVerdict.of(max(f.values()) < 1e-12, numbers)
 
 
 # --- how much slower FedPi is ----------------------------------------------------------------------------------------
@@ -152,14 +148,14 @@ def _tuned(settings: Settings) -> dict[str, Any]:
     scale = np.geomspace(1, 0.03, 20)
     A = rng.standard_normal((8, 200, 20)) * scale
     ill = rs.LeastSquares(A, A @ rng.standard_normal(20) + 0.5 * rng.standard_normal((8, 200)))
-    found: dict[str, dict[str, list[float]]] = {}
+    tuned: dict[str, dict[str, list[float]]] = {}
     for name, problem in (("well conditioned", well), ("ill conditioned", ill)):
         best = rs.theory.best_eta(problem)
         etas = [best * 10 ** (k / 12) for k in range(-6, 7, 2)]
-        found[name] = {"eta": [eta / best for eta in etas]}
+        tuned[name] = {"eta": [eta / best for eta in etas]}
         for title, make in (("FedSplit", rs.fedsplit), ("FedPi", rs.fedpi)):
-            found[name][title] = [_rounds(problem, make(eta)) for eta in etas]
-    return {"tuned": found}
+            tuned[name][title] = [_rounds(problem, make(eta)) for eta in etas]
+    return {"tuned": tuned}
 
 
 def _rounds(problem: Any, scheme: Any) -> float:
@@ -167,16 +163,21 @@ def _rounds(problem: Any, scheme: Any) -> float:
     return float(run.history["round"].iloc[-1]) if run.status == "stopped" else math.inf
 
 
+def _ratios(results: Results) -> dict[str, float]:
+    """Rounds of FedPi over those of FedSplit, each at its best eta."""
+    return {name: min(t["FedPi"]) / min(t["FedSplit"]) for name, t in results.facts["tuned"].items()}
+
+
 def _root_two(results: Results) -> ClaimVerdict:
-    ratios = {name: min(t["FedPi"]) / min(t["FedSplit"]) for name, t in results.facts["tuned"].items()}
+    ratios = _ratios(results)
     near = [abs(ratio / math.sqrt(2) - 1) < 0.15 for ratio in ratios.values()]
-    words = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
     said = HOLDS if all(near) else IN_PART if any(near) else NOT
-    return ClaimVerdict(said, f"rounds of FedPi over those of FedSplit, each at its best eta: {words}")
+    numbers = listed(ratios, "{name} {value:.2f}")
+    return ClaimVerdict(said, f"rounds of FedPi over those of FedSplit, each at its best eta: {numbers}")
 
 
 def _slower(results: Results) -> ClaimVerdict:
-    ratios = [min(t["FedPi"]) / min(t["FedSplit"]) for t in results.facts["tuned"].values()]
+    ratios = _ratios(results).values()
     return ClaimVerdict.of(min(ratios) >= 1, f"by {min(ratios):.2f} to {max(ratios):.2f}")
 
 
@@ -187,15 +188,6 @@ def _draw_tuned(axis: Any, results: Results) -> None:
     axis.set(xscale="log", yscale="log", xlabel="eta over 1/sqrt(mu L)", ylabel=f"rounds to a gap of {TARGET:g}")
     axis.set_xticks([0.3, 0.5, 1, 2, 3], ["0.3", "0.5", "1", "2", "3"])
     axis.xaxis.minorticks_off()
-    axis.grid(alpha=0.25)
-
-
-def _convexity(settings: Settings) -> dict[str, Any]:
-    return _deviations(settings) | {"admm": _admm(settings)}
-
-
-def _draw_gaps(axis: Any, results: Results) -> None:
-    draw_curves(axis, results, "f(w) - f*, or distance", colours=PALETTE)
 
 
 HALF = "Likely: where f is well conditioned FedSplit contracts by a small r, and FedPi by no less than about (1 + r)/2."
@@ -214,7 +206,8 @@ FIGURE = Figure(
             Claim("With a constant step FedPi converges to a correct solution for any convex f_i.", _convex_enough),
             Claim("FedSplit needs more than convexity.", _split_fails),
             Claim("FedPi is ADMM; its dual stays in H-perp; frozen at zero, FedPi becomes FedProx.", _same_as_admm)),
-            facts=_convexity, draw=_draw_gaps),
+            facts=lambda settings: _deviations(settings) | {"admm": _admm(settings)},
+            draw=draw_curves("f(w) - f*, or distance", RED, GREEN, BLUE, ORANGE, PINK, SKY)),
         Panel("sqrt2", "FedSplit and FedPi, tuned", claims=(
             Claim("Where f is strongly convex and smooth FedPi is slower than FedSplit.", _slower),
             Claim("By a factor close to the square root of 2.", _root_two, why=HALF)), facts=_tuned, draw=_draw_tuned),
