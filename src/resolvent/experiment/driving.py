@@ -108,6 +108,7 @@ def solved(
             test=experiment.task.test,
             recorder=recorder,
             explanation=experiment.explanation,
+            **experiment.parts,
         )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from resolvent.errors import refuse
 from resolvent.iteration.packing import remembered
+from resolvent.iteration.registry import part
 
 Gram = Callable[[Tensor], Tensor]
 
@@ -60,6 +61,7 @@ class NoPast:
     accepted: bool = True
 
 
+@part("accelerate", "none")
 @dataclass(frozen=True)
 class Unaccelerated:
     """The plain iteration."""

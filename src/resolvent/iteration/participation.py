@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from torch import Tensor
 
 from resolvent import randomness
 from resolvent.errors import number, one_of, real, refuse, whole
+from resolvent.iteration.registry import part
+
+Absent = Literal["hold", "paper"]
 
 
 @runtime_checkable
@@ -40,11 +43,13 @@ def _absent(absent: str) -> None:
     one_of(absent, "absent", ("hold", "paper"), needed)
 
 
+@part("participation", "everyone")
 @dataclass(frozen=True)
 class Everyone:
     """Full participation."""
 
-    absent: str = "hold"
+    absent: Absent = "hold"
+    """What absent users do: hold converges, paper is Algorithm 1 as printed."""
     full = True
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
@@ -57,12 +62,15 @@ class Everyone:
         return "everyone"
 
 
+@part("participation", "bernoulli", key="probability")
 @dataclass(frozen=True)
 class Bernoulli:
     """Each user is present with probability p, independently of the others and of the past."""
 
     p: float
-    absent: str = "hold"
+    """The probability that a user takes part in a round."""
+    absent: Absent = "hold"
+    """What absent users do: hold converges, paper is Algorithm 1 as printed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", real(self.p, "p", lambda p: 0 < p <= 1, "a probability in (0, 1] is needed"))
@@ -83,12 +91,15 @@ class Bernoulli:
         return f"each user with probability {self.p:g}, absent users {self.absent}"
 
 
+@part("participation", "fixed-size", key="size")
 @dataclass(frozen=True)
 class FixedSize:
     """n users a round, drawn without replacement."""
 
     n: int
-    absent: str = "hold"
+    """The number of users who take part in a round."""
+    absent: Absent = "hold"
+    """What absent users do: hold converges, paper is Algorithm 1 as printed."""
     full = False
 
     def __post_init__(self) -> None:
@@ -107,12 +118,13 @@ class FixedSize:
         return f"{self.n} users a round, absent users {self.absent}"
 
 
+@part("participation", "trace")
 @dataclass(frozen=True)
 class Trace:
     """A given record of who was present: a (rounds, users) array of booleans, repeated when it ends."""
 
     masks: Any
-    absent: str = "hold"
+    absent: Absent = "hold"
     full = False
 
     def __post_init__(self) -> None:
@@ -140,6 +152,7 @@ LONGEST, WIDEST = 1e100, 10.0
 """Times and spreads of stragglers, at most: with more, simulated seconds overflow."""
 
 
+@part("participation", "stragglers", key="stragglers")
 @dataclass(frozen=True)
 class Stragglers:
     """Everyone takes part, but answers take time, and a round closes before the slowest have answered.
@@ -152,9 +165,12 @@ class Stragglers:
     The seconds are simulated: the history's column `clock` has them, and no time is spent waiting.
     """
 
-    times: Any
+    times: float | Any
+    """Answers take time: how many times slower the slowest user is; rounds do not wait for it."""
     close: float = 0.5
+    """The share of those at work after whose answers a round closes."""
     spread: float = 0.3
+    """How much the time of an answer varies."""
     absent = "hold"
     full = False
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from resolvent.errors import number, real, refuse, whole
 from resolvent.iteration.engine import Ask
+from resolvent.iteration.registry import part
 from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Plain
 from resolvent.local.descent import Pull, accelerated, descend, gradients, optimise
@@ -48,6 +49,7 @@ class Operator(Protocol):
     def bind(self, problem: Any, steady: bool) -> Bound: ...
 
 
+@part("local", "exact")
 @dataclass(frozen=True)
 class ExactProx:
     """prox_eta f_i(u_i), as the problem gives it."""
@@ -65,6 +67,7 @@ class ExactProx:
         return Plain(problem, lambda part, ask, u: part.prox(u, ask.eta))  # type: ignore[attr-defined]
 
 
+@part("local", "newton")
 @dataclass(frozen=True)
 class NewtonProx:
     """prox_eta f_i(u_i) by Newton's method from the last answer, until |p - prox| <= tol (1 + |u|) or round-off.
@@ -80,6 +83,7 @@ class NewtonProx:
     """
 
     tol: float = 5e-13
+    """The relative error of Newton's prox."""
     needs = frozenset({"grad", "hessian"})
     forward = False
     certifies = "p"
@@ -99,6 +103,7 @@ class NewtonProx:
         return Newton(problem, self.tol)
 
 
+@part("local", "gradient-prox")
 @dataclass(frozen=True)
 class GradientProx:
     """k gradient steps on f_i + |x - u_i|^2 / (2 eta), from u_i. With `batch`, k shuffled passes over batches of rows.
@@ -179,6 +184,7 @@ class GradientProx:
         return descend(part, u, lr, self.momentum, steps, Pull(u, ask.eta))
 
 
+@part("local", "gradient-steps")
 @dataclass(frozen=True)
 class GradientSteps:
     """k gradient steps of size eta on f_i, from u_i: G^k (eq:FB). With `batch`, k shuffled passes over the rows."""

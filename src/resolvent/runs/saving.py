@@ -123,7 +123,7 @@ def told(run: Any, tree: dict[str, Any]) -> dict[str, Any]:
     words = str(run.explanation)
     facts = dict(getattr(run.explanation, "facts", None) or {"solves": None})
     return {
-        "fingerprint": f"python-{configs.fingerprints(tree)[0]}",
+        "fingerprint": f"python-{configs.fingerprint_of(tree)}",
         "made": "python",
         "title": tree.get("scheme", {}).get("title", "a run"),
         "problem": problem | {"minimum": None, "partition": {}},
