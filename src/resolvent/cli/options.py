@@ -58,7 +58,9 @@ def _flag(option: str, key: str, metavar: str = "", choices: Collection[str] = (
 def _part(kind: str) -> Flag:
     """The option that names a part of the round."""
     known = registry.parts(kind)
-    help = f"{registry.KINDS[kind].about[:-1]}: {registry.usages(kind)}."
+    usual = registry.KINDS[kind].usual
+    alone = f"; a number alone is that of {usual}" if usual else ""
+    help = f"{registry.KINDS[kind].about[:-1]}: {registry.usages(kind)}{alone}."
     return Flag(f"--{kind}", kind, "NAME:VALUE", help, ALGORITHM, True, known, False)
 
 

@@ -25,7 +25,7 @@ from resolvent.config.problem_sections import (
     ProblemSection,
     TableSection,
 )
-from resolvent.config.sections import LOCAL, Best, Config, RunSection, SchemeSection, StoreSection
+from resolvent.config.sections import Best, Config, RunSection, SchemeSection, StoreSection
 from resolvent.errors import InputError, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.anderson import Anderson
@@ -40,8 +40,8 @@ POINTED = re.compile(r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?")
 
 def names() -> list[str]:
     """The sections, in the order in which they are written."""
-    kinds = [name for name, kind in KINDS.items() if kind.section and name != "participation"]
     fixed = [f.name for f in fields(Config)]
+    kinds = [name for name, kind in KINDS.items() if kind.section and name not in fixed]
     at = fixed.index("parts")
     return [*fixed[:at], *kinds, *fixed[at + 1 :]]
 
@@ -53,8 +53,7 @@ def keys(section: str) -> dict[str, Field]:
     elif section in SECTIONS:
         every = [registry.fields(SECTIONS[section])]
     else:
-        others = LOCAL if section == "local" else {}
-        every = [part.fields for part in (*others.values(), *registry.parts(section).values())]
+        every = [part.fields for part in registry.parts(section).values()]
     known: dict[str, Field] = {}
     for field in itertools.chain(*every):
         if field.plain:
@@ -75,9 +74,8 @@ def read(tree: Mapping[str, Any]) -> Config:
         name: registry.section(kind, name, given[name]) for name, kind in SECTIONS.items() if name != "anderson"
     }
     made["problem"] = registry.section(_problem(given["problem"]), "problem", given["problem"])
-    made["local"] = registry.choose("local", given["local"], LOCAL)
     chosen = {name: registry.choose(name, given[name]) for name, kind in KINDS.items() if kind.section}
-    made["participation"] = chosen.pop("participation")
+    made |= {name: chosen.pop(name) for name in ("local", "participation")}
     made["anderson"] = _anderson(given["anderson"], chosen)
     made["parts"] = tuple((kind, part) for kind, part in chosen.items() if not _is(kind, part, KINDS[kind].null))
     for name in ("patience", "min_delta"):
@@ -192,13 +190,11 @@ def fingerprint_of(tree: Mapping[str, Any]) -> str:
 
 def plain(config: Config) -> dict[str, dict[str, Any]]:
     """Sections of plain values, every default filled in, without those that are not set."""
-    parts = dict(config.parts)
+    parts = {"local": config.local, "participation": config.participation, **dict(config.parts)}
     tree = {}
     for name in names():
-        if name in parts or name == "participation":
-            tree[name] = registry.described(name, parts.get(name, config.participation))
-        elif name == "local":
-            tree[name] = registry.described(name, config.local, LOCAL)
+        if name in parts:
+            tree[name] = registry.described(name, parts[name])
         elif name not in KINDS:
             tree[name] = registry.written(getattr(config, name), name)
     return tree

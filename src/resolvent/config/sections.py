@@ -15,7 +15,7 @@ from resolvent.errors import refuse
 from resolvent.iteration import averaging, registry
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.participation import Everyone, Participation
-from resolvent.iteration.registry import Part, alike
+from resolvent.iteration.registry import alike, part
 from resolvent.local.operators import GradientProx, GradientSteps
 from resolvent.solving.solve import solve
 from resolvent.solving.stopping import Stop
@@ -59,6 +59,7 @@ class SchemeSection:
         object.__setattr__(self, "schedule", registry.named("schedule", self.schedule).name)
 
 
+@part("local", "gradient")
 @dataclass(frozen=True)
 class Gradient:
     """Gradient steps: on f_i where the algorithm takes them, else on the objective of the prox."""
@@ -79,16 +80,13 @@ class Gradient:
         return GradientSteps(**given) if forward else GradientProx(lr=self.lr, **given)
 
 
+@part("local", "best")
 @dataclass(frozen=True)
 class Best(Gradient):
     """The best prox that the problem offers; gradient steps where the algorithm, or one of these settings, asks."""
 
     def operator(self, forward: bool) -> GradientSteps | GradientProx | None:
         return super().operator(forward) if forward or self != Best() else None
-
-
-LOCAL = {"best": Part("best", Best), "gradient": Part("gradient", Gradient)}
-"""What [local] may name beside the operators: they depend on the algorithm and the problem."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Kind(NamedTuple):
     usual: str | None = None
     """The part that is meant by values alone: `--participation 0.5`."""
     section: bool = False
-    """Whether it is a keyword of `solve`, with a section and an option of the same name."""
+    """Whether it has a section, and an option, of the same name."""
 
 
 class Part(NamedTuple):
@@ -113,7 +113,7 @@ class Field(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "participation": Kind("Who takes part in a round.", "everyone", "bernoulli", section=True),
-    "local": Kind("What users compute in a round."),
+    "local": Kind("What users compute in a round.", "best", section=True),
     "accelerate": Kind("Where u, or the meeting point, moves after a round.", "none", "anderson", section=True),
     "penalty": Kind("g beside the users' functions."),
     "schedule": Kind("How eta changes over the rounds."),
@@ -278,9 +278,9 @@ def written(made: Any, where: str, key: str | None = None) -> dict[str, Any]:
     return {field.key: values[field.name] for field in every if field.name in values}
 
 
-def choose(kind: str, given: Mapping[str, Any], others: Mapping[str, Part] | None = None) -> Any:
+def choose(kind: str, given: Mapping[str, Any]) -> Any:
     """The part that a section names: by `kind`, by a key that one part alone has, else what stands for none."""
-    every = {**(others or {}), **configurable(kind)}
+    every = configurable(kind)
     chosen = _named_by(kind, given, every)
     renamed = {fields(chosen.make)[0].name: chosen.key} if chosen.key else {}
     values = {renamed.get(key, key): value for key, value in given.items() if key != "kind"}
@@ -301,18 +301,17 @@ def _named_by(kind: str, given: Mapping[str, Any], every: Mapping[str, Part]) ->
     if len(by_key) > 1:
         first, second, *_ = by_key
         raise InputError(f"{kind}.{first} and {kind}.{second} are both given; give one of them")
-    name = given.get("kind") or next(iter(by_key.values()), KINDS[kind].null or next(iter(every)))
+    name = given.get("kind") or next(iter(by_key.values()), KINDS[kind].null)
     if not isinstance(name, str) or alike(name) not in every:
         refuse(f"{kind}.kind", repr(name), f"one of {', '.join(every)} is needed")
     return every[alike(name)]
 
 
-def described(kind: str, made: Any, others: Mapping[str, Part] | None = None) -> dict[str, Any]:
+def described(kind: str, made: Any) -> dict[str, Any]:
     """The section that names this part, with its values."""
-    every = {**(others or {}), **parts(kind)}
-    chosen = next((each for each in every.values() if each.make is type(made)), None)
+    chosen = next((each for each in parts(kind).values() if each.make is type(made)), None)
     if chosen is None:
-        classes = ", ".join(each.make.__name__ for each in every.values())
+        classes = ", ".join(each.make.__name__ for each in parts(kind).values())
         refuse(kind, repr(made), f"one of {classes}, or a class registered with @part({kind!r}, name), is needed")
     implied = chosen.key is not None or chosen.name == KINDS[kind].null
     return ({} if implied else {"kind": chosen.name}) | written(made, kind, chosen.key)

@@ -7,7 +7,6 @@ from typing import Any
 
 from resolvent import config as configs
 from resolvent.config.problem_sections import PROBLEMS
-from resolvent.config.sections import LOCAL
 from resolvent.iteration import registry
 from resolvent.iteration.registry import KINDS, Field, Part
 from resolvent.iteration.table import TABLE
@@ -33,8 +32,7 @@ def _section(name: str) -> dict[str, Any]:
         by, parts = "name", [Part(problem, kind) for problem, kind in PROBLEMS.items()]
         usual = parts[0].name
     elif name in KINDS:
-        by, parts = "kind", [*(LOCAL.values() if name == "local" else ()), *registry.configurable(name).values()]
-        usual = KINDS[name].null or parts[0].name
+        by, usual, parts = "kind", KINDS[name].null or "", list(registry.configurable(name).values())
     fields = {each.name: each.fields if by else configs.keys(name).values() for each in parts}
     shown = [
         {"name": each.name, "words": each.about, "fields": _fields(name, fields[each.name])} for each in parts

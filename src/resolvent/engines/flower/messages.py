@@ -40,7 +40,8 @@ def describe_operator(operator: Any) -> dict[str, Any]:
 
 def operator_of(described: Any) -> Any:
     """The operator that was described, every value checked."""
-    if not isinstance(described, dict) or described.get("kind") not in registry.parts("local"):
+    kind = registry.parts("local").get(described.get("kind")) if isinstance(described, dict) else None
+    if kind is None or not hasattr(kind.make, "bind"):  # what only a configuration means, "best" say, does not cross
         raise Malformed("there is no such operator; a node needs every part that the server has registered")
     try:
         return registry.choose("local", described)
