@@ -38,6 +38,7 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
+        {"registry"},
         {"engine", "schedules", "participation", "packing", "meeting", "penalties", "metric_names"},
         {"scheme", "acceleration", "averaging", "yardstick", "certificates"},
         {"anderson", "momentum", "tuning", "table"},
@@ -109,7 +110,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"program"},
         {"method"},
     ],
-    "config": [{"defaults", "presets", "toml"}, {"problem_sections"}, {"sections"}, {"reading"}],
+    "config": [{"presets", "toml"}, {"problem_sections"}, {"sections"}, {"reading"}],
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimator"}, {"logistic", "linear", "poisson"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [

@@ -321,7 +321,7 @@ def test_anderson_has_a_section_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("tree", "sentence"),
-    [({"participation": {"close": 0.5}}, "participation.close is given, but everyone has none; it belongs to stragglers"),
+    [({"participation": {"close": 0.5}}, "participation.close is given, but everyone has none; it belongs to"),
      ({"participation": {"kind": "trace"}}, "one of everyone, bernoulli, fixed-size, stragglers is needed"),
      ({"participation": {"kind": "bernoulli"}}, "participation.probability is missing, but a finite number is needed"),
      ({"participation": {"size": 1, "probability": 0.5}}, "participation.probability and participation.size are both"),

@@ -307,7 +307,9 @@ def test_the_form_has_every_key_but_those_of_files(client: httpx.Client) -> None
     assert {"users", "dim", "rows", "shift"} <= problems["least-squares"]
     assert not {"data", "folder", "sha256"} & set().union(*problems.values())
     assert fields["scheme..eta"]["words"].startswith("The step size")
-    assert "slower the slowest user" in fields["participation.stragglers.stragglers"]["words"]  # from the class's source
+    assert (
+        "slower the slowest user" in fields["participation.stragglers.stragglers"]["words"]
+    )  # from the class's source
     eta = fields["scheme..eta"]
     assert (eta["types"], eta["choices"], eta["optional"]) == (["float"], ["auto"], True)
     assert (told["accelerate"]["by"], told["accelerate"]["usual"]) == ("kind", "none")

@@ -16,8 +16,8 @@ from resolvent import data
 from resolvent.cli.output import say
 from resolvent.config import Config
 from resolvent.config.problem_sections import AUTO, FITTED, PROBLEMS
-from resolvent.data import imputing
 from resolvent.config.sections import ENGINES
+from resolvent.data import imputing
 from resolvent.errors import InputError
 from resolvent.iteration import registry
 from resolvent.iteration.table import TABLE
@@ -49,7 +49,7 @@ def _flag(option: str, key: str, metavar: str = "", choices: Collection[str] = (
     """The option for a key, by the type and the sentence that the key's field has."""
     section, _, name = key.partition(".")
     field = configs.keys(section)[name]
-    text = str in field.options and int not in field.options or tuple[str, ...] in field.options
+    text = (str in field.options and int not in field.options) or tuple[str, ...] in field.options
     choices, panel = choices or field.choices, PANELS.get(section, ALGORITHM)
     shown = metavar or "|".join(choices)
     return Flag(option, key, shown, help or field.about, panel, text, choices, bool in field.options)

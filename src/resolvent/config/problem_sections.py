@@ -13,7 +13,6 @@ from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.inputs import WEIGHTS
 
 
-
 def defaults(of: Callable[..., Any]) -> dict[str, Any]:
     """The defaults of a function or class of the library, so that a configuration and a call agree."""
     return {name: parameter.default for name, parameter in inspect.signature(of).parameters.items()}

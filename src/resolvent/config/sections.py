@@ -101,7 +101,7 @@ class RunSection:
     """Rounds between two rows of metrics."""
     average: AverageKind | None = SOLVE["average"]
     """Report the average of the models."""
-    engine: EngineName = alike(SOLVE["engine"])
+    engine: EngineName = ENGINES[0]
     """Where users live: in-process (all here), debug (one user at a time, every answer checked), all-reduce (on several
     ranks, started by torchrun)."""
     threads: int | None = None
@@ -134,10 +134,10 @@ class Config:
     scheme: SchemeSection = SchemeSection()
     local: Any = Best()
     """A local operator, or Best or Gradient, which leave it to the algorithm and the problem."""
-    anderson: Anderson = Anderson(0)
-    participation: Participation = Everyone()
+    anderson: Anderson = field(default_factory=lambda: Anderson(0))
+    participation: Participation = field(default_factory=Everyone)
     parts: tuple[tuple[str, Any], ...] = ()
     """Other parts of the round, by kind; without those that stand for none."""
     run: RunSection = RunSection()
-    stop: Stop = Stop()
+    stop: Stop = field(default_factory=Stop)
     store: StoreSection = StoreSection()

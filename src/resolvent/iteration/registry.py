@@ -136,16 +136,15 @@ def part(kind: str, name: str, key: str | None = None) -> Callable[[Made], Made]
 
 
 @cache
-def load_plugins() -> None:
-    """Import the modules in which installed packages register parts."""
+def load_plugins() -> str:
+    """Import the modules in which installed packages register parts; a sentence on those that cannot be imported."""
+    broken = []
     for point in metadata.entry_points(group=PLUGINS):
         try:
             point.load()
         except Exception as error:
-            raise InputError(
-                f"the parts of {point.value} cannot be imported ({type(error).__name__}: {error}); "
-                "correct that package, or remove it"
-            ) from error
+            broken.append(f"; the parts of {point.value} cannot be imported ({type(error).__name__}: {error})")
+    return "".join(broken)
 
 
 def parts(kind: str) -> dict[str, Part]:
@@ -156,7 +155,9 @@ def parts(kind: str) -> dict[str, Part]:
 
 def configurable(kind: str) -> dict[str, Part]:
     """Those that text and numbers can describe."""
-    return {name: each for name, each in parts(kind).items() if all(f.plain for f in each.fields if f.default is REQUIRED)}
+    return {
+        name: each for name, each in parts(kind).items() if all(f.plain for f in each.fields if f.default is REQUIRED)
+    }
 
 
 def named(kind: str, name: Any) -> Part:
@@ -164,7 +165,7 @@ def named(kind: str, name: Any) -> Part:
     spelled = alike(name) if isinstance(name, str) else ""
     found = PARTS.get(kind, {}).get(spelled) or parts(kind).get(spelled)
     if found is None:
-        raise InputError(f"there is no {kind} {name!r}{nearest(spelled, parts(kind))}")
+        raise InputError(f"there is no {kind} {name!r}{nearest(spelled, parts(kind))}{load_plugins()}")
     return found
 
 
@@ -217,22 +218,20 @@ def _documented(kind: type) -> dict[str, str]:
 
 def checked(where: str, value: Any, field: Field) -> Any:
     """The value, if it is of the type that the field says; whole numbers do for floats."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
     for option in field.options:
-        if typing.get_origin(option) is Literal:
-            if isinstance(value, str) and (value in typing.get_args(option) or alike(value) in typing.get_args(option)):
-                return value if value in typing.get_args(option) else alike(value)
-        elif option is float:
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if number and abs(value) <= sys.float_info.max:
-                return float(value)
-        elif option == tuple[str, ...]:
-            if isinstance(value, str | int | float) and not isinstance(value, bool):
-                return tuple(word.strip() for word in str(value).split(",") if word.strip())
-            if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
-                return tuple(value)
-        elif option in (int, str, bool, type(None)):
-            if isinstance(value, option) and (option is bool or not isinstance(value, bool)):
-                return value
+        if typing.get_origin(option) is Literal and isinstance(value, str):
+            fitting = [word for word in (value, alike(value)) if word in typing.get_args(option)]
+            if fitting:
+                return fitting[0]
+        elif option is float and number and abs(value) <= sys.float_info.max:
+            return float(value)
+        elif option == tuple[str, ...] and (number or isinstance(value, str)):
+            return tuple(word.strip() for word in str(value).split(",") if word.strip())
+        elif option == tuple[str, ...] and isinstance(value, list | tuple) and all(isinstance(w, str) for w in value):
+            return tuple(value)
+        elif option in (int, str, bool, type(None)) and type(value) is option:
+            return value
     if not field.plain:
         refuse(where, repr(value), "it is code or an array, which Python alone can give: leave it out")
     refuse(where, repr(value), f"{field.needed} is needed")
@@ -303,7 +302,7 @@ def _named_by(kind: str, given: Mapping[str, Any], every: Mapping[str, Part]) ->
         raise InputError(f"{kind}.{first} and {kind}.{second} are both given; give one of them")
     name = given.get("kind") or next(iter(by_key.values()), KINDS[kind].null)
     if not isinstance(name, str) or alike(name) not in every:
-        refuse(f"{kind}.kind", repr(name), f"one of {', '.join(every)} is needed")
+        refuse(f"{kind}.kind", repr(name), f"one of {', '.join(every)} is needed{load_plugins()}")
     return every[alike(name)]
 
 
@@ -325,7 +324,7 @@ def words(kind: str, text: str, literal: Callable[[str], Any]) -> dict[str, Any]
         chosen, values = named(kind, usual), [name, *values]
     required = sum(field.default is REQUIRED for field in chosen.fields) if chosen else 0
     if chosen is None or not required <= len(values) <= len(chosen.fields):
-        refuse(kind, repr(text), f"{usages(kind)} is needed")
+        refuse(kind, repr(text), f"{usages(kind)} is needed{load_plugins()}")
     given = {field.key: literal(value) for field, value in zip(chosen.fields, values, strict=False)}
     return given if chosen.key in given else {"kind": chosen.name} | given
 

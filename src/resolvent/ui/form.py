@@ -34,9 +34,7 @@ def _section(name: str) -> dict[str, Any]:
     elif name in KINDS:
         by, usual, parts = "kind", KINDS[name].null or "", list(registry.configurable(name).values())
     fields = {each.name: each.fields if by else configs.keys(name).values() for each in parts}
-    shown = [
-        {"name": each.name, "words": each.about, "fields": _fields(name, fields[each.name])} for each in parts
-    ]
+    shown = [{"name": each.name, "words": each.about, "fields": _fields(name, fields[each.name])} for each in parts]
     return {"name": name, "by": by, "usual": usual, "parts": shown}
 
 

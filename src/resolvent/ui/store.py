@@ -209,6 +209,7 @@ def in_words(config: dict[str, Any]) -> str:
         if key in scheme
     ]
     told += [f"Anderson {config['anderson']['memory']}"] if config["anderson"]["memory"] else []
+    told += [" ".join(map(_short, config["accelerate"].values()))] if "accelerate" in config else []
     told += [f"k {local['steps']}"] if "steps" in local else []
     told += [f"batch {local['batch']}"] if "batch" in local else []
     told += [f"p {_short(part['probability'])}"] if "probability" in part else []

@@ -184,9 +184,9 @@ class Description:
 def _check_type(field: registry.Field, value: Any) -> None:
     """Refuse what JSON cannot have made of this field: a list has one type of items, and names are short."""
     listed = [option for option in field.options if typing.get_origin(option) is tuple]
-    types = listed and typing.get_args(listed[0])[:1] or field.options
+    types = (listed and typing.get_args(listed[0])[:1]) or field.options
     items = value if listed and isinstance(value, list) else [value]
-    if listed and not isinstance(value, list) or not all(type(item) in types for item in items):
+    if (listed and not isinstance(value, list)) or not all(type(item) in types for item in items):
         raise Malformed(f"{field.name} is not the list that it must be" if listed else f"{field.name} is no "
                         f"{' or '.join(kind.__name__ for kind in types if kind is not type(None))}")  # fmt: skip
     if any(len(item) > MAX_NAME for item in items if isinstance(item, str)):
