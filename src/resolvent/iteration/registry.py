@@ -338,8 +338,10 @@ def usages(kind: str) -> str:
 def table(kind: str) -> list[str]:
     """The rows of a table in the docs: a part's name, its keys with their defaults, and what it is."""
     rows = []
-    for each in parts(kind).values():
+    for each in configurable(kind).values():
         plain = [field for field in each.fields if field.plain]
         keys = [f.key if f.default is REQUIRED or f.open else f"{f.key} = {f.default!r}" for f in plain]
-        rows.append(f"| `{each.name}` | {', '.join(f'`{key}`' for key in keys)} | {each.about} |")
+        rows.append(
+            f"| `{each.name}` | {', '.join(f'`{key}`' for key in keys)} | {each.about.replace('|', chr(92) + '|')} |"
+        )
     return rows
