@@ -22,6 +22,7 @@ from torch import Tensor
 import resolvent as rs
 from command_line import beside, model, resolvent, rows
 from resolvent import runs
+from resolvent.cli.options import PART_OPTIONS
 from resolvent.iteration import registry
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.registry import part
@@ -103,6 +104,10 @@ class Case(NamedTuple):
     """What `explain` must say of it."""
 
     @property
+    def flag(self) -> str:
+        return PART_OPTIONS.get(self.kind, f"--{self.kind}")
+
+    @property
     def toml(self) -> str:
         return f'[{self.kind}]\nkind = "{self.option.partition(":")[0]}"\nshare = {self.made.share}\n'
 
@@ -139,7 +144,7 @@ def problem() -> rs.LeastSquares:
 
 def asked(case: Case, *more: object) -> tuple[object, ...]:
     scheme = ("--algorithm", "fedpi", "--eta", 0.01, "--rounds", ROUNDS)
-    return ("least-squares", *OPTIONS, *scheme, f"--{case.kind}", case.option, *more)
+    return ("least-squares", *OPTIONS, *scheme, case.flag, case.option, *more)
 
 
 def only_run() -> Folder:
@@ -187,7 +192,7 @@ def test_it_is_run_from_toml_and_explained(case: Case) -> None:
 def test_what_is_wrong_with_it_is_one_sentence(case: Case) -> None:
     name = case.option.partition(":")[0]
     for value, sentence in (("much", f"{case.kind}.share is 'much', but a finite number is needed"), ("", "is needed")):
-        refused = resolvent("run", "least-squares", f"--{case.kind}", f"{name}:{value}" if value else name)
+        refused = resolvent("run", "least-squares", case.flag, f"{name}:{value}" if value else name)
         assert refused.code == 2
         assert sentence in refused.err
 

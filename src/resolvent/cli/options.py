@@ -43,6 +43,8 @@ class Flag(NamedTuple):
 
 PROBLEM, ALGORITHM, RUN = "Problem", "Algorithm", "Run"
 PANELS = {"problem": PROBLEM, "run": RUN, "stop": RUN}
+PART_OPTIONS = {"local": "--local-operator"}
+"""Options that are not called as their kind: torchrun takes --local for an abbreviation of its own."""
 
 
 def _flag(option: str, key: str, metavar: str = "", choices: Collection[str] = (), help: str = "") -> Flag:
@@ -61,7 +63,7 @@ def _part(kind: str) -> Flag:
     usual = registry.KINDS[kind].usual
     alone = f"; a number alone is that of {usual}" if usual else ""
     help = f"{registry.KINDS[kind].about[:-1]}: {registry.usages(kind)}{alone}."
-    return Flag(f"--{kind}", kind, "NAME:VALUE", help, ALGORITHM, True, known, False)
+    return Flag(PART_OPTIONS.get(kind, f"--{kind}"), kind, "NAME:VALUE", help, ALGORITHM, True, known, False)
 
 
 FLAGS = (

@@ -146,9 +146,9 @@ def with_values(tree: Mapping[str, Any], assignments: Iterable[tuple[str, Any]])
     for dotted, value in assignments:
         section, dot, key = dotted.partition(".")
         if not dot and _has_section(section) and isinstance(value, str | int | float):
-            words = registry.words(section, str(value), literal)
-            named_by = {"kind", *(part.key for part in registry.parts(section).values())}
-            new[section] = {k: v for k, v in new.get(section, {}).items() if k not in named_by} | words
+            words = registry.words(section, str(value), literal)  # another part keeps what it shares with the last
+            shared = {field.key for field in registry.named_by(section, words).fields}
+            new[section] = {k: v for k, v in new.get(section, {}).items() if k in shared} | words
             continue
         if not dot or not section or not key:
             refuse("a setting", repr(dotted), "section.key=value is needed, scheme.eta=1e-4 say")

@@ -15,7 +15,6 @@ know of it: there is no other list of parts. Packages of users register theirs w
 from __future__ import annotations
 
 import ast
-import dataclasses
 import difflib
 import inspect
 import math
@@ -195,8 +194,9 @@ def _fields(make: Callable[..., Any]) -> tuple[Field, ...]:
     documented: dict[str, str] = {}
     for kind in reversed(make.__mro__ if isinstance(make, type) else ()):
         documented |= _documented(kind)
-    generated = dataclasses.is_dataclass(make) and make.__dataclass_params__.init
-    hints = typing.get_type_hints(make if generated or not isinstance(make, type) else make.__init__)
+    params = getattr(make, "__dataclass_params__", None)
+    typed = make.__init__ if isinstance(make, type) and not (params and params.init) else make  # type: ignore[misc]
+    hints = typing.get_type_hints(typed)
     taken = inspect.signature(make).parameters
     return tuple(Field(n, n, hints.get(n, Any), p.default, documented.get(n, "")) for n, p in taken.items())
 
@@ -279,8 +279,7 @@ def written(made: Any, where: str, key: str | None = None) -> dict[str, Any]:
 
 def choose(kind: str, given: Mapping[str, Any]) -> Any:
     """The part that a section names: by `kind`, by a key that one part alone has, else what stands for none."""
-    every = configurable(kind)
-    chosen = _named_by(kind, given, every)
+    every, chosen = configurable(kind), named_by(kind, given)
     renamed = {fields(chosen.make)[0].name: chosen.key} if chosen.key else {}
     values = {renamed.get(key, key): value for key, value in given.items() if key != "kind"}
     own = {field.key for field in chosen.fields}
@@ -295,7 +294,9 @@ def choose(kind: str, given: Mapping[str, Any]) -> Any:
     return section(chosen.make, kind, values, chosen.key)
 
 
-def _named_by(kind: str, given: Mapping[str, Any], every: Mapping[str, Part]) -> Part:
+def named_by(kind: str, given: Mapping[str, Any]) -> Part:
+    """The part that a section names."""
+    every = configurable(kind)
     by_key = {each.key: name for name, each in every.items() if each.key in given}
     if len(by_key) > 1:
         first, second, *_ = by_key
