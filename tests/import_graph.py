@@ -38,6 +38,7 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
+        {"registry"},
         {"schedules", "packing", "penalties", "metric_names"},
         {"facts", "part", "scheme", "yardstick"},
         {"engine", "averaging", "acceleration", "participation", "meeting", "table"},
@@ -109,7 +110,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"program"},
         {"method"},
     ],
-    "config": [{"defaults", "presets", "toml"}, {"problem_sections"}, {"sections"}, {"reading"}],
+    "config": [{"presets", "toml"}, {"problem_sections"}, {"sections"}, {"reading"}],
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimators"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [

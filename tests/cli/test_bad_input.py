@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "probability and size": ((*ON, "--participation", "0.5", "--set", "participation.size=2"), ["both given"]),
     # the algorithm
     "unknown algorithm": ((*ON, "--algorithm", "fedpie"), ["no algorithm 'fedpie'", "did you mean fedpi?"]),
-    "unknown schedule": ((*ON, "--schedule", "sinus"), ["scheme.schedule is 'sinus'", '"harmonic"']),
+    "unknown schedule": ((*ON, "--schedule", "sinus"), ["there is no schedule 'sinus'", "harmonic"]),
     "automatic with a schedule": ((*ON, "--eta", "auto", "--schedule", "harmonic"), ["scheme.schedule", "its own"]),
     "automatic for FedProx": ((*ON, "--algorithm", "fedprox", "--eta", "auto"), ['eta is "auto"', "FedPi"]),
     "automatic with stale answers": (

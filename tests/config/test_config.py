@@ -1,10 +1,9 @@
 """Configurations: what is written is read back, what is wrong is named, equal computing has one fingerprint."""
 
-import dataclasses
 import math
 import tomllib
 import typing
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from resolvent import config as configs
 from resolvent import experiment
 from resolvent.config import Config, problem_sections, sections
 from resolvent.errors import InputError
+from resolvent.iteration import registry
 
 PROBLEMS = (
     problem_sections.LeastSquaresSection,
@@ -49,15 +49,39 @@ def section(kind: type) -> st.SearchStrategy[Any]:
     if kind is problem_sections.OwnSection:
         keys["name"] = WORDS.map(lambda path: f"{path}.py:function")
     if "threads" in keys:
-        keys["threads"] = st.none() | st.integers(1, sections.MOST_THREADS)
+        keys["threads"] = st.none() | st.integers(1, sections.MAX_THREADS)
+    if "schedule" in keys:
+        keys["schedule"] = st.sampled_from(list(registry.parts("schedule")))
     return st.builds(kind, **keys)
 
 
+SHARES, COUNTS = st.floats(0.01, 0.99), st.integers(1, 9)
+ABSENT, ON = st.sampled_from(["hold", "paper"]), st.sampled_from(["u", "mean"])
+PARTS: dict[str, st.SearchStrategy[Any]] = {
+    "local": st.one_of(section(sections.Best), section(sections.Gradient), st.just(rs.ExactProx()),
+                       st.builds(rs.NewtonProx, tol=SHARES), st.builds(rs.GradientProx, COUNTS, st.none() | SHARES),
+                       st.builds(rs.GradientSteps, COUNTS, momentum=SHARES)),
+    "anderson": st.builds(rs.Anderson, COUNTS, ON, safeguard=st.booleans(), largest=SHARES)
+                | st.builds(rs.Anderson, COUNTS, ON, ridge=SHARES, damping=SHARES),
+    "participation": st.one_of(st.just(rs.Everyone()), st.builds(rs.Bernoulli, SHARES, absent=ABSENT),
+                               st.builds(rs.FixedSize, COUNTS, absent=ABSENT),
+                               st.builds(rs.Stragglers, st.floats(1, 99), SHARES, SHARES)),
+    "stop": st.builds(rs.Stop, gap=st.none() | SHARES, seconds=st.none() | SHARES)
+            | st.builds(rs.Stop, metric=st.just("test_auc"), patience=COUNTS, min_delta=SHARES),
+}  # fmt: skip
 CONFIGS = st.builds(
     Config,
     problem=st.one_of(*map(section, PROBLEMS)),
-    **{f.name: section(type(getattr(Config(), f.name))) for f in fields(Config) if f.name != "problem"},
+    **{name: section(type(getattr(Config(), name))) for name in ("scheme", "run", "store")},
+    **PARTS,
 )
+
+
+@given(st.builds(rs.Momentum, SHARES, ON), CONFIGS)
+@settings(max_examples=50, deadline=None)
+def test_an_acceleration_is_read_back(momentum: rs.Momentum, config: Config) -> None:
+    config = replace(config, anderson=rs.Anderson(0), parts=(("accelerate", momentum),))
+    assert configs.read(tomllib.loads(configs.dumps(config))) == config
 
 
 @given(CONFIGS)
@@ -123,12 +147,15 @@ WRONG: dict[type, tuple[Any, ...]] = {
 @pytest.mark.parametrize(
     ("name", "key", "hint"),
     [
-        (f.name, key, hint)
-        for f in fields(Config)
-        for key, hint in typing.get_type_hints(type(getattr(Config(), f.name))).items()
-        if (f.name, key) != ("problem", "name")
+        (name, key, field.hint)
+        for name in configs.names()
+        for key, field in (
+            {f.key: f for f in registry.fields(problem_sections.LeastSquaresSection)} if name == "problem"
+            else configs.keys(name)
+        ).items()
+        if (name, key) != ("problem", "name")
     ],
-)
+)  # fmt: skip
 def test_every_key_has_a_type(name: str, key: str, hint: Any) -> None:
     options = [option for option in (typing.get_args(hint) or (hint,)) if option is not type(None)]
     literal = [option for option in (hint, *options) if typing.get_origin(option) is Literal]
@@ -176,6 +203,7 @@ BASE = {
     problem_sections.OwnSection: Config(problem=problem_sections.OwnSection("a.py:f")),
 }
 CHANGED = {int: (7,), float: (0.123,), bool: (True, False), str: ("b.py:g",)}
+NAMES = {"schedule": "harmonic", "metric": "test_auc", "mode": None}
 
 
 def other(hint: Any, value: Any) -> Any:
@@ -191,7 +219,7 @@ def other(hint: Any, value: Any) -> Any:
 
 def keys() -> list[tuple[type, str, str]]:
     every: list[tuple[type, str]] = [
-        (problem_sections.LeastSquaresSection, f.name) for f in fields(Config) if f.name != "problem"
+        (problem_sections.LeastSquaresSection, name) for name in ("scheme", "local", "anderson", "run", "stop", "store")
     ]
     every += [(kind, "problem") for kind in PROBLEMS]
     found = []
@@ -200,7 +228,7 @@ def keys() -> list[tuple[type, str, str]]:
         single = [
             key for key, hint in hints.items() if typing.get_origin(hint) is Literal and len(typing.get_args(hint)) == 1
         ]
-        found += [(kind, name, key) for key in hints if key not in single]
+        found += [(kind, name, key) for key in hints if key not in single and (name, key) != ("stop", "mode")]
     return found
 
 
@@ -208,55 +236,105 @@ def keys() -> list[tuple[type, str, str]]:
 def test_every_key_that_matters_changes_the_fingerprint(kind: type, name: str, key: str) -> None:
     base = BASE[kind]
     part = getattr(base, name)
-    changed = replace(
-        base, **{name: replace(part, **{key: other(typing.get_type_hints(type(part))[key], getattr(part, key))})}
-    )
+    value = NAMES.get(key) or other(typing.get_type_hints(type(part))[key], getattr(part, key))
+    changed = replace(base, **{name: replace(part, **{key: value})})
     assert changed != base
     assert (configs.fingerprint(changed) == configs.fingerprint(base)) == (name == "store")
 
 
+@pytest.mark.parametrize(
+    ("kind", "one", "two"),
+    [("participation", rs.Bernoulli(0.5), rs.Bernoulli(0.25)), ("participation", rs.FixedSize(1), rs.Everyone()),
+     ("local", rs.ExactProx(), rs.NewtonProx()), ("parts", (("accelerate", rs.Momentum(0.5)),), ())],
+)  # fmt: skip
+def test_every_part_changes_the_fingerprint(kind: str, one: Any, two: Any) -> None:
+    assert len({configs.fingerprint(replace(Config(), **{kind: part})) for part in (one, two)}) == 2
+
+
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys() -> None:
-    tree = dataclasses.asdict(Config(scheme=sections.SchemeSection(eta=0.5)))
+    tree = configs.plain(Config(scheme=sections.SchemeSection(eta=0.5)))
     tree["problem"] = dict(reversed(tree["problem"].items()))
-    plain = {name: {k: v for k, v in part.items() if v is not None} for name, part in reversed(tree.items())}
+    plain = dict(reversed(tree.items()))
     assert configs.fingerprint(configs.read(plain)) == configs.fingerprint(
         Config(scheme=sections.SchemeSection(eta=0.5))
     )
 
 
-FIRST: dict[str, tuple[dict[str, Any], str]] = {
-    "defaults": ({}, "b57cd2f8a18808a8"),
-    "logistic": ({"problem": {"name": "logistic"}}, "2b5a3f2f786ec1bd"),
-    "images": ({"problem": {"name": "mnist"}}, "ba59751a92a54dc3"),
-    "a table": ({"problem": {"name": "logistic", "data": "a.csv", "sha256": "0"}}, "e2eb95ef4e6e0ba3"),
-    "own": ({"problem": {"name": "a.py:f"}}, "ef749763a295abf2"),
-    "every key": (
-        {
-            "problem": {"users": 3, "dim": 4, "rows": 5, "noise": 0.1, "shift": 1.0, "seed": 1},
-            "scheme": {"algorithm": "custom", "eta": 0.1, "schedule": "halving", "period": 7, "alpha": 1.0,
-                       "beta": 1.5, "gamma": 0.5},
-            "local": {"kind": "gradient", "steps": 3, "lr": 0.1, "batch": 2, "momentum": 0.5},
-            "anderson": {"memory": 2, "on": "mean", "safeguard": False},
-            "participation": {"size": 2, "absent": "paper"},
-            "run": {"rounds": 9, "seed": 4, "every": 2, "average": "suffix", "engine": "debug", "threads": 1},
-            "stop": {"gap": 1e-9, "residual": 1e-8, "certificates": 1e-7, "seconds": 60.0},
-            "store": {"checkpoint": 1.0},
-        },
-        "e6304758293b2bb9",
-    ),
+STORED = {
+    "problem": {"name": "least-squares", "users": 3, "dim": 4, "rows": 5, "noise": 0.1, "shift": 1.0, "seed": 1},
+    "scheme": {"algorithm": "custom", "eta": 0.1, "schedule": "halving", "period": 7, "alpha": 1.0, "beta": 1.5,
+               "gamma": 0.5},
+    "local": {"kind": "gradient", "steps": 3, "lr": 0.1, "batch": 2, "momentum": 0.5, "tol": 5e-13},
+    "anderson": {"memory": 2, "on": "mean", "safeguard": False},
+    "participation": {"stragglers": 2.0, "close": 0.5, "absent": "hold"},
+    "run": {"rounds": 9, "seed": 4, "every": 2, "average": "suffix", "engine": "inprocess", "threads": 1},
+    "stop": {"gap": 1e-9, "residual": 1e-8, "certificates": 1e-7, "seconds": 60.0},
+    "store": {"checkpoint": 1.0, "tensorboard": False},
 }  # fmt: skip
+"""As the commit before there were parts wrote it."""
 
 
-@pytest.mark.parametrize("name", FIRST)
-def test_runs_of_the_first_version_are_found_again(name: str) -> None:
-    tree, known = FIRST[name]
-    assert configs.fingerprint(configs.read(tree)) == known
+def test_runs_on_disk_from_before_there_were_parts_are_read() -> None:
+    config = configs.read(STORED)
+    assert config.local == sections.Gradient(3, 0.1, 2, 0.5)
+    assert config.anderson == rs.Anderson(2, on="mean", safeguard=False)
+    assert (config.participation, config.run.engine) == (rs.Stragglers(2.0, close=0.5), "in-process")
+    for kind, local in (("exact", rs.ExactProx()), ("newton", rs.NewtonProx()), ("best", sections.Best())):
+        assert configs.read({"local": {"kind": kind, "momentum": 0.0, "tol": 5e-13}}).local == local
+
+
+def test_a_fingerprint_is_that_of_what_was_written() -> None:
+    assert configs.fingerprint(Config()) == configs.fingerprint_of(configs.plain(Config())) == "b4417cc2d88a3f3e"
 
 
 def test_an_engine_is_spelled_either_way() -> None:
-    spelled = [configs.read({"run": {"engine": name}}) for name in ("in_process", "inprocess")]
-    assert spelled[0] == spelled[1] == Config()
-    assert configs.fingerprint(spelled[0]) == FIRST["defaults"][1]
+    spelled = [configs.read({"run": {"engine": name}}) for name in ("in_process", "in-process", "inprocess")]
+    assert spelled == [Config()] * 3
+
+
+@pytest.mark.parametrize(
+    ("tree", "words", "part"),
+    [({"participation": "0.5"}, {"probability": 0.5}, rs.Bernoulli(0.5)),
+     ({"participation": "fixed_size:3:paper"}, {"size": 3, "absent": "paper"}, rs.FixedSize(3, absent="paper")),
+     ({"participation": "everyone"}, {"kind": "everyone"}, rs.Everyone()),
+     ({"participation": {"kind": "bernoulli", "p": 0.5}}, {"probability": 0.5}, rs.Bernoulli(0.5)),
+     ({"participation": "stragglers:9"}, {"kind": "stragglers", "times": 9}, rs.Stragglers(9.0))],
+)  # fmt: skip
+def test_a_part_is_named_by_words_by_its_kind_or_by_its_key(tree: Any, words: Any, part: Any) -> None:
+    assert configs.read(tree).participation == part
+    assert configs.read({"participation": words}).participation == part
+    assert "kind" not in configs.plain(configs.read(tree))["participation"]
+
+
+def test_words_take_the_place_of_what_named_a_part_and_leave_the_rest() -> None:
+    tree = {"participation": {"probability": 0.3, "absent": "paper"}}
+    made = configs.read(configs.with_values(tree, [("participation", "fixed-size:2")]))
+    assert made.participation == rs.FixedSize(2, absent="paper")
+
+
+def test_anderson_has_a_section_of_its_own() -> None:
+    for tree in ({"accelerate": "anderson:3"}, {"accelerate": "3"}, {"anderson": {"memory": 3}}):
+        made = configs.read(tree)
+        assert (made.anderson, made.parts) == (rs.Anderson(3), ())
+    refused({"anderson": {"memory": 2}, "accelerate": "momentum:0.5"}, "anderson.memory and accelerate are both given")
+
+
+@pytest.mark.parametrize(
+    ("tree", "sentence"),
+    [({"participation": {"close": 0.5}}, "participation.close is given, but everyone has none; it belongs to"),
+     ({"participation": {"kind": "trace"}}, "one of everyone, bernoulli, fixed-size, stragglers is needed"),
+     ({"participation": {"kind": "bernoulli"}}, "participation.probability is missing, but a finite number is needed"),
+     ({"participation": {"size": 1, "probability": 0.5}}, "participation.probability and participation.size are both"),
+     ({"participation": "bernouli:0.5"}, "everyone, bernoulli:P, fixed-size:N or stragglers:TIMES is needed"),
+     ({"participation": "bernoulli"}, "everyone, bernoulli:P, fixed-size:N or stragglers:TIMES is needed"),
+     ({"accelerate": {"kind": "momentum", "theta": 2}}, "accelerate: theta is 2.0, but a number in [0, 1) is needed"),
+     ({"local": {"kind": "exact", "steps": 3}}, "local.steps is given, but exact has none"),
+     ({"local": {"kind": "gradient-prox", "optimiser": "adam"}}, "local.optimiser"),
+     ({"stop": {"patience": 3}}, "stop.patience is 3, but it belongs to stop.metric"),
+     ({"scheme": {"schedule": "harmonc"}}, "there is no schedule 'harmonc'; did you mean harmonic?")],
+)  # fmt: skip
+def test_a_part_that_cannot_be_is_refused_in_one_sentence(tree: Any, sentence: str) -> None:
+    refused(tree, sentence)
 
 
 def test_defaults_are_those_of_the_library() -> None:
@@ -290,3 +368,11 @@ def test_what_is_computed_alike_has_one_fingerprint() -> None:
     built = experiment.build(configs.read({"problem": SMALL, "scheme": {"algorithm": "fedprox"}}))
     assert experiment.build(built.config).fingerprint == built.fingerprint
     assert experiment.build(built.config).config == built.config
+
+
+def test_the_docs_have_every_part() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    for kind in registry.KINDS:
+        for row, part in zip(registry.table(kind), registry.configurable(kind).values(), strict=True):
+            if part.make.__module__.startswith("resolvent."):  # tests register parts, too
+                assert row in page

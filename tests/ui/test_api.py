@@ -297,17 +297,23 @@ def test_a_picture_of_a_column_that_is_not_there(client: httpx.Client, stored: P
 
 
 def test_the_form_has_every_key_but_those_of_files(client: httpx.Client) -> None:
-    told = client.get("/api/form").json()
-    keys = {f"{part['name']}.{field['key']}" for part in told["sections"] for field in part["fields"]}
-    assert {"scheme.algorithm", "scheme.eta", "anderson.memory", "stop.gap", "run.rounds"} <= keys
-    problems = {each["name"]: {field["key"] for field in each["fields"]} for each in told["problems"]}
+    told = {part["name"]: part for part in client.get("/api/form").json()["sections"]}
+    fields = {
+        f"{name}.{each['name']}.{field['key']}": field
+        for name, part in told.items() for each in part["parts"] for field in each["fields"]
+    }  # fmt: skip
+    assert {"scheme..algorithm", "scheme..eta", "anderson..memory", "stop..gap", "run..rounds"} <= fields.keys()
+    problems = {each["name"]: {field["key"] for field in each["fields"]} for each in told["problem"]["parts"]}
     assert {"users", "dim", "rows", "shift"} <= problems["least-squares"]
     assert not {"data", "folder", "sha256"} & set().union(*problems.values())
-    words = {f"{part['name']}.{field['key']}": field["words"] for part in told["sections"] for field in part["fields"]}
-    assert words["scheme.eta"].startswith("The step size")
-    assert words["participation.stragglers"].startswith("How many times slower")  # from the section's own source
-    eta = next(f for part in told["sections"] for f in part["fields"] if f["key"] == "eta")
+    assert fields["scheme..eta"]["words"].startswith("The step size")
+    assert (
+        "slower the slowest user" in fields["participation.stragglers.stragglers"]["words"]
+    )  # from the class's source
+    eta = fields["scheme..eta"]
     assert (eta["types"], eta["choices"], eta["optional"]) == (["float"], ["auto"], True)
+    assert (told["accelerate"]["by"], told["accelerate"]["usual"]) == ("kind", "none")
+    assert {"none", "anderson", "momentum"} <= {each["name"] for each in told["accelerate"]["parts"]}
 
 
 def test_a_run_that_has_ended_is_not_resumed_nor_stopped(client: httpx.Client, stored: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from command_line import resolvent
-from resolvent.config.sections import SCHEDULES
 from resolvent.errors import ResolventWarning
+from resolvent.iteration import registry
 from resolvent.iteration.table import TABLE
 from resolvent.runs import folders
 from resolvent.ui import recipes
@@ -38,7 +38,8 @@ def drawn(seed: int) -> Setup:
         int(rng.integers(2, 5)), int(rng.integers(2, 5)), round(float(rng.random()), 2), 0.5, int(rng.integers(3))
     )
     return Setup(name, sizes, *mixing, eta=round(example.eta[1] / (4 if forward else 1), 4), forward=forward,
-                 schedule=str(rng.choice(list(SCHEDULES))), steps=int(rng.integers(1, 4)) if forward else 1,
+                 schedule=str(rng.choice(list(registry.parts("schedule")))),
+                 steps=int(rng.integers(1, 4)) if forward else 1,
                  anderson=int(rng.integers(0, 3)), rounds=12, **presence)  # type: ignore[arg-type]  # fmt: skip
 
 

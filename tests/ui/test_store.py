@@ -19,7 +19,6 @@ import pytest
 from command_line import resolvent
 from resolvent import config as configs
 from resolvent import experiment
-from resolvent.experiment.build import participation_of
 from resolvent.runs import Folder, folders, lock
 from resolvent.ui import store as stores
 from resolvent.ui.curves import Curves
@@ -266,10 +265,10 @@ def test_who_took_part_is_what_the_runs_counted(stored: Path) -> None:
             continue
         seen.add(told["kind"])
         rounds, config = len(history), configs.read(run.config)
-        table = states(participation_of(config), config.run.seed, 4, 0, rounds)
+        table = states(config.participation, config.run.seed, 4, 0, rounds)
         assert np.isin(table, (CAME, LATE)).sum(0).tolist() == history["participants"].tolist()
         assert told["who"] == ["".join(map(str, row)) for row in table[:, :15].tolist()]
-        later = states(participation_of(config), config.run.seed, 4, 6, rounds)
+        later = states(config.participation, config.run.seed, 4, 6, rounds)
         assert later.tolist() == table[:, 6:].tolist()
         if told["kind"] == "stragglers":
             assert (table == LATE).any()

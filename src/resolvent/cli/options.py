@@ -16,92 +16,101 @@ from resolvent import data
 from resolvent.cli.output import say
 from resolvent.config import Config
 from resolvent.config.problem_sections import AUTO, FITTED, PROBLEMS
+from resolvent.config.sections import ENGINES
 from resolvent.data import reports
 from resolvent.errors import InputError
+from resolvent.iteration import registry
 from resolvent.iteration.table import TABLE
-from resolvent.problems.inputs import WEIGHTS
 from resolvent.runs import trust
 from resolvent.solving.metrics import NAMED
 
 
 class Flag(NamedTuple):
-    """An option, the key it sets, and what it says in --help."""
+    """An option, the key of the configuration that it sets, and what it says in --help."""
 
     option: str
     key: str
+    """section.key, or a kind of part."""
     metavar: str
     help: str
     panel: str
-    text: bool = False
+    text: bool
     """Whether the value is text whatever it looks like."""
-    choices: Collection[str] = ()
-    switch: bool = False
+    choices: Collection[str]
+    switch: bool
     """Whether it stands alone, for true; with --no- before its name, for false."""
 
 
 PROBLEM, ALGORITHM, RUN = "Problem", "Algorithm", "Run"
-ENGINES = ("in-process", "debug", "all-reduce")
+PANELS = {"problem": PROBLEM, "run": RUN, "stop": RUN}
+PART_OPTIONS = {"local": "--local-operator"}
+"""Options that are not called as their kind: torchrun takes --local for an abbreviation of its own."""
+
+
+def _flag(option: str, key: str, metavar: str = "", choices: Collection[str] = (), help: str = "") -> Flag:
+    """The option for a key, by the type and the sentence that the key's field has."""
+    section, _, name = key.partition(".")
+    field = configs.keys(section)[name]
+    text = (str in field.options and int not in field.options) or tuple[str, ...] in field.options
+    choices, panel = choices or field.choices, PANELS.get(section, ALGORITHM)
+    shown = metavar or "|".join(choices)
+    return Flag(option, key, shown, help or field.about, panel, text, choices, bool in field.options)
+
+
+def _part(kind: str) -> Flag:
+    """The option that names a part of the round."""
+    known = registry.parts(kind)
+    usual = registry.KINDS[kind].usual
+    alone = f"; a number alone is that of {usual}" if usual else ""
+    help = f"{registry.KINDS[kind].about[:-1]}: {registry.usages(kind)}{alone}."
+    return Flag(PART_OPTIONS.get(kind, f"--{kind}"), kind, "NAME:VALUE", help, ALGORITHM, True, known, False)
+
+
 FLAGS = (
-    Flag("--algorithm", "scheme.algorithm", "NAME", f"One of {', '.join(TABLE)}, custom.", ALGORITHM, True,
-         TABLE),
-    Flag("--eta", "scheme.eta", "NUMBER|auto", "The step size.", ALGORITHM),
-    Flag("--schedule", "scheme.schedule", "NAME", "How eta falls: harmonic, inverse-sqrt, ...", ALGORITHM,
-         True, configs.choices("scheme.schedule")),
-    Flag("--local-steps", "local.steps", "K", "Gradient steps per user and round (with --batch: epochs).", ALGORITHM),
-    Flag("--lr", "local.lr", "NUMBER", "Step size of gradient steps inside a prox.", ALGORITHM),
-    Flag("--batch", "local.batch", "ROWS", "Rows in a minibatch.", ALGORITHM),
-    Flag("--momentum", "local.momentum", "NUMBER", "Momentum of gradient steps.", ALGORITHM),
-    Flag("--anderson", "anderson.memory", "MEMORY", "Anderson acceleration with this memory; 0 is none.", ALGORITHM),
-    Flag("--participation", "participation.probability", "P", "Probability that a user takes part in a round.",
-         ALGORITHM),
-    Flag("--stragglers", "participation.stragglers", "FACTOR",
-         "Answers take time: how many times slower the slowest user is; rounds do not wait for it.", ALGORITHM),
-    Flag("--absent", "participation.absent", "hold|paper", "What absent users do.", ALGORITHM, True,
-         configs.choices("participation.absent")),
-    Flag("--engine", "run.engine", "NAME", "Where users live: in-process (all here), debug (one user at a time, every "
-         "answer checked), all-reduce (on several ranks, started by torchrun).", RUN, True, ENGINES),
-    Flag("--rounds", "run.rounds", "N", "How many rounds.", RUN),
-    Flag("--seed", "run.seed", "N", "The seed of everything random.", RUN),
-    Flag("--every", "run.every", "N", "Rounds between two rows of metrics.", RUN),
-    Flag("--average", "run.average", "ergodic|suffix", "Report the average of the models.", RUN, True,
-         configs.choices("run.average")),
-    Flag("--stop-gap", "stop.gap", "NUMBER", "Stop when f(w) - f* is at most this.", RUN),
-    Flag("--stop-certificates", "stop.certificates", "NUMBER", "Stop when stationarity and consensus are at most this.",
-         RUN),
-    Flag("--stop-seconds", "stop.seconds", "NUMBER", "Stop after this many seconds of computing.", RUN),
-    Flag("--stop-metric", "stop.metric", "COLUMN", "Stop when this column, validation_loss say, no longer improves.",
-         RUN, True),
-    Flag("--patience", "stop.patience", "N", "With --stop-metric: evaluations without improvement to wait for.", RUN),
-    Flag("--validate-every", "run.validate_every", "N", "Rounds between two evaluations on held-out data.", RUN),
-    Flag("--metrics", "run.metrics", "NAME,...",
-         f"What is measured on held-out data: {', '.join(NAMED)}; else what is usual.", RUN, True, NAMED),
-    Flag("--users", "problem.users", "N", "How many users.", PROBLEM),
-    Flag("--dim", "problem.dim", "N", "Dimension of a generated problem.", PROBLEM),
-    Flag("--penalty", "problem.penalty", "KIND", "g beside the users' functions: l1:0.1, l2:T, elastic-net:L1:L2, "
-         "box:LOW:HIGH, orthant, simplex:TOTAL, ball:RADIUS.", PROBLEM, True),
-    Flag("--rows", "problem.rows", "N", "Rows per user of a generated problem.", PROBLEM),
-    Flag("--data", "problem.data", "FILE", "Your own data: LIBSVM text, CSV, Parquet or npz.", PROBLEM, True),
-    Flag("--device", "problem.device", "cpu|cuda", "Where a network is trained.", PROBLEM, True, ("cpu", "cuda")),
-    Flag("--target", "problem.target", "COLUMN", "The column to predict.", PROBLEM),
-    Flag("--partition", "problem.partition", "KIND", "iid, dirichlet:0.3, shards:2, sorted:2, contiguous.", PROBLEM,
-         True),
-    Flag("--user-column", "problem.user_column", "COLUMN", "The column that says whose row it is.", PROBLEM, True),
-    Flag("--drop", "problem.drop", "COLUMN,...", "Columns that are no features.", PROBLEM, True),
-    Flag("--categories", "problem.categories", "COLUMN,...", "Columns of codes: categories, though they hold numbers.",
-         PROBLEM, True),
-    Flag("--test", "problem.test", "SHARE", "Hold out this share of every user's rows, 0.2 say.", PROBLEM),
-    Flag("--test-users", "problem.test_users", "USER,...", "Hold out these users whole.", PROBLEM, True),
-    Flag("--impute", "problem.impute", "KIND", "Fill missing values: mean, median, most_frequent, or COLUMN=KIND,...",
-         PROBLEM, True, tuple(reports.FILLS)),
-    Flag("--standardise", "problem.standardise", "",
-         "Scale features to mean 0 and spread 1, by users' sums; usual for `run FILE`.", PROBLEM, switch=True),
-    Flag("--intercept", "problem.intercept", "", "An intercept, which is not regularised; usual for `run FILE`.",
-         PROBLEM, switch=True),
-    Flag("--weights", "problem.weights", "rows|users",
-         "Every row counts the same, or every user's mean does.", PROBLEM, True, WEIGHTS),
-    Flag("--delta", "problem.delta", "NUMBER", "Huber's: the residual from which on the loss is linear.", PROBLEM),
-    Flag("--quantile", "problem.quantile", "Q", "Which quantile, between 0 and 1.", PROBLEM),
-    Flag("--positive", "problem.positive", "CLASS", "The class that is told from the others.", PROBLEM, True),
+    _flag("--algorithm", "scheme.algorithm", "NAME", TABLE, f"One of {', '.join(TABLE)}, custom."),
+    _flag("--eta", "scheme.eta", "NUMBER|auto"),
+    _flag("--schedule", "scheme.schedule", "NAME", registry.parts("schedule")),
+    _flag("--local-steps", "local.steps", "K"),
+    _flag("--lr", "local.lr", "NUMBER"),
+    _flag("--batch", "local.batch", "ROWS"),
+    _flag("--momentum", "local.momentum", "NUMBER"),
+    _flag("--anderson", "anderson.memory", "MEMORY"),
+    *(_part(name) for name, kind in registry.KINDS.items() if kind.section),
+    _flag("--stragglers", "participation.stragglers", "FACTOR"),
+    _flag("--absent", "participation.absent"),
+    _flag("--engine", "run.engine", "NAME", ENGINES),
+    _flag("--rounds", "run.rounds", "N"),
+    _flag("--seed", "run.seed", "N"),
+    _flag("--every", "run.every", "N"),
+    _flag("--average", "run.average"),
+    _flag("--stop-gap", "stop.gap", "NUMBER"),
+    _flag("--stop-certificates", "stop.certificates", "NUMBER"),
+    _flag("--stop-seconds", "stop.seconds", "NUMBER"),
+    _flag("--stop-metric", "stop.metric", "COLUMN"),
+    _flag("--patience", "stop.patience", "N"),
+    _flag("--validate-every", "run.validate_every", "N"),
+    _flag("--metrics", "run.metrics", "NAME,...", NAMED,
+          f"What is measured on held-out data: {', '.join(NAMED)}; else what is usual."),
+    _flag("--users", "problem.users", "N"),
+    _flag("--dim", "problem.dim", "N"),
+    _flag("--penalty", "problem.penalty", "KIND"),
+    _flag("--rows", "problem.rows", "N"),
+    _flag("--data", "problem.data", "FILE"),
+    _flag("--device", "problem.device", choices=("cpu", "cuda")),
+    _flag("--target", "problem.target", "COLUMN"),
+    _flag("--partition", "problem.partition", "KIND"),
+    _flag("--user-column", "problem.user_column", "COLUMN"),
+    _flag("--drop", "problem.drop", "COLUMN,..."),
+    _flag("--categories", "problem.categories", "COLUMN,..."),
+    _flag("--test", "problem.test", "SHARE"),
+    _flag("--test-users", "problem.test_users", "USER,..."),
+    _flag("--impute", "problem.impute", "KIND", tuple(reports.FILLS)),
+    _flag("--standardise", "problem.standardise"),
+    _flag("--intercept", "problem.intercept"),
+    _flag("--weights", "problem.weights"),
+    _flag("--delta", "problem.delta", "NUMBER"),
+    _flag("--quantile", "problem.quantile", "Q"),
+    _flag("--positive", "problem.positive", "CLASS"),
 )  # fmt: skip
 
 ALGORITHMS = "\n\n        ".join(["Algorithms:", *(f"- {name}: {row.about}" for name, row in TABLE.items())])

@@ -1,14 +1,13 @@
 """A run's configuration: typed sections, read from TOML or the command line, written back whole."""
 
 from resolvent.config.reading import (
-    alike,
-    choices,
     dumps,
     fingerprint,
-    fingerprints,
+    fingerprint_of,
+    keys,
     literal,
     load,
-    nearest,
+    names,
     parse,
     plain,
     preset,
@@ -17,16 +16,18 @@ from resolvent.config.reading import (
     with_values,
 )
 from resolvent.config.sections import Config
+from resolvent.iteration.registry import alike, nearest
 
 __all__ = [
     "Config",
     "alike",
-    "choices",
     "dumps",
     "fingerprint",
-    "fingerprints",
+    "fingerprint_of",
+    "keys",
     "literal",
     "load",
+    "names",
     "nearest",
     "parse",
     "plain",

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from resolvent.config.defaults import defaults
 from resolvent.data import dividing, fitted
 from resolvent.engines.flower.rule import MAX_MOVE, MAX_WEIGHT, Rule
 from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.inputs import WEIGHTS
+
+
+def defaults(of: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of a function or class of the library, so that a configuration and a call agree."""
+    return {name: parameter.default for name, parameter in inspect.signature(of).parameters.items()}
+
 
 RULE, MAKE_LEAST_SQUARES, MAKE_LOGISTIC = defaults(Rule), defaults(make_least_squares), defaults(make_logistic)
 AUTO = "auto"
@@ -25,36 +32,51 @@ else:
     WeightsName = Literal[WEIGHTS]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Penalised:
+    """What every problem may have."""
+
+    penalty: str | None = None
+    """g beside the users' functions: l1:0.1, l2:T, elastic-net:L1:L2, box:LOW:HIGH, orthant, simplex:TOTAL,
+    ball:RADIUS."""
+
+
 @dataclass(frozen=True)
-class LeastSquaresSection:
+class LeastSquaresSection(Penalised):
     """The paper's least squares, made by seed (the run's own where none is given)."""
 
     name: Literal["least-squares"] = "least-squares"
     users: int = MAKE_LEAST_SQUARES["users"]
+    """How many users."""
     dim: int = MAKE_LEAST_SQUARES["dim"]
+    """The dimension of a generated problem."""
     rows: int = MAKE_LEAST_SQUARES["rows"]
+    """Rows per user of a generated problem."""
     noise: float = MAKE_LEAST_SQUARES["noise"]
+    """The standard deviation of the noise."""
     shift: float = MAKE_LEAST_SQUARES["shift"]
+    """How far apart the users' own solutions are."""
     seed: int | None = None
-    penalty: str | None = None
-    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
+    """The seed of the data; the run's own unless given."""
 
 
 @dataclass(frozen=True)
-class LogisticSection:
+class LogisticSection(Penalised):
     """The paper's logistic regression, made by seed."""
 
     name: Literal["logistic"] = "logistic"
     users: int = MAKE_LOGISTIC["users"]
+    """How many users."""
     dim: int = MAKE_LOGISTIC["dim"]
+    """The dimension of a generated problem."""
     rows: int = MAKE_LOGISTIC["rows"]
+    """Rows per user of a generated problem."""
     seed: int | None = None
-    penalty: str | None = None
-    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
+    """The seed of the data; the run's own unless given."""
 
 
 @dataclass(frozen=True)
-class TableSection:
+class TableSection(Penalised):
     """A problem from a file of the user's. A column says whose row it is, or rows are partitioned among users.
 
     Its keys are the arguments of `rs.data.from_frame`.
@@ -62,33 +84,43 @@ class TableSection:
 
     name: TableProblem
     data: str
+    """Your own data: LIBSVM text, CSV, Parquet or npz."""
     users: int | None = None
+    """How many users."""
     partition: str | None = None
+    """iid, dirichlet:0.3, shards:2, sorted:2, contiguous."""
     target: str | int | None = None
+    """The column to predict."""
     positive: float | str | None = None
-    """Logistic regression on more than two classes: this one against the rest."""
+    """The class that is told from the others."""
     intercept: bool | None = None
+    """An intercept, which is not regularised; usual for `run FILE`."""
     standardise: bool | None = None
-    """Both are true for a problem that was named by its file alone, else false."""
+    """Scale features to mean 0 and spread 1, by users' sums; usual for `run FILE`."""
     reg: float | None = None
+    """The ridge of logistic regression."""
     seed: int | None = None
+    """The seed of the data; the run's own unless given."""
     user_column: str | None = None
+    """The column that says whose row it is."""
     drop: tuple[str, ...] | None = None
+    """Columns that are no features."""
     categories: tuple[str, ...] | None = None
+    """Columns of codes: categories, though they hold numbers."""
     impute: str | None = None
-    """mean, median or most_frequent, or column=mean,column=most_frequent."""
+    """Fill missing values: mean, median, most_frequent, or COLUMN=KIND,..."""
     test: float | None = None
+    """Hold out this share of every user's rows, 0.2 say."""
     test_users: tuple[str, ...] | None = None
+    """Hold out these users whole."""
     weights: WeightsName | None = None
-    """rows: every row counts the same; users: every user's mean does. None: as the problem has it."""
+    """Every row counts the same, or every user's mean does; else as the problem has it."""
     delta: float | None = None
-    """Of Huber's loss: the residual from which on it is linear."""
+    """Huber's: the residual from which on the loss is linear."""
     quantile: float | None = None
-    """Of quantile regression."""
+    """Which quantile, between 0 and 1."""
     sha256: str | None = None
     """Of the file; filled in by the first run and checked by every later one."""
-    penalty: str | None = None
-    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
     def __post_init__(self) -> None:
         """Fill in what was left open, so that what is written to disk says it all."""
@@ -101,38 +133,39 @@ class TableSection:
 
 
 @dataclass(frozen=True)
-class ImagesSection:
+class ImagesSection(Penalised):
     """One of the paper's networks on images partitioned among users: 80 % of a user's images are for training, 10 % for
     validation and 10 % for testing."""
 
     name: ImageProblem
     users: int = 20
+    """How many users."""
     partition: str = "shards:6"
+    """iid, dirichlet:0.3, shards:2, sorted:2, contiguous."""
     images: int | None = None
     """How many of the training set's images are used; all of them unless given."""
     folder: str | None = None
+    """Where the images lie; the cache unless given."""
     device: str = "cpu"
+    """Where a network is trained: cpu or cuda."""
     autocast: Literal["bfloat16", "float16"] | None = None
     seed: int | None = None
+    """The seed of the data; the run's own unless given."""
     weights: WeightsName | None = None
-    """As for tables."""
-    penalty: str | None = None
-    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
+    """Every row counts the same, or every user's mean does; else as the problem has it."""
 
 
 @dataclass(frozen=True)
-class OwnSection:
+class OwnSection(Penalised):
     """A problem from a function of the user's: file.py:function."""
 
     name: str
     sha256: str | None = None
     """Of the file, as above."""
-    penalty: str | None = None
-    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 @dataclass(frozen=True)
-class FederationSection:
+class FederationSection(Penalised):
     """Users on machines of their own, and when their rounds close: the section [federation] of `resolvent federate`."""
 
     name: Literal["federation"] = "federation"
@@ -156,8 +189,6 @@ class FederationSection:
     """How many times the median of the others' weights one may be that follows from a user's own number of rows."""
     curvature: bool = False
     """Whether an automatic eta may ask for users' gradients and Hessians."""
-    penalty: str | None = None
-    """g beside the f_i, as `--penalty` has it: "l1:0.1"."""
 
 
 ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection

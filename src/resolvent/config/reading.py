@@ -1,22 +1,18 @@
-"""Configurations from TOML and from `section.key=value`, checked against the sections, and back.
+"""Configurations from TOML and from `section.key=value`, checked against the sections and parts, and back.
 
-An unknown key is an error with the nearest valid name; a value of the wrong kind is one with what is needed.
+An unknown key is an error with the nearest valid name; a value of the wrong type is one with what is needed.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import hashlib
+import itertools
 import json
 import re
-import sys
-import types
-import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, get_args
 
 from resolvent.config import toml
 from resolvent.config.presets import PRESETS
@@ -26,39 +22,106 @@ from resolvent.config.problem_sections import (
     FederationSection,
     LeastSquaresSection,
     OwnSection,
+    ProblemSection,
     TableSection,
 )
-from resolvent.config.sections import SPELLINGS, Config
+from resolvent.config.sections import Best, Config, RunSection, SchemeSection, StoreSection
 from resolvent.errors import InputError, refuse
+from resolvent.iteration import registry
+from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.registry import KINDS, Field, alike, nearest
+from resolvent.local.operators import NewtonProx
+from resolvent.solving.stopping import Stop
 
-SECTIONS = {f.name: f for f in fields(Config)}
-T = TypeVar("T")
-MOST = sys.float_info.max
+SECTIONS = {"scheme": SchemeSection, "anderson": Anderson, "run": RunSection, "stop": Stop, "store": StoreSection}
+"""Sections that are one class each."""
 POINTED = re.compile(r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?")
 
 
+def names() -> list[str]:
+    """The sections, in the order in which they are written."""
+    fixed = [f.name for f in fields(Config)]
+    kinds = [name for name, kind in KINDS.items() if kind.section and name not in fixed]
+    at = fixed.index("parts")
+    return [*fixed[:at], *kinds, *fixed[at + 1 :]]
+
+
+def keys(section: str) -> dict[str, Field]:
+    """Every key that a section may have, whatever it names."""
+    if section == "problem":
+        every: list[Any] = [registry.fields(kind) for kind in get_args(ProblemSection)]
+    elif section in SECTIONS:
+        every = [registry.fields(SECTIONS[section])]
+    else:
+        every = [part.fields for part in registry.parts(section).values()]
+    known: dict[str, Field] = {}
+    for field in itertools.chain(*every):
+        if field.plain:
+            known.setdefault(field.key, field)
+    return known
+
+
 def read(tree: Mapping[str, Any]) -> Config:
-    """A configuration from sections of plain values."""
-    for name, section in tree.items():
-        if name not in SECTIONS:
-            raise InputError(f"there is no section [{name}]{nearest(name, SECTIONS)}")
-        if not isinstance(section, Mapping):
-            refuse(name, repr(section), f"a section [{name}] with keys is needed")
-    made: dict[str, Any] = {}
-    for name in SECTIONS:
-        kind = _problem(tree.get(name, {})) if name == "problem" else type(getattr(Config(), name))
-        made[name] = _section(kind, name, tree.get(name, {}))
+    """A configuration from sections of plain values; a part may be named by a few words instead."""
+    for name, given in tree.items():
+        if name not in names():
+            raise InputError(f"there is no section [{name}]{nearest(name, names())}")
+        if not isinstance(given, Mapping) and not (isinstance(given, str) and _has_section(name)):
+            refuse(name, repr(given), f"a section [{name}] with keys is needed")
+    given = {name: dict(_spelled_out(name, tree.get(name, {}))) for name in names()}
+    _accept_stored(given)
+    made: dict[str, Any] = {
+        name: registry.section(kind, name, given[name]) for name, kind in SECTIONS.items() if name != "anderson"
+    }
+    made["problem"] = registry.section(_problem(given["problem"]), "problem", given["problem"])
+    chosen = {name: registry.choose(name, given[name]) for name, kind in KINDS.items() if kind.section}
+    made |= {name: chosen.pop(name) for name in ("local", "participation")}
+    made["anderson"] = _anderson(given["anderson"], chosen)
+    made["parts"] = tuple((kind, part) for kind, part in chosen.items() if not _is(kind, part, KINDS[kind].null))
+    for name in ("patience", "min_delta"):
+        if made["stop"].metric is None and getattr(made["stop"], name) != getattr(Stop, name):
+            refuse(f"stop.{name}", getattr(made["stop"], name), "it belongs to stop.metric: give that as well")
     return Config(**made)
+
+
+def _has_section(name: str) -> bool:
+    return name in KINDS and KINDS[name].section
+
+
+def _is(kind: str, part: Any, name: str | None) -> bool:
+    return name is not None and isinstance(part, registry.named(kind, name).make)  # type: ignore[arg-type]
+
+
+def _spelled_out(name: str, given: Any) -> Mapping[str, Any]:
+    return registry.words(name, given, literal) if isinstance(given, str) else given
+
+
+def _anderson(given: Mapping[str, Any], chosen: dict[str, Any]) -> Anderson:
+    """[anderson], or [accelerate] where that names it; its memory is 0 where there is none."""
+    anderson: Anderson = registry.section(Anderson, "anderson", {"memory": 0} | given)
+    if _is("accelerate", chosen["accelerate"], "none"):
+        return anderson
+    if anderson.memory:
+        raise InputError("anderson.memory and accelerate are both given; give one of them")
+    return chosen.pop("accelerate") if isinstance(chosen["accelerate"], Anderson) else anderson
+
+
+def _accept_stored(given: dict[str, dict[str, Any]]) -> None:
+    """Read what runs of before 0.1.0 have on disk: every [local] says momentum and tol, and an engine had no hyphen."""
+    usual = {"momentum": Best.momentum, "tol": NewtonProx.tol}
+    given["local"] = {key: value for key, value in given["local"].items() if usual.get(key) != value}
+    if given["run"].get("engine") == "inprocess":
+        given["run"]["engine"] = RunSection.engine
 
 
 def preset(problem: str, name: str) -> dict[str, Any]:
     """The sections that a preset of a problem begins with."""
-    known = PRESETS.get(problem)
-    if known is None:
+    presets = PRESETS.get(problem)
+    if presets is None:
         refuse("preset", repr(name), f"only {', '.join(PRESETS)} have presets, and the problem is {problem!r}")
-    if name not in known:
-        raise InputError(f"there is no preset {name!r}{nearest(name, known)}")
-    return with_values(known[name], [("problem.name", problem)])
+    if name not in presets:
+        raise InputError(f"there is no preset {name!r}{nearest(name, presets)}")
+    return with_values(presets[name], [("problem.name", problem)])
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -82,6 +145,11 @@ def with_values(tree: Mapping[str, Any], assignments: Iterable[tuple[str, Any]])
     }
     for dotted, value in assignments:
         section, dot, key = dotted.partition(".")
+        if not dot and _has_section(section) and isinstance(value, str | int | float):
+            words = registry.words(section, str(value), literal)  # another part keeps what it shares with the last
+            shared = {field.key for field in registry.named_by(section, words).fields}
+            new[section] = {k: v for k, v in new.get(section, {}).items() if k in shared} | words
+            continue
         if not dot or not section or not key:
             refuse("a setting", repr(dotted), "section.key=value is needed, scheme.eta=1e-4 say")
         if not isinstance(new.setdefault(section, {}), dict):
@@ -108,30 +176,28 @@ def literal(text: str) -> Any:
 
 def fingerprint(config: Config) -> str:
     """The same for two configurations that compute the same. A data file counts by its content, not its place."""
-    return _digest(_computed(plain(config)))
+    return fingerprint_of(plain(config))
 
 
-def fingerprints(tree: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fingerprint of a configuration as it was written, and the one by which earlier versions knew it."""
-    return _digest(_computed(tree)), _digest({name: section for name, section in tree.items() if name != "store"})
-
-
-def _computed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: section for name, section in tree.items() if name != "store"}
-    problem = told.get("problem")
+def fingerprint_of(tree: Mapping[str, Any]) -> str:
+    """The fingerprint of a configuration as it was written."""
+    computed = {name: section for name, section in tree.items() if name != "store"}
+    problem = computed.get("problem")
     if isinstance(problem, Mapping) and "sha256" in problem:
-        told["problem"] = {key: value for key, value in problem.items() if key != "data"}
-    return told
-
-
-def _digest(told: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        computed["problem"] = {key: value for key, value in problem.items() if key != "data"}
+    return hashlib.sha256(json.dumps(computed, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def plain(config: Config) -> dict[str, dict[str, Any]]:
-    """Plain values, without those that are not set."""
-    tree = dataclasses.asdict(config)
-    return {name: {k: v for k, v in section.items() if v is not None} for name, section in tree.items()}
+    """Sections of plain values, every default filled in, without those that are not set."""
+    parts = {"local": config.local, "participation": config.participation, **dict(config.parts)}
+    tree = {}
+    for name in names():
+        if name in parts:
+            tree[name] = registry.described(name, parts[name])
+        elif name not in KINDS:
+            tree[name] = registry.written(getattr(config, name), name)
+    return tree
 
 
 def dumps(config: Config) -> str:
@@ -153,21 +219,6 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def choices(key: str) -> tuple[str, ...]:
-    """The words that `section.key` may be; none where it is not a choice."""
-    section, _, name = key.partition(".")
-    hint = typing.get_type_hints(type(getattr(Config(), section)))[name]
-    options = (hint, *typing.get_args(hint))
-    return next((typing.get_args(option) for option in options if typing.get_origin(option) is Literal), ())
-
-
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """How a sentence about an unknown name goes on."""
-    names = list(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
-
-
 def _problem(section: Mapping[str, Any]) -> type[Any]:
     name = section.get("name", LeastSquaresSection.name)
     if not isinstance(name, str):
@@ -183,51 +234,3 @@ def _problem(section: Mapping[str, Any]) -> type[Any]:
     if alike(name) not in PROBLEMS:
         raise InputError(f"there is no problem {name!r}{nearest(name, PROBLEMS)}")
     return PROBLEMS[alike(name)]
-
-
-def alike(name: str) -> str:
-    """A name with hyphens, however it was written."""
-    return name.replace("_", "-")
-
-
-def _section(kind: type[T], where: str, given: Mapping[str, Any]) -> T:
-    hints, names = typing.get_type_hints(kind), [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    for key in given:
-        if key not in names:
-            raise InputError(f"there is no key {where}.{key}{nearest(key, names)}")
-    return kind(**{key: _value(f"{where}.{key}", value, hints[key]) for key, value in given.items()})
-
-
-def _value(where: str, value: Any, hint: Any) -> Any:
-    """The value, if it is of the kind that the annotation says; whole numbers do for floats."""
-    options = (
-        typing.get_args(hint)
-        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-        else (hint,)
-    )
-    if isinstance(value, str):
-        value = SPELLINGS.get(where, {}).get(value, value)
-    for option in options:
-        if typing.get_origin(option) is Literal:
-            if isinstance(value, str) and alike(value) in typing.get_args(option):
-                return alike(value)
-        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if abs(value) <= MOST:
-                return float(value)
-        elif option == tuple[str, ...]:
-            if isinstance(value, str | int | float) and not isinstance(value, bool):
-                return tuple(word.strip() for word in str(value).split(",") if word.strip())
-            if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
-                return tuple(value)
-        elif isinstance(value, option) and (option is bool or not isinstance(value, bool)):
-            return value
-    wanted = " or ".join(_words(option) for option in options if option is not type(None))
-    refuse(where, repr(value), f"{wanted} is needed")
-
-
-def _words(option: Any) -> str:
-    if typing.get_origin(option) is Literal:
-        return " or ".join(f'"{choice}"' for choice in typing.get_args(option))
-    if option == tuple[str, ...]:
-        return "names, separated by commas or in a list,"
-    return {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[option]

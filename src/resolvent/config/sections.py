@@ -1,55 +1,38 @@
-"""The sections of a configuration and their keys, with types and defaults.
+"""A run's configuration: sections with typed keys, and the parts of a round themselves.
 
-A default that the library has already is read from there, so that a configuration and a call agree. What a section
-holds is part of every run's fingerprint: renaming a key, or changing a default, makes earlier runs others.
+The parts (who takes part, the acceleration, when to stop) are objects of the library, made from their sections by
+`iteration/registry.py`. What a configuration holds is part of every run's fingerprint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from resolvent import engines
-from resolvent.config.defaults import defaults
-from resolvent.config.problem_sections import LeastSquaresSection, ProblemSection
+from resolvent.config.problem_sections import LeastSquaresSection, ProblemSection, defaults
 from resolvent.errors import refuse
-from resolvent.iteration import averaging, schedules
+from resolvent.iteration import averaging, registry
 from resolvent.iteration.anderson import Anderson
-from resolvent.iteration.participation import Bernoulli
-from resolvent.local.operators import GradientSteps, NewtonProx
+from resolvent.iteration.participation import Everyone, Participation
+from resolvent.iteration.registry import alike, part
+from resolvent.local.operators import GradientProx, GradientSteps
 from resolvent.solving.solve import solve
 from resolvent.solving.stopping import Stop
 
-SOLVE, ANDERSON, BERNOULLI = defaults(solve), defaults(Anderson), defaults(Bernoulli)
-GRADIENT_STEPS, NEWTON_PROX = defaults(GradientSteps), defaults(NewtonProx)
-SCHEDULES: dict[str, Callable[..., Any]] = {
-    "constant": lambda eta, period: eta,
-    "harmonic": lambda eta, period: schedules.harmonic(eta),
-    "inverse-sqrt": lambda eta, period: schedules.inverse_sqrt(eta),
-    "inverse-log": lambda eta, period: schedules.inverse_log(eta),
-    "inverse-ln": lambda eta, period: schedules.inverse_log(eta, natural=True),
-    "halving": schedules.halving,
-}
-"""Schedules by name, made from eta and a period."""
-WRITTEN = {name: old for old, name in engines.SPELLINGS.items()}
-"""Engines that configurations spell as the first ones did: fingerprints depend on it. Either spelling is read."""
+SOLVE = defaults(solve)
 FLOWER = "flower"
 """The engine of `resolvent federate`, which other commands cannot build."""
-ENGINE = WRITTEN.get(SOLVE["engine"], SOLVE["engine"])
-ALL_REDUCE = WRITTEN["all_reduce"]
+ALL_REDUCE = "all-reduce"
 """The engine that several processes run together."""
-MOST_THREADS = 1024
+ENGINES = tuple(map(alike, (*engines.ENGINES, *engines.JOINED)))
+MAX_THREADS = 1024
 """More than any machine here has cores; each takes memory of its own."""
-SPELLINGS = {"run.engine": WRITTEN | {old: WRITTEN[name] for old, name in engines.SPELLINGS.items()}}
-"""Other spellings of values, by key."""
 if TYPE_CHECKING:
-    ScheduleName = str
     EngineName = str
     AverageKind = str
 else:
-    ScheduleName = Literal[tuple(SCHEDULES)]
-    EngineName = Literal[(*(WRITTEN.get(name, name) for name in (*engines.ENGINES, *engines.JOINED)), FLOWER)]
+    EngineName = Literal[(*ENGINES, FLOWER)]
     AverageKind = Literal[averaging.KINDS]
 
 
@@ -58,93 +41,79 @@ class SchemeSection:
     """A row of Table 1 by name, or "custom" with alpha, beta and gamma."""
 
     algorithm: str = "fedpi"
+    """A row of the paper's Table 1, or custom with alpha, beta and gamma."""
     eta: float | Literal["auto"] | None = None
-    schedule: ScheduleName = "constant"
+    """The step size: a number or auto; else what suits the problem."""
+    schedule: str = "constant"
+    """How eta falls: harmonic, inverse-sqrt, ..."""
     period: int = 500
+    """Rounds between two halvings, for the schedule halving."""
     alpha: float | None = None
+    """Of (gFL-1), for custom: 1 is the prox, 2 reflects."""
     beta: float | None = None
+    """Of (gFL-2), for custom: 1 is the mean, 2 reflects."""
     gamma: float | None = None
+    """Of (gFL-3), for custom: 1/2 averages with the old u."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", registry.named("schedule", self.schedule).name)
 
 
+@part("local", "gradient")
 @dataclass(frozen=True)
-class LocalSection:
-    """What users compute. "best" is the best that the problem offers, unless `steps` asks for gradient steps."""
+class Gradient:
+    """Gradient steps: on f_i where the algorithm takes them, else on the objective of the prox."""
 
-    kind: Literal["best", "exact", "newton", "gradient"] = "best"
     steps: int | None = None
-    """None: as many as the operator takes by itself."""
+    """Gradient steps per user and round (with batch: epochs); else as many as the operator takes by itself."""
     lr: float | None = None
+    """Step size of gradient steps inside a prox."""
     batch: int | None = None
-    momentum: float = GRADIENT_STEPS["momentum"]
-    tol: float = NEWTON_PROX["tol"]
+    """Rows in a minibatch."""
+    momentum: float = 0.0
+    """Momentum of gradient steps."""
+
+    def operator(self, forward: bool) -> GradientSteps | GradientProx | None:
+        """The local operator that is meant for a scheme of gradient steps, or for one of a prox."""
+        given: dict[str, Any] = {"batch": self.batch, "momentum": self.momentum}
+        given |= {} if self.steps is None else {"steps": self.steps}
+        return GradientSteps(**given) if forward else GradientProx(lr=self.lr, **given)
 
 
+@part("local", "best")
 @dataclass(frozen=True)
-class AndersonSection:
-    """Anderson acceleration; a memory of 0 is none."""
+class Best(Gradient):
+    """The best prox that the problem offers; gradient steps where the algorithm, or one of these settings, asks."""
 
-    memory: int = 0
-    on: Literal["u", "mean"] = ANDERSON["on"]
-    safeguard: bool = ANDERSON["safeguard"]
-    """Without it: raw Anderson, as the paper prints it."""
-
-
-@dataclass(frozen=True)
-class ParticipationSection:
-    """Everyone, each with a probability, a fixed number of users, or everyone with answers that take time."""
-
-    probability: float | None = None
-    size: int | None = None
-    stragglers: float | None = None
-    """How many times slower the slowest user is than the fastest, in simulated seconds."""
-    close: float | None = None
-    """The share of those at work after whose answers a round closes; None: as rs.Stragglers has it, like `spread`."""
-    spread: float | None = None
-    absent: Literal["hold", "paper"] = BERNOULLI["absent"]
+    def operator(self, forward: bool) -> GradientSteps | GradientProx | None:
+        return super().operator(forward) if forward or self != Best() else None
 
 
 @dataclass(frozen=True)
 class RunSection:
     """The arguments of `solve` that concern the run as a whole."""
 
-    rounds: int = 200
-    """Twice as many as `solve` has by default: a run on disk can be interrupted and resumed."""
+    rounds: int = 200  # twice as many as `solve` has by default: a run on disk can be interrupted and resumed
+    """How many rounds."""
     seed: int = SOLVE["seed"]
+    """The seed of everything random."""
     every: int = SOLVE["every"]
+    """Rounds between two rows of metrics."""
     average: AverageKind | None = None
-    engine: EngineName = ENGINE
+    """Report the average of the models."""
+    engine: EngineName = ENGINES[0]
+    """Where users live: in-process (all here), debug (one user at a time, every answer checked), all-reduce (on several
+    ranks, started by torchrun)."""
     threads: int | None = None
-    """Of torch; the bits of a run may depend on it. None: as many as suit the problem."""
+    """Of torch; the bits of a run may depend on it. Else as many as suit the problem."""
     validate_every: int | None = SOLVE["validate_every"]
+    """Rounds between two evaluations on held-out data."""
     metrics: tuple[str, ...] | None = SOLVE["metrics"]
-    """What is measured on held-out data, by name; None: the usual ones of the problem."""
+    """What is measured on held-out data, by name; else what is usual."""
 
     def __post_init__(self) -> None:
-        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
-            refuse("run.threads", self.threads, f"a number from 1 to {MOST_THREADS} is needed")
-
-
-@dataclass(frozen=True)
-class StopSection:
-    """The arguments of rs.Stop; those that are not given are as it has them."""
-
-    gap: float | None = None
-    residual: float | None = None
-    certificates: float | None = None
-    seconds: float | None = None
-    metric: str | None = None
-    patience: int | None = None
-    min_delta: float | None = None
-    mode: Literal["min", "max"] | None = None
-
-    @property
-    def made(self) -> Stop | None:
-        """What the run stops by; None where nothing was asked for."""
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        alone = [name for name in ("patience", "min_delta", "mode") if name in given and self.metric is None]
-        if alone:
-            refuse(f"stop.{alone[0]}", repr(given[alone[0]]), "it belongs to stop.metric: give that as well")
-        return Stop(**given) if given else None
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            refuse("run.threads", self.threads, f"a number from 1 to {MAX_THREADS} is needed")
 
 
 @dataclass(frozen=True)
@@ -154,6 +123,7 @@ class StoreSection:
     checkpoint: float = 0.0
     """Seconds between two checkpoints; 0: after every round."""
     tensorboard: bool = False
+    """Write TensorBoard's event files too."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +132,12 @@ class Config:
 
     problem: ProblemSection = field(default_factory=LeastSquaresSection)
     scheme: SchemeSection = SchemeSection()
-    local: LocalSection = LocalSection()
-    anderson: AndersonSection = AndersonSection()
-    participation: ParticipationSection = ParticipationSection()
+    local: Any = Best()
+    """A local operator, or Best or Gradient, which leave it to the algorithm and the problem."""
+    anderson: Anderson = field(default_factory=lambda: Anderson(0))
+    participation: Participation = field(default_factory=Everyone)
+    parts: tuple[tuple[str, Any], ...] = ()
+    """Other parts of the round, by kind; without those that stand for none."""
     run: RunSection = RunSection()
-    stop: StopSection = StopSection()
+    stop: Stop = field(default_factory=Stop)
     store: StoreSection = StoreSection()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -11,16 +11,17 @@ import torch
 import resolvent
 from resolvent import config as configs
 from resolvent.config import Config
-from resolvent.config.sections import FLOWER, SCHEDULES, SchemeSection
+from resolvent.config.sections import FLOWER, Gradient, SchemeSection
 from resolvent.errors import InputError, refuse, whole
-from resolvent.experiment.tasks import Task, task, within
-from resolvent.iteration.anderson import Anderson
+from resolvent.experiment.tasks import Task, task
+from resolvent.iteration import registry, schedules
+from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.facts import facts_of
-from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Participation, Stragglers
+from resolvent.iteration.participation import Participation
+from resolvent.iteration.registry import within
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.table import TABLE, named
-from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
 from resolvent.solving.checking import check
 from resolvent.solving.evaluating import evaluations
 from resolvent.solving.metrics import NAMED
@@ -38,9 +39,12 @@ class Experiment:
     fingerprint: str
     task: Task
     scheme: Scheme
-    anderson: Anderson
+    anderson: Acceleration
+    """The acceleration, Anderson's or another."""
     participation: Participation
     stop: Stop | None
+    parts: dict[str, Any] = field(default_factory=dict)
+    """Other parts of the round, by the keywords of `solve`."""
     engine: Engine | None = None
     """One that is there already, instead of the one that the configuration names."""
 
@@ -65,19 +69,16 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
     made = task(config.problem, config.run.seed, config.run.threads) if ready is None else ready
     resolved = _resolved(config, made)
     torch.set_num_threads(resolved.run.threads or 1)
-    a, run = resolved.anderson, resolved.run
-    with within("anderson"):
-        anderson = Anderson(a.memory, on=a.on, safeguard=a.safeguard)
-    with within("stop"):
-        stop = resolved.stop.made
+    run, parts = resolved.run, dict(resolved.parts)
     built = Experiment(
         config=resolved,
         fingerprint=fingerprint(resolved),
         task=made,
         scheme=_scheme(resolved),
-        anderson=anderson,
-        participation=participation_of(resolved),
-        stop=stop,
+        anderson=parts.pop("accelerate", resolved.anderson),
+        participation=resolved.participation,
+        stop=None if resolved.stop == Stop() else resolved.stop,
+        parts=parts,
     )
     check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed)
     if run.metrics is not None:
@@ -102,7 +103,7 @@ def _check_metrics(names: tuple[str, ...], engine: str, made: Task) -> None:
 def _resolved(config: Config, made: Task) -> Config:
     """The configuration with nothing left open: reading it back computes the same."""
     scheme = replace(config.scheme, algorithm=algorithm(config.scheme.algorithm))
-    scheme = replace(scheme, eta=_eta(scheme, config.local.lr, made))
+    scheme = replace(scheme, eta=_eta(scheme, config.local.lr if isinstance(config.local, Gradient) else None, made))
     threads = made.threads if config.run.threads is None else whole(config.run.threads, "run.threads")
     return replace(config, problem=made.section, scheme=scheme, run=replace(config.run, threads=threads))
 
@@ -141,7 +142,7 @@ def _scheme(config: Config) -> Scheme:
     s, eta = config.scheme, config.scheme.eta
     if eta == "auto" and s.schedule != "constant":
         refuse("scheme.schedule", repr(s.schedule), 'eta = "auto" finds its own: give a number for eta, or no schedule')
-    step: Number | str = "auto" if eta == "auto" else SCHEDULES[s.schedule](eta, s.period)
+    step: Number | str = "auto" if eta == "auto" else schedules.by_name(s.schedule, eta, s.period)
     mixing = {"alpha": s.alpha, "beta": s.beta, "gamma": s.gamma}
     if s.algorithm == CUSTOM:
         missing = [f"scheme.{name}" for name, value in mixing.items() if value is None]
@@ -155,36 +156,14 @@ def _scheme(config: Config) -> Scheme:
 
 
 def _local(config: Config, forward: bool) -> Any:
-    at = config.local
-    descends = forward or at.momentum or any(asked is not None for asked in (at.steps, at.batch, at.lr))
-    kind = "gradient" if at.kind == "best" and descends else at.kind
-    if kind == "best":
-        return None
-    if kind != "gradient":
-        if forward:
-            refuse("local.kind", repr(kind), f"{config.scheme.algorithm} takes gradient steps: leave it out")
-        return ExactProx() if kind == "exact" else NewtonProx(at.tol)
-    if forward and at.lr not in (None, config.scheme.eta):
-        refuse("local.lr", at.lr, f"the steps of {config.scheme.algorithm} are eta: give --eta instead")
-    descent: dict[str, Any] = {"batch": at.batch, "momentum": at.momentum}
-    if at.steps is not None:
-        descent["steps"] = at.steps
-    with within("local"):
-        return GradientSteps(**descent) if forward else GradientProx(lr=at.lr, **descent)
-
-
-def participation_of(config: Config) -> Participation:
-    """Who takes part, as a configuration says."""
-    p = config.participation
-    kinds = [name for name in ("probability", "size", "stragglers") if getattr(p, name) is not None]
-    if len(kinds) > 1:
-        raise InputError(f"participation.{kinds[0]} and participation.{kinds[1]} are both given; give one of them")
-    timing = {name: value for name in ("close", "spread") if (value := getattr(p, name)) is not None}
-    if timing and p.stragglers is None:
-        raise InputError(f"participation.{next(iter(timing))} is given, but there are no stragglers; give them too")
-    with within("participation"):
-        if p.stragglers is not None:
-            return Stragglers(p.stragglers, **timing)
-        if p.size is not None:
-            return FixedSize(p.size, absent=p.absent)
-        return Everyone() if p.probability is None else Bernoulli(p.probability, absent=p.absent)
+    """The local operator; None where the problem chooses the best one."""
+    local, algorithm = config.local, config.scheme.algorithm
+    if isinstance(local, Gradient):
+        if forward and local.lr not in (None, config.scheme.eta):
+            refuse("local.lr", local.lr, f"the steps of {algorithm} are eta: give --eta instead")
+        with within("local"):
+            return local.operator(forward)
+    if local.forward != forward and algorithm != CUSTOM:
+        kind, takes = registry.described("local", local)["kind"], "gradient steps" if forward else "a prox"
+        refuse("local.kind", repr(kind), f"{algorithm} takes {takes}: leave it out")
+    return local

@@ -169,7 +169,7 @@ def _fingerprint(run: Folder) -> str | None:
         if begun is None or run.config == run.written:
             return begun
         before, plus, fork = begun.partition("+")
-        return f"{before.rpartition('-')[0]}-{configs.fingerprints(run.config)[0]}{plus}{fork}"
+        return f"{before.rpartition('-')[0]}-{configs.fingerprint_of(run.config)}{plus}{fork}"
     except InputError:
         return None
 

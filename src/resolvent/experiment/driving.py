@@ -88,6 +88,7 @@ def rounds(experiment: Experiment, recorder: Resumable, progress: bool | None, e
             test=experiment.task.test,
             recorder=recorder,
             explanation=experiment.explanation,
+            **experiment.parts,
         ).run()
     recorder.flush()
     return run.status, run.reason

@@ -7,8 +7,7 @@ import math
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from resolvent import data
 from resolvent.config import problem_sections
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.facts import facts_of
+from resolvent.iteration.registry import within
 from resolvent.networks import models
 from resolvent.networks.problem import Neural
 from resolvent.problems.generate import make_least_squares, make_logistic
@@ -48,15 +48,6 @@ class Task:
     """Rows that nobody trains on, by which models are judged while the run goes on."""
     factory: str | None = None
     """The name of the function of rs.models that makes the network, where one does."""
-
-
-@contextmanager
-def within(section: str) -> Iterator[None]:
-    """Say which section of the configuration a refusal is about, unless it says so itself."""
-    try:
-        yield
-    except InputError as error:
-        raise error if section in str(error) else InputError(f"{section}: {error}") from None
 
 
 def task(section: problem_sections.ProblemSection, seed: int, threads: int | None = None) -> Task:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from resolvent.errors import ResolventWarning, refuse
 from resolvent.iteration.part import Effect, Finding, Part
+from resolvent.iteration.registry import part
 
 Gram = Callable[[Tensor], Tensor]
 
@@ -54,6 +55,7 @@ class Acceleration(Part):
         return Effect(uncovered=f"no theorem covers {self.title}", findings=tuple(findings))
 
 
+@part("accelerate", "none")
 @dataclass(frozen=True)
 class Unaccelerated(Acceleration):
     """The plain iteration."""

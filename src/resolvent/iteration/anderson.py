@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor
 from resolvent.errors import flag, one_of, real, whole
 from resolvent.iteration.acceleration import Acceleration, Gram, Unaccelerated, check
 from resolvent.iteration.packing import remembered
+from resolvent.iteration.registry import part
 
 SUMMABLE, DECAY, EVERY = 1e6, 1 + 1e-6, 10
 """A2DR: after n accelerated steps residuals must be below SUMMABLE r_0 (n / EVERY + 1)^-DECAY."""
@@ -74,20 +76,23 @@ class Past:
         return not math.isnan(self.launched) and not residual <= self.launched
 
 
+@part("accelerate", "anderson")
 @dataclass(frozen=True)
 class Anderson(Acceleration):
-    """Memory tau, on u or on the mean of z (the paper's choice for neural networks).
-
-    ridge, damping: by default 1e-10 and 1 on u, 1e-3 and 1/2 on the mean, where maps are stochastic or nonconvex.
-    `safeguard=False` is Anderson as the paper writes it.
-    """
+    """Anderson acceleration with memory tau, on u or on the mean of z (the paper's choice for neural networks)."""
 
     memory: int
-    on: str = "u"
+    """Anderson acceleration with this memory; 0 is none."""
+    on: Literal["u", "mean"] = "u"
+    """Which sequence is accelerated."""
     ridge: float = math.nan
+    """Of the weights' least squares: 1e-10 on u, 1e-3 on the mean, where maps are stochastic or nonconvex."""
     damping: float = math.nan
+    """The share of the weights that is taken: 1 on u, 1/2 on the mean."""
     safeguard: bool = True
+    """Without it: raw Anderson, as the paper prints it."""
     largest: float = 1e4
+    """Weights of a larger norm are refused."""
 
     def __post_init__(self) -> None:
         whole(self.memory, "memory", least=0)

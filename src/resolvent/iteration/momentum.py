@@ -7,6 +7,7 @@ moves no fixed point, since u_t = u_{t-1} there. Convergence is known for affine
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from resolvent.errors import one_of, real
 from resolvent.iteration.acceleration import Acceleration, Gram
 from resolvent.iteration.packing import remembered
+from resolvent.iteration.registry import part
 
 
 @remembered
@@ -25,12 +27,15 @@ class LastPoint:
     accepted: bool = True
 
 
+@part("accelerate", "momentum")
 @dataclass(frozen=True)
 class Momentum(Acceleration):
     """Heavy ball with factor theta in [0, 1), on u or on the mean of z."""
 
     theta: float
-    on: str = "u"
+    """The share of the last step that is added, in [0, 1)."""
+    on: Literal["u", "mean"] = "u"
+    """Which sequence is accelerated."""
     title = "momentum"
 
     def __post_init__(self) -> None:

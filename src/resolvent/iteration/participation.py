@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,10 @@ from resolvent import randomness
 from resolvent.errors import number, one_of, real, refuse, whole
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.part import Part
+from resolvent.iteration.registry import part
 from resolvent.iteration.scheme import mix
+
+Absent = Literal["hold", "paper"]
 
 PROBED_ROUNDS, PROBED_USERS = 512, 10**7
 """A participation of the user's own making is asked for so many rounds who takes part, fewer where users are many."""
@@ -140,11 +143,13 @@ def _absent(absent: str) -> None:
     one_of(absent, "absent", ("hold", "paper"), needed)
 
 
+@part("participation", "everyone")
 @dataclass(frozen=True)
 class Everyone(Participation):
     """Full participation."""
 
-    absent: str = "hold"
+    absent: Absent = "hold"
+    """What absent users do: hold converges, paper is Algorithm 1 as printed."""
     full = True
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
@@ -154,12 +159,15 @@ class Everyone(Participation):
         return "everyone"
 
 
+@part("participation", "bernoulli", key="probability")
 @dataclass(frozen=True)
 class Bernoulli(Participation):
     """Each user is present with probability p, independently of the others and of the past."""
 
     p: float
-    absent: str = "hold"
+    """The probability that a user takes part in a round."""
+    absent: Absent = "hold"
+    """What absent users do: hold converges, paper is Algorithm 1 as printed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", real(self.p, "p", lambda p: 0 < p <= 1, "a probability in (0, 1] is needed"))
@@ -180,12 +188,15 @@ class Bernoulli(Participation):
         return f"each user with probability {self.p:g}, absent users {self.absent}"
 
 
+@part("participation", "fixed-size", key="size")
 @dataclass(frozen=True)
 class FixedSize(Participation):
     """n users a round, drawn without replacement."""
 
     n: int
-    absent: str = "hold"
+    """The number of users who take part in a round."""
+    absent: Absent = "hold"
+    """What absent users do: hold converges, paper is Algorithm 1 as printed."""
 
     def __post_init__(self) -> None:
         whole(self.n, "n")
@@ -206,12 +217,13 @@ class FixedSize(Participation):
         return f"{self.n} users a round, absent users {self.absent}"
 
 
+@part("participation", "trace")
 @dataclass(frozen=True)
 class Trace(Participation):
     """A given record of who was present: a (rounds, users) array of booleans, repeated when it ends."""
 
     masks: Any
-    absent: str = "hold"
+    absent: Absent = "hold"
 
     def __post_init__(self) -> None:
         _absent(self.absent)
@@ -241,6 +253,7 @@ MAX_SECONDS, MAX_SPREAD = 1e100, 10.0
 """Times and spreads of stragglers, at most: with more, simulated seconds overflow."""
 
 
+@part("participation", "stragglers", key="stragglers")
 @dataclass(frozen=True)
 class Stragglers(Participation):
     """Everyone takes part, but answers take time, and a round closes before the slowest have answered.
@@ -253,9 +266,12 @@ class Stragglers(Participation):
     The seconds are simulated: the history's column `clock` has them, and no time is spent waiting.
     """
 
-    times: Any
+    times: float | Any
+    """Answers take time: how many times slower the slowest user is; rounds do not wait for it."""
     close: float = 0.5
+    """The share of those at work after whose answers a round closes."""
     spread: float = 0.3
+    """How much the time of an answer varies."""
 
     def __post_init__(self) -> None:
         try:

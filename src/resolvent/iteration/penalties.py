@@ -51,7 +51,7 @@ class ElasticNet:
     l1: Tensor
     l2: Tensor
 
-    def __init__(self, l1: Any, l2: Any) -> None:
+    def __init__(self, l1: float | Any, l2: float | Any) -> None:
         object.__setattr__(self, "l1", _strength(l1, "l1"))
         object.__setattr__(self, "l2", _strength(l2, "l2"))
         lengths = {len(t) for t in (self.l1, self.l2) if t.ndim}
@@ -93,7 +93,7 @@ class ElasticNet:
 class L1(ElasticNet):
     """g(w) = sum_j t_j |w_j|, the lasso's penalty, with exact zeros. t: a number, or one per coordinate."""
 
-    def __init__(self, t: Any) -> None:
+    def __init__(self, t: float | Any) -> None:
         super().__init__(_strength(t, "t"), 0.0)
 
     def prox(self, w: Tensor, step: float) -> Tensor:
@@ -106,7 +106,7 @@ class L1(ElasticNet):
 class L2(ElasticNet):
     """g(w) = sum_j t_j/2 w_j^2: ridge regression's penalty. t: a number, or one per coordinate."""
 
-    def __init__(self, t: Any) -> None:
+    def __init__(self, t: float | Any) -> None:
         super().__init__(0.0, _strength(t, "t"))
 
     def prox(self, w: Tensor, step: float) -> Tensor:

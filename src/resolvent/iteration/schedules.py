@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from resolvent.errors import number, real, refuse, whole
+from resolvent.iteration.registry import named, part
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ def _positive(eta0: float, argument: str = "eta0") -> float:
     return float(real(eta0, argument, lambda x: 0 < x < math.inf, "a finite number > 0 is needed"))
 
 
+@part("schedule", "constant")
 def constant(eta0: float) -> Schedule:
     """eta_t = eta0."""
     if not isinstance(eta0, (int, float)) or isinstance(eta0, bool):
@@ -44,18 +46,21 @@ def constant(eta0: float) -> Schedule:
     return Schedule(lambda t: value, f"{value:g}", True, False, False, "never")
 
 
+@part("schedule", "harmonic")
 def harmonic(eta0: float) -> Schedule:
     """eta_t = eta0 / (t + 1): the one that meets both conditions of Theorem thm:fp."""
     eta0 = _positive(eta0)
     return Schedule(lambda t: eta0 / (t + 1), f"{eta0:g} / (t+1)", True, True, True)
 
 
+@part("schedule", "inverse-sqrt")
 def inverse_sqrt(eta0: float) -> Schedule:
     """eta_t = eta0 / sqrt(t + 1)."""
     eta0 = _positive(eta0)
     return Schedule(lambda t: eta0 / math.sqrt(t + 1), f"{eta0:g} / sqrt(t+1)", True, False, True)
 
 
+@part("schedule", "inverse-log")
 def inverse_log(eta0: float, natural: bool = False) -> Schedule:
     """eta_t = eta0 / (log10(t + 1) + 1); with `natural`, eta0 / ln(t + e), as for the paper's network."""
     eta0 = _positive(eta0)
@@ -64,12 +69,27 @@ def inverse_log(eta0: float, natural: bool = False) -> Schedule:
     return Schedule(lambda t: eta0 / (math.log10(t + 1) + 1), f"{eta0:g} / (log10(t+1)+1)", True, False, True)
 
 
+@part("schedule", "inverse-ln")
+def _inverse_ln(eta0: float) -> Schedule:
+    """eta_t = eta0 / ln(t + e), as for the paper's network."""
+    return inverse_log(eta0, natural=True)
+
+
+@part("schedule", "halving")
 def halving(eta0: float, period: int) -> Schedule:
     """eta_t = eta0 / 2^floor(t / period): vanishes too fast, its sum is finite."""
     eta0 = _positive(eta0)
     period = whole(period, "period")
     changes = "always" if period == 1 else "sometimes"
     return Schedule(lambda t: eta0 * 2.0 ** -(t // period), f"{eta0:g} / 2^(t//{period})", False, True, True, changes)
+
+
+def by_name(name: str, eta: float | None, period: int) -> Schedule:
+    """eta as the schedule of this name changes it; `period` is for those that have one."""
+    chosen = named("schedule", name)
+    own = {"period": period} if any(field.name == "period" for field in chosen.fields) else {}
+    schedule: Schedule = chosen.make(eta, **own)
+    return schedule
 
 
 def as_schedule(value: float | Schedule | Callable[[int], float], argument: str) -> Schedule:

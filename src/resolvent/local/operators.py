@@ -19,6 +19,7 @@ from torch import Tensor
 
 from resolvent.errors import number, real, refuse, whole
 from resolvent.iteration.engine import Ask
+from resolvent.iteration.registry import part
 from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Filter, Plain
 from resolvent.local.descent import Pull, accelerated, descend, gradients, optimise
@@ -71,6 +72,7 @@ def as_operator(given: Any) -> Operator:
     return completed  # type: ignore[no-any-return]
 
 
+@part("local", "exact")
 @dataclass(frozen=True)
 class ExactProx(Operator):
     """prox_eta f_i(u_i), as the problem gives it."""
@@ -87,6 +89,7 @@ class ExactProx(Operator):
         return Plain(problem, lambda part, ask, u: part.prox(u, ask.eta))  # type: ignore[attr-defined]
 
 
+@part("local", "newton")
 @dataclass(frozen=True)
 class NewtonProx(Operator):
     """prox_eta f_i(u_i) by Newton's method from the last answer, until |p - prox| <= tol (1 + |u|) or round-off.
@@ -102,6 +105,7 @@ class NewtonProx(Operator):
     """
 
     tol: float = 5e-13
+    """The relative error of Newton's prox."""
     needs = frozenset({"grad", "hessian"})
     certifies = "p"
 
@@ -120,6 +124,7 @@ class NewtonProx(Operator):
         return Newton(problem, self.tol)
 
 
+@part("local", "gradient-prox")
 @dataclass(frozen=True)
 class GradientProx(Operator):
     """k gradient steps on f_i + |x - u_i|^2 / (2 eta), from u_i. With `batch`, k shuffled passes over batches of rows.
@@ -209,6 +214,7 @@ class GradientProx(Operator):
         return descend(part, u, lr, self.momentum, steps, Pull(u, ask.eta))
 
 
+@part("local", "gradient-steps")
 @dataclass(frozen=True)
 class GradientSteps(Operator):
     """k gradient steps of size eta on f_i, from u_i: G^k (eq:FB). With `batch`, k shuffled passes over the rows."""

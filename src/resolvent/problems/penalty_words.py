@@ -1,40 +1,37 @@
-"""A penalty from a few words, as the command line and configurations write it: "l1:0.1", "box:-1:1", "simplex"."""
+"""Penalties by name, and from a few words as configurations write them: "l1:0.1", "box:-1:1", "simplex"."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from resolvent.errors import InputError, refuse
+from resolvent.iteration import registry
 from resolvent.iteration.penalties import L1, L2, ElasticNet, Penalty
+from resolvent.iteration.registry import part
 from resolvent.problems.sets import Ball, Box, Orthant
 from resolvent.problems.simplex import Simplex
 
-WRITTEN = "l1:T, l2:T, elastic-net:L1:L2, box:LOW:HIGH, orthant, simplex, simplex:TOTAL or ball:RADIUS"
-KINDS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
-    "l1": (L1, (1,)),
-    "l2": (L2, (1,)),
-    "elastic-net": (ElasticNet, (2,)),
-    "box": (Box, (2,)),
-    "orthant": (Orthant, (0,)),
-    "simplex": (Simplex, (0, 1)),
-    "ball": (lambda radius: Ball(0.0, radius), (1,)),
-}
-"""What each makes, and from how many numbers."""
+PENALTIES = {"l1": L1, "l2": L2, "elastic-net": ElasticNet, "box": Box, "orthant": Orthant, "simplex": Simplex}
+for _name, _kind in PENALTIES.items():
+    part("penalty", _name)(_kind)
+
+
+@part("penalty", "ball")
+def _ball(radius: float) -> Ball:
+    """{x : |x| <= radius}."""
+    return Ball(0.0, radius)
 
 
 def parse_penalty(words: str) -> Penalty:
     """The penalty that these words name."""
-    name, *given = words.strip().split(":")
-    made, counts = KINDS.get(name.lower().replace("_", "-"), (None, ()))
-    if made is None or len(given) not in counts:
-        refuse("penalty", repr(words), f"{WRITTEN} is needed")
+
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            refuse("penalty", repr(words), f"numbers are needed behind the name: {registry.usages('penalty')}")
+
+    given = registry.words("penalty", words, number)
     try:
-        numbers = [float(text) for text in given]
-    except ValueError:
-        refuse("penalty", repr(words), f"numbers are needed behind the name: {WRITTEN}")
-    try:
-        penalty: Penalty = made(*numbers)
+        penalty: Penalty = registry.named("penalty", given.pop("kind")).make(**given)
     except InputError as error:
         raise InputError(f"penalty is {words!r}, but {error}") from None
     return penalty

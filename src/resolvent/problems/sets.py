@@ -46,7 +46,7 @@ class Box(Constraint):
     low: Tensor
     high: Tensor
 
-    def __init__(self, low: Any, high: Any) -> None:
+    def __init__(self, low: float | Any, high: float | Any) -> None:
         lo, hi = as_tensor(low, "low"), as_tensor(high, "high")
         try:
             lo, hi = (bound.to(torch.result_type(lo, hi)) for bound in torch.broadcast_tensors(lo, hi))

@@ -205,7 +205,11 @@ def _place(group: Sequence[Folder]) -> tuple[int, str, int]:
 
 def _different(trees: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """The settings in which some of these configurations differ, beside the algorithm and what follows from it."""
-    keys = [(name, key) for name in trees[0] for key in {k: None for tree in trees for k in tree.get(name, {})}]
+    keys = [
+        (name, key)
+        for name in dict.fromkeys(n for tree in trees for n in tree)
+        for key in {k: None for tree in trees for k in tree.get(name, {})}
+    ]
     shown = []
     for name, key in keys:
         values = {json.dumps(tree.get(name, {}).get(key)) for tree in trees}

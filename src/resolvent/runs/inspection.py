@@ -65,7 +65,7 @@ def _description(run: Folder) -> list[str]:
     wrong = [name for name, section in tree.items() if not isinstance(section, dict)]
     missing = [name for name in ("problem", "scheme", "anderson", "run") if name not in tree]
     fingerprint = about["fingerprint"].split("+")[0].rpartition("-")[2]
-    if wrong or missing or fingerprint not in configs.fingerprints(tree):
+    if wrong or missing or fingerprint != configs.fingerprint_of(tree):
         return ["config.toml is not the configuration that this run was made with"]
     return []
 

@@ -105,7 +105,7 @@ def _about(run: Any, tree: dict[str, Any]) -> dict[str, Any]:
     problem = {key: tree.get("problem", {}).get(key) for key in ("users", "dim")}
     facts = dict(getattr(run.explanation, "facts", None) or {"solves": None})
     return {
-        "fingerprint": f"python-{configs.fingerprints(tree)[0]}",
+        "fingerprint": f"python-{configs.fingerprint_of(tree)}",
         "made": "python",
         "title": tree.get("scheme", {}).get("title", "a run"),
         "problem": problem | {"minimum": None, "partition": {}},

@@ -45,13 +45,21 @@ class Stop:
     """
 
     gap: float | None = None
+    """Stop when f(w) - f* is at most this."""
     residual: float | None = None
+    """Stop when the residual is at most this."""
     certificates: float | None = None
+    """Stop when stationarity and consensus are at most this."""
     seconds: float | None = None
+    """Stop after this many seconds of computing."""
     metric: str | None = None
+    """Stop when this column, validation_loss say, no longer improves."""
     patience: int = 5
+    """With a metric: evaluations without improvement to wait for."""
     min_delta: float = 0.0
+    """How much better counts as better."""
     mode: Literal["min", "max"] | None = None
+    """Whether less or more is better; told by the metric's name where that is usual."""
 
     def __post_init__(self) -> None:
         for name in ("gap", "residual", "certificates", "seconds", "min_delta"):

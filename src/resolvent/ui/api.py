@@ -15,8 +15,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 import resolvent
 from resolvent import report
-from resolvent.config.sections import SCHEDULES
 from resolvent.errors import DamagedRun
+from resolvent.iteration import registry
 from resolvent.iteration.table import TABLE
 from resolvent.report.page import DASHES
 from resolvent.runs import Folder
@@ -163,7 +163,7 @@ def _explorer(api: APIRouter) -> None:
         return {
             "problems": [_offered(name, example) for name, example in examples.EXAMPLES.items()],
             "algorithms": [{"name": name, **row._asdict()} for name, row in TABLE.items()],
-            "schedules": list(SCHEDULES),
+            "schedules": list(registry.parts("schedule")),
             "version": resolvent.__version__,
         }
 

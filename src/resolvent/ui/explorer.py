@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.config.sections import SCHEDULES
 from resolvent.errors import InputError, ResolventWarning
+from resolvent.iteration import schedules
 from resolvent.iteration.participation import Bernoulli, Everyone, Participation, Stragglers
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import TABLE
@@ -64,7 +64,7 @@ class Setup:
 
     @property
     def scheme(self) -> Scheme:
-        eta = SCHEDULES[self.schedule](self.eta, PERIOD)
+        eta = schedules.by_name(self.schedule, self.eta, PERIOD)
         if self.row is not None:
             return TABLE[self.row].scheme(eta, steps=self.steps)
         mixing = self.alpha, self.beta, self.gamma

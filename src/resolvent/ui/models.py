@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from resolvent.config.sections import SCHEDULES
+from resolvent.iteration import registry
 from resolvent.ui.examples import EXAMPLES, Sizes
 from resolvent.ui.explorer import Setup
 
@@ -144,7 +144,7 @@ if TYPE_CHECKING:
     ScheduleName = str
 else:
     ProblemName = Literal[tuple(EXAMPLES)]
-    ScheduleName = Literal[tuple(SCHEDULES)]
+    ScheduleName = Literal[tuple(registry.parts("schedule"))]
 
 
 class Explore(Strict):

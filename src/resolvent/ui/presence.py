@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent import config as configs
-from resolvent.experiment.build import participation_of
 from resolvent.iteration.participation import Participation, Stragglers
 from resolvent.runs import Folder
 
@@ -21,7 +20,7 @@ MAX_USERS, MAX_ROUNDS = 60, 400
 """How many of them are shown, at most."""
 MAX_SIMULATED = 20_000
 """Rounds of stragglers that are simulated, at most: each depends on those before."""
-SIMULATED = ("inprocess", "in_process", "debug")
+SIMULATED = ("in-process", "debug")
 """Engines whose users come as the configuration says."""
 
 
@@ -29,7 +28,7 @@ def presence(run: Folder, rounds: int) -> dict[str, Any]:
     """The last rounds of a run: one string per user, one digit per round (0 absent, 1 came, 2 late, 3 at work)."""
     users = int(run.about["problem"]["users"])
     config = configs.read(run.config)
-    taking_part = participation_of(config)
+    taking_part = config.participation
     first = max(0, rounds - MAX_ROUNDS)
     shown = {"users": users, "first": first + 1, "rounds": rounds, "who": []}
     if taking_part.full or not rounds:

@@ -202,21 +202,23 @@ def in_words(config: dict[str, Any]) -> str:
     """The settings that people look for, in one line."""
     scheme, part, local = config["scheme"], config.get("participation", {}), config.get("local", {})
     schedule = scheme.get("schedule", "constant")
-    settings = {
-        "η {}": scheme.get("eta"),
-        "{}": None if schedule == "constant" else schedule,
-        "α {}": scheme.get("alpha"),
-        "β {}": scheme.get("beta"),
-        "γ {}": scheme.get("gamma"),
-        "Anderson {}": config["anderson"]["memory"] or None,
-        "k {}": local.get("steps"),
-        "batch {}": local.get("batch"),
-        "p {}": part.get("probability"),
-        "{} users per round": part.get("size"),
-        "stragglers {}×": part.get("stragglers"),
-        "seed {}": config["run"]["seed"] or None,
-    }
-    return " · ".join(form.format(_short(value)) for form, value in settings.items() if value is not None)
+    accelerate = " ".join(map(_short, config.get("accelerate", {}).values()))
+    settings = [
+        ("η {}", scheme.get("eta")),
+        ("{}", None if schedule == "constant" else schedule),
+        ("α {}", scheme.get("alpha")),
+        ("β {}", scheme.get("beta")),
+        ("γ {}", scheme.get("gamma")),
+        ("Anderson {}", config["anderson"]["memory"] or None),
+        ("{}", accelerate or None),
+        ("k {}", local.get("steps")),
+        ("batch {}", local.get("batch")),
+        ("p {}", part.get("probability")),
+        ("{} users per round", part.get("size")),
+        ("stragglers {}×", part.get("stragglers")),
+        ("seed {}", config["run"]["seed"] or None),
+    ]
+    return " · ".join(form.format(_short(value)) for form, value in settings if value is not None)
 
 
 def _short(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +12,11 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.flower.packets import Malformed, Packet
-from resolvent.errors import refuse
+from resolvent.errors import InputError
+from resolvent.iteration import registry
 from resolvent.iteration.metric_names import is_free
-from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
 
 VERBS = ("describe", "start", "local", "measure", "curvature")
-OPERATORS = {kind.__name__: kind for kind in (ExactProx, NewtonProx, GradientProx, GradientSteps)}
 TYPES = {"float64": torch.float64, "float32": torch.float32}
 MODELS_ARE_U = "models_are_u"
 NOTHING_YET = -1
@@ -35,19 +35,18 @@ MAX_NAME = 200
 
 def describe_operator(operator: Any) -> dict[str, Any]:
     """An operator as plain values; code does not cross."""
-    if type(operator) not in OPERATORS.values():
-        refuse("local", repr(operator), f"one of {', '.join(OPERATORS)} is needed where users are on other machines")
-    told = dataclasses.asdict(operator)
-    if told.get("optimiser") is not None:
-        refuse("local.optimiser", told["optimiser"], "it is code, which is not sent to other machines: leave it out")
-    return {"kind": type(operator).__name__} | told
+    return registry.described("local", operator)
 
 
-def operator_of(told: Any) -> Any:
-    """The operator that was described."""
-    if not isinstance(told, dict) or told.get("kind") not in OPERATORS:
-        raise Malformed("there is no such operator")
-    return OPERATORS[told["kind"]](**{name: value for name, value in told.items() if name != "kind"})
+def operator_of(described: Any) -> Any:
+    """The operator that was described, every value checked."""
+    kind = registry.parts("local").get(described.get("kind")) if isinstance(described, dict) else None
+    if kind is None or not hasattr(kind.make, "bind"):  # what only a configuration means, "best" say, does not cross
+        raise Malformed("there is no such operator; a node needs every part that the server has registered")
+    try:
+        return registry.choose("local", described)
+    except InputError as error:
+        raise Malformed(str(error)) from None
 
 
 # --- questions -------------------------------------------------------------------------------------------------------
@@ -163,24 +162,11 @@ class Description:
     @classmethod
     def of(cls, told: Any) -> Description:
         """From what a node said; every field is checked."""
-        kinds: dict[str, Any] = {
-            "problem": str, "dim": int, "dtype": str, "samples": int, "offers": list, "convex": bool,
-            "closed_form": bool, "lipschitz": (float, type(None)), "convexity": (float, type(None)),
-            "typical_eta": (float, type(None)), "rows": (int, type(None)), "means": bool, "starts": bool,
-            "metrics": list, "intercepts": list, "version": str,
-        }  # fmt: skip
-        if not isinstance(told, dict) or told.keys() != kinds.keys():
+        known = {field.name: field for field in registry.fields(cls)}
+        if not isinstance(told, dict) or told.keys() != known.keys():
             raise Malformed("this is no description of a user")
-        for name, kind in kinds.items():
-            value = told[name]
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                raise Malformed(f"{name} is no {getattr(kind, '__name__', 'number')}")
-            if isinstance(value, list) and not all(
-                type(one) is (int if name == "intercepts" else str) for one in value
-            ):
-                raise Malformed(f"{name} is not the list that it must be")
-            if any(len(one) > MAX_NAME for one in (value if isinstance(value, list) else [value]) if type(one) is str):
-                raise Malformed(f"{name} has a name of more than {MAX_NAME} characters")
+        for name, value in told.items():
+            _check_type(known[name], value)
             _check_range(name, value)
         if told["dtype"] not in TYPES:
             raise Malformed(f"dtype is {told['dtype']!r}, and {' or '.join(TYPES)} is needed")
@@ -192,8 +178,19 @@ class Description:
             raise Malformed("intercepts are not coordinates in ascending order")
         if not all(map(is_free, told["metrics"])) or len(set(told["metrics"])) < len(told["metrics"]):
             raise Malformed("metrics are not names that a history has room for")
-        lists: dict[str, Any] = {name: tuple(told[name]) for name in ("offers", "metrics", "intercepts")}
-        return cls(**told | lists)
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})
+
+
+def _check_type(field: registry.Field, value: Any) -> None:
+    """Refuse what JSON cannot have made of this field: a list has one type of items, and names are short."""
+    listed = [option for option in field.options if typing.get_origin(option) is tuple]
+    types = (listed and typing.get_args(listed[0])[:1]) or field.options
+    items = value if listed and isinstance(value, list) else [value]
+    if (listed and not isinstance(value, list)) or not all(type(item) in types for item in items):
+        raise Malformed(f"{field.name} is not the list that it must be" if listed else f"{field.name} is no "
+                        f"{' or '.join(kind.__name__ for kind in types if kind is not type(None))}")  # fmt: skip
+    if any(len(item) > MAX_NAME for item in items if isinstance(item, str)):
+        raise Malformed(f"{field.name} has a name of more than {MAX_NAME} characters")
 
 
 def _check_range(name: str, value: Any) -> None:

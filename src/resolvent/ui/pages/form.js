@@ -2,12 +2,12 @@
 
 import { $, api, h } from "./shared.js";
 
-let form = null, problem = null;
+let form = null;
+const named = {}; // what each section names, by its name
 
 /** Ask for a configuration and start it; the job is handed to `then`. */
 export async function openForm(then) {
   form ??= await api("form");
-  problem ??= form.problems[0].name;
   fill();
   $("refused").textContent = "";
   $("start").showModal();
@@ -28,17 +28,26 @@ export async function openForm(then) {
 $("cancel")?.addEventListener("click", () => $("start").close());
 
 function fill() {
-  const made = form.problems.find((each) => each.name === problem);
-  const name = { key: "name", choices: form.problems.map((each) => each.name), types: [], optional: false, default: problem, words: "What users minimise.", first: true };
-  $("fields").replaceChildren(section("problem", [name, ...made.fields]), ...form.sections.map((each) => section(each.name, each.fields)));
-  $("fields").querySelector("[name='problem.name']").addEventListener("change", (event) => { problem = event.target.value; fill(); $("fields").querySelector("[name='problem.name']").focus(); });
+  $("fields").replaceChildren(...form.sections.map(section));
 }
 
-function section(name, fields) {
-  const first = fields.filter((field) => field.first), more = fields.filter((field) => !field.first);
+/** A section's fields; where it names one of several parts, those of the part that is named. */
+function section({ name, by, usual, parts }) {
+  const part = parts.find((each) => each.name === (named[name] ?? usual)) ?? parts[0];
+  const first = part.fields.filter((field) => field.first).map((field) => ask(name, field));
+  const more = part.fields.filter((field) => !field.first).map((field) => ask(name, field));
+  if (by) first.unshift(choice(name, by, usual, part, parts));
   return h("fieldset", {}, h("legend", {}, name),
-    first.length ? h("div", { className: "grid" }, first.map((field) => ask(name, field))) : null,
-    more.length ? h("details", {}, h("summary", {}, first.length ? "More" : "Settings"), h("div", { className: "grid" }, more.map((field) => ask(name, field)))) : null);
+    first.length ? h("div", { className: "grid" }, first) : null,
+    more.length ? h("details", {}, h("summary", {}, first.length ? "More" : "Settings"), h("div", { className: "grid" }, more)) : null);
+}
+
+function choice(section, by, usual, part, parts) {
+  const name = `${section}.${by}`;
+  const select = h("select", { name, "data-default": by === "kind" ? usual : "" }, parts.map((each) => h("option", { value: each.name }, each.name)));
+  select.value = part.name;
+  select.addEventListener("change", () => { named[section] = select.value; fill(); $("fields").querySelector(`[name='${name}']`).focus(); });
+  return h("label", { className: "ask" }, h("span", {}, by), select, h("small", {}, part.words));
 }
 
 function ask(section, field) {
@@ -50,7 +59,7 @@ function ask(section, field) {
   }
   if (field.choices.length && !field.types.length) {
     const none = field.optional ? [h("option", { value: "" }, "–")] : [];
-    const select = h("select", { name, "data-default": name === "problem.name" ? "" : given }, none, field.choices.map((word) => h("option", { value: word }, word)));
+    const select = h("select", { name, "data-default": given }, none, field.choices.map((word) => h("option", { value: word }, word)));
     select.value = given;
     return h("label", { className: "ask" }, label, select, words);
   }
