@@ -12,6 +12,7 @@ import torch
 import resolvent as rs
 from resolvent.engines.in_process import InProcess
 from resolvent.solving import progress
+from resolvent.solving.prepare import prepare
 from solving_cases import case, logistic, quietly, same_bits, squares
 
 # --- on disk ---------------------------------------------------------------------------------------------------------
@@ -111,9 +112,9 @@ def test_an_interrupt_in_the_middle_of_a_row_leaves_that_row_out(at: str, monkey
             raise KeyboardInterrupt
         return plain(self, *arguments)
 
-    whole = rs.solve(problem, scheme, rounds=10, stop=rs.Stop(gap=0.0), explanation=rs.explain(scheme, problem))
+    whole = prepare(problem, scheme, 10, stop=rs.Stop(gap=0.0), explanation=rs.explain(scheme, problem)).run()
     monkeypatch.setattr(InProcess, at, interrupted)
-    run = rs.solve(problem, scheme, rounds=10, stop=rs.Stop(gap=0.0), explanation=rs.explain(scheme, problem))
+    run = prepare(problem, scheme, 10, stop=rs.Stop(gap=0.0), explanation=rs.explain(scheme, problem)).run()
     assert run.status == "interrupted"
     rows = run.history.drop(columns="seconds")
     assert 4 <= len(rows) < 10

@@ -17,6 +17,7 @@ import resolvent as rs
 from resolvent import runs
 from resolvent.runs.recorder import Recorder
 from resolvent.solving import progress
+from resolvent.solving.prepare import prepare
 from resolvent.solving.recording import Entry
 from resolvent.solving.stopping import Stop
 
@@ -90,7 +91,7 @@ def test_the_best_model_of_a_network_has_its_buffers_and_survives_a_kill(tmp_pat
     folder = runs.create(tmp_path, "it", "", {"problem": {}})
     for rounds in (3, 6):  # left after the third round, and taken up by another recorder
         recorder = Recorder(folder, 9)
-        rs.solve(network(), SCHEME, rounds=rounds, start=recorder.state, recorder=Leaving(recorder), **options)
+        prepare(network(), SCHEME, rounds, start=recorder.state, recorder=Leaving(recorder), **options).run()
         recorder.flush()
         recorder.close()
     left = folder.newest()[0]
@@ -198,9 +199,8 @@ def test_what_a_callback_stops_is_stored_as_stopped(tmp_path: Path, seed: int) -
     folder = runs.create(tmp_path, "it", "", {"problem": {}})
     recorder = Recorder(folder, 9)
     problem = rs.make_least_squares(users=2, dim=3, rows=9, seed=seed)
-    run = rs.solve(
-        problem, rs.fedpi(0.1), rounds=9, every=2, recorder=recorder, callback=lambda r: stop_at(r, 3 + seed % 2)
-    )
+    ends = {"recorder": recorder, "callback": lambda r: stop_at(r, 3 + seed % 2)}
+    run = prepare(problem, rs.fedpi(0.1), 9, every=2, **ends).run()
     assert folder.history()["round"].tolist() == run.history["round"].tolist() == [2, 3 + seed % 2]
     assert Recorder(folder, 9).ending == ("stopped", "as the callback said")
 

@@ -68,6 +68,8 @@ class PartKeywords(TypedDict, total=False):
 def check_keywords(given: Mapping[str, Any]) -> None:
     """Refuse a keyword that names no part."""
     for name in given:
+        if name in ("recorder", "explanation"):
+            raise InputError(f"{name} belongs to resolvent.solving.prepare.prepare, not to solve")
         if name not in PartKeywords.__annotations__:
             near = difflib.get_close_matches(name, KEYWORDS, n=1)
             meant = f"did you mean {near[0]}?" if near else f"the parts are {', '.join(PartKeywords.__annotations__)}"
@@ -262,5 +264,8 @@ def prepare(
     )
 
 
-KEYWORDS = (*PartKeywords.__annotations__, *prepare.__annotations__.keys() - {"parts", "return"})
-"""All that `solve` and `prepare` take by name."""
+KEYWORDS = (
+    *PartKeywords.__annotations__,
+    *prepare.__annotations__.keys() - {"parts", "return", "recorder", "explanation"},
+)
+"""All that `solve` takes by name."""

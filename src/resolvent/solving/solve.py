@@ -15,7 +15,7 @@ from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.state import State
 from resolvent.problems.problem import Problem
-from resolvent.solving.prepare import PartKeywords, prepare
+from resolvent.solving.prepare import PartKeywords, check_keywords, prepare
 from resolvent.solving.run import Run
 from resolvent.solving.stopping import Stop
 
@@ -63,6 +63,7 @@ def solve(
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so. What code of yours raises
     in a round comes through, with the Run so far as its attribute `run`.
     """
+    check_keywords(parts)
     return prepare(
         problem,
         scheme,
