@@ -141,7 +141,7 @@ def test_the_key_lies_where_the_docs_say(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_documents_are_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file without end would fill the memory."""
-    monkeypatch.setattr(regular, "LARGEST_DOCUMENT", 10)
+    monkeypatch.setattr(regular, "MAX_DOCUMENT_BYTES", 10)
     path = tmp_path / "about.json"
     path.write_text("0123456789")
     assert regular.text(path) == "0123456789"
