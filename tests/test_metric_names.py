@@ -45,7 +45,7 @@ def test_problems_that_measure_are_refused_too(name: Any, monkeypatch: pytest.Mo
 def test_nodes_and_their_server_refuse_them(name: Any) -> None:
     node = Node(problem(), metrics=lambda w: {name: 1.0})
     with pytest.raises(InputError, match="a metric of this node"):
-        node._figures(problem().weights.new_zeros(3), {})
+        node._measured(problem().weights.new_zeros(3), {})
     good = Description("Logistic", 3, "float64", 3, (), True, False, rows=3).told() | {"offers": [], "intercepts": []}
     assert Description.of(good | {"metrics": ["top-1", "auc@5", "größe"]}).metrics == ("top-1", "auc@5", "größe")
     for metrics in ([name], ["a", "a"]):

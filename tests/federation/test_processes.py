@@ -91,7 +91,8 @@ def test_the_port_of_a_killed_process_is_free_once_it_was_stopped(tmp_path: Path
     for k in range(4):
         port, log = processes.free_port(), tmp_path / f"log{k}"
         made = processes.start("one", [sys.executable, "-c", LISTENER, str(port)], log, dict(os.environ))
-        eventually(lambda log=log: "up" in log.read_text())
+        while "up" not in log.read_text():
+            time.sleep(0.02)
         os.killpg(made.popen.pid, signal.SIGKILL)
         made.popen.wait()
         processes.stop(made)
