@@ -70,7 +70,7 @@ def inverse_log(eta0: float, natural: bool = False) -> Schedule:
 
 
 @part("schedule", "inverse-ln")
-def _inverse_ln(eta0: float) -> Schedule:
+def inverse_ln(eta0: float) -> Schedule:
     """eta_t = eta0 / ln(t + e), as for the paper's network."""
     return inverse_log(eta0, natural=True)
 

@@ -8,13 +8,6 @@ from resolvent.ui.examples import EXAMPLES
 from resolvent.ui.explorer import PERIOD, Setup
 
 FILE = "explorer.py"
-SCHEDULES = {
-    "harmonic": "rs.schedules.harmonic({eta})",
-    "inverse-sqrt": "rs.schedules.inverse_sqrt({eta})",
-    "inverse-log": "rs.schedules.inverse_log({eta})",
-    "inverse-ln": "rs.schedules.inverse_log({eta}, natural=True)",
-    "halving": "rs.schedules.halving({eta}, " + str(PERIOD) + ")",
-}
 
 
 def python(setup: Setup) -> str:
@@ -37,7 +30,10 @@ def python(setup: Setup) -> str:
 
 
 def _scheme(setup: Setup) -> str:
-    eta = SCHEDULES.get(setup.schedule, "{eta}").format(eta=repr(setup.eta))
+    eta = repr(setup.eta)
+    if setup.schedule != "constant":
+        period = f", {PERIOD}" if setup.schedule == "halving" else ""
+        eta = f"rs.schedules.{setup.schedule.replace('-', '_')}({eta}{period})"
     steps = f", steps={setup.steps}" if setup.forward and setup.steps > 1 else ""
     if setup.row is not None:
         return f"rs.{setup.row}(eta={eta}{steps})"
