@@ -100,9 +100,9 @@ def test_steps_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     plain = rs.Neural.grad
 
-    def grad(self: Any, W: Any, seeds: Any = None) -> Any:
+    def grad(self: Any, W: Any, seeds: Any = None, out: Any = None) -> Any:
         asked.append(self.users)
-        return plain(self, W, seeds)
+        return plain(self, W, seeds, out)
 
     monkeypatch.setattr(rs.Neural, "grad", grad)
     rs.solve_seeds([problem(k) for k in range(4)], rs.fedavg(0.05, steps=5), range(4), rounds=2)
