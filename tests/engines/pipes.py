@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.central import CentralSums
-from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Traffic
-from resolvent.iteration.facts import Facts
+from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Traffic
+from resolvent.iteration.facts import Facts, Memory
 
 Lateness = Callable[[int, int], int]
 """How many rounds after its question, asked in round t, the answer of user i is collected."""

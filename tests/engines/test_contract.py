@@ -26,7 +26,8 @@ from engines.contract import (
 from resolvent.engines.in_process import InProcess
 from resolvent.errors import BadAnswer
 from resolvent.iteration import checkpoint
-from resolvent.iteration.engine import Answers, Ask, Engine, Memory
+from resolvent.iteration.engine import Answers, Ask, Engine
+from resolvent.iteration.facts import Memory
 from resolvent.iteration.table import TABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")

@@ -6,8 +6,8 @@ from typing import Self
 
 from torch import Tensor
 
-from resolvent.iteration.engine import Look, Memory, Present, Traffic
-from resolvent.iteration.facts import Facts
+from resolvent.iteration.engine import Look, Present, Traffic
+from resolvent.iteration.facts import Facts, Memory
 from resolvent.problems.problem import select
 
 

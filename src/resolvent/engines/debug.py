@@ -9,7 +9,8 @@ from torch import Tensor
 
 from resolvent.engines.in_process import HoldsProblem
 from resolvent.errors import BadAnswer, InputError
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer, Memory
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer
+from resolvent.iteration.facts import Memory
 from resolvent.local.bound import Bound
 from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom

@@ -13,8 +13,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Answers, Ask, Engine, Look, MeanAnswer, Memory, Present, Traffic
-from resolvent.iteration.facts import Facts
+from resolvent.iteration.engine import Answers, Ask, Engine, Look, MeanAnswer, Present, Traffic
+from resolvent.iteration.facts import Facts, Memory
 from resolvent.iteration.participation import Participation, Stragglers
 from resolvent.iteration.state import State
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.central import CentralSums
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory
-from resolvent.iteration.facts import Facts, facts_of
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer
+from resolvent.iteration.facts import Facts, Memory, facts_of
 from resolvent.local.operators import Operator
 from resolvent.local.training import Trained
 from resolvent.problems.newton.krylov import krylov

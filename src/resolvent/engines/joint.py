@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.in_process import InProcess
-from resolvent.iteration.engine import Ask, Memory
+from resolvent.iteration.engine import Ask
+from resolvent.iteration.facts import Memory
 from resolvent.local.operators import Operator
 from resolvent.local.training import Trained
 from resolvent.networks.joined_users import joined

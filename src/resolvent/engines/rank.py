@@ -19,8 +19,8 @@ from resolvent.engines.in_process import curvature, measure
 from resolvent.engines.interrupts import Interrupts
 from resolvent.engines.process_group import Group, same
 from resolvent.errors import BadAnswer, BlewUp, InputError, RankLost
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Memory, Present, Traffic
-from resolvent.iteration.facts import Facts, facts_of
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Present, Traffic
+from resolvent.iteration.facts import Facts, Memory, facts_of
 from resolvent.problems.problem import weighted
 
 SPREAD = "_spread"

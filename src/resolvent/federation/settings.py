@@ -7,8 +7,8 @@ from typing import Any
 from resolvent.config import Config
 from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.errors import refuse
-from resolvent.iteration.registry import within
 from resolvent.iteration.penalties import Penalty
+from resolvent.iteration.registry import within
 from resolvent.problems.penalty_words import parse_penalty
 
 KNOWN_AT_ONCE = ("residual", "stationarity", "consensus")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from resolvent.iteration.engine import Memory
+from resolvent.iteration.facts import Memory
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.parts import Memories, Parts
 from resolvent.iteration.scheme import Scheme

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from resolvent.iteration.engine import Ask, Memory, Spread
+from resolvent.iteration.engine import Ask, Spread
+from resolvent.iteration.facts import Memory
 from resolvent.problems.problem import Problem, select
 from resolvent.problems.quadratic.affine import Affine
 

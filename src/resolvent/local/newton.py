@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Ask, Memory
+from resolvent.iteration.engine import Ask
+from resolvent.iteration.facts import Memory
 from resolvent.local.bound import Bound, of_those_asked, rows_of, with_rows
 from resolvent.problems.newton.inverses import Inverses, empty_inverses
 from resolvent.problems.newton.matrix_free import LOOSE, POINTS, fresh_start, matrix_free_prox

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import BlewUp
-from resolvent.iteration.engine import PERSONAL, Ask, Memory, Spread
+from resolvent.iteration.engine import PERSONAL, Ask, Spread
+from resolvent.iteration.facts import Memory
 from resolvent.local.bound import Bound, Plain, mean_and_spread, of_those_asked, rows_of, with_rows
 
 

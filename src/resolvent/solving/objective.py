@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Engine, Look, Memory
-from resolvent.iteration.facts import Facts
+from resolvent.iteration.engine import Engine, Look
+from resolvent.iteration.facts import Facts, Memory
 
 
 class Objective:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from torch import Tensor
 
 from resolvent.errors import one_of, real, refuse, whole
-from resolvent.iteration.engine import Memory
+from resolvent.iteration.facts import Memory
 from resolvent.iteration.packing import remembered
 
 HIGHER = ("accuracy", "auc", "score", "f1", "r2", "precision", "recall")

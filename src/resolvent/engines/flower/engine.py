@@ -23,8 +23,8 @@ from resolvent.engines.flower.plausibility import PATIENCE, judge, left_out
 from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.engines.in_process import MAX_HESSIAN_DIM
 from resolvent.errors import BadAnswer, InputError
-from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Memory, Traffic
-from resolvent.iteration.facts import Facts
+from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Traffic
+from resolvent.iteration.facts import Facts, Memory
 from resolvent.problems.problem import select
 
 AFTER, ERROR = "flower.after", "flower.error"

@@ -40,7 +40,7 @@ def describe_operator(operator: Any) -> dict[str, Any]:
 
 def operator_of(described: Any) -> Any:
     """The operator that was described, every value checked."""
-    kind = registry.parts("local").get(described.get("kind")) if isinstance(described, dict) else None
+    kind = registry.parts("local").get(str(described.get("kind"))) if isinstance(described, dict) else None
     if kind is None or not hasattr(kind.make, "bind"):  # what only a configuration means, "best" say, does not cross
         raise Malformed("there is no such operator; a node needs every part that the server has registered")
     try:
@@ -178,7 +178,8 @@ class Description:
             raise Malformed("intercepts are not coordinates in ascending order")
         if not all(map(is_free, told["metrics"])) or len(set(told["metrics"])) < len(told["metrics"]):
             raise Malformed("metrics are not names that a history has room for")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+        return cls(**values)
 
 
 def _check_type(field: registry.Field, value: Any) -> None:

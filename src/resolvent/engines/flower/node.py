@@ -19,8 +19,8 @@ from resolvent.engines.in_process import MAX_HESSIAN_DIM
 from resolvent.errors import InputError
 from resolvent.installed import version
 from resolvent.iteration import metric_names
-from resolvent.iteration.engine import PERSONAL, Ask, Memory
-from resolvent.iteration.facts import facts_of, is_problem
+from resolvent.iteration.engine import PERSONAL, Ask
+from resolvent.iteration.facts import Memory, facts_of, is_problem
 from resolvent.local.choice import check
 
 USER_FILE = "user.py"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Memory
+from resolvent.iteration.facts import Memory
 
 REACH, STRIKES = "flower.reach", "flower.strikes"
 """Entries of the memory: every user's largest reach so far, and its implausible answers in a row."""
