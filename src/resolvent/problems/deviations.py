@@ -5,21 +5,24 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
 from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, points
 from resolvent.problems.linear.predictor import Predictor
-from resolvent.problems.pinball.minimum import least_deviations
+from resolvent.problems.pinball.minimum import PinballPool
+from resolvent.problems.pinball.prox import Pinball
 from resolvent.problems.problem import select, short
+from resolvent.problems.reference import Minimum, Unknown, minimum
 
 
 class AbsoluteDeviations:
     """f_i(w) = |a_i.w - b_i| with A of shape (users, d) and b of shape (users,); a zero row is a constant.
 
-    The minimiser and f* come from a linear program, solved when first asked for. They are exact to round-off, but where
-    two vertices are nearly tied f* may be high by about 1e-10 of the data's size. None without scipy or if HiGHS fails.
+    The minimiser and f* come from a linear program, solved when first asked for, and are certified by its duality gap.
+    None without scipy or if HiGHS fails.
     """
 
     users: int
@@ -89,27 +92,27 @@ class AbsoluteDeviations:
         return float(far.median()) if len(far) else 1.0
 
     @cached_property
-    def _star(self) -> Tensor | None:
-        """The minimiser in float64, whatever the data are in: f* should not be rounded twice. None with a penalty."""
+    def minimum(self) -> Minimum | Unknown:
+        """In float64, whatever the data are in: f* should not be rounded twice. Not sought with a penalty."""
         if self.penalty is not None:
-            return None
+            return Unknown("the minimum of absolute deviations is sought without a penalty only")
         A, b, lam = (x.detach().cpu().double().numpy() for x in (self.A, self.b, self.weights))
-        w = least_deviations(A, b, -lam, lam)
-        return None if w is None else torch.from_numpy(w).to(self.A.device)
+        return minimum(PinballPool(Pinball(A, b, -lam, lam), np.zeros(self.dim)))
 
     @property
     def minimiser(self) -> Tensor | None:
-        return None if self._star is None else self._star.to(self.weights)
+        least = self.minimum
+        return torch.from_numpy(least.w).to(self.weights) if isinstance(least, Minimum) else None
 
     @property
     def fstar(self) -> float | None:
-        return None if self._star is None else float(self.weights.double() @ self._deviations(self._star))
+        return self.minimum.value if isinstance(self.minimum, Minimum) else None
 
     def gap(self, W: Tensor) -> Tensor | None:
         """sum_i lambda_i (|r_i(w)| - |r_i(w*)|), term by term in float64 so that little cancels; never below 0."""
-        if self._star is None:
+        if isinstance(self.minimum, Unknown):
             return None
-        least, lam = self._deviations(self._star), self.weights.double()
+        least, lam = self._deviations(torch.from_numpy(self.minimum.w).to(self.A.device)), self.weights.double()
         gaps = [(self._deviations(w) - least) @ lam for w in points(W, self).double()]
         return torch.stack(gaps).clamp(min=0).to(self.weights)
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.problems.linear.loss import check_labels
+from resolvent.problems.linear.loss import Loss, check_labels
 from resolvent.problems.linear.model import LinearModel
-from resolvent.problems.newton.objective import Floats
+from resolvent.problems.reference.objective import Floats
 
 FAR = 30.0
 """A margin that falls by more than this is far away."""
@@ -38,7 +38,7 @@ class Logistic(LinearModel):
         return -1, 1
 
 
-class LogisticLoss:
+class LogisticLoss(Loss):
     """log(1 + e^(-b t)) for labels b = -1 and +1."""
 
     largest_slope = 1.0
@@ -57,9 +57,6 @@ class LogisticLoss:
 
     def slope(self, t: Tensor) -> Tensor:
         return t.mul_(self.minus_b).sigmoid_().mul_(self.minus_b)
-
-    def slope_size(self, t: Tensor) -> Tensor:
-        return self.slope(t.clone()).abs()
 
     def curvature(self, t: Tensor) -> Tensor:
         q = torch.sigmoid(t)  # whatever the label: phi'' is even

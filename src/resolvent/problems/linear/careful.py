@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.problems.newton.certified import minimise
 from resolvent.problems.newton.equation import length
-from resolvent.problems.newton.objective import Objective
 from resolvent.problems.newton.safeguard import WORST, SafeProx
+from resolvent.problems.reference.objective import Objective
+from resolvent.problems.reference.smooth import minimise
 
 
 def careful_prox(model: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:

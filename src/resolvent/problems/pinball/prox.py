@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from resolvent.problems.newton.objective import EPS, Floats
+from resolvent.problems.reference.objective import EPS, Floats
 
 OUTER, NEWTON, SEARCH = 40, 100, 60
 GROWTH, LONGEST = 10.0, 1e5

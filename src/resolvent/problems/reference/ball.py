@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from resolvent.problems.newton.objective import Floats
-from resolvent.problems.penalised.certify import tilted
-from resolvent.problems.penalised.faces import descend
-from resolvent.problems.penalised.terms import Terms, Tilted
+from resolvent.problems.reference.curvature import excess
+from resolvent.problems.reference.faces import descend
+from resolvent.problems.reference.objective import Floats, Objective
+from resolvent.problems.reference.terms import no_penalty
 
 TINY = 1e-14
 """mu r^2 relative to f below which the sphere is taken not to matter."""
@@ -25,19 +25,18 @@ class OnBall:
     excess: float
 
 
-def minimise(f: Tilted, members: np.ndarray, radius: float, size: Floats) -> OnBall:
+def minimise(f: Objective, members: np.ndarray, radius: float, size: Floats) -> OnBall:
     """f is in coordinates x = size z around the centre of the ball, which bounds the members of z."""
-    d, far = len(members), np.full(len(members), np.inf)
-    plain, inner = Terms(np.zeros(d), np.zeros(d), -far, far, members), members / size**2
+    plain, inner = no_penalty(len(members)), members / size**2
 
-    def lagrangian(mu: float) -> Tilted:
+    def lagrangian(mu: float) -> Objective:
         return replace(f, ridge=f.ridge + mu * inner)
 
     def at(mu: float, x: Floats) -> tuple[Floats, float]:
         x = descend(lagrangian(mu), plain, x).w
         return x, float(np.linalg.norm((x / size)[members]))
 
-    start = np.zeros(d)
+    start = np.zeros(len(members))
     slope = f.gradient(start, f.loss.slope(f.predictors(start))) * size
     largest = float(np.linalg.norm(slope[members])) / radius + 1e-300
     mu = TINY * max(largest, abs(f.value(start)) / radius**2)
@@ -47,8 +46,8 @@ def minimise(f: Tilted, members: np.ndarray, radius: float, size: Floats) -> OnB
     if length > radius:
         x = np.where(members, x * (radius / length), x)
     z = x / size
-    left = mu / 2 * abs(radius**2 - float(z[members] @ z[members]))
-    return OnBall(z, mu, tilted(lagrangian(mu), x, np.zeros(d)) + left)
+    slack = mu / 2 * abs(radius**2 - float(z[members] @ z[members]))
+    return OnBall(z, mu, excess(lagrangian(mu), x) + slack)
 
 
 Point = tuple[float, Floats, float]
