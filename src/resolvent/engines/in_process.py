@@ -110,7 +110,7 @@ def inspect(problem: Any, w: Tensor, p: Tensor, memory: Memory, look: Look) -> d
 def measure(problem: Problem, w: Tensor) -> dict[str, Tensor]:
     """f and f - f* of models w (k, d), of f + g where the problem has a penalty; NaN where unknown."""
     g = penalty_of(problem)
-    gap = problem.gap(w) if g is None or hasattr(problem, "penalised") else None
+    gap = problem.gap(w) if g is None or getattr(problem, "gap_includes_penalty", False) else None
     if gap is not None and problem.fstar is not None:
         return {"value": gap + problem.fstar, "gap": gap}
     nothing = w.new_full((len(w),), torch.nan)

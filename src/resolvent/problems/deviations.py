@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -10,15 +11,16 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, points
+from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
 from resolvent.problems.linear.predictor import Predictor
+from resolvent.problems.over_rows import WithMinimum
 from resolvent.problems.pinball.minimum import PinballPool
 from resolvent.problems.pinball.prox import Pinball
-from resolvent.problems.problem import select, short
-from resolvent.problems.reference import Minimum, Unknown, minimum
+from resolvent.problems.problem import select
+from resolvent.problems.reference import Minimum, Pool, Unknown
 
 
-class AbsoluteDeviations:
+class AbsoluteDeviations(WithMinimum):
     """f_i(w) = |a_i.w - b_i| with A of shape (users, d) and b of shape (users,); a zero row is a constant.
 
     The minimiser and f* come from a linear program, solved when first asked for, and are certified by its duality gap.
@@ -30,14 +32,10 @@ class AbsoluteDeviations:
     weights: Tensor
     A: Tensor
     b: Tensor
-    intercept = False
 
     offers = frozenset({"value", "grad", "prox"})
     convex = True
     closed_form = True
-    lipschitz = None
-
-    __repr__ = short
 
     def __init__(self, A: Any, b: Any, weights: Any = None, *, penalty: Any = None) -> None:
         self.penalty = penalty
@@ -81,41 +79,22 @@ class AbsoluteDeviations:
     def take(self, who: Tensor) -> AbsoluteDeviations:
         return AbsoluteDeviations(self.A[who], self.b[who], select(self.weights, who), penalty=self.penalty)
 
-    @property
-    def convexity(self) -> Tensor:
-        return torch.zeros_like(self.weights)
-
     @cached_property
     def typical_eta(self) -> float:
         """How far users are from their kinks at the origin, over the length of their gradients: where to start."""
         far = (self.b.abs() / self._size)[(self.b != 0) & (self.weights > 0)]
         return float(far.median()) if len(far) else 1.0
 
-    @cached_property
-    def minimum(self) -> Minimum | Unknown:
-        """In float64, whatever the data are in: f* should not be rounded twice. Not sought with a penalty."""
+    def pool(self) -> Pool | Unknown:
         if self.penalty is not None:
             return Unknown("the minimum of absolute deviations is sought without a penalty only")
         A, b, lam = (x.detach().cpu().double().numpy() for x in (self.A, self.b, self.weights))
-        return minimum(PinballPool(Pinball(A, b, -lam, lam), np.zeros(self.dim)))
+        return PinballPool(Pinball(A, b, -lam, lam), np.zeros(self.dim))
 
-    @property
-    def minimiser(self) -> Tensor | None:
-        least = self.minimum
-        return torch.from_numpy(least.w).to(self.weights) if isinstance(least, Minimum) else None
+    without_minimum = None
 
-    @property
-    def fstar(self) -> float | None:
-        return self.minimum.value if isinstance(self.minimum, Minimum) else None
-
-    def gap(self, W: Tensor) -> Tensor | None:
+    def gaps(self, least: Minimum) -> Callable[[Tensor], Tensor]:
         """sum_i lambda_i (|r_i(w)| - |r_i(w*)|), term by term in float64 so that little cancels; never below 0."""
-        if isinstance(self.minimum, Unknown):
-            return None
-        least, lam = self._deviations(torch.from_numpy(self.minimum.w).to(self.A.device)), self.weights.double()
-        gaps = [(self._deviations(w) - least) @ lam for w in points(W, self).double()]
-        return torch.stack(gaps).clamp(min=0).to(self.weights)
-
-    def _deviations(self, w: Tensor) -> Tensor:
-        """|r_i(w)| in float64, (users,)."""
-        return (self.A.double() @ w - self.b.double()).abs()
+        A, b, lam = self.A.double(), self.b.double(), self.weights.double()
+        lowest = (A @ torch.from_numpy(least.w).to(A) - b).abs()
+        return lambda W: torch.stack([((A @ w - b).abs() - lowest) @ lam for w in W.double()]).clamp(min=0)

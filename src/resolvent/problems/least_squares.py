@@ -155,12 +155,15 @@ class LeastSquares(OverRows):
     @cached_property
     def minimum(self) -> Minimum | Unknown:
         least = minimum(self.pool())
-        if self.penalty is None or isinstance(least, Unknown) or not self._squares.hard:
+        if isinstance(least, Unknown) or self._squares.hard == (self.penalty is None):
             return least
-        # The triangle has rounding errors of its own: f is summed over the rows instead.
-        C, target, constant = self._triangle
-        missed = self._squares.at(least.w, True).value - float(0.5 * np.square(C @ least.w - target).sum() + constant)
-        return replace(least, value=least.value + missed, bound=least.bound + abs(missed))
+        if self.penalty is None:  # f* is f as `value` has it
+            value = float(self._lam @ self._values(self._pooled.minimiser.unsqueeze(0)))
+        else:  # the triangle has rounding errors of its own: f is summed over the rows instead
+            C, target, constant = self._triangle
+            square = float(0.5 * np.square(C @ least.w - target).sum() + constant)
+            value = least.value + self._squares.at(least.w, True).value - square
+        return replace(least, value=value, bound=least.bound + abs(value - least.value))
 
     def gaps(self, least: Minimum) -> Callable[[Tensor], Tensor]:
         """In float64, whatever W is in: that of the model as it is reported."""

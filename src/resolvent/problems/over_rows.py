@@ -14,47 +14,14 @@ from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
 from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
 from resolvent.problems.newton.prox import newton_prox
-from resolvent.problems.problem import select, short, weighted
+from resolvent.problems.problem import ProblemDefaults, select, weighted
 from resolvent.problems.reference import Minimum, Pool, Unknown, minimum
 from resolvent.problems.reference.gaps import Gaps
 from resolvent.problems.rows import Rows
 
 
-class OverRows:
-    """Users' rows, with an intercept as the coefficient of a last feature that is 1."""
-
-    rows: Rows
-    weights: Tensor
-    intercept: bool
-    penalty: Any
-    convex = True
-
-    __repr__ = short
-
-    @property
-    def scores(self) -> int:
-        """Numbers that a model makes of one row."""
-        return 1
-
-    @property
-    def users(self) -> int:
-        return self.rows.users
-
-    @property
-    def dim(self) -> int:
-        return self.scores * self.rows.dim
-
-    @property
-    def sizes(self) -> Tensor:
-        """The number of rows of each user."""
-        return self.rows.sizes
-
-    @property
-    def intercepts(self) -> Tensor:
-        """The indices of the parameters that are neither regularised nor penalised: the last, one per score."""
-        return torch.arange(self.dim - self.scores * self.intercept, self.dim, device=self.weights.device)
-
-    # --- the minimum -------------------------------------------------------------------------------------------------
+class WithMinimum(ProblemDefaults):
+    """A problem whose minimum is looked for by `reference`, once, when somebody asks for it."""
 
     def pool(self) -> Pool | Unknown:
         """All rows with their losses, in float64 whatever the data are in; with a penalty, f + g."""
@@ -92,6 +59,38 @@ class OverRows:
     def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny; None where f* is not known."""
         return None if self._gaps is None else self._gaps(points(W, self)).to(self.weights)
+
+
+class OverRows(WithMinimum):
+    """Users' rows, with an intercept as the coefficient of a last feature that is 1."""
+
+    rows: Rows
+    weights: Tensor
+    intercept: bool
+    convex = True
+
+    @property
+    def scores(self) -> int:
+        """Numbers that a model makes of one row."""
+        return 1
+
+    @property
+    def users(self) -> int:
+        return self.rows.users
+
+    @property
+    def dim(self) -> int:
+        return self.scores * self.rows.dim
+
+    @property
+    def sizes(self) -> Tensor:
+        """The number of rows of each user."""
+        return self.rows.sizes
+
+    @property
+    def intercepts(self) -> Tensor:
+        """The indices of the parameters that are neither regularised nor penalised: the last, one per score."""
+        return torch.arange(self.dim - self.scores * self.intercept, self.dim, device=self.weights.device)
 
 
 class Ridged(OverRows):

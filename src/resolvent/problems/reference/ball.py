@@ -9,7 +9,7 @@ import numpy as np
 
 from resolvent.problems.reference.curvature import excess
 from resolvent.problems.reference.faces import descend
-from resolvent.problems.reference.objective import Floats, Objective
+from resolvent.problems.reference.objective import EPS, Floats, Objective
 from resolvent.problems.reference.terms import no_penalty
 
 TINY = 1e-14
@@ -42,7 +42,14 @@ def minimise(f: Objective, members: np.ndarray, radius: float, size: Floats) -> 
     mu = TINY * max(largest, abs(f.value(start)) / radius**2)
     x, length = at(mu, start)
     if length > radius:
-        mu, x, length = _on_sphere(at, radius, (mu, x, length), largest)
+        tried = [(mu, x, length)]
+
+        def lengths(mu: float) -> float:
+            tried.append((mu, *at(mu, tried[-1][1])))
+            return tried[-1][2]
+
+        _find_sphere(lengths, radius, mu, largest)
+        mu, x, length = min(tried, key=lambda point: abs(point[2] - radius))
     if length > radius:
         x = np.where(members, x * (radius / length), x)
     z = x / size
@@ -50,27 +57,16 @@ def minimise(f: Objective, members: np.ndarray, radius: float, size: Floats) -> 
     return OnBall(z, mu, excess(lagrangian(mu), x) + slack)
 
 
-Point = tuple[float, Floats, float]
-"""mu, x(mu) and the length of z(mu)."""
+def _find_sphere(length: Callable[[float], float], radius: float, low: float, high: float) -> None:
+    """Ask for the lengths |z(mu)| of mu that come ever closer to the radius: 1/|z(mu)| is nearly linear in mu."""
+    from scipy.optimize import brentq
 
+    limit = 1e30 * high
+    while length(high) > radius and high < limit:  # free coordinates may push the multiplier beyond the first bound
+        high *= 10
 
-def _on_sphere(at: Callable[[float, Floats], tuple[Floats, float]], radius: float, low: Point, top: float) -> Point:
-    """By the secant method on 1/|z(mu)|, which is nearly linear in mu, kept between bounds."""
-    high = (top, *at(top, low[1]))
-    while high[2] > radius and high[0] < 1e30 * top:  # free coordinates may push the multiplier beyond the first bound
-        high = (10 * high[0], *at(10 * high[0], high[1]))
-    last, now, best = low, high, high
-    for _ in range(100):
-        bend = 1 / max(now[2], 1e-300) - 1 / max(last[2], 1e-300)
-        guess = now[0] + (1 / radius - 1 / max(now[2], 1e-300)) * (now[0] - last[0]) / bend if bend else 0.0
-        if not low[0] < guess < high[0]:
-            guess = float(np.sqrt(low[0] * high[0])) if high[0] > 4 * low[0] else (low[0] + high[0]) / 2
-        if not low[0] < guess < high[0]:
-            break
-        last, now = now, (guess, *at(guess, now[1]))
-        if abs(now[2] - radius) < abs(best[2] - radius):
-            best = now
-        if abs(now[2] - radius) <= 4e-16 * radius:
-            break
-        low, high = (now, high) if now[2] > radius else (low, now)
-    return best
+    def short_of(mu: float) -> float:
+        return 1 / max(length(mu), 1e-300) - 1 / radius
+
+    if short_of(high) > 0:
+        brentq(short_of, low, high, xtol=1e-300, rtol=4 * EPS)

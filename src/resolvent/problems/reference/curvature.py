@@ -78,7 +78,7 @@ class Iterate:
 
 
 def gradient_rounding(objective: Objective, z: Floats, t: Floats, curvature: Floats) -> tuple[Floats, Floats]:
-    """Of the gradient at z: the error of each row's slope (n,), and that of their sum, coordinate by coordinate (d,)."""
+    """Of the gradient at z: the error of each row's slope (n,), and that of their sum, one per coordinate (d,)."""
     size, slopes = objective.predictor_sizes(z), objective.loss.slope_size(t)
     summed = np.abs(objective.ridge * z)
     for part in objective.blocks():

@@ -57,8 +57,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Value:
-    """The objective at a point, a bound on the rounding error of that number, and the size of the terms that it is a sum
-    of, such as its value at the origin."""
+    """The objective at a point, a bound on the rounding error of that number, and the size of the terms that it adds up,
+    such as its value at the origin."""
 
     value: float
     rounding: float
