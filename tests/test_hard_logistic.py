@@ -63,7 +63,7 @@ def test_the_prox_is_found_where_losses_bend_in_thin_layers() -> None:
 def test_a_start_far_away_does_not_loosen_the_tolerance(wide: int, monkeypatch: Any) -> None:
     """At a large eta the gradient at the start is thousands of times as long as at the solution: its round-off is not
     that of the answer. There a margin's slope is |p - u| / (eta |a|), so that e rounds at about 1e-14."""
-    monkeypatch.setattr(over_rows, "WIDE", wide)
+    monkeypatch.setattr(over_rows, "MAX_DENSE_DIM", wide)
     for seed in range(40):
         rng = np.random.default_rng(seed)
         A, eta = 5 * rng.standard_normal((2, 2)), 10 ** rng.uniform(3, 4.5)
@@ -79,7 +79,7 @@ def test_who_runs_out_of_steps_is_solved_by_the_sure_method(monkeypatch: Any) ->
     problem, u, eta = rs.Logistic([A], [b], reg=0), torch.zeros(1, 3, dtype=torch.float64), 720.0
     near = (problem.prox(u, eta) + 1e-10).unsqueeze(1).repeat(1, 4, 1)
     g = torch.stack([problem.grad(x) for x in near.unbind(1)], 1)
-    monkeypatch.setattr(newton_prox_module, "MOST", 0)
+    monkeypatch.setattr(newton_prox_module, "MAX_STEPS", 0)
     solved = newton_prox_module.newton_prox(problem, u, eta, newton_prox_module.WarmStart(near, g, torch.ones(1)))
     e = solved.x - u + eta * problem.grad(solved.x)
     assert float(e.norm()) <= 1e-14  # eta |H| is 15 there and |x| 0.06: e rounds by a few 1e-16

@@ -77,8 +77,8 @@ class Custom(ProblemDefaults):
             if slope.works(self.weights.new_zeros(users, dim)):
                 self._answers["grad"] = slope
         if not self.offers & {"grad", "prox"}:
-            came = "not given" if value is None else "not given, and value cannot be differentiated by torch"
-            refuse("grad", came, "at least one of grad, prox and a value made of torch operations is needed")
+            received = "not given" if value is None else "not given, and value cannot be differentiated by torch"
+            refuse("grad", received, "at least one of grad, prox and a value made of torch operations is needed")
 
     def _constants(self, numbers: Any, argument: str) -> Tensor | None:
         if numbers is None:

@@ -45,8 +45,8 @@ class Indicators(ProblemDefaults):
         self.penalty = penalty
         self.sets = tuple(sets) if isinstance(sets, list | tuple) else ()
         if not self.sets or not all(hasattr(each, "dim") and hasattr(each, "project") for each in self.sets):
-            came = "empty" if isinstance(sets, list | tuple) and not sets else repr(sets)
-            refuse("sets", came, "a list of one set per user is needed, such as rs.Ball(centre, radius)")
+            received = "empty" if isinstance(sets, list | tuple) and not sets else repr(sets)
+            refuse("sets", received, "a list of one set per user is needed, such as rs.Ball(centre, radius)")
         dim = self.sets[0].dim
         if dim is None:
             refuse("sets[0]", f"{self.sets[0]} of any dimension", "its dimension is needed, as in rs.Orthant(3)")

@@ -15,7 +15,7 @@ from resolvent.problems.reference.objective import Floats
 
 FAR = 30.0
 """A margin that falls by more than this is far away."""
-SMALL = 1 << 20
+MAX_PROGRAM_SIZE = 1 << 20
 """Numbers in a linear program that is small enough to be solved for the sake of an explanation."""
 
 
@@ -152,10 +152,10 @@ def sigmoid(x: Floats) -> Floats:
 
 def separable(C: Floats) -> bool:
     """Whether some w has c_j . w >= 0 for every row and > 0 for one, by a linear program. False where it is large."""
-    if C.size > SMALL:
+    if C.size > MAX_PROGRAM_SIZE:
         return False
     from scipy.optimize import linprog
 
     # The most of sum_j c_j . w over the box |w| <= 1 under c_j . w >= 0: zero exactly where there is no such w.
-    found = linprog(-C.sum(0), A_ub=-C, b_ub=np.zeros(len(C)), bounds=(-1, 1), method="highs")
-    return bool(found.status == 0 and -found.fun > 1e-7)
+    solution = linprog(-C.sum(0), A_ub=-C, b_ub=np.zeros(len(C)), bounds=(-1, 1), method="highs")
+    return bool(solution.status == 0 and -solution.fun > 1e-7)

@@ -12,7 +12,7 @@ from torch import Tensor
 from resolvent.errors import flag
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
-from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
+from resolvent.problems.newton.matrix_free import MAX_DENSE_DIM, grouped_prox
 from resolvent.problems.newton.prox import newton_prox
 from resolvent.problems.problem import ProblemDefaults, select, weighted
 from resolvent.problems.reference import Minimum, Pool, Unknown, minimum
@@ -55,6 +55,10 @@ class WithMinimum(ProblemDefaults):
     @cached_property
     def _gaps(self) -> Callable[[Tensor], Tensor] | None:
         return self.gaps(self.minimum) if isinstance(self.minimum, Minimum) else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the functions for gaps, which cannot be pickled."""
+        return {name: value for name, value in self.__dict__.items() if name != "_gaps"}
 
     def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny; None where f* is not known."""
@@ -151,7 +155,7 @@ class Curved(Ridged):
     @property
     def matrix_free(self) -> bool:
         """Whether a matrix of d x d numbers per user would be large."""
-        return self.dim > WIDE
+        return self.dim > MAX_DENSE_DIM
 
     @cached_property
     def groups(self) -> list[tuple[Tensor | None, Self]]:

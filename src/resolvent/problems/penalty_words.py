@@ -23,18 +23,18 @@ KINDS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 """What each makes, and from how many numbers."""
 
 
-def parse_penalty(words: str) -> Penalty:
+def parse_penalty(text: str) -> Penalty:
     """The penalty that these words name."""
-    name, *given = words.strip().split(":")
-    made, counts = KINDS.get(name.lower().replace("_", "-"), (None, ()))
-    if made is None or len(given) not in counts:
-        refuse("penalty", repr(words), f"{WRITTEN} is needed")
+    name, *given = text.strip().split(":")
+    kind, counts = KINDS.get(name.lower().replace("_", "-"), (None, ()))
+    if kind is None or len(given) not in counts:
+        refuse("penalty", repr(text), f"{WRITTEN} is needed")
     try:
-        numbers = [float(text) for text in given]
+        numbers = [float(number) for number in given]
     except ValueError:
-        refuse("penalty", repr(words), f"numbers are needed behind the name: {WRITTEN}")
+        refuse("penalty", repr(text), f"numbers are needed behind the name: {WRITTEN}")
     try:
-        penalty: Penalty = made(*numbers)
+        penalty: Penalty = kind(*numbers)
     except InputError as error:
-        raise InputError(f"penalty is {words!r}, but {error}") from None
+        raise InputError(f"penalty is {text!r}, but {error}") from None
     return penalty

@@ -93,11 +93,11 @@ class Quantile(Ridged):
         A, b = self._one(i)
         root = np.sqrt(1 + eta * self.ridge[i].cpu().numpy().astype(np.float64))
         rows = Pinball(A / root, b, np.full(len(b), eta * (self.q - 1)), np.full(len(b), eta * self.q))
-        found = prox(rows, u.cpu().numpy().astype(np.float64) / root)
-        x = found.x / root
-        if not found.error <= COARSE * (1 + float(u.norm()) + float(np.linalg.norm(x))):
+        solution = prox(rows, u.cpu().numpy().astype(np.float64) / root)
+        x = solution.x / root
+        if not solution.error <= COARSE * (1 + float(u.norm()) + float(np.linalg.norm(x))):
             raise BadAnswer(
-                f"the prox of user {i} at eta = {eta:g} was not found: an error of {found.error:.1g} is left; "
+                f"the prox of user {i} at eta = {eta:g} was not found: an error of {solution.error:.1g} is left; "
                 "scale the features, or take a smaller eta"
             )
         return torch.from_numpy(x).to(u)

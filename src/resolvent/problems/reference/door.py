@@ -57,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Value:
-    """The objective at a point, a bound on the rounding error of that number, and the size of the terms that it adds up,
+    """The objective at a point, a bound on the rounding error of that number, and the size of the terms that it sums,
     such as its value at the origin."""
 
     value: float

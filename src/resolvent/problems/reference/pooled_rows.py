@@ -39,8 +39,8 @@ class PooledRows:
     def unaffordable(rows: int, dim: int, penalised: bool) -> Unknown | None:
         """Why so many rows of so many features are not pooled; None where they are."""
         if penalised and dim > MAX_PENALISED_DIM:
-            words = f"the minimum with a penalty is sought for at most {MAX_PENALISED_DIM} coordinates, and there are"
-            return Unknown(f"{words} {dim}")
+            message = f"the minimum with a penalty is sought for at most {MAX_PENALISED_DIM} coordinates, and there are"
+            return Unknown(f"{message} {dim}")
         return too_large(8 * (4 * rows * dim + 6 * dim**2 if penalised else 3 * rows * dim + 3 * min(rows, dim) ** 2))
 
     def candidates(self) -> Iterator[Candidate | Unknown]:
@@ -66,8 +66,8 @@ class PooledRows:
 
     def _separable(self, g: Terms) -> Candidate:
         """In coordinates that give columns a length of about one; those that bounds fix are put in first."""
-        f, held = self.objective, g.low == g.high
-        ridge, fixed, some = np.broadcast_to(f.ridge, g.l1.shape) + g.l2, np.where(held, g.low, 0.0), ~held
+        f, pinned = self.objective, g.low == g.high
+        ridge, fixed, some = np.broadcast_to(f.ridge, g.l1.shape) + g.l2, np.where(pinned, g.low, 0.0), ~pinned
         size = _lengths(f, fixed, ridge)
         part = replace(
             f,
@@ -87,7 +87,7 @@ class PooledRows:
         slope = f.gradient(w, f.loss.slope(f.predictors(w))) + g.l2 * w
         s = np.zeros_like(w)
         s[some] = _subgradient(own, face, slope[some] / size[some]) * size[some]
-        s[held] = -slope[held]
+        s[pinned] = -slope[pinned]
         return Candidate(w, excess(part, own, face, self.least), s)
 
     def _in_ball(self) -> Candidate:
