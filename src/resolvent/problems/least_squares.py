@@ -174,6 +174,7 @@ class LeastSquares(OverRows):
         return Gaps.around(
             least,
             penalty_of(self),
+            star,
             value=lambda w: 0.5 * (C @ w - target).square().sum(),
             divergence=lambda w: 0.5 * (C @ (w - star)).square().sum(),
         )

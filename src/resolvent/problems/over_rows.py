@@ -62,7 +62,10 @@ class WithMinimum(ProblemDefaults):
 
     def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny; None where f* is not known."""
-        return None if self._gaps is None else self._gaps(points(W, self)).to(self.weights)
+        if self._gaps is None:
+            return None
+        rows = W if isinstance(W, Tensor) and W.ndim == 2 else points(W, self)  # as precise as it is
+        return self._gaps(rows).to(self.weights)
 
 
 class OverRows(WithMinimum):
@@ -203,11 +206,12 @@ class Curved(Ridged):
 
     def gaps(self, least: Minimum) -> Callable[[Tensor], Tensor]:
         same = self.double()
-        beside = same.divergence(torch.from_numpy(least.w).to(same.weights).unsqueeze(0))
         star = torch.from_numpy(least.w).to(same.weights)
+        beside = same.divergence(star.unsqueeze(0))
         return Gaps.around(
             least,
             penalty_of(self),
+            star,
             value=same._sharp_value() if least.sharp else lambda w: weighted(same.weights, same.value(w)),
             divergence=lambda w: weighted(same.weights, beside((w - star).unsqueeze(0))),
         )

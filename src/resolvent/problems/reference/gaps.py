@@ -34,12 +34,13 @@ class Gaps:
     def around(
         minimum: Minimum,
         penalty: Penalty | None,
+        star: Tensor,
         value: Callable[[Tensor], Tensor],
         divergence: Callable[[Tensor], Tensor],
     ) -> Gaps:
-        w = torch.from_numpy(minimum.w)
-        g = 0.0 if penalty is None else float(penalty.value(w))
-        return Gaps(minimum, penalty, value, divergence, float(value(w)) + g if np.isfinite(g) else minimum.value)
+        """Around the minimiser `star` (d,), in float64 and where the data are."""
+        g = 0.0 if penalty is None else float(penalty.value(star))
+        return Gaps(minimum, penalty, value, divergence, float(value(star)) + g if np.isfinite(g) else minimum.value)
 
     def __call__(self, W: Tensor) -> Tensor:
         """For each row of W: near the minimiser a sum of Bregman divergences from it, each >= 0, so that a gap of 1e-20
