@@ -179,6 +179,16 @@ class LeastSquares(OverRows):
             divergence=lambda w: 0.5 * (C @ (w - star)).square().sum(),
         )
 
+    @property
+    def minimiser(self) -> Any:
+        """The minimiser of f of least norm; with a penalty one of f + g, None where none is certified."""
+        return super().minimiser
+
+    @property
+    def fstar(self) -> Any:
+        """A number; with a penalty None where no minimum is certified."""
+        return super().fstar
+
     def gap(self, W: Tensor) -> Any:
         return None if self._gaps is None else self._gaps(W)
 

@@ -113,8 +113,6 @@ class ProblemDefaults:
     minimiser: Any = None
     fstar: Any = None
 
-    users: int
-    dim: int
     weights: Tensor
 
     def __repr__(self) -> str:
@@ -122,8 +120,9 @@ class ProblemDefaults:
         more = [] if self.sizes is None else [f"{int(self.sizes.sum())} rows"]
         more += ["intercept"] * self.intercept
         more += [] if self.penalty is None else [f"penalty {self.penalty}"]
-        users = "1 user" if self.users == 1 else f"{self.users} users"
-        return f"{type(self).__name__}({', '.join([users, f'd = {self.dim}', *more])})"
+        own: Any = self  # users and dim are attributes or properties
+        users = "1 user" if own.users == 1 else f"{own.users} users"
+        return f"{type(self).__name__}({', '.join([users, f'd = {own.dim}', *more])})"
 
     @property
     def convexity(self) -> Tensor | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,8 @@ class Loss:
     """phi of each row, for its target b. Convex, with a slope that is continuous."""
 
     b: Tensor
-    largest_slope: float = math.inf
-    """A bound on |phi'|."""
+    largest_slope: Any = math.inf
+    """A bound on |phi'|: a number."""
     largest_curvature: float = math.inf
     """A bound on phi''."""
     curvature_rate: float | None = None

@@ -77,7 +77,8 @@ class PooledSquares:
             step = max(1, BLOCK // len(w))
             for start in range(0, len(b), step):
                 some = slice(start, start + step)
-                total.add(*(part[some].double().cpu().numpy() for part in (A, b, weight)), w, sharp)
+                rows, targets, weights = (part[some].double().cpu().numpy() for part in (A, b, weight))
+                total.add(rows, targets, weights, w, sharp)
         return total
 
     def _excess(self, here: SumOfSquares) -> float:
