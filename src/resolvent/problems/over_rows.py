@@ -64,7 +64,8 @@ class WithMinimum(ProblemDefaults):
         """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny; None where f* is not known."""
         if self._gaps is None:
             return None
-        rows = W if isinstance(W, Tensor) and W.ndim == 2 else points(W, self)  # as precise as it is
+        own: Any = self
+        rows = W if isinstance(W, Tensor) and W.ndim == 2 else points(W, own)  # as precise as it is
         return self._gaps(rows).to(self.weights)
 
 
