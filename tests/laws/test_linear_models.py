@@ -17,22 +17,21 @@ from scipy.special import huber
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.problems.linear.loss import InNumpy
+from resolvent.problems.linear.loss import InNumpy, Loss
 from resolvent.problems.linear.model import LinearModel
 from resolvent.problems.logistic import LogisticLoss
-from resolvent.problems.newton.certificate import Iterate, certificate
-from resolvent.problems.newton.certified import minimise
-from resolvent.problems.newton.objective import Floats, Objective
+from resolvent.problems.reference.curvature import Iterate, certificate
+from resolvent.problems.reference.objective import Objective
+from resolvent.problems.reference.smooth import minimise
 
 quiet = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 
 
 @dataclass(frozen=True, eq=False)
-class Poisson:
+class Poisson(Loss):
     """e^t - b t for counts b >= 0."""
 
     b: Tensor
-    largest_slope = largest_curvature = float("inf")
     curvature_rate = 1.0
 
     def check(self) -> None:
@@ -55,24 +54,18 @@ class Poisson:
         series = lambda h: h * h * (1 / 2 + h * (1 / 6 + h * (1 / 24 + h / 120)))  # noqa: E731
         return lambda h: t.exp() * torch.where(h.abs() < 1e-3, series(h), torch.expm1(h) - h)
 
-    def weighted(self, weight: Floats) -> InNumpy:
-        return InNumpy(self, weight)
-
 
 @dataclass(frozen=True, eq=False)
-class Huber:
+class Huber(Loss):
     """r^2 / 2 of the residual r = t - b up to |r| = delta, and linear beyond."""
 
     b: Tensor
     delta: float
     largest_curvature = 1.0
-    curvature_rate = None
 
     @property
     def largest_slope(self) -> float:
         return self.delta
-
-    def check(self) -> None: ...
 
     def value(self, t: Tensor) -> Tensor:
         r = t - self.b
@@ -81,9 +74,6 @@ class Huber:
 
     def slope(self, t: Tensor) -> Tensor:
         return (t - self.b).clamp(-self.delta, self.delta)
-
-    def slope_size(self, t: Tensor) -> Tensor:
-        return self.slope(t).abs()
 
     def curvature(self, t: Tensor) -> Tensor:
         return ((t - self.b).abs() <= self.delta).to(t)
@@ -97,9 +87,6 @@ class Huber:
             return k * (r - n + (h - k / 2))
 
         return divergence
-
-    def weighted(self, weight: Floats) -> InNumpy:
-        return InNumpy(self, weight)
 
 
 class Case:

@@ -21,11 +21,11 @@ from sklearn.svm import LinearSVC
 import resolvent as rs
 from resolvent.errors import BadAnswer, InputError, ResolventWarning
 from resolvent.problems.linear.predictor import Predictor
-from resolvent.problems.newton.certificate import Iterate, certificate
 from resolvent.problems.newton.krylov import RESOLVED, krylov
 from resolvent.problems.newton.matrix_free import matrix_free_prox
-from resolvent.problems.newton.objective import Objective
 from resolvent.problems.pinball.prox import Pinball, prox
+from resolvent.problems.reference.curvature import Iterate, certificate
+from resolvent.problems.reference.objective import Objective
 
 quiet = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 REG = 0.3

@@ -9,8 +9,10 @@ import torch
 
 import resolvent as rs
 from resolvent.iteration.penalties import penalty_of
-from resolvent.problems.penalised.minimum import least
-from resolvent.problems.penalised.squares import as_objective, squares
+from resolvent.problems.least_squares import squares, triangle
+from resolvent.problems.reference import Minimum, minimum
+from resolvent.problems.reference.pooled_rows import PooledRows
+from resolvent.problems.reference.terms import terms
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 USERS, DIM = 4, 5
@@ -28,11 +30,13 @@ def envelopes(problem: Any, A: list[Any], b: list[Any], eta: float) -> Any:
     parts = []
     for X, y, weight in zip(A, b, problem.weights.tolist(), strict=True):
         root = np.linalg.cholesky(np.linalg.inv(np.eye(len(X)) + eta * X @ X.T)).T
-        parts.append((root @ X, root @ y, weight))
-    *rows, constant = squares(parts)
+        parts.append(np.column_stack([root @ X, root @ y]) * np.sqrt(weight))
+    C, target, constant = triangle(parts)
     g = penalty_of(problem)
     assert g is not None
-    return least(as_objective(*rows), g, 0.0, constant).w
+    least = minimum(PooledRows(squares(C, target), terms(g, problem.dim), 0.0, constant))
+    assert isinstance(least, Minimum)
+    return least.w
 
 
 PENALTIES = [rs.L1(0.3), rs.L1([0.0, 0.1, 0.3, 0.5, 1.0]), rs.ElasticNet(0.2, 0.5), rs.Box(-0.1, 0.2), rs.Simplex(),

@@ -96,7 +96,8 @@ def _mean_hessian(problem: Any, w: Tensor, lam: Tensor) -> Tensor:
 def measure(facts: Facts, w: Tensor) -> dict[str, Tensor]:
     """f and f - f* of models w (k, d), of f + g where the problem has a penalty; NaN where unknown."""
     problem: Any = facts.problem
-    gap, g = problem.gap(w), facts.g
+    g = facts.g
+    gap = problem.gap(w) if g is None or facts.lookup("gap_includes_penalty") else None
     if gap is not None and facts.fstar is not None:
         return {"value": gap + facts.fstar, "gap": gap}
     unknown = w.new_full((len(w),), torch.nan)

@@ -21,10 +21,10 @@ from resolvent.problems.callables import (
     as_row_function,
 )
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import objective, select, short, weighted
+from resolvent.problems.problem import ProblemDefaults, objective, select, weighted
 
 
-class Custom:
+class Custom(ProblemDefaults):
     """f_i given by functions, each one callable over stacked rows or a list with one callable per user on (d,) vectors:
 
     value(W) -> (users,)     grad(W) -> (users, d)     prox(U, eta) -> (users, d)     hessian(W) -> (users, d, d)
@@ -38,7 +38,7 @@ class Custom:
     they contradict each other (`resolvent.problems.verify`). `check=False` leaves this out.
     """
 
-    __repr__ = short
+    convexity: Tensor | None = None
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class Custom:
             if slope.works(self.weights.new_zeros(users, dim)):
                 self._answers["grad"] = slope
         if not self.offers & {"grad", "prox"}:
-            came = "not given" if value is None else "not given, and value cannot be differentiated by torch"
-            refuse("grad", came, "at least one of grad, prox and a value made of torch operations is needed")
+            received = "not given" if value is None else "not given, and value cannot be differentiated by torch"
+            refuse("grad", received, "at least one of grad, prox and a value made of torch operations is needed")
 
     def _constants(self, numbers: Any, argument: str) -> Tensor | None:
         if numbers is None:

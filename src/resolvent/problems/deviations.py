@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, points
+from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
 from resolvent.problems.linear.predictor import Predictor
-from resolvent.problems.pinball.minimum import least_deviations
-from resolvent.problems.problem import select, short
+from resolvent.problems.over_rows import WithMinimum
+from resolvent.problems.pinball.minimum import PinballPool
+from resolvent.problems.pinball.prox import Pinball
+from resolvent.problems.problem import select
+from resolvent.problems.reference import Minimum, Pool, Unknown
 
 
-class AbsoluteDeviations:
+class AbsoluteDeviations(WithMinimum):
     """f_i(w) = |a_i.w - b_i| with A of shape (users, d) and b of shape (users,); a zero row is a constant.
 
-    The minimiser and f* come from a linear program, solved when first asked for. They are exact to round-off, but where
-    two vertices are nearly tied f* may be high by about 1e-10 of the data's size. None without scipy or if HiGHS fails.
+    The minimiser and f* come from a linear program, solved when first asked for, and are certified by its duality gap.
+    None without scipy or if HiGHS fails.
     """
 
     users: int
@@ -27,14 +32,10 @@ class AbsoluteDeviations:
     weights: Tensor
     A: Tensor
     b: Tensor
-    intercept = False
 
     offers = frozenset({"value", "grad", "prox"})
     convex = True
     closed_form = True
-    lipschitz = None
-
-    __repr__ = short
 
     def __init__(self, A: Any, b: Any, weights: Any = None, *, penalty: Any = None) -> None:
         self.penalty = penalty
@@ -78,41 +79,22 @@ class AbsoluteDeviations:
     def take(self, who: Tensor) -> AbsoluteDeviations:
         return AbsoluteDeviations(self.A[who], self.b[who], select(self.weights, who), penalty=self.penalty)
 
-    @property
-    def convexity(self) -> Tensor:
-        return torch.zeros_like(self.weights)
-
     @cached_property
     def typical_eta(self) -> float:
         """How far users are from their kinks at the origin, over the length of their gradients: where to start."""
         far = (self.b.abs() / self._size)[(self.b != 0) & (self.weights > 0)]
         return float(far.median()) if len(far) else 1.0
 
-    @cached_property
-    def _star(self) -> Tensor | None:
-        """The minimiser in float64, whatever the data are in: f* should not be rounded twice. None with a penalty."""
+    def pool(self) -> Pool | Unknown:
         if self.penalty is not None:
-            return None
+            return Unknown("the minimum of absolute deviations is sought without a penalty only")
         A, b, lam = (x.detach().cpu().double().numpy() for x in (self.A, self.b, self.weights))
-        w = least_deviations(A, b, -lam, lam)
-        return None if w is None else torch.from_numpy(w).to(self.A.device)
+        return PinballPool(Pinball(A, b, -lam, lam), np.zeros(self.dim))
 
-    @property
-    def minimiser(self) -> Tensor | None:
-        return None if self._star is None else self._star.to(self.weights)
+    without_minimum = None
 
-    @property
-    def fstar(self) -> float | None:
-        return None if self._star is None else float(self.weights.double() @ self._deviations(self._star))
-
-    def gap(self, W: Tensor) -> Tensor | None:
+    def gaps(self, least: Minimum) -> Callable[[Tensor], Tensor]:
         """sum_i lambda_i (|r_i(w)| - |r_i(w*)|), term by term in float64 so that little cancels; never below 0."""
-        if self._star is None:
-            return None
-        least, lam = self._deviations(self._star), self.weights.double()
-        gaps = [(self._deviations(w) - least) @ lam for w in points(W, self).double()]
-        return torch.stack(gaps).clamp(min=0).to(self.weights)
-
-    def _deviations(self, w: Tensor) -> Tensor:
-        """|r_i(w)| in float64, (users,)."""
-        return (self.A.double() @ w - self.b.double()).abs()
+        A, b, lam = self.A.double(), self.b.double(), self.weights.double()
+        lowest = (A @ torch.from_numpy(least.w).to(A) - b).abs()
+        return lambda W: torch.stack([((A @ w - b).abs() - lowest) @ lam for w in W.double()]).clamp(min=0)

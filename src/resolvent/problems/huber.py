@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import real
-from resolvent.problems.linear.loss import InNumpy
+from resolvent.problems.linear.loss import Loss
 from resolvent.problems.linear.model import LinearModel
-from resolvent.problems.newton.objective import Floats
 
 
 class Huber(LinearModel):
@@ -49,21 +48,17 @@ class Huber(LinearModel):
 
 
 @dataclass(frozen=True, eq=False)
-class HuberLoss:
+class HuberLoss(Loss):
     """r^2 / 2 of the residual r = t - b up to |r| = delta, and linear beyond."""
 
     b: Tensor
     delta: float
     largest_curvature = 1.0
-    curvature_rate = None
     least = 0.0
 
     @property
     def largest_slope(self) -> float:
         return self.delta
-
-    def check(self) -> None:
-        """Any number is a target."""
 
     def value(self, t: Tensor) -> Tensor:
         r = t - self.b
@@ -73,9 +68,6 @@ class HuberLoss:
     def slope(self, t: Tensor) -> Tensor:
         return (t - self.b).clamp(-self.delta, self.delta)
 
-    def slope_size(self, t: Tensor) -> Tensor:
-        return self.slope(t).abs()
-
     def curvature(self, t: Tensor) -> Tensor:
         return ((t - self.b).abs() <= self.delta).to(t)
 
@@ -84,9 +76,6 @@ class HuberLoss:
 
     def divergence(self, t: Tensor) -> HuberDivergence:
         return HuberDivergence(self, t)
-
-    def weighted(self, weight: Floats) -> InNumpy:
-        return InNumpy(self, weight)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 from resolvent.errors import real, refuse
 from resolvent.problems.constraint import TOL
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select, short
+from resolvent.problems.problem import ProblemDefaults, select
 from resolvent.problems.sets import ConvexSet
 
 SEEN, BEYOND = 1e3, 10.0
@@ -22,7 +22,7 @@ ROUNDING = 16.0
 """Units in the last place of u by which sums of normals may be wrong."""
 
 
-class Indicators:
+class Indicators(ProblemDefaults):
     """f_i is 0 in sets[i] and infinite elsewhere, so that its prox, whatever eta, is the projection.
 
     "In" means to within the length `tol` (1e-9, or 1e-4 in float32). Whether the sets have a common point is not
@@ -32,9 +32,6 @@ class Indicators:
     offers = frozenset({"value", "prox"})
     convex = True
     closed_form = True
-    lipschitz = None
-
-    __repr__ = short
 
     def __init__(
         self,
@@ -48,8 +45,8 @@ class Indicators:
         self.penalty = penalty
         self.sets = tuple(sets) if isinstance(sets, list | tuple) else ()
         if not self.sets or not all(hasattr(each, "dim") and hasattr(each, "project") for each in self.sets):
-            came = "empty" if isinstance(sets, list | tuple) and not sets else repr(sets)
-            refuse("sets", came, "a list of one set per user is needed, such as rs.Ball(centre, radius)")
+            received = "empty" if isinstance(sets, list | tuple) and not sets else repr(sets)
+            refuse("sets", received, "a list of one set per user is needed, such as rs.Ball(centre, radius)")
         dim = self.sets[0].dim
         if dim is None:
             refuse("sets[0]", f"{self.sets[0]} of any dimension", "its dimension is needed, as in rs.Orthant(3)")
@@ -121,10 +118,6 @@ class Indicators:
         chosen = torch.arange(self.users, device=who.device)[who].tolist()
         sets = [self.sets[i] for i in chosen]
         return Indicators(sets, select(self.weights, who), self.minimiser, self.tol, penalty=self.penalty)
-
-    @property
-    def convexity(self) -> Tensor:
-        return torch.zeros_like(self.weights)
 
     @property
     def fstar(self) -> float | None:

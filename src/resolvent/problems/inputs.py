@@ -90,11 +90,11 @@ def _warn_of_sizes(lam: Tensor, sizes: Tensor) -> None:
     """Weights in proportion to the numbers of rows, where f_i is a sum over rows, count each row n_i times."""
     share = sizes / sizes.sum()
     if len(sizes) > 1 and float(sizes.min()) < float(sizes.max()) and bool(((lam - share).abs() <= 1e-6 * share).all()):
-        words = (
+        message = (
             "weights are in proportion to the users' numbers of rows, but f_i is a sum over them already: each row of "
             "a user with n rows counts n times. weights='rows' (or None) counts every row once"
         )
-        warnings.warn(words, ResolventWarning, stacklevel=4)
+        warnings.warn(message, ResolventWarning, stacklevel=4)
 
 
 def as_reg(reg: Any, users: int, sizes: Tensor, like: Tensor) -> Tensor:

@@ -20,9 +20,9 @@ def label_array(labels: Any) -> NDArray[Any]:
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype == object or all(map(_same, array.tolist(), items)):
         return array
-    kept: NDArray[Any] = np.empty(len(items), dtype=object)
-    kept[:] = [item.item() if isinstance(item, np.generic) else item for item in items]
-    return kept
+    objects: NDArray[Any] = np.empty(len(items), dtype=object)
+    objects[:] = [item.item() if isinstance(item, np.generic) else item for item in items]
+    return objects
 
 
 def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -13,20 +13,22 @@ from torch import Tensor
 
 from resolvent.errors import flag
 from resolvent.iteration.penalties import penalty_of
-from resolvent.problems.compensated import predictors
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.over_rows import OverRows
-from resolvent.problems.penalised import Penalised, least
-from resolvent.problems.penalised.squares import as_objective, squares
 from resolvent.problems.problem import select
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.quadratic.affine import Affine, prox_share
 from resolvent.problems.quadratic.decomposition import decompose
 from resolvent.problems.quadratic.jacobi import EASY
-from resolvent.problems.quadratic.pooled import Pooled, balanced, pooled
+from resolvent.problems.quadratic.pooled import Pooled, PooledSquares, balanced, pooled
+from resolvent.problems.reference import Minimum, Pool, Unknown, minimum
+from resolvent.problems.reference.gaps import Gaps
+from resolvent.problems.reference.objective import Objective
+from resolvent.problems.reference.pooled_rows import PooledRows
+from resolvent.problems.reference.terms import terms
 from resolvent.problems.rows import as_data
-from resolvent.problems.sparse_least_squares import SparseLeastSquares
+from resolvent.problems.sparse_least_squares import SparseLeastSquares, SquareLoss
 from resolvent.problems.sparse_rows import is_sparse
 
 
@@ -124,61 +126,91 @@ class LeastSquares(OverRows):
             A, b = self.rows.one(i)
             yield A.double().cpu().numpy(), b.double().cpu().numpy(), weight
 
+    # --- the minimum: of least norm and always known without a penalty -----------------------------------------------
+
     @cached_property
-    def penalised(self) -> Penalised | None:
-        """f + g around its minimum; None without a penalty."""
+    def _triangle(self) -> tuple[Any, Any, float]:
+        """sum_i lambda_i |A_i w - b_i|^2 / 2 as |C w - target|^2 / 2 + constant with at most d rows."""
+        scaled = [np.column_stack([A, b]) * np.sqrt(weight) for A, b, weight in self._users() if weight > 0]
+        return triangle(scaled)
+
+    def pool(self) -> Pool | Unknown:
         g = penalty_of(self)
         if g is None:
-            return None
-        *rows, constant = squares(user for user in self._users() if user[2] > 0)
-        C, target = (torch.from_numpy(part).to(self._lam) for part in rows)
-        found = least(as_objective(*rows), g, 0.0, constant)
-        if found.w is not None and found.value is not None and self._hard:
-            w = torch.from_numpy(found.w).to(self._lam)
-            more = self._summed(w) - float(0.5 * (C @ w - target).square().sum() + constant)
-            constant, found = constant + more, replace(found, value=found.value + more)
-        star = torch.from_numpy(np.zeros(self.dim) if found.w is None else found.w).to(self._lam)
-        return Penalised(
-            g,
-            found,
-            value=lambda w: 0.5 * (C @ w - target).square().sum() + constant,
+            return self._squares
+        own = terms(g, self.dim)
+        if own is None:
+            return Unknown(f"no certified minimum is known with the penalty {g}")
+        unaffordable = PooledRows.unaffordable(self.dim, self.dim, True)
+        if unaffordable is not None:
+            return unaffordable
+        C, target, constant = self._triangle
+        return PooledRows(squares(C, target), own, 0.0, constant)
+
+    @property
+    def _squares(self) -> PooledSquares:
+        # The minimum of some user may not be known to as many digits as its rows know it.
+        return PooledSquares(self.rows, self._lam, self._pooled, self.spectrum.spans(EASY))
+
+    @cached_property
+    def minimum(self) -> Minimum | Unknown:
+        least = minimum(self.pool())
+        if isinstance(least, Unknown) or self._squares.hard == (self.penalty is None):
+            return least
+        if self.penalty is None:  # f* is f as `value` has it
+            value = float(self._lam @ self._values(self._pooled.minimiser.unsqueeze(0)))
+        else:  # the triangle has rounding errors of its own: f is summed over the rows instead
+            C, target, constant = self._triangle
+            square = float(0.5 * np.square(C @ least.w - target).sum() + constant)
+            value = least.value + self._squares.at(least.w, True).value - square
+        return replace(least, value=value, bound=least.bound + abs(value - least.value))
+
+    def gaps(self, least: Minimum) -> Callable[[Tensor], Tensor]:
+        """In float64, whatever W is in: that of the model as it is reported."""
+        if self.penalty is None:
+            return self._pooled.gap
+        C, target = (torch.from_numpy(part).to(self._lam) for part in self._triangle[:2])
+        star = torch.from_numpy(least.w).to(self._lam)
+        return Gaps.around(
+            least,
+            penalty_of(self),
+            star,
+            value=lambda w: 0.5 * (C @ w - target).square().sum(),
             divergence=lambda w: 0.5 * (C @ (w - star)).square().sum(),
         )
 
     @property
     def minimiser(self) -> Any:
         """The minimiser of f of least norm; with a penalty one of f + g, None where none is certified."""
-        if self.penalised is not None:
-            return self.penalised.minimiser(self.weights)
-        return self._pooled.minimiser.to(self.weights.dtype)
+        return super().minimiser
 
     @property
-    def without_minimum(self) -> str | None:
-        """Why the minimum of f + g is not known; None where it is."""
-        return None if self.penalised is None else self.penalised.least.why
-
-    @cached_property
     def fstar(self) -> Any:
         """A number; with a penalty None where no minimum is certified."""
-        if self.penalised is not None:
-            return self.penalised.fstar
-        w = self._pooled.minimiser
-        return self._summed(w) if self._hard else float(self._lam @ self._values(w.unsqueeze(0)))
-
-    @property
-    def _hard(self) -> bool:
-        """Whether the minimum of some user is not known to as many digits as its rows know it."""
-        return self.spectrum.spans(EASY)
-
-    def _summed(self, w: Tensor) -> float:
-        """f at one model w (d,) from the rows themselves, with residuals as if in twice the precision."""
-        parts = []
-        for bucket in self.rows.buckets:
-            A, b = bucket.A.flatten(0, 1).cpu().numpy(), bucket.b.flatten().double().cpu().numpy()
-            residual = torch.from_numpy(predictors(A, w.cpu().numpy(), -b)).to(self._lam)
-            parts.append(residual.reshape(bucket.b.shape).square().sum(1))
-        return 0.5 * float(self._lam @ self.rows.gather(parts))
+        return super().fstar
 
     def gap(self, W: Tensor) -> Any:
-        """f(w) - f*, of f + g with a penalty, in float64, whatever W is in: that of the model as it is reported."""
-        return self._pooled.gap(W) if self.penalised is None else self.penalised.gap(W)
+        return None if self._gaps is None else self._gaps(W)
+
+
+def triangle(scaled: list[Any]) -> tuple[Any, Any, float]:
+    """|C w - target|^2 / 2 + constant with at most d rows, from users' rows [A, b].
+
+    One user after the other, the largest first: small ones retain their precision then.
+    """
+    scaled = sorted(scaled, key=lambda rows: -float(np.abs(rows).max(initial=0)))
+    d = scaled[0].shape[1] - 1
+    R = np.zeros((0, d + 1))
+    for rows in scaled:
+        R = np.vstack([R, rows])
+        if len(R) > d:
+            R = np.asarray(np.linalg.qr(R, mode="r"))
+    if len(R) <= d:
+        return R[:, :d], R[:, d], 0.0
+    return R[:d, :d], R[:d, d], float(R[d, d] ** 2) / 2
+
+
+def squares(C: Any, target: Any) -> Objective:
+    """|C w - target|^2 / 2."""
+    loss = SquareLoss(torch.from_numpy(target)).weighted(np.ones(len(C)))
+    return Objective(C, np.zeros(len(C)), loss, 0.0, rotated=True)

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.problems.linear.loss import check_labels
+from resolvent.problems.linear.loss import Loss, check_labels
 from resolvent.problems.linear.model import LinearModel
-from resolvent.problems.newton.objective import Floats
+from resolvent.problems.reference.objective import Floats
 
 FAR = 30.0
 """A margin that falls by more than this is far away."""
-SMALL = 1 << 20
+MAX_PROGRAM_SIZE = 1 << 20
 """Numbers in a linear program that is small enough to be solved for the sake of an explanation."""
 
 
@@ -38,7 +38,7 @@ class Logistic(LinearModel):
         return -1, 1
 
 
-class LogisticLoss:
+class LogisticLoss(Loss):
     """log(1 + e^(-b t)) for labels b = -1 and +1."""
 
     largest_slope = 1.0
@@ -57,9 +57,6 @@ class LogisticLoss:
 
     def slope(self, t: Tensor) -> Tensor:
         return t.mul_(self.minus_b).sigmoid_().mul_(self.minus_b)
-
-    def slope_size(self, t: Tensor) -> Tensor:
-        return self.slope(t.clone()).abs()
 
     def curvature(self, t: Tensor) -> Tensor:
         q = torch.sigmoid(t)  # whatever the label: phi'' is even
@@ -155,10 +152,10 @@ def sigmoid(x: Floats) -> Floats:
 
 def separable(C: Floats) -> bool:
     """Whether some w has c_j . w >= 0 for every row and > 0 for one, by a linear program. False where it is large."""
-    if C.size > SMALL:
+    if C.size > MAX_PROGRAM_SIZE:
         return False
     from scipy.optimize import linprog
 
     # The most of sum_j c_j . w over the box |w| <= 1 under c_j . w >= 0: zero exactly where there is no such w.
-    found = linprog(-C.sum(0), A_ub=-C, b_ub=np.zeros(len(C)), bounds=(-1, 1), method="highs")
-    return bool(found.status == 0 and -found.fun > 1e-7)
+    solution = linprog(-C.sum(0), A_ub=-C, b_ub=np.zeros(len(C)), bounds=(-1, 1), method="highs")
+    return bool(solution.status == 0 and -solution.fun > 1e-7)

@@ -1,7 +1,8 @@
-"""What problems over users' rows have in common: their sizes, intercepts, a ridge, and the prox by Newton's method."""
+"""What problems over users' rows have in common: sizes, intercepts, a ridge, the minimum, and the prox by Newton."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Self
 
@@ -9,23 +10,72 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import flag
-from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite
-from resolvent.problems.newton.matrix_free import WIDE, grouped_prox
+from resolvent.iteration.penalties import penalty_of
+from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
+from resolvent.problems.newton.matrix_free import MAX_DENSE_DIM, grouped_prox
 from resolvent.problems.newton.prox import newton_prox
-from resolvent.problems.problem import select, short
+from resolvent.problems.problem import ProblemDefaults, select, weighted
+from resolvent.problems.reference import Minimum, Pool, Unknown, minimum
+from resolvent.problems.reference.gaps import Gaps
 from resolvent.problems.rows import Rows
 
 
-class OverRows:
+class WithMinimum(ProblemDefaults):
+    """A problem whose minimum is looked for by `reference`, once, when somebody asks for it."""
+
+    def pool(self) -> Pool | Unknown:
+        """All rows with their losses, in float64 whatever the data are in; with a penalty, f + g."""
+        raise NotImplementedError
+
+    @cached_property
+    def minimum(self) -> Minimum | Unknown:
+        """Of f, or of f + g with a penalty: certified, or why it is not known."""
+        return minimum(self.pool())
+
+    @property
+    def minimiser(self) -> Tensor | None:
+        """Certified; None where none was established, and `minimum.why` says why."""
+        least = self.minimum
+        return torch.from_numpy(least.w).to(self.weights) if isinstance(least, Minimum) else None
+
+    @property
+    def fstar(self) -> float | None:
+        """The least value; None where it is not certified."""
+        return self.minimum.value if isinstance(self.minimum, Minimum) else None
+
+    @property
+    def without_minimum(self) -> str | None:
+        """Why no minimiser is known; None where one is, or where there is one for sure."""
+        return self.minimum.why if isinstance(self.minimum, Unknown) else None
+
+    def gaps(self, least: Minimum) -> Callable[[Tensor], Tensor]:
+        """The function that has f(w) - f* for each row w of a tensor, given the minimum."""
+        raise NotImplementedError
+
+    @cached_property
+    def _gaps(self) -> Callable[[Tensor], Tensor] | None:
+        return self.gaps(self.minimum) if isinstance(self.minimum, Minimum) else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the functions for gaps, which cannot be pickled."""
+        return {name: value for name, value in self.__dict__.items() if name != "_gaps"}
+
+    def gap(self, W: Tensor) -> Tensor | None:
+        """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny; None where f* is not known."""
+        if self._gaps is None:
+            return None
+        own: Any = self
+        rows = W if isinstance(W, Tensor) and W.ndim == 2 else points(W, own)  # as precise as it is
+        return self._gaps(rows).to(self.weights)
+
+
+class OverRows(WithMinimum):
     """Users' rows, with an intercept as the coefficient of a last feature that is 1."""
 
     rows: Rows
     weights: Tensor
     intercept: bool
-    penalty: Any
     convex = True
-
-    __repr__ = short
 
     @property
     def scores(self) -> int:
@@ -109,7 +159,7 @@ class Curved(Ridged):
     @property
     def matrix_free(self) -> bool:
         """Whether a matrix of d x d numbers per user would be large."""
-        return self.dim > WIDE
+        return self.dim > MAX_DENSE_DIM
 
     @cached_property
     def groups(self) -> list[tuple[Tensor | None, Self]]:
@@ -140,6 +190,36 @@ class Curved(Ridged):
     def double(self) -> Self:
         """The same in float64."""
         return self.over(self.rows.double(), self.weights.double(), self.reg.double())
+
+    def value(self, W: Tensor) -> Tensor:
+        """f_i(w_i), (users,)."""
+        raise NotImplementedError
+
+    def divergence(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        """From w (1, d): the function e -> f_i(w + e) - f_i(w) - <grad f_i(w), e>, (users,), without cancellation."""
+        raise NotImplementedError
+
+    @property
+    def without_minimum(self) -> str | None:
+        """The same; with a regulariser of all parameters there is a minimiser."""
+        sure = self.penalty is None and not self.intercept and float(self.weights @ self.reg) > 0
+        return None if sure else super().without_minimum
+
+    def gaps(self, least: Minimum) -> Callable[[Tensor], Tensor]:
+        same = self.double()
+        star = torch.from_numpy(least.w).to(same.weights)
+        beside = same.divergence(star.unsqueeze(0))
+        return Gaps.around(
+            least,
+            penalty_of(self),
+            star,
+            value=same._sharp_value() if least.sharp else lambda w: weighted(same.weights, same.value(w)),
+            divergence=lambda w: weighted(same.weights, beside((w - star).unsqueeze(0))),
+        )
+
+    def _sharp_value(self) -> Callable[[Tensor], Tensor]:
+        """f at one model, with predictors as if in twice the precision."""
+        raise NotImplementedError
 
     @cached_property
     def frobenius(self) -> Tensor:

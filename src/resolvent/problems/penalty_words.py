@@ -20,18 +20,18 @@ def _ball(radius: float) -> Ball:
     return Ball(0.0, radius)
 
 
-def parse_penalty(words: str) -> Penalty:
+def parse_penalty(text: str) -> Penalty:
     """The penalty that these words name."""
 
-    def number(text: str) -> float:
+    def number(word: str) -> float:
         try:
-            return float(text)
+            return float(word)
         except ValueError:
-            refuse("penalty", repr(words), f"numbers are needed behind the name: {registry.usages('penalty')}")
+            refuse("penalty", repr(text), f"numbers are needed behind the name: {registry.usages('penalty')}")
 
-    given = registry.words("penalty", words, number)
+    given = registry.words("penalty", text, number)
     try:
         penalty: Penalty = registry.named("penalty", given.pop("kind")).make(**given)
     except InputError as error:
-        raise InputError(f"penalty is {words!r}, but {error}") from None
+        raise InputError(f"penalty is {text!r}, but {error}") from None
     return penalty

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.linear.loss import InNumpy
+from resolvent.problems.linear.loss import Loss
 from resolvent.problems.linear.model import LinearModel
-from resolvent.problems.newton.objective import Floats
 
 NEAR = 1e-3
 """Up to this |h| the divergence is a series."""
@@ -33,11 +32,10 @@ class Poisson(LinearModel):
 
 
 @dataclass(frozen=True, eq=False)
-class PoissonLoss:
+class PoissonLoss(Loss):
     """e^t - b t for counts b >= 0."""
 
     b: Tensor
-    largest_slope = largest_curvature = float("inf")
     curvature_rate = 1.0
 
     def check(self) -> None:
@@ -58,9 +56,6 @@ class PoissonLoss:
 
     def divergence(self, t: Tensor) -> PoissonDivergence:
         return PoissonDivergence(t.exp())
-
-    def weighted(self, weight: Floats) -> InNumpy:
-        return InNumpy(self, weight)
 
 
 def _most(t: Tensor) -> float:

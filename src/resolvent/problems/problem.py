@@ -83,6 +83,53 @@ class Problem(Protocol):
         ...
 
 
+class ProblemDefaults:
+    """What a problem of this package says where it knows nothing more: the answers to optional questions.
+
+    Classes of your own need none of this.
+    """
+
+    penalty: Any = None
+    """g, which the meeting applies."""
+    gap_includes_penalty = True
+    """Whether `gap` and `fstar` are those of f + g, or None, where there is a penalty."""
+    intercept: bool = False
+    """Whether the last parameters are intercepts."""
+    intercepts: Any = None
+    """The indices of parameters that neither reg nor a penalty touches."""
+    sizes: Any = None
+    """The number of rows of each user."""
+    start: Any = None
+    """Where runs begin, (d,); None: at the origin."""
+    typical_eta: Any = 1.0
+    """Where automatic steps begin."""
+    matrix_free: Any = False
+    """Whether a matrix of d x d numbers per user would be large."""
+    predictor: Any = None
+    """What says how a model of this problem predicts."""
+    without_minimum: Any = None
+    """Why no minimiser is known, where that is worth a warning."""
+    lipschitz: Any = None
+    minimiser: Any = None
+    fstar: Any = None
+
+    weights: Tensor
+
+    def __repr__(self) -> str:
+        """In one line: the kind, how many users and parameters, and what it carries."""
+        more = [] if self.sizes is None else [f"{int(self.sizes.sum())} rows"]
+        more += ["intercept"] * self.intercept
+        more += [] if self.penalty is None else [f"penalty {self.penalty}"]
+        own: Any = self  # users and dim are attributes or properties
+        users = "1 user" if own.users == 1 else f"{own.users} users"
+        return f"{type(self).__name__}({', '.join([users, f'd = {own.dim}', *more])})"
+
+    @property
+    def convexity(self) -> Tensor | None:
+        """mu_i, the strong convexity constants, (users,): none."""
+        return torch.zeros_like(self.weights)
+
+
 def objective(problem: Problem, w: Tensor) -> Tensor:
     """f(w) = sum_i lambda_i f_i(w) for each row of w, (rows,)."""
     return torch.stack([weighted(problem.weights, problem.value(row.unsqueeze(0))) for row in w])
@@ -98,17 +145,3 @@ def select(weights: Tensor, who: Tensor) -> Tensor:
     chosen = weights[who]
     total = chosen.sum()
     return chosen / total if float(total) > 0 else torch.full_like(chosen, 1.0 / max(len(chosen), 1))
-
-
-def short(problem: Any) -> str:
-    """A problem in one line: its kind, how many users and parameters, and what it carries."""
-    more = []
-    sizes = getattr(problem, "sizes", None)
-    if sizes is not None:
-        more.append(f"{int(sizes.sum())} rows")
-    if getattr(problem, "intercept", False):
-        more.append("intercept")
-    if getattr(problem, "penalty", None) is not None:
-        more.append(f"penalty {problem.penalty}")
-    users = "1 user" if problem.users == 1 else f"{problem.users} users"
-    return f"{type(problem).__name__}({', '.join([users, f'd = {problem.dim}', *more])})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -11,14 +12,14 @@ from torch import Tensor
 
 from resolvent.errors import BadAnswer, refuse
 from resolvent.iteration.penalties import penalty_of
-from resolvent.problems.inputs import as_rows, points
+from resolvent.problems.inputs import as_rows
 from resolvent.problems.linear.predictor import Predictor
-from resolvent.problems.newton.minimum import SURE
-from resolvent.problems.newton.objective import EPS, Floats
 from resolvent.problems.over_rows import Ridged
-from resolvent.problems.penalised.terms import Terms, terms
-from resolvent.problems.pinball.minimum import least_deviations
+from resolvent.problems.pinball.minimum import PinballPool
 from resolvent.problems.pinball.prox import Pinball, orthogonal, prox
+from resolvent.problems.reference import Minimum, Pool, Unknown
+from resolvent.problems.reference.objective import Floats
+from resolvent.problems.reference.terms import terms
 from resolvent.problems.rows import as_data
 
 COARSE = 1e-6
@@ -92,11 +93,11 @@ class Quantile(Ridged):
         A, b = self._one(i)
         root = np.sqrt(1 + eta * self.ridge[i].cpu().numpy().astype(np.float64))
         rows = Pinball(A / root, b, np.full(len(b), eta * (self.q - 1)), np.full(len(b), eta * self.q))
-        found = prox(rows, u.cpu().numpy().astype(np.float64) / root)
-        x = found.x / root
-        if not found.error <= COARSE * (1 + float(u.norm()) + float(np.linalg.norm(x))):
+        solution = prox(rows, u.cpu().numpy().astype(np.float64) / root)
+        x = solution.x / root
+        if not solution.error <= COARSE * (1 + float(u.norm()) + float(np.linalg.norm(x))):
             raise BadAnswer(
-                f"the prox of user {i} at eta = {eta:g} was not found: an error of {found.error:.1g} is left; "
+                f"the prox of user {i} at eta = {eta:g} was not found: an error of {solution.error:.1g} is left; "
                 "scale the features, or take a smaller eta"
             )
         return torch.from_numpy(x).to(u)
@@ -115,84 +116,48 @@ class Quantile(Ridged):
     # --- the minimum -------------------------------------------------------------------------------------------------
 
     @cached_property
-    def penalised(self) -> Terms | None:
-        """The penalty, where the minimum with it is known: l1 and l2 without a constraint."""
-        g = penalty_of(self)
-        own = None if g is None else terms(g, self.dim)
-        return own if own is not None and own.norms else None
-
-    @cached_property
-    def _slopes(self) -> tuple[Floats, Floats]:
-        """l1 of the penalty, and the mean of reg with l2 of the penalty, of each parameter."""
+    def _norms(self) -> tuple[Floats, Floats] | None:
+        """l1 of the penalty, and the mean of reg with l2 of the penalty, of each parameter; None with a constraint."""
         ridge = (self.weights.double() @ self.ridge.double()).expand(self.dim).cpu().numpy()
-        if self.penalised is None:
+        g = penalty_of(self)
+        if g is None:
             return np.zeros(self.dim), ridge
-        return self.penalised.l1, ridge + self.penalised.l2
+        own = terms(g, self.dim)
+        return None if own is None or not own.norms else (own.l1, ridge + own.l2)
 
-    @cached_property
-    def _star(self) -> Tensor | None:
-        """The minimiser in float64, whatever the data are in; with a penalty, that of f + g.
-
-        l1_j |w_j| is the loss of one more row, l1_j e_j, whose target is 0.
-        """
-        if self.penalty is not None and self.penalised is None:
-            return None
+    def pool(self) -> Pool | Unknown:
+        """l1_j |w_j| is the loss of one more row, l1_j e_j, whose target is 0."""
+        if self._norms is None:
+            return Unknown("the minimum of quantile regression is sought without constraints only")
         lam = self.weights.double()
         counted = [i for i in range(self.users) if float(lam[i]) > 0]
         A, b = (np.concatenate(parts) for parts in zip(*(self._one(i) for i in counted), strict=True))
         cost = np.repeat([float(lam[i]) for i in counted], [int(self.sizes[i]) for i in counted])
-        low, high = cost * (self.q - 1), cost * self.q
-        l1, kappa = self._slopes
-        if l1.any():
-            some, more = np.flatnonzero(l1), l1[l1 > 0]
-            A, b = np.concatenate([A, np.eye(self.dim)[some]]), np.concatenate([b, np.zeros(len(some))])
-            low, high = np.concatenate([low, -more]), np.concatenate([high, more])
-        if not kappa.any():
-            w = least_deviations(A, b, -high, -low)
-        elif not kappa.all():  # an intercept
-            return None
-        else:
-            root = np.sqrt(kappa)
-            found = prox(Pinball(A / root, b, low, high), np.zeros(self.dim))
-            w = found.x / root
-            value = np.maximum(high * (b - A @ w), low * (b - A @ w)).sum() + (kappa * w) @ w / 2
-            rounding = 4 * EPS * float(np.maximum(high, -low) @ (np.abs(b) + np.abs(A) @ np.abs(w)))
-            if not found.excess + rounding <= SURE * value:
-                return None
-        return None if w is None else torch.from_numpy(w).to(self.weights.device)
+        l1, kappa = self._norms
+        some, more = np.flatnonzero(l1), l1[l1 > 0]
+        A, b = np.concatenate([A, np.eye(self.dim)[some]]), np.concatenate([b, np.zeros(len(some))])
+        low, high = np.concatenate([cost * (self.q - 1), -more]), np.concatenate([cost * self.q, more])
+        return PinballPool(Pinball(A, b, low, high), kappa)
 
     @property
-    def minimiser(self) -> Tensor | None:
-        return None if self._star is None else self._star.to(self.weights)
+    def without_minimum(self) -> None:
+        """Nothing is said: values are right, and a minimiser may exist where none is known."""
+        return None
 
-    @property
-    def fstar(self) -> float | None:
-        return None if self._star is None else self._total(self._star)
-
-    def gap(self, W: Tensor) -> Tensor | None:
-        """f(w) - f*, of f + g with a penalty, row by row in float64 so that little cancels; never below 0."""
-        if self._star is None:
-            return None
-        gaps = [self._beyond(w, self._star) for w in points(W, self).double()]
-        return torch.stack(gaps).clamp(min=0).to(self.weights)
-
-    def _total(self, w: Tensor) -> float:
-        return float(self._beyond(w, torch.zeros_like(w)) + self._at_zero)
-
-    @cached_property
-    def _at_zero(self) -> Tensor:
-        r = [bucket.double().b for bucket in self.rows.buckets]
-        each = self.rows.gather([torch.maximum(self.q * x, (self.q - 1) * x).sum(1) for x in r])
-        return self.weights.double() @ each
+    def gaps(self, least: Minimum) -> Callable[[Tensor], Tensor]:
+        """Row by row in float64, so that little cancels; never below 0."""
+        star = torch.from_numpy(least.w).to(self.weights.device)
+        return lambda W: torch.stack([self._beyond(w, star) for w in W.double()]).clamp(min=0)
 
     def _beyond(self, w: Tensor, v: Tensor) -> Tensor:
         """f(w) - f(v)."""
+        assert self._norms is not None
         parts = []
         for bucket in self.rows.buckets:
             data = bucket.double()
             here, there = (data.b - data.margins(x.unsqueeze(0)) for x in (w, v))
             slope = [torch.maximum(self.q * r, (self.q - 1) * r) for r in (here, there)]
             parts.append((slope[0] - slope[1]).sum(1))
-        l1, ridge = (torch.from_numpy(each).to(w) for each in self._slopes)
+        l1, ridge = (torch.from_numpy(each).to(w) for each in self._norms)
         norms = 0.5 * (ridge * (w - v)) @ (w + v) + l1 @ (w.abs() - v.abs())
         return self.weights.double() @ self.rows.gather(parts) + norms

@@ -6,7 +6,7 @@ import os
 
 from resolvent.errors import refuse
 
-WITHOUT_AN_ANSWER = 16 * 2**30
+FALLBACK_MEMORY_BYTES = 16 * 2**30
 """Bytes assumed where the system does not say."""
 
 
@@ -15,7 +15,7 @@ def room() -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
-        return WITHOUT_AN_ANSWER
+        return FALLBACK_MEMORY_BYTES
 
 
 def gib(count: int) -> str:
@@ -23,7 +23,7 @@ def gib(count: int) -> str:
     return f"{count:,} bytes ({count / 2**30:.1f} GiB)"
 
 
-def fits(argument: str, came: str, count: int, advice: str) -> None:
+def fits(argument: str, received: str, count: int, advice: str) -> None:
     """Refuse what needs `count` bytes where the machine has fewer."""
     if count > room():
-        refuse(argument, f"{came}, which takes {gib(count)}", f"this machine has {gib(room())}: {advice}")
+        refuse(argument, f"{received}, which takes {gib(count)}", f"this machine has {gib(room())}: {advice}")

@@ -21,9 +21,9 @@ from resolvent.problems.inputs import as_tensor
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.sparse_rows import SparseBucket, as_sparse, is_sparse
 
-PADDING = 1.25
+MAX_PADDING = 1.25
 """Within a bucket the largest user has at most this many times the rows of the smallest."""
-LARGE = 1 << 16
+MIN_LARGE_USER = 1 << 16
 """Numbers in a user's rows from which on batching users gains nothing."""
 
 
@@ -110,7 +110,7 @@ class Rows:
     @property
     def large(self) -> bool:
         """Whether users are large enough to be computed one after the other."""
-        return self.sparse or int(self.sizes.sum()) * self.dim >= LARGE * self.users
+        return self.sparse or int(self.sizes.sum()) * self.dim >= MIN_LARGE_USER * self.users
 
     @property
     def users(self) -> int:
@@ -248,7 +248,7 @@ def _bucketed(users: Sequence[tuple[Tensor, Tensor]], dim: int) -> Rows:
     buckets: list[Bucket] = []
     while len(order):
         smallest = int(sizes[order[0]])
-        end = int(np.searchsorted(sizes.cpu().numpy()[order], PADDING * smallest, side="right"))
+        end = int(np.searchsorted(sizes.cpu().numpy()[order], MAX_PADDING * smallest, side="right"))
         buckets.append(_bucket(np.sort(order[:end]), users, dim))
         order = order[end:]
     return Rows(tuple(buckets), sizes, dim)

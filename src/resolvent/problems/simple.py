@@ -10,23 +10,18 @@ from torch import Tensor
 
 from resolvent.errors import real, refuse, whole
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
-from resolvent.problems.problem import select, short
+from resolvent.problems.problem import ProblemDefaults, select
 
 
-class Quadratics:
+class Quadratics(ProblemDefaults):
     """f_i(w) = curvature_i/2 |w - centre_i|^2, curvature (users,) > 0 and centre (users, d), or (users,) if d = 1."""
 
-    users: int
-    dim: int
-    weights: Tensor
     curvature: Tensor
     centre: Tensor
 
     offers = frozenset({"value", "grad", "prox", "hessian"})
     convex = True
     closed_form = True
-
-    __repr__ = short
 
     def __init__(self, curvature: Any, centre: Any, weights: Any = None, *, penalty: Any = None) -> None:
         self.penalty = penalty
@@ -93,23 +88,18 @@ def plus_minus(scale: float = 1.0) -> Quadratics:
     return Quadratics([1.0, scale], [-1.0, 1.0])
 
 
-class HalfSquares:
+class HalfSquares(ProblemDefaults):
     """f_i(w) = |(shift_i - w)_+|^2 / 2, with shift 0 where not given, else (users,) or (users, d).
 
     Without shift, users are homogeneous and the reflector 2 prox - id is idempotent exactly when eta >= 1, although f_i
     is the indicator of no cone: the example after the proof of Theorem thm:rp, where it is (w)_+ at eta = 1.
     """
 
-    users: int
-    dim: int
-    weights: Tensor
     shift: Tensor
 
     offers = frozenset({"value", "grad", "prox", "hessian"})
     convex = True
     closed_form = True
-
-    __repr__ = short
 
     def __init__(
         self, users: int, dim: int = 1, shift: Any = None, weights: Any = None, *, penalty: Any = None
@@ -145,10 +135,6 @@ class HalfSquares:
     @property
     def lipschitz(self) -> Tensor:
         return torch.ones_like(self.weights)
-
-    @property
-    def convexity(self) -> Tensor:
-        return torch.zeros_like(self.weights)
 
     @property
     def minimiser(self) -> Any:

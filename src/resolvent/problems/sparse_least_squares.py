@@ -8,9 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from resolvent.problems.linear.loss import InNumpy
+from resolvent.problems.linear.loss import Loss
 from resolvent.problems.linear.model import LinearModel
-from resolvent.problems.newton.objective import Floats
 
 
 class SparseLeastSquares(LinearModel):
@@ -24,16 +23,12 @@ class SparseLeastSquares(LinearModel):
 
 
 @dataclass(frozen=True, eq=False)
-class SquareLoss:
+class SquareLoss(Loss):
     """(t - b)^2 / 2."""
 
     b: Tensor
-    largest_slope = float("inf")
     largest_curvature = 1.0
     curvature_rate = 0.0
-
-    def check(self) -> None:
-        """Any number is a target."""
 
     def value(self, t: Tensor) -> Tensor:
         return (t - self.b).square() / 2
@@ -49,9 +44,6 @@ class SquareLoss:
 
     def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
         return half_square
-
-    def weighted(self, weight: Floats) -> InNumpy:
-        return InNumpy(self, weight)
 
 
 def half_square(h: Tensor) -> Tensor:

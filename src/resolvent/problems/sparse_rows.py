@@ -15,9 +15,9 @@ from torch import Tensor
 
 from resolvent.errors import refuse
 
-SMALL = 1000
+MAX_DENSE_GRAM = 1000
 """Up to so many rows or features the largest singular value comes from a dense Gram matrix."""
-SAFELY = 1 + 1e-5
+LANCZOS_MARGIN = 1 + 1e-5
 """By so much Lanczos' method may be below the largest singular value."""
 
 
@@ -103,14 +103,14 @@ class SparseBucket:
     def largest(self) -> Tensor:
         """The square of the largest singular value."""
         n, d = self.A.shape
-        if min(n, d) <= SMALL:
+        if min(n, d) <= MAX_DENSE_GRAM:
             gram = (self.A.T @ self.A if n >= d else self.A @ self.A.T).toarray()
             return torch.from_numpy(np.linalg.eigvalsh(gram)[-1:])
         from scipy.sparse.linalg import svds
 
         start = np.ones(min(n, d), self.A.dtype)
-        found = svds(self.A, k=1, return_singular_vectors=False, v0=start, tol=1e-6)
-        return torch.from_numpy(np.square(SAFELY * found).astype(self.A.dtype))
+        singular = svds(self.A, k=1, return_singular_vectors=False, v0=start, tol=1e-6)
+        return torch.from_numpy(np.square(LANCZOS_MARGIN * singular).astype(self.A.dtype))
 
     def dense(self) -> Tensor:
         return torch.from_numpy(self.A.toarray())

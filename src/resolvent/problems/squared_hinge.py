@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.problems.linear.loss import InNumpy, check_labels
+from resolvent.problems.linear.loss import Loss, check_labels
 from resolvent.problems.linear.model import LinearModel
-from resolvent.problems.newton.objective import Floats
 
 
 class SquaredHinge(LinearModel):
@@ -32,13 +31,11 @@ class SquaredHinge(LinearModel):
 
 
 @dataclass(frozen=True, eq=False)
-class SquaredHingeLoss:
+class SquaredHingeLoss(Loss):
     """max(0, 1 - b t)^2 for labels b = -1 and +1."""
 
     b: Tensor
-    largest_slope = float("inf")
     largest_curvature = 2.0
-    curvature_rate = None
     least = 0.0
 
     def check(self) -> None:
@@ -54,9 +51,6 @@ class SquaredHingeLoss:
     def slope(self, t: Tensor) -> Tensor:
         return -2 * self.b * self.missing(t)
 
-    def slope_size(self, t: Tensor) -> Tensor:
-        return self.slope(t).abs()
-
     def curvature(self, t: Tensor) -> Tensor:
         return 2 * (self.b * t < 1).to(t)
 
@@ -65,9 +59,6 @@ class SquaredHingeLoss:
 
     def divergence(self, t: Tensor) -> SquaredHingeDivergence:
         return SquaredHingeDivergence(self, t)
-
-    def weighted(self, weight: Floats) -> InNumpy:
-        return InNumpy(self, weight)
 
 
 @dataclass(frozen=True, eq=False)

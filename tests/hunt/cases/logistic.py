@@ -214,7 +214,7 @@ def minimum_without_regulariser(seed: int) -> str:
         x, left = rest.refined(np.linalg.lstsq(C[:, some], C @ least.w, rcond=None)[0], 400)
         assert left <= 1e-20, f"no reference was found from the minimiser: the gradient there is {mp.nstr(left, 3)}"
         above = float(f.value([mp.mpf(v) for v in least.w]) - rest.value(x))
-        assert above <= least.excess <= 1e-10 * fstar, f"f(w) - f* is {above:.3g}, certified is {least.excess:.3g}"
+        assert above <= least.bound <= 1e-10 * fstar, f"f(w) - f* is {above:.3g}, certified is {least.bound:.3g}"
     return "right"
 
 
@@ -232,7 +232,7 @@ def minimum_with_regulariser(seed: int) -> str:
         x, left = f.refined(problem.minimiser.numpy())
         assert left <= 1e-20, f"no reference was found from the minimiser: the gradient there is {mp.nstr(left, 3)}"
         least = f.value(x)
-        above, excess = float(f.value([mp.mpf(v) for v in problem.minimum.w]) - least), problem.minimum.excess
+        above, excess = float(f.value([mp.mpf(v) for v in problem.minimum.w]) - least), problem.minimum.bound
         assert above <= excess, f"f(w) - f* is {above:.3g}, certified is {excess:.3g}"
         w = np.array([float(v) for v in x]) + rng.standard_normal(len(x)) * 10.0 ** rng.uniform(-6, 1)
         truth = float(f.value([mp.mpf(v) for v in w]) - least)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.problems.newton.certified import minimise
 from resolvent.problems.newton.equation import length
-from resolvent.problems.newton.objective import Objective
 from resolvent.problems.newton.safeguard import WORST, SafeProx
+from resolvent.problems.reference.objective import Objective
+from resolvent.problems.reference.smooth import minimise
 
 
 def careful_prox(model: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
@@ -24,12 +24,12 @@ def careful_prox(model: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> Sa
         c = np.append(np.full(model.dim - 1, c), 1.0)
     centre = u.cpu().numpy().astype(np.float64) / c
     objective = Objective(A, A @ centre, model._weighted(b, np.full(len(A), float(eta))), c)
-    found = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
-    if not np.isfinite(found.error) and math.isinf(model._losses[0].largest_curvature):  # exp never overflows at 0
-        found = minimise(objective, -centre)
-    p = torch.from_numpy(centre + found.z).to(u)
+    solution = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
+    if not np.isfinite(solution.error) and math.isinf(model._losses[0].largest_curvature):  # exp never overflows at 0
+        solution = minimise(objective, -centre)
+    p = torch.from_numpy(centre + solution.z).to(u)
     size, reach = 1 + float(u.norm()), 1 + float(u.norm()) + float(p.norm())
-    error = found.error + 4 * torch.finfo(u.dtype).eps * reach
+    error = solution.error + 4 * torch.finfo(u.dtype).eps * reach
     if error <= max(tol * size, max(WORST, 16 * torch.finfo(u.dtype).eps) * reach):
         return SafeProx(p, error)
     left = f"an error of {error:.1g}" if np.isfinite(error) else "nothing certain"
@@ -43,8 +43,8 @@ def rounding(model: Any, W: Tensor) -> Tensor:
     if not (math.isfinite(slope) and math.isfinite(curvature)):
         return eps * _rounding_here(model, W)
     bend, spread = model.frobenius * curvature + model.reg, model.frobenius.sqrt() * slope
-    found: Tensor = eps * (bend * length(W) + spread)
-    return found
+    solution: Tensor = eps * (bend * length(W) + spread)
+    return solution
 
 
 def value_rounding(model: Any, W: Tensor) -> Tensor:
@@ -63,5 +63,5 @@ def _rounding_here(model: Any, W: Tensor) -> Tensor:
     for bucket, loss in zip(model.rows.buckets, model._losses, strict=True):
         t, norms, size = bucket.margins(W), bucket.norms(), length(bucket.of(W)).unsqueeze(1)
         parts.append((norms * (loss.slope_size(t) + loss.curvature(t) * norms * size)).sum(1))
-    found: Tensor = model.rows.gather(parts) + model.reg * length(W)
-    return found
+    solution: Tensor = model.rows.gather(parts) + model.reg * length(W)
+    return solution

@@ -6,70 +6,64 @@ element by element, on tensors of the shape of b.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.errors import InputError
-from resolvent.problems.newton.objective import Floats, WeightedLoss
+from resolvent.problems.reference.objective import Floats, WeightedLoss
 
 
-class Loss(Protocol):
-    """phi of each row, for its target. Convex, with a slope that is continuous.
+class Loss:
+    """phi of each row, for its target b. Convex, with a slope that is continuous."""
 
-    Where phi'' jumps, `least_curvature(t, reach)`, which is optional, is a lower bound of phi'' within `reach` of t: it
-    lets minima be certified without a regulariser.
-    """
-
-    @property
-    def largest_slope(self) -> float:
-        """A bound on |phi'|; infinite where there is none."""
-        ...
-
-    @property
-    def largest_curvature(self) -> float:
-        """A bound on phi''; infinite where there is none."""
-        ...
-
-    @property
-    def curvature_rate(self) -> float | None:
-        """M with |phi'''| <= M phi'', so that phi'' changes at most by the factor e^(M |h|) over a distance h; None
-        where there is none, as where phi'' jumps."""
-        ...
-
-    # `least`, a lower bound on phi, is read where a loss has it: it helps to certify a minimum with a penalty.
+    b: Tensor
+    largest_slope: Any = math.inf
+    """A bound on |phi'|: a number."""
+    largest_curvature: float = math.inf
+    """A bound on phi''."""
+    curvature_rate: float | None = None
+    """M with |phi'''| <= M phi'', so that phi'' changes at most by the factor e^(M |h|) over a distance h; None where
+    there is none, as where phi'' jumps."""
+    least: float = -math.inf
+    """A lower bound on phi: it helps to certify a minimum with a penalty."""
 
     def check(self) -> None:
-        """Refuse targets that this loss cannot have."""
-        ...
+        """Refuse targets that this loss cannot have. Here any number is a target."""
 
     def value(self, t: Tensor) -> Tensor:
         """phi(t)."""
-        ...
+        raise NotImplementedError
 
     def slope(self, t: Tensor) -> Tensor:
         """phi'(t). It may overwrite t."""
-        ...
+        raise NotImplementedError
 
     def slope_size(self, t: Tensor) -> Tensor:
         """What the rounding error of phi'(t) is relative to: |phi'(t)|, or more where terms of it cancel."""
-        ...
+        return self.slope(t.clone()).abs()
 
     def curvature(self, t: Tensor) -> Tensor:
         """phi''(t), or a generalised second derivative where phi'' jumps."""
-        ...
+        raise NotImplementedError
+
+    def least_curvature(self, t: Tensor, reach: Tensor) -> Tensor:
+        """A lower bound of phi'' within `reach` of t: where phi'' jumps, it lets minima be certified without a
+        regulariser."""
+        return torch.zeros_like(t)
 
     def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
         """The function h -> phi(t + h) - phi(t) - phi'(t) h, never negative, without cancellation for small h."""
-        ...
+        raise NotImplementedError
 
     def weighted(self, weight: Floats) -> WeightedLoss:
-        """The same loss in NumPy, with a weight per row: `InNumpy(self, weight)`, or something more precise."""
-        ...
+        """The same loss in NumPy, with a weight per row."""
+        return InNumpy(self, weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +94,8 @@ class InNumpy:
         return np.asarray(self.weight * self.loss.slope_size(torch.tensor(t)).numpy(), np.float64)
 
     def least_curvature(self, t: Floats, reach: Floats) -> Floats:
-        bound = getattr(self.loss, "least_curvature", None)
-        if bound is None:
-            return np.zeros_like(t)
-        return np.asarray(self.weight * bound(torch.tensor(t), torch.tensor(reach)).numpy(), np.float64)
+        bound = self.loss.least_curvature(torch.tensor(t), torch.tensor(reach))
+        return np.asarray(self.weight * bound.numpy(), np.float64)
 
     def shows_no_minimum(self, t: Floats) -> bool:
         return False

@@ -15,21 +15,21 @@ from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows
 from resolvent.problems.linear.careful import careful_prox, rounding, value_rounding
-from resolvent.problems.linear.gap import Minimiser, in_double
 from resolvent.problems.linear.loss import Loss
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.linear.products import hessian_diagonal, hessian_times, preconditioner
 from resolvent.problems.newton.inverses import check_room
-from resolvent.problems.newton.lowest import lowest
-from resolvent.problems.newton.minimum import Minimum, minimum, stacked
-from resolvent.problems.newton.objective import Floats, WeightedLoss
 from resolvent.problems.newton.safeguard import SafeProx
 from resolvent.problems.over_rows import Curved
-from resolvent.problems.penalised import Least, Penalised, least
 from resolvent.problems.products import rows_times, times_rows
+from resolvent.problems.reference import Pool, Unknown
+from resolvent.problems.reference.objective import Floats, Objective, WeightedLoss
+from resolvent.problems.reference.pooled_rows import PooledRows
+from resolvent.problems.reference.terms import terms
+from resolvent.problems.reference.wide import WidePool
 from resolvent.problems.rows import as_data
 
-DENSE = 1 << 25
+MAX_DENSE_COPY = 1 << 25
 """Numbers in all users' sparse rows up to which the minimum may take a dense copy of them."""
 
 
@@ -186,47 +186,38 @@ class LinearModel(Curved):
             return None
         return self.rows.gather([bucket.largest() for bucket in self.rows.buckets]) * curvature + self.reg
 
-    @cached_property
-    def minimum(self) -> Minimum:
-        """The minimiser of f alone in float64, whatever the data are in, certified; or why there is none."""
-        if self._too_wide:
-            return lowest(self.double())
-        users, lam, ridge = self._all_rows()
-        return minimum(users, lam, self._weighted, ridge)
-
     @property
     def _too_wide(self) -> bool:
         """Whether rows are sparse and too many for a dense copy of them."""
-        return self.rows.sparse and (self.matrix_free or int(self.sizes.sum()) * self.dim > DENSE)
+        return self.rows.sparse and (self.matrix_free or int(self.sizes.sum()) * self.dim > MAX_DENSE_COPY)
 
-    def _all_rows(self) -> tuple[list[tuple[Floats, Floats]], list[float], float | Floats]:
-        """The rows and targets of users with a positive weight, their weights, and the mean of reg."""
+    def pool(self) -> Pool | Unknown:
+        g = penalty_of(self)
+        own = None if g is None else terms(g, self.dim)
+        if g is not None and own is None:
+            return Unknown(f"no certified minimum is known with the penalty {g}")
+        if self._too_wide:
+            if g is not None:
+                return Unknown("the minimum with a penalty is not sought for so many sparse rows and features")
+            return WidePool(self.double())
         lam = self.weights.double()
         counted = [i for i in range(self.users) if float(lam[i]) > 0]
-        rows = [(self.rows.dense(i) if self.rows.sparse else self.rows.one(i)[0], self.rows.one(i)[1]) for i in counted]
-        users = [(A.cpu().numpy(), b.cpu().numpy()) for A, b in rows]
-        ridge = self._mean_ridge
-        return users, [float(lam[i]) for i in counted], float(ridge) if ridge.ndim == 0 else ridge.cpu().numpy()
-
-    @cached_property
-    def penalised(self) -> Penalised | None:
-        """f + g around its minimum; None without a penalty."""
-        g = penalty_of(self)
-        if g is None:
-            return None
-        if self._too_wide:
-            found = Least.unknown("the minimum with a penalty is not sought for so many sparse rows and features")
-        else:
-            users, lam, ridge = self._all_rows()
-            rows = stacked(users, lam, self._weighted)
-            bottom = getattr(self._losses[0], "least", -math.inf) * float(rows.weight.sum())
-            found = least(rows.objective(ridge), g, bottom)
-        buckets = in_double(self.rows, self.weights, self.loss)
-        w = np.zeros(self.dim) if found.w is None else found.w
-        around = Minimiser.at(torch.from_numpy(w).to(self.weights.device), 0.0, self._mean_ridge, buckets)
-        return Penalised(
-            g, found, lambda w: around.value_at(w, buckets), divergence=lambda w: around.divergence_to(w, buckets)
+        sizes = [int(self.sizes[i]) for i in counted]
+        unaffordable = PooledRows.unaffordable(sum(sizes), self.dim, g is not None)
+        if unaffordable is not None:
+            return unaffordable
+        users = [
+            (self.rows.dense(i) if self.rows.sparse else self.rows.one(i)[0], self.rows.one(i)[1]) for i in counted
+        ]
+        C, target = (
+            np.concatenate([part.cpu().numpy() for part in parts]).astype(np.float64, copy=False)
+            for parts in zip(*users, strict=True)
         )
+        weight = np.repeat([float(lam[i]) for i in counted], sizes)
+        ridge = self._mean_ridge.cpu().numpy()
+        loss = self._weighted(target, weight)
+        objective = Objective(C, np.zeros(len(C)), loss, float(ridge) if ridge.ndim == 0 else ridge)
+        return PooledRows(objective, own, self._losses[0].least * float(weight.sum()))
 
     @property
     def _mean_ridge(self) -> Tensor:
@@ -238,39 +229,18 @@ class LinearModel(Curved):
         ridge[self.intercepts] = 0
         return ridge
 
-    @property
-    def minimiser(self) -> Tensor | None:
-        """Certified. None where there is none (separable data, no regulariser) or none was established; `minimum.why`
-        says which. With a penalty, that of f + g."""
-        if self.penalised is not None:
-            return self.penalised.minimiser(self.weights)
-        return None if self.minimum.w is None else torch.from_numpy(self.minimum.w).to(self.weights)
+    def divergence(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        buckets = self.rows.buckets
+        each = [loss.divergence(b.margins(w)) for b, loss in zip(buckets, self._losses, strict=True)]
 
-    @property
-    def without_minimum(self) -> str | None:
-        """Why there is no minimiser, or why none is known; None where there is one. With a regulariser of all
-        parameters there is."""
-        if self.penalised is not None:
-            return self.penalised.least.why
-        return self.minimum.why if self.intercept or float(self.weights @ self.reg) == 0 else None
+        def to(e: Tensor) -> Tensor:
+            parts = [divergence(b.margins(e)).sum(1) for b, divergence in zip(buckets, each, strict=True)]
+            return self.rows.gather(parts) + 0.5 * (self.ridge * e * e).sum(1)
 
-    @property
-    def fstar(self) -> float | None:
-        return self.minimum.value if self.penalised is None else self.penalised.fstar
+        return to
 
-    @cached_property
-    def _least(self) -> Minimiser | None:
-        w, value = self.minimum.w, self.minimum.value
-        if w is None or value is None:
-            return None
-        reg, buckets = self._mean_ridge, in_double(self.rows, self.weights, self.loss)
-        return Minimiser.at(torch.from_numpy(w).to(reg), value, reg, buckets, self.minimum.sharp)
-
-    def gap(self, W: Tensor) -> Tensor | None:
-        """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny."""
-        if self.penalised is not None:
-            gap = self.penalised.gap(W)
-            return None if gap is None else gap.to(self.weights)
-        if self._least is None:
-            return None
-        return self._least.gaps(W, in_double(self.rows, self.weights, self.loss)).to(self.weights)
+    def _sharp_value(self) -> Callable[[Tensor], Tensor]:
+        pool = self.pool()
+        assert isinstance(pool, PooledRows)
+        f = pool.objective
+        return lambda w: w.new_tensor(f.value(w.cpu().numpy(), f.sharp_predictors(w.cpu().numpy())))

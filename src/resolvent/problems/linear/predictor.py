@@ -51,10 +51,10 @@ class Predictor:
         w, X = self._parameters(model), self._rows(X)
         many = self.scores
         coefficients = w[: many * self.features].reshape(many, self.features)
-        found = np.asarray(X @ coefficients.T)
+        scores = np.asarray(X @ coefficients.T)
         if self.intercept:
-            found = found + w[many * self.features :]
-        return found if self.loss == "softmax" else found[:, 0]
+            scores = scores + w[many * self.features :]
+        return scores if self.loss == "softmax" else scores[:, 0]
 
     def predict(self, model: Any, X: Any) -> NDArray[Any]:
         """The likeliest class of each row, or the expected target."""
@@ -77,16 +77,16 @@ class Predictor:
     def score(self, model: Any, X: Any, y: Any) -> float:
         """The accuracy of a classifier. Of a regression the share of the deviance that it explains, against the best
         constant: R^2, for Poisson's the D^2 of its deviance, for quantiles that of the pinball loss."""
-        found = self.predict(model, X)
+        predicted = self.predict(model, X)
         y = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
-        if y.shape != found.shape:
-            refuse("y", f"of shape {y.shape}", f"one target for each of the {len(found)} rows of X is needed")
+        if y.shape != predicted.shape:
+            refuse("y", f"of shape {y.shape}", f"one target for each of the {len(predicted)} rows of X is needed")
         if self.classes is not None:
-            return float((found == y).mean())
+            return float((predicted == y).mean())
         y = y.astype(np.float64)
         constant = np.quantile(y, self.numbers["q"]) if self.loss == "quantile" else y.mean()
-        left, most = self._deviance(y, found), self._deviance(y, np.full_like(y, constant))
-        return 1 - left / most if most > 0 else float(left == 0)
+        unexplained, total = self._deviance(y, predicted), self._deviance(y, np.full_like(y, constant))
+        return 1 - unexplained / total if total > 0 else float(unexplained == 0)
 
     def _deviance(self, y: NDArray[np.float64], mean: NDArray[np.float64]) -> float:
         if self.loss == "poisson":

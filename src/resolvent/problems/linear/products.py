@@ -29,8 +29,8 @@ def hessian_diagonal(model: Any, W: Tensor) -> Tensor:
     parts = []
     for bucket, loss in zip(model.rows.buckets, model._losses, strict=True):
         parts.append(bucket.combine_squares(loss.curvature(bucket.margins(W)).unsqueeze(1)).squeeze(1))
-    found: Tensor = model.rows.gather(parts) + model.ridge
-    return found
+    diagonal: Tensor = model.rows.gather(parts) + model.ridge
+    return diagonal
 
 
 def preconditioner(model: Any, w: Tensor) -> Callable[[Tensor], Tensor]:

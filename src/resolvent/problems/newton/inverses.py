@@ -66,8 +66,8 @@ def check_room(problem: Any) -> None:
     """Refuse matrices (users, d, d) that do not fit into memory."""
     users, dim = problem.users, problem.dim
     count = users * dim * dim * torch.finfo(problem.weights.dtype).bits // 8
-    came = f"one that needs a {dim} x {dim} matrix for each of {users} users"
-    fits("the problem", came, count, "take rs.GradientProx or rs.GradientSteps as local, or fewer features")
+    received = f"one that needs a {dim} x {dim} matrix for each of {users} users"
+    fits("the problem", received, count, "take rs.GradientProx or rs.GradientSteps as local, or fewer features")
 
 
 @dataclass(eq=False)

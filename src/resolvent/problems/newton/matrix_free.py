@@ -21,14 +21,14 @@ from resolvent.problems.products import rows_times
 
 POINTS = 5
 """Answers of earlier rounds that are retained: vectors are long here."""
-STEPS = 60
-PRODUCTS = 2000
+MAX_STEPS = 60
+MAX_PRODUCTS = 2000
 """In one step, at most."""
 PART = 0.05
 """A step need not be more precise than this part of |e|: far away it is not a good step anyway."""
 LOOSE = 1e-2
 """An answer need not be more precise than this part of the way that u has gone since the last one."""
-WIDE = 500
+MAX_DENSE_DIM = 500
 """Up to so many parameters a d x d matrix per user is small."""
 
 
@@ -67,7 +67,7 @@ def matrix_free_prox(
     asked = loose * here.norm
     bound = enough = torch.maximum(equation.enough(here.g, tol), asked)
     past: tuple[Tensor, Tensor] | None = equation.pairs(here, start.x[:, 1:], start.g[:, 1:])
-    for _ in range(STEPS):
+    for _ in range(MAX_STEPS):
         todo = ~(here.norm <= enough)
         if not bool(todo.any()):
             break
@@ -118,7 +118,7 @@ def _stepped(
 
     begin = None if past is None else _along_pairs(here.e, *past)
     return equation.along(
-        here, todo.unsqueeze(1) * conjugate(times, here.e, goal, PRODUCTS, begin, lambda r: r / scale), todo
+        here, todo.unsqueeze(1) * conjugate(times, here.e, goal, MAX_PRODUCTS, begin, lambda r: r / scale), todo
     )
 
 
@@ -143,5 +143,5 @@ def _checked(equation: Equation, here: Point, enough: Tensor) -> tuple[Tensor, d
     finite = torch.isfinite(equation.size)
     error = torch.where(finite, error, torch.nan)
     bad = (finite & ~(error <= most)).nonzero().flatten().tolist()
-    words = "since its gradient is NaN or infinite, or round-off leaves a larger error"
-    return error, dict.fromkeys(bad, words)
+    message = "since its gradient is NaN or infinite, or round-off leaves a larger error"
+    return error, dict.fromkeys(bad, message)

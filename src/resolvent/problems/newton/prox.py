@@ -32,9 +32,9 @@ PRICE = 20
 """What a new inverse costs, in gradients, roughly."""
 PATIENCE = 8
 """Steps in one round after which a new inverse is computed at once."""
-POINTS = 9
+MAX_POINTS = 9
 """Answers of earlier rounds that are retained: one more than the secant pairs between them."""
-MOST = 32
+MAX_STEPS = 32
 """Steps with cached inverses, at most."""
 CLOSE = 1e-6
 """|e| relative to 1 + |u| where Newton's method converges quadratically."""
@@ -69,17 +69,17 @@ class Solved:
 
     def demand(self, eta: float, where: str = "", names: Tensor | None = None) -> None:
         """Raise BadAnswer, with the first user's name, where an answer is wrong."""
-        for row, words in self.wrong.items():
+        for row, message in self.wrong.items():
             user = row if names is None else int(names[row])
             raise BadAnswer(
-                f"the prox of user {user}{where} at eta = {eta:g} was not found to the tolerance, {words}; "
+                f"the prox of user {user}{where} at eta = {eta:g} was not found to the tolerance, {message}; "
                 "check that user's data and functions, scale the features, or take a smaller eta"
             )
 
 
 def retained_points(dim: int) -> int:
     """How many points are retained: d pairs determine the Hessian."""
-    return min(POINTS, dim + 1)
+    return min(MAX_POINTS, dim + 1)
 
 
 def cold_start(problem: Smooth, u: Tensor, eta: float) -> WarmStart:
@@ -106,11 +106,11 @@ def newton_prox(
     here = equation.at(start.x[:, 0], start.g[:, 0])
     bound, seen = equation.enough(here.g, tol), list[Point]()
     enough, coarse = bound, bool((bound > equation.wanted(tol)).any())
-    for k in range(MOST + 1):
+    for k in range(MAX_STEPS + 1):
         if coarse and k > 0:  # a start far away has a longer gradient, and so more round-off, than the points after it
             enough = torch.where(torch.isinf(enough), enough, torch.minimum(bound, equation.enough(here.g, tol)))
         todo = ~(here.norm <= enough)
-        if k == MOST or not bool(todo.any()):
+        if k == MAX_STEPS or not bool(todo.any()):
             break
         exact = todo if k % PATIENCE == PATIENCE - 1 else todo & (_stuck(here, seen[0]) if seen else debt > PRICE)
         renewing = bool(exact.any())
@@ -152,10 +152,10 @@ def checked(
     wrong = dict[int, str]()
     x, error = here.x.clone(), error.clone()  # a user's answer does not depend on who else is solved again
     for row in doubtful.nonzero().flatten().tolist():
-        found = _alone(equation, row, here.x[row], tol)
-        x[row], error[row] = found.x, found.error
-        if found.wrong is not None:
-            wrong[row] = found.wrong
+        alone = _alone(equation, row, here.x[row], tol)
+        x[row], error[row] = alone.x, alone.error
+        if alone.wrong is not None:
+            wrong[row] = alone.wrong
     return equation.at(x), error, wrong
 
 
@@ -168,8 +168,8 @@ def not_convex(equation: Equation, here: Point, start: WarmStart) -> dict[int, s
     square = (s * s).sum(1)
     apart = square.sqrt() > 1e-3 * (length(here.x) + length(start.x[:, 0]))
     falls = apart & (equation.eta * (s * y).sum(1) < -1e-3 * square)
-    words = "its function is not convex: between two points that were visited its gradient falls"
-    return dict.fromkeys(falls.nonzero().flatten().tolist(), words) if bool(falls.any()) else {}
+    message = "its function is not convex: between two points that were visited its gradient falls"
+    return dict.fromkeys(falls.nonzero().flatten().tolist(), message) if bool(falls.any()) else {}
 
 
 def _alone(equation: Equation, row: int, x: Tensor, tol: float) -> SafeProx:

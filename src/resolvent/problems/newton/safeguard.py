@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-STEPS = 200
-HALVINGS = 100
+MAX_STEPS = 200
+MAX_HALVINGS = 100
 WORST = 1e-8
 """Relative to 1 + |u| + |x|: a prox that round-off leaves with fewer digits is refused."""
 
@@ -34,7 +34,7 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
     """prox_eta f(u) for a problem of one user, u (d,) and x (d,), to tol (1 + |u|) or round-off."""
     descent, wanted = Descent(one, u, eta), tol * (1 + float(u.norm()))
     e, best = descent.gradient(x), torch.inf
-    for _ in range(STEPS):
+    for _ in range(MAX_STEPS):
         size = float(e.norm())
         if not torch.isfinite(e).all():
             return SafeProx(x, torch.inf, "its gradient is NaN or infinite")
@@ -92,7 +92,7 @@ class Descent:
     def along(self, x: Tensor, h: Tensor, e: Tensor, halved: float) -> tuple[Tensor, str | None]:
         """x - t h for a t that goes down, or for t = 1 where |e| falls to `halved`; and what is wrong, if anything."""
         slope, t, blur = float(e @ h), 1.0, self.blur(x) * float(h.norm())
-        for _ in range(HALVINGS):
+        for _ in range(MAX_HALVINGS):
             new = x - t * h
             there = self.gradient(new)
             left = float(there @ h)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from resolvent.problems.newton.objective import EPS, Floats
+from resolvent.problems.reference.objective import EPS, Floats
 
 OUTER, NEWTON, SEARCH = 40, 100, 60
 GROWTH, LONGEST = 10.0, 1e5
@@ -66,10 +66,10 @@ def prox(rows: Pinball, u: Floats) -> Exact:
     size = np.einsum("ij,ij->i", rows.A, rows.A)
     if not size.all():  # the loss of a row of zeros is a constant
         some = size > 0
-        found = prox(Pinball(rows.A[some], rows.b[some], rows.low[some], rows.high[some]), u)
+        solution = prox(Pinball(rows.A[some], rows.b[some], rows.low[some], rows.high[some]), u)
         y = np.where(rows.b > 0, rows.high, rows.low)
-        y[some] = found.y
-        return replace(found, y=y)
+        y[some] = solution.y
+        return replace(solution, y=y)
     if orthogonal(rows.A):
         y = rows.clip(rows.residuals(u) / size)
         x = u + rows.A.T @ y
@@ -135,7 +135,7 @@ def _by_multipliers(rows: Pinball, u: Floats, size: Floats) -> Exact:
         y = rows.clip(y + step * rows.residuals(x))
         before = best.error
         for candidate in (_polished(rows, u, y), _projected(rows, u, y), _certified(rows, u, y)):
-            best = min(best, candidate, key=lambda found: found.error)
+            best = min(best, candidate, key=lambda solution: solution.error)
         size_here = 1 + float(np.linalg.norm(u)) + float(np.linalg.norm(best.x))
         settled = best.error <= 1e-7 * size_here and best.error > before / 2
         if best.error <= 1e-13 * size_here or settled:
@@ -219,8 +219,8 @@ def _polished(rows: Pinball, u: Floats, y: Floats) -> Exact:
         x = u + rows.A.T @ y
     if (y < rows.low).any() or (y > rows.high).any():
         return _certified(rows, u, rows.clip(y))
-    found = _certified(rows, u, y)
-    return replace(found, error=min(found.error, _settled(rows, u, y, inside, (Q, R))))
+    solution = _certified(rows, u, y)
+    return replace(solution, error=min(solution.error, _settled(rows, u, y, inside, (Q, R))))
 
 
 def _multipliers(R: Floats, r: Floats) -> Floats:

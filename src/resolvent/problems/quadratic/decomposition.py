@@ -18,7 +18,7 @@ from resolvent.problems.quadratic.affine import Spectrum
 from resolvent.problems.quadratic.jacobi import EASY, jacobi, noise
 from resolvent.problems.rows import Rows
 
-NUMBERS = 1 << 24
+BLOCK = 1 << 24
 """Entries of A in float64 at a time: single-precision rows are never all there twice."""
 
 
@@ -35,14 +35,14 @@ def _decompose(bucket: Any, r: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     k = min(n, d)
     like = torch.empty((), dtype=torch.float64, device=bucket.A.device)
     V, s, y, floor = like.new_zeros((g, r, d)), like.new_zeros((g, r)), like.new_zeros((g, r)), like.new_zeros(g)
-    names, step = range(g) if bucket.who is None else bucket.who.tolist(), max(NUMBERS // (n * d), 1)
+    names, step = range(g) if bucket.who is None else bucket.who.tolist(), max(BLOCK // (n * d), 1)
     for start in range(0, g, step):
         some = slice(start, start + step)
         A, b = bucket.A[some].double(), bucket.b[some].double()
         V[some, :k], s[some, :k], y[some, :k], floor[some], hard = _by_gram(A, b, names[some])
         for i in hard.nonzero().flatten().tolist():
-            found = _by_rows(A[i], b[i])
-            V[start + i, :k], s[start + i, :k], y[start + i, :k], floor[start + i] = found
+            parts = _by_rows(A[i], b[i])
+            V[start + i, :k], s[start + i, :k], y[start + i, :k], floor[start + i] = parts
         # a column of zeros has no part in what the rows see: what is left of it there is rounding
         V[some].masked_fill_((A == 0).all(1).unsqueeze(1) & (s[some] > 0).unsqueeze(2), 0)
     return V, s, y, floor
@@ -76,8 +76,8 @@ def _check_finite(fine: Tensor, A: Tensor, b: Tensor, names: Sequence[int]) -> N
         return
     i = int((~fine).nonzero()[0])
     given = bool(torch.isfinite(A[i]).all()) and bool(torch.isfinite(b[i]).all())
-    came = "so large that squares overflow" if given else "NaN or infinite"
-    refuse("A or b", f"{came} for user {names[i]}", "rescale them" if given else "finite numbers are needed")
+    received = "so large that squares overflow" if given else "NaN or infinite"
+    refuse("A or b", f"{received} for user {names[i]}", "rescale them" if given else "finite numbers are needed")
 
 
 def _by_rows(A: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

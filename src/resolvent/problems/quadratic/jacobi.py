@@ -103,9 +103,9 @@ def _measured(rows: Any, done: Any, R: Any, sure: Any, doubtful: Any) -> Any:
     With extended precision, where the processor has it: refined from the triangular factor.
     """
     pivots = np.abs(R).argmax(1)
-    known, wanted = pivots[sure], pivots[doubtful]
-    some, data = R[sure][:, known], rows[done][:, np.concatenate([known, wanted])].astype(np.longdouble)
-    A, columns = data[:, : len(known)], data[:, len(known) :]
+    certain, wanted = pivots[sure], pivots[doubtful]
+    some, data = R[sure][:, certain], rows[done][:, np.concatenate([certain, wanted])].astype(np.longdouble)
+    A, columns = data[:, : len(certain)], data[:, len(certain) :]
     c = np.linalg.lstsq(some, R[sure][:, wanted], rcond=None)[0].astype(np.longdouble)
     for _ in range(3):
         left = columns - A @ c

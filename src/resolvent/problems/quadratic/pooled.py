@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resolvent.problems.compensated import predictors
 from resolvent.problems.quadratic.affine import Spectrum, each_row
-from resolvent.problems.quadratic.jacobi import EASY, jacobi, noise, stacked_root
+from resolvent.problems.quadratic.jacobi import EASY, EPS, jacobi, noise, stacked_root
+from resolvent.problems.reference.door import Candidate, Unknown, Value
+from resolvent.problems.rows import Rows
 
 Floats = NDArray[Any]
 UserRows = tuple[Floats, Floats, float]
 """A user's A and b in float64, and its weight."""
+BLOCK = 1 << 22
+"""Numbers in one block of rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +36,89 @@ class Pooled:
         """q(w) - min q for each row of W: a square, so that nothing cancels."""
         e = each_row(self.root, W - self.minimiser)
         return 0.5 * (e * e).sum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class PooledSquares:
+    """Least squares as a pool, whose minimiser is that of `quadratic`, as far as the rows themselves agree.
+
+    With r the gradient at w from the rows, f(w) - f* = |R^-T r|^2 / 2. A rounding error of the residual of row a, times
+    the root of its weight, moves R^-T r by no more than itself: no row has a leverage above one. `hard` problems, with
+    columns that nearly depend on each other, are computed as if in twice the precision at once.
+    """
+
+    rows: Rows
+    lam: Tensor
+    quadratic: Pooled
+    hard: bool
+
+    def candidates(self) -> Iterator[Candidate | Unknown]:
+        w = self.quadratic.minimiser.cpu().numpy()
+        for sharp in self._ways:
+            yield Candidate(w, self._excess(self.at(w, sharp)))
+        yield Unknown("no minimiser could be certified: the rows do not agree with their decompositions")
+
+    def values(self, w: Floats) -> Iterator[Value]:
+        for sharp in self._ways:
+            here = self.at(w, sharp)
+            yield Value(here.value, here.rounding, here.size, sharp)
+
+    @property
+    def _ways(self) -> tuple[bool, ...]:
+        return (True,) if self.hard else (False, True)
+
+    def at(self, w: Floats, sharp: bool) -> SumOfSquares:
+        """The sum over all rows at w (d,), a block of rows at a time."""
+        total = SumOfSquares(len(w))
+        for bucket in self.rows.buckets:
+            lam = self.lam if bucket.who is None else self.lam[bucket.who]
+            A, b = bucket.A.flatten(0, 1), bucket.b.flatten()
+            weight = lam.repeat_interleave(bucket.b.shape[1])
+            step = max(1, BLOCK // len(w))
+            for start in range(0, len(b), step):
+                some = slice(start, start + step)
+                rows, targets, weights = (part[some].double().cpu().numpy() for part in (A, b, weight))
+                total.add(rows, targets, weights, w, sharp)
+        return total
+
+    def _excess(self, here: SumOfSquares) -> float:
+        R = self.quadratic.root.cpu().numpy()
+        columns = np.linalg.norm(R, axis=0)
+        D = np.where(columns > 0, columns, 1)
+        inverse = np.linalg.pinv((R / D).T, rcond=0) if len(R) else np.zeros((0, len(D)))
+        rho = inverse @ (here.gradient / D)
+        beside = np.abs(here.gradient - R.T @ rho)  # directions that no row sees: rounding alone may point there
+        if (beside > noise(len(D)) * here.terms + here.summed).any():
+            return math.inf
+        blur = here.blur + float(np.linalg.norm(np.abs(inverse) @ (here.summed / D)))
+        return (float(np.linalg.norm(rho)) + blur) ** 2 / 2
+
+
+class SumOfSquares:
+    """sum_j weight_j e_j^2 / 2 and its gradient, e = A w - b, with bounds on their rounding errors.
+
+    `blur` is that of the residuals, times the roots of their weights; `summed` that of the gradient's sums; `terms` has
+    the sizes of the gradient's terms and `size` that of the value's.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.value = self.rounding = self.size = self.blur = 0.0
+        self.gradient, self.summed, self.terms = (np.zeros(dim) for _ in range(3))
+
+    def add(self, A: Floats, b: Floats, weight: Floats, w: Floats, sharp: bool) -> None:
+        size = np.abs(A) @ np.abs(w) + np.abs(b)
+        e = predictors(A, w, -b) if sharp else A @ w - b
+        error = EPS * (np.abs(e) + len(w) * EPS * size) if sharp else (2 + math.sqrt(len(w))) * EPS * size
+        pull = weight * e
+        self.value += float(pull @ e) / 2
+        self.rounding += float(weight @ (np.abs(e) * error + error**2)) + 4 * EPS * float(np.abs(pull) @ np.abs(e))
+        self.size += float(weight @ (b * b)) / 2
+        self.blur += float(np.linalg.norm(np.sqrt(weight) * (error + 2 * EPS * np.abs(e))))
+        gradient = predictors(A.T, pull, np.zeros(len(w))) if sharp else pull @ A
+        terms = (weight * size) @ np.abs(A)
+        self.gradient += gradient
+        self.summed += EPS * np.abs(gradient) if sharp else 8 * EPS * (np.abs(pull) @ np.abs(A))
+        self.terms += terms
 
 
 def pooled(spectrum: Spectrum, c: Tensor, lam: Tensor, data: Callable[[], Iterable[UserRows]] | None = None) -> Pooled:

@@ -22,18 +22,18 @@ def encoded(y: Any, classes: Sequence[Any] | None) -> tuple[list[NDArray[np.floa
     if not users:
         refuse("y", "an empty list", "the labels of at least one user are needed")
     try:
-        held = np.unique(joined(users))
+        present = np.unique(joined(users))
     except TypeError:
         refuse("y", "a mixture of types", "labels of one type, all numbers or all text, are needed")
-    if held.dtype.kind == "f" and not np.isfinite(held).all():
+    if present.dtype.kind == "f" and not np.isfinite(present).all():
         refuse("y", "partly NaN or infinite", "a label for every row is needed")
-    names = held if classes is None else _labels(classes, None)
+    names = present if classes is None else _labels(classes, None)
     if not all(isinstance(_plain(name), Hashable) for name in names):
         refuse("classes", repr(classes), "labels, numbers or text, are needed")
     if len(names) < 2 or len({_plain(name) for name in names}) < len(names):
         refuse("classes", [_plain(name) for name in names], "two different labels at least, each once, are needed")
     place = {_plain(name): k for k, name in enumerate(names)}
-    for label in held:
+    for label in present:
         if _plain(label) not in place:
             refuse("y", f"{_plain(label)!r} in some row", f"one of the classes {list(place)} is needed")
     codes = [np.array([place[_plain(label)] for label in each], np.float64) for each in users]

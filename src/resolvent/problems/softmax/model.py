@@ -13,19 +13,17 @@ from torch import Tensor
 
 from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
-from resolvent.problems.inputs import as_rows, points
+from resolvent.problems.inputs import as_rows
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.equation import length
 from resolvent.problems.newton.inverses import check_room
-from resolvent.problems.newton.lowest import lowest
-from resolvent.problems.newton.minimum import Minimum
 from resolvent.problems.over_rows import Curved
-from resolvent.problems.penalised.terms import terms
-from resolvent.problems.problem import weighted
+from resolvent.problems.reference import Pool, Unknown
+from resolvent.problems.reference.terms import terms
+from resolvent.problems.reference.wide import WidePool
 from resolvent.problems.rows import Bucket, as_data
-from resolvent.problems.softmax.gap import Minimiser
 from resolvent.problems.softmax.labels import encoded, one_hot
-from resolvent.problems.softmax.loss import bend, slopes, values
+from resolvent.problems.softmax.loss import Divergence, bend, slopes, values
 from resolvent.problems.softmax.pooled import preconditioner, reach
 
 
@@ -177,11 +175,12 @@ class Softmax(Curved):
             return math.inf
         return size * reach(self, w, mu) if self.intercept else size**2 / (2 * mu)
 
-    @cached_property
-    def penalised(self) -> Softmax | None:
+    def _with_ridge(self) -> Softmax | None:
         """f + g as a problem without a penalty, where g is an l2 that pulls at all coefficients alike; else None."""
         g = penalty_of(self)
-        own = None if g is None else terms(g, self.dim)
+        if g is None:
+            return self
+        own = terms(g, self.dim)
         if own is None or not own.norms or own.l1.any():
             return None
         l2 = own.l2[: self.dim - self.scores * self.intercept]
@@ -191,49 +190,29 @@ class Softmax(Curved):
         whole.penalty = None
         return whole
 
-    @cached_property
-    def minimum(self) -> Minimum:
-        """The minimiser in float64, whatever the data are in, certified; or why it is not known. With a penalty it is
-        that of f + g."""
-        whole = self if self.penalty is None else self.penalised
+    def pool(self) -> Pool | Unknown:
+        whole = self.double()._with_ridge()
         if whole is None:
-            return Minimum.unknown("the minimum of softmax regression is sought with an l2 penalty at most")
+            return Unknown("the minimum of softmax regression is sought with an l2 penalty at most")
         if float(whole.weights @ whole.reg) == 0:
-            return Minimum.unknown("no minimiser is looked for without reg: separable data have none")
-        return lowest(whole.double())
-
-    @property
-    def minimiser(self) -> Tensor | None:
-        """Certified; None where none was established, and `minimum.why` says why."""
-        return None if self.minimum.w is None else torch.from_numpy(self.minimum.w).to(self.weights)
+            return Unknown("no minimiser is looked for without reg: separable data have none")
+        return WidePool(whole)
 
     @property
     def without_minimum(self) -> str | None:
-        """Why no minimiser is known; None where there is one. With a regulariser of all parameters there is."""
-        known = self.penalty is not None or (not self.intercept and float(self.weights @ self.reg) > 0)
-        return None if known else self.minimum.why
+        """The same; nothing is said with a penalty."""
+        return None if self.penalty is not None else super().without_minimum
 
-    @property
-    def fstar(self) -> float | None:
-        return self.minimum.value
+    def divergence(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        M, buckets = self._matrices(w), self.rows.buckets
+        each = [Divergence(torch.softmax(bucket.scores(M), 1)) for bucket in buckets]
 
-    @cached_property
-    def _least(self) -> tuple[Softmax, Minimiser] | None:
-        w, value = self.minimum.w, self.minimum.value
-        if w is None or value is None:
-            return None
-        same = (self if self.penalised is None else self.penalised).double()
-        ridge = (same.weights @ same.ridge).expand(self.dim)
-        at = torch.from_numpy(w).to(self.weights.device)
-        return same, Minimiser.at(at, value, ridge, same.rows, same.weights, same._matrices)
+        def to(e: Tensor) -> Tensor:
+            H = self._matrices(e)
+            parts = [divergence(b.scores(H)).sum(1) for b, divergence in zip(buckets, each, strict=True)]
+            return self.rows.gather(parts) + 0.5 * (self.ridge * e * e).sum(1)
 
-    def gap(self, W: Tensor) -> Tensor | None:
-        """f(w) - f*, of f + g with a penalty, to many digits also where it is tiny."""
-        if self._least is None:
-            return None
-        same, least = self._least
-        gaps = [least.gap(w, lambda w: weighted(same.weights, same.value(w))) for w in points(W, self).double()]
-        return torch.stack(gaps).to(self.weights)
+        return to
 
 
 def _stacked(codes: Sequence[Any]) -> Any:

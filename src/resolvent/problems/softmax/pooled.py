@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROWS = 10_000
+MAX_PRECONDITIONER_ROWS = 10_000
 """So many rows of all users make the preconditioner."""
-WIDEST = 2000
+MAX_BLOCK_FEATURES = 2000
 """Up to so many features a class has a matrix; beyond, a diagonal."""
 
 
@@ -20,12 +20,12 @@ def preconditioner(problem: Any, w: Tensor) -> Callable[[Tensor], Tensor]:
 
     A change that all classes share leaves the softmax as it is, so that only reg pulls at it.
     """
-    if problem.rows.dim > WIDEST:
+    if problem.rows.dim > MAX_BLOCK_FEATURES:
         diagonal = problem.weights @ problem.hessian_diagonal(w) + _least(problem)
         return lambda r: r / diagonal
     many, M = len(problem.classes), problem._matrices(w)[0]
     blocks = M.new_zeros((many, M.shape[1], M.shape[1]))
-    every = max(1, int(problem.sizes.sum()) // ROWS)
+    every = max(1, int(problem.sizes.sum()) // MAX_PRECONDITIONER_ROWS)
     for i, lam in enumerate(problem.weights.tolist()):
         A = problem.rows.some(i, every) if lam > 0 else None
         if A is None:

@@ -28,7 +28,7 @@ from resolvent.problems.verify.functions import (
     check_slopes,
 )
 
-USERS = 32
+MAX_USERS = 32
 
 
 def verify(problem: Custom, start: Tensor, eta: float, changes: bool = True) -> None:
@@ -37,8 +37,8 @@ def verify(problem: Custom, start: Tensor, eta: float, changes: bool = True) -> 
     `start` (1 or users, d) and eta are those of the run. `changes`: whether eta changes during it.
     """
     users = torch.arange(problem.users)
-    if problem.per_user and problem.users > USERS:
-        users = torch.from_numpy(np.sort(np.random.default_rng(0).choice(problem.users, USERS, replace=False)))
+    if problem.per_user and problem.users > MAX_USERS:
+        users = torch.from_numpy(np.sort(np.random.default_rng(0).choice(problem.users, MAX_USERS, replace=False)))
     part = problem if len(users) == problem.users else problem.take(users)
     examiner = Examiner(part, users.tolist(), np.random.default_rng(1))
     start = start.to(part.weights).expand(problem.users, -1)

@@ -36,14 +36,14 @@ def check_monotone(examiner: Examiner, subgradients: list[Subgradient]) -> None:
     for a, b in combinations(subgradients, 2):
         rise, square, noise = _between(a, b)
         who = "prox" if "prox" in (a.source, b.source) else "grad"
-        words = {
+        message = {
             ("grad", "grad"): "is no subgradient of a convex function",
             ("prox", "prox"): "is no prox of a convex function, since it is not firmly nonexpansive",
         }.get((a.source, b.source), "does not belong to grad")
         examiner.refuse_first(
             who,
             rise < -noise,
-            f"{words}: between two points {{:.3g}} apart, (g - g') . (x - x') is {{:.3g}}, but must be >= 0",
+            f"{message}: between two points {{:.3g}} apart, (g - g') . (x - x') is {{:.3g}}, but must be >= 0",
             f"correct {who}, pass convex=False",
             square.sqrt(),
             rise,
@@ -64,7 +64,7 @@ def check_far(examiner: Examiner, places: list[Place], subgradient: Subgradient)
             "value" if examiner.offers("value") else "grad",
             mismatch.user,
             f"is not of a convex function: {mismatch.length:.3g} away from a point, where its slope there foretells a "
-            f"rise of at least {mismatch.claimed:.3g}, f rises by no more than {mismatch.found:.3g}",
+            f"rise of at least {mismatch.claimed:.3g}, f rises by no more than {mismatch.actual:.3g}",
             "pass convex=False, correct it",
         )
 

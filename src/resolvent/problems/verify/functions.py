@@ -61,12 +61,12 @@ def check_slopes(examiner: Examiner, places: list[Place], eta: float) -> list[Su
 
 def check_convex(examiner: Examiner, line: LineProfile) -> None:
     """Values halfway between two points are no higher than their mean."""
-    if examiner.problem.convex and (found := line.convex()) is not None:
+    if examiner.problem.convex and (mismatch := line.convex()) is not None:
         examiner.refuse(
             "value",
-            found.user,
-            f"is higher halfway between two points {2 * found.length:.3g} apart than the mean of its values there, by "
-            f"{-found.claimed:.3g}, but a convex function is not",
+            mismatch.user,
+            f"is higher halfway between two points {2 * mismatch.length:.3g} apart than the mean of its values there, "
+            f"by {-mismatch.claimed:.3g}, but a convex function is not",
             "correct value, pass convex=False",
         )
 
@@ -74,12 +74,12 @@ def check_convex(examiner: Examiner, line: LineProfile) -> None:
 def check_gradient(examiner: Examiner, line: LineProfile, g: Tensor) -> None:
     """A subgradient for convex f; otherwise a gradient almost everywhere."""
     convex = examiner.problem.convex
-    found = line.subgradient(g) if convex else line.gradient(g)
-    if found is not None:
+    mismatch = line.subgradient(g) if convex else line.gradient(g)
+    if mismatch is not None:
         examiner.refuse(
             "grad",
-            found.user,
-            f"is no {'subgradient' if convex else 'gradient'} of value: {found} is what value changes by",
+            mismatch.user,
+            f"is no {'subgradient' if convex else 'gradient'} of value: {mismatch} is what value changes by",
             "correct grad or value",
         )
 
@@ -106,18 +106,18 @@ def check_prox(
         line = replace(line, noise=line.noise + 10 * torch.finfo(u.dtype).eps * height)
     error = error + INEXACT * g.norm(dim=1)
     if examiner.problem.convex:
-        found = line.subgradient(g, error)
+        mismatch = line.subgradient(g, error)
     elif examiner.offers("value"):
-        found = line.subgradient(g, error, bend=1 / eta)
+        mismatch = line.subgradient(g, error, bend=1 / eta)
     else:
-        found = line.gradient(g) if bool((move > 1e-3 * reach).all()) else None
-    if found is not None:
+        mismatch = line.gradient(g) if bool((move > 1e-3 * reach).all()) else None
+    if mismatch is not None:
         of = "value" if examiner.offers("value") else "grad"
         examiner.refuse(
             "prox",
-            found.user,
+            mismatch.user,
             f"at eta = {eta:g} does not minimise f(x) + |x - u|^2 / (2 eta): (u - p) / eta is no gradient of f at its "
-            f"answer p, since {found} is what {of} gives",
+            f"answer p, since {mismatch} is what {of} gives",
             f"correct prox or {of}",
         )
 
@@ -163,8 +163,8 @@ def _check_hessian(examiner: Examiner, place: Place, H: Tensor, largest: Tensor)
     v, loose = examiner.directions(), Tolerance.of(x.dtype).change
     size, skew = (M.flatten(1).abs().amax(1) for M in (H, H - H.mT))
     size = size + torch.finfo(x.dtype).tiny / loose
-    words = "is not symmetric, but differs from its transpose by {:.3g}"
-    examiner.refuse_first("hessian", skew > loose * size, words, "correct hessian", skew)
+    message = "is not symmetric, but differs from its transpose by {:.3g}"
+    examiner.refuse_first("hessian", skew > loose * size, message, "correct hessian", skew)
     Hv = (H @ v.unsqueeze(2)).squeeze(2)
     ahead, behind, noise = _differences(examiner, place, v)
     differences = (ahead + behind) / 2
@@ -173,13 +173,13 @@ def _check_hessian(examiner: Examiner, place: Place, H: Tensor, largest: Tensor)
     off = (Hv - between).norm(dim=2)
     rounding = 10 * torch.finfo(x.dtype).eps * x.shape[1] * largest
     allowed = 10 * loose * (Hv.norm(dim=1) + differences.norm(dim=2)) + 3 * spread + noise + rounding
-    bad, found = (settled & (off > allowed)).any(0), differences[1]
-    words = "is not the derivative of grad: along a unit vector it gives {:.6g}, but differences of grad {:.6g}"
-    examiner.refuse_first("hessian", bad, words, "correct hessian or grad", (Hv * v).sum(1), (found * v).sum(1))
+    bad, mismatch = (settled & (off > allowed)).any(0), differences[1]
+    message = "is not the derivative of grad: along a unit vector it gives {:.6g}, but differences of grad {:.6g}"
+    examiner.refuse_first("hessian", bad, message, "correct hessian or grad", (Hv * v).sum(1), (mismatch * v).sum(1))
     if examiner.problem.convex and x.shape[1] <= 100 and bool(torch.isfinite(H).all()):
         lowest = torch.linalg.eigvalsh((H + H.mT) / 2)[:, 0]
-        words = "has an eigenvalue of {:.3g}, but those of a convex function are >= 0"
-        examiner.refuse_first("hessian", lowest < -loose * size, words, "correct hessian, pass convex=False", lowest)
+        message = "has an eigenvalue of {:.3g}, but those of a convex function are >= 0"
+        examiner.refuse_first("hessian", lowest < -loose * size, message, "correct hessian, pass convex=False", lowest)
 
 
 def _differences(examiner: Examiner, place: Place, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

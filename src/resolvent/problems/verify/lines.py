@@ -33,10 +33,12 @@ class Mismatch(NamedTuple):
     user: int
     length: float
     claimed: float
-    found: float
+    actual: float
 
     def __str__(self) -> str:
-        return f"along a step of length {self.length:.3g} it gives a change of {self.claimed:.6g}, but {self.found:.6g}"
+        return (
+            f"along a step of length {self.length:.3g} it gives a change of {self.claimed:.6g}, but {self.actual:.6g}"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """A weighted sum of losses of linear predictors, with a ridge, in NumPy and float64:
 
-F(z) = sum_j omega_j phi_j(o_j + c_j . z) + kappa/2 |z|^2.
+F(z) = sum_j omega_j phi_j(o_j + c_j . z) + kappa/2 |z|^2 + tilt . z.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,7 +65,7 @@ class WeightedLoss(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """F: rows c_j (n, d), offsets o_j (n,), the weighted losses, and kappa, a number or one per coordinate.
+    """F: rows c_j (n, d), offsets o_j (n,), the weighted losses, kappa (a number or one per coordinate) and the tilt.
 
     `rotated` rows are coordinates in another basis: each is known to a unit in the last place of its length only.
     """
@@ -75,6 +75,7 @@ class Objective:
     loss: WeightedLoss
     ridge: float | Floats
     rotated: bool = False
+    tilt: Floats | None = None
 
     def predictors(self, z: Floats) -> Floats:
         t: Floats = self.offset + self.C @ z
@@ -96,16 +97,14 @@ class Objective:
         """x . K y, with K the ridge."""
         return float(self.ridge * (x @ y) if np.ndim(self.ridge) == 0 else (self.ridge * x) @ y)
 
-    def value(self, z: Floats) -> float:
-        return float(self.loss.total(self.predictors(z)) + self.pull(z, z) / 2)
+    def value(self, z: Floats, t: Floats | None = None) -> float:
+        """F(z), where the predictors are t, if these are known."""
+        total = self.loss.total(self.predictors(z) if t is None else t) + self.pull(z, z) / 2
+        return float(total if self.tilt is None else total + self.tilt @ z)
 
     def sharp_predictors(self, z: Floats) -> Floats:
         """As if in twice the precision: for long rows that nearly cancel in c . z."""
         return predictors(self.C, z, self.offset)
-
-    def sharp_value(self, z: Floats) -> float:
-        """F(z) from these."""
-        return float(self.loss.total(self.sharp_predictors(z)) + self.pull(z, z) / 2)
 
     def value_rounding(self, z: Floats, t: Floats, error: Floats) -> float:
         """A bound on the rounding error of the value at z, about, whose predictors t have these errors (n,)."""
@@ -115,7 +114,14 @@ class Objective:
     def gradient(self, z: Floats, slope: Floats) -> Floats:
         """At z, where the losses have these slopes."""
         g: Floats = self.ridge * z + self.C.T @ slope
-        return g
+        return g if self.tilt is None else g + self.tilt
+
+    def bends(self, curvature: Floats) -> Floats:
+        """The diagonal of the Hessian where the losses have these curvatures."""
+        diagonal = np.broadcast_to(self.ridge, self.C.shape[1]).copy()
+        for part in self.blocks():
+            diagonal += np.maximum(curvature[part], 0) @ self.C[part] ** 2
+        return diagonal
 
     def sizes(self, part: slice) -> Floats:
         """What rounding errors of these rows are relative to, entry by entry."""
@@ -127,3 +133,20 @@ class Objective:
         rows = max(1, BLOCK // max(1, self.C.shape[1]))
         for first in range(0, len(self.C), rows):
             yield slice(first, first + rows)
+
+
+def share_of_step(past: Callable[[float], bool]) -> float:
+    """How much of a step to take: at most 1, and at least 0.9 of the way to the lowest point along it, never past it.
+
+    `past` tells whether the lowest point lies before this share of the step. F is convex along the step, so this gains
+    at least 0.9 of what the best share would.
+    """
+    if not past(1.0):
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (low, middle) if past(middle) else (middle, high)
+        if high - low <= 0.1 * low:
+            break
+    return low

@@ -1,4 +1,4 @@
-"""Newton's method with a line search on F (objective.py), and a certificate of the answer (certificate.py).
+"""Newton's method with a line search on F (objective.py), and a certificate of the answer (curvature.py).
 
 Steps go down along F: the line search asks for the sign of its slope, which costs one product per trial. Far from the
 solution of badly scaled data F bends in layers that are thinner than the rounding of z, and steps would jump from one
@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from resolvent.problems.newton.certificate import Certified, Iterate, certificate
-from resolvent.problems.newton.objective import Floats, Objective
+from resolvent.problems.reference.curvature import Certified, Iterate, certificate
+from resolvent.problems.reference.objective import Floats, Objective, share_of_step
 
-PLAIN = 40
-"""Steps without softening: a good start needs a handful."""
-STEPS = 400
+STEPS_WITHOUT_SOFTENING = 40
+"""A good start needs a handful."""
+MAX_STEPS = 400
 COOLING = 0.03
-RIDGES = (1e-2, 1e-4, 1e-6, 1e-8, 1e-10)
+RIDGE_SHARES = (1e-2, 1e-4, 1e-6, 1e-8, 1e-10)
 """Of the largest curvature that a coordinate can have."""
-FINAL = 16.0
+NOISE_FACTOR = 16.0
 """Where curvatures jump, steps go on until the error is at most so many times what rounding contributes to it."""
 
 
@@ -35,8 +35,8 @@ def minimise(objective: Objective, start: Floats) -> Certified:
     if np.ndim(objective.ridge) > 0:
         return _in_span(objective, start)
     basis, R = np.linalg.qr(objective.C.T)
-    found = _minimise(replace(objective, C=np.ascontiguousarray(R.T), rotated=True), basis.T @ start)
-    return replace(found, z=basis @ found.z)
+    solution = _minimise(replace(objective, C=np.ascontiguousarray(R.T), rotated=True), basis.T @ start)
+    return replace(solution, z=basis @ solution.z)
 
 
 def _in_span(objective: Objective, start: Floats) -> Certified:
@@ -47,29 +47,29 @@ def _in_span(objective: Objective, start: Floats) -> Certified:
     C = np.hstack([R.T, objective.C[:, ~same]])
     kappa = np.concatenate([np.full(R.shape[0], ridge.max()), ridge[~same]])
     begin = np.concatenate([basis.T @ start[same], start[~same]])
-    found = _minimise(replace(objective, C=C, ridge=kappa, rotated=True), begin)
+    solution = _minimise(replace(objective, C=C, ridge=kappa, rotated=True), begin)
     z = np.empty_like(start)
-    z[same], z[~same] = basis @ found.z[: R.shape[0]], found.z[R.shape[0] :]
-    return replace(found, z=z)
+    z[same], z[~same] = basis @ solution.z[: R.shape[0]], solution.z[R.shape[0] :]
+    return replace(solution, z=z)
 
 
 def _minimise(objective: Objective, start: Floats) -> Certified:
     """From the start, and from 0 with softened losses where that does not get there."""
     with np.errstate(all="ignore"):
-        found = _descend(objective, start, soft=False)
-        if np.isfinite(found.error):
-            return found
+        solution = _descend(objective, start, soft=False)
+        if np.isfinite(solution.error):
+            return solution
         if objective.loss.curvature_rate is None and objective.least_ridge == 0:
             return _by_ridges(objective, start)
         if not np.any(objective.ridge):  # there may be nothing to find
-            return found
+            return solution
         return _descend(objective, np.zeros_like(start), soft=True)
 
 
 def _by_ridges(objective: Objective, z: Floats) -> Certified:
     """Where some points have no curvature at all: with ridges that fall to the objective's own."""
     most = float(np.abs(objective.loss.largest_curvature @ np.square(objective.C)).max(initial=0)) or 1.0
-    for share in RIDGES:
+    for share in RIDGE_SHARES:
         z = _descend(replace(objective, ridge=objective.ridge + share * most), z, soft=False).z
     return _descend(objective, z, soft=False)
 
@@ -78,7 +78,7 @@ def _descend(objective: Objective, z: Floats, soft: bool) -> Certified:
     """Down to where steps gain nothing more, and the certificate of the best iterate close to the solution."""
     best, smooth = Certified(z), objective.loss.curvature_rate is not None
     least, closest, T = np.inf, None, _softness(objective, z) if soft else 1.0
-    for _ in range(STEPS if soft else PLAIN):
+    for _ in range(MAX_STEPS if soft else STEPS_WITHOUT_SOFTENING):
         here = Iterate.at(objective, z, T)
         if here is None or (not np.any(objective.ridge) and objective.loss.shows_no_minimum(here.t)):
             break
@@ -90,12 +90,12 @@ def _descend(objective: Objective, z: Floats, soft: bool) -> Certified:
             if (settled or least == 0) and closest is not None:
                 new, closest = certificate(objective, closest), None
                 best = new if new.error <= best.error else best
-                if least == 0 or (np.isfinite(best.error) if smooth else best.error <= FINAL * best.noise):
+                if least == 0 or (np.isfinite(best.error) if smooth else best.error <= NOISE_FACTOR * best.noise):
                     break
         z = z - (1.0 if near and smooth else _length(objective, here, T)) * here.h
         if near:
             T = max(1.0, T * COOLING)
-    return best if closest is None else min(best, certificate(objective, closest), key=lambda found: found.error)
+    return best if closest is None else min(best, certificate(objective, closest), key=lambda each: each.error)
 
 
 def _softness(objective: Objective, z: Floats) -> float:
@@ -110,22 +110,11 @@ def _softness(objective: Objective, z: Floats) -> float:
 
 
 def _length(objective: Objective, here: Iterate, T: float) -> float:
-    """How far to go from z along -h: at most 1, and at least 0.9 of the way to the lowest point, never past it.
-
-    F is convex along the step, so this gains at least 0.9 of what the best length would.
-    """
-    z, h, t, along = here.z, here.h, here.t, here.along
-    linear, square = objective.pull(z, h), objective.pull(h, h)
+    """How much of the Newton step -h to take from z."""
+    linear, square = objective.pull(here.z, here.h), objective.pull(here.h, here.h)
 
     def past(share: float) -> bool:
-        return bool(-(objective.loss.slope((t - share * along) / T) @ along) - linear + share * square > 0)
+        slope = objective.loss.slope((here.t - share * here.along) / T) @ here.along
+        return bool(slope + linear - share * square < 0)
 
-    if not past(1.0):
-        return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (low, middle) if past(middle) else (middle, high)
-        if high - low <= 0.1 * low:
-            break
-    return low
+    return share_of_step(past)

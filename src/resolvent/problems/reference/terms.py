@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from resolvent.iteration.penalties import ElasticNet, Penalty, split
-from resolvent.problems.newton.objective import Floats, Objective
+from resolvent.problems.reference.objective import Floats
 from resolvent.problems.sets import Ball, Box, Orthant
 from resolvent.problems.simplex import Simplex
 
@@ -35,8 +35,15 @@ class Terms:
 
     def take(self, some: np.ndarray) -> Terms:
         """These coordinates alone."""
-        parts = {name: getattr(self, name)[some] for name in ("l1", "l2", "low", "high", "members")}
-        return replace(self, **parts, a=None if self.a is None else self.a[some])
+        return replace(
+            self,
+            l1=self.l1[some],
+            l2=self.l2[some],
+            low=self.low[some],
+            high=self.high[some],
+            members=self.members[some],
+            a=None if self.a is None else self.a[some],
+        )
 
     def scaled(self, size: Floats) -> Terms:
         """In the coordinates x = size w."""
@@ -56,17 +63,10 @@ class Terms:
         return s + np.where(w <= self.low, np.minimum(rest, 0), 0) + np.where(w >= self.high, np.maximum(rest, 0), 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Tilted(Objective):
-    """F(z) + tilt . z."""
-
-    tilt: Floats | float = 0.0
-
-    def value(self, z: Floats) -> float:
-        return super().value(z) + float(np.sum(self.tilt * z))
-
-    def gradient(self, z: Floats, slope: Floats) -> Floats:
-        return np.asarray(super().gradient(z, slope) + self.tilt, np.float64)
+def no_penalty(dim: int) -> Terms:
+    """g = 0."""
+    zero, far = np.zeros(dim), np.full(dim, np.inf)
+    return Terms(zero, zero, -far, far, np.ones(dim, dtype=bool))
 
 
 def terms(penalty: Penalty, dim: int) -> Terms | None:
@@ -74,19 +74,18 @@ def terms(penalty: Penalty, dim: int) -> Terms | None:
     own, alone = split(penalty)
     members = np.ones(dim, dtype=bool)
     members[list(alone)] = False
-    zero, far = np.zeros(dim), np.full(dim, np.inf)
-    made = Terms(zero, zero, -far, far, members)
+    nothing = replace(no_penalty(dim), members=members)
     if isinstance(own, ElasticNet):
-        return replace(made, l1=_spread(own.l1.numpy(), members), l2=_spread(own.l2.numpy(), members))
+        return replace(nothing, l1=_spread(own.l1.numpy(), members), l2=_spread(own.l2.numpy(), members))
     if isinstance(own, Box):
         low, high = (_spread(bound.double().cpu().numpy(), members) for bound in (own.low, own.high))
-        return replace(made, low=np.where(members, low, -np.inf), high=np.where(members, high, np.inf))
+        return replace(nothing, low=np.where(members, low, -np.inf), high=np.where(members, high, np.inf))
     if isinstance(own, Orthant):
-        return replace(made, low=np.where(members, 0.0, -np.inf))
+        return replace(nothing, low=np.where(members, 0.0, -np.inf))
     if isinstance(own, Simplex):
-        return replace(made, low=np.where(members, 0.0, -np.inf), a=members.astype(float), total=own.total)
+        return replace(nothing, low=np.where(members, 0.0, -np.inf), a=members.astype(float), total=own.total)
     if isinstance(own, Ball) and own.radius > 0:
-        return replace(made, centre=_spread(own.centre.double().cpu().numpy(), members), radius=own.radius)
+        return replace(nothing, centre=_spread(own.centre.double().cpu().numpy(), members), radius=own.radius)
     return None
 
 

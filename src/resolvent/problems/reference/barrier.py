@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from resolvent.problems.newton.objective import Floats, Objective
-from resolvent.problems.penalised.terms import Terms
+from resolvent.problems.reference.objective import Floats, Objective
+from resolvent.problems.reference.terms import Terms
 
-FALL = 0.1
-LAST = 1e-11
+MU_FACTOR = 0.1
+FINAL_ERROR = 1e-11
 """The error at the end, relative to the value at the start."""
-STEPS = 40
+MAX_STEPS = 40
 """Newton steps per mu at most."""
 
 
@@ -26,12 +26,12 @@ def approximate(objective: Objective, g: Terms) -> Floats:
     barriers = np.count_nonzero(g.l1) + np.count_nonzero(np.isfinite(g.low)) + np.count_nonzero(np.isfinite(g.high))
     scale = max(abs(objective.value(w)) + float(g.l1 @ np.abs(w)), 1e-300)
     mu = scale / max(int(barriers), 1)
-    last = LAST * mu
+    last = FINAL_ERROR * mu
     while True:
         w = _centre(objective, g, w, mu)
         if mu <= last or not barriers:
             return w
-        mu *= FALL
+        mu *= MU_FACTOR
 
 
 def _start(objective: Objective, g: Terms) -> Floats:
@@ -47,7 +47,7 @@ def _start(objective: Objective, g: Terms) -> Floats:
 
 def _centre(objective: Objective, g: Terms, w: Floats, mu: float) -> Floats:
     """Newton's method on f + g with barriers of weight mu."""
-    for _ in range(STEPS):
+    for _ in range(MAX_STEPS):
         t = objective.predictors(w)
         slope, curvature = objective.loss.derivatives(t)
         rows = objective.C * np.sqrt(np.maximum(curvature, 0))[:, None]
@@ -88,12 +88,10 @@ def _solve(H: Floats, grad: Floats, a: Floats | None) -> Floats:
     right = np.column_stack([grad] if a is None else [grad, a]) * size[:, None]
     try:
         L = np.linalg.cholesky(scaled)
-        found = np.linalg.solve(L.T, np.linalg.solve(L, right)) * size[:, None]
+        h = np.linalg.solve(L.T, np.linalg.solve(L, right)) * size[:, None]
     except np.linalg.LinAlgError:
-        found = np.linalg.lstsq(scaled, right, rcond=None)[0] * size[:, None]
-    if a is None:
-        return np.asarray(found[:, 0], np.float64)
-    return np.asarray(found[:, 0] - found[:, 1] * (a @ found[:, 0]) / (a @ found[:, 1]), np.float64)
+        h = np.linalg.lstsq(scaled, right, rcond=None)[0] * size[:, None]
+    return np.asarray(h[:, 0] if a is None else h[:, 0] - h[:, 1] * (a @ h[:, 0]) / (a @ h[:, 1]), np.float64)
 
 
 def _barriers(g: Terms, w: Floats, mu: float) -> tuple[Floats, Floats]:

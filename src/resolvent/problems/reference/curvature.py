@@ -26,12 +26,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resolvent.problems.newton.factor import Factor
-from resolvent.problems.newton.objective import EPS, Floats, Objective
+from resolvent.problems.reference.factor import Factor
+from resolvent.problems.reference.objective import EPS, Floats, Objective
 
-SHARES = (0.0, 1e-12, 1e-6, 1e-3)
+LEAST_SHARES = (0.0, 1e-12, 1e-6, 1e-3)
 """The least shares in the curvature that a row must have to count in rho. The best of these choices is used."""
-FEW = 1000
+MAX_FADING_ROWS = 1000
 """More rows than these, beside the features, that may lose their curvature show that a point is far from a solution."""
 
 
@@ -77,48 +77,63 @@ class Iterate:
         return Iterate(z, t, slope, curvature, factor, h, decrement, objective.C @ h)
 
 
-@dataclass(frozen=True, eq=False)
-class Rounding:
-    """Of g at an iterate: the error of each row's slope (n,), and that of the sum, coordinate by coordinate (d,)."""
+def gradient_rounding(objective: Objective, z: Floats, t: Floats, curvature: Floats) -> tuple[Floats, Floats]:
+    """Of the gradient at z: the error of each row's slope (n,), and that of their sum, one per coordinate (d,)."""
+    size, slopes = objective.predictor_sizes(z), objective.loss.slope_size(t)
+    summed = np.abs(objective.ridge * z)
+    for part in objective.blocks():
+        summed += slopes[part] @ objective.sizes(part)
+    return EPS * (4 * slopes + curvature * (4 + np.sqrt(len(z))) * size), 8 * EPS * summed
 
-    slopes: Floats
-    summed: Floats
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """Of an iterate: |c_j| in the norm of Q^-1 and |Q^-1 c_j| of each row; lambda and |Q^-1 g| with their rounding."""
+
+    length: Floats
+    reach: Floats
+    decrement: float
+    noise: float
 
     @staticmethod
-    def at(objective: Objective, here: Iterate) -> Rounding:
-        d = objective.C.shape[1]
-        size, slopes = objective.predictor_sizes(here.z), objective.loss.slope_size(here.t)
-        summed = np.abs(objective.ridge * here.z)
+    def of(objective: Objective, here: Iterate, slopes: Floats, summed: Floats) -> Surroundings:
+        length, reach = np.empty_like(here.slope), np.empty_like(here.slope)
         for part in objective.blocks():
-            summed += slopes[part] @ objective.sizes(part)
-        return Rounding(EPS * (4 * slopes + here.curvature * (4 + np.sqrt(d)) * size), 8 * EPS * summed)
+            length[part], reach[part] = here.factor.lengths(objective.C[part])
+        axes = here.factor.lengths(np.eye(len(here.z)))
+        decrement = here.decrement + float(slopes @ length) + float(summed @ axes[0])
+        noise = float(slopes @ reach) + float(summed @ axes[1]) + 2 * EPS * float(np.linalg.norm(here.z))
+        return Surroundings(length, reach, decrement, noise)
 
 
 def certificate(objective: Objective, here: Iterate) -> Certified:
     """The bounds of this module's docstring for an iterate with T = 1, rounding errors included."""
-    rate = objective.loss.curvature_rate
+    slopes, summed = gradient_rounding(objective, here.z, here.t, here.curvature)
+    around, rate = Surroundings.of(objective, here, slopes, summed), objective.loss.curvature_rate
     if rate is not None:
-        return _by_curvature(objective, here, rate)
-    by_ridge, nearby = _by_ridge(objective, here), _by_least_curvature(objective, here)
+        return _by_curvature(objective, here, around, rate)
+    by_ridge, nearby = _by_ridge(objective, here, slopes, summed), _by_least_curvature(objective, here, around)
     return nearby if nearby.error < by_ridge.error else by_ridge
 
 
-def _by_curvature(objective: Objective, here: Iterate, rate: float) -> Certified:
+def excess(objective: Objective, z: Floats) -> float:
+    """A bound on F(z) - F*; infinite where there is none."""
+    try:
+        here = Iterate.at(objective, z)
+        return np.inf if here is None else float(certificate(objective, here).excess)
+    except (np.linalg.LinAlgError, ValueError):
+        return np.inf
+
+
+def _by_curvature(objective: Objective, here: Iterate, around: Surroundings, rate: float) -> Certified:
     """The best over a few choices of rows."""
-    z, curvature, rounding = here.z, here.curvature, Rounding.at(objective, here)
-    length, reach = np.empty_like(curvature), np.empty_like(curvature)
-    for part in objective.blocks():
-        length[part], reach[part] = here.factor.lengths(objective.C[part])
-    axes = here.factor.lengths(np.eye(len(z)))
-    decrement = here.decrement + float(rounding.slopes @ length) + float(rounding.summed @ axes[0])
-    far = float(np.linalg.norm(z))
-    noise = float(rounding.slopes @ reach) + float(rounding.summed @ axes[1]) + 2 * EPS * far
-    radius = min(_radius(rate, length, curvature * length**2, decrement, least) for least in SHARES)
+    curvature, length, decrement = here.curvature, around.length, around.decrement
+    radius = min(_radius(rate, length, curvature * length**2, decrement, least) for least in LEAST_SHARES)
     if not np.isfinite(radius):
-        return Certified(z, noise=noise)
+        return Certified(here.z, noise=around.noise)
     change = np.minimum(curvature * np.expm1(rate * length * radius), objective.loss.largest_curvature)
-    second = float((reach * change) @ length) * radius
-    return Certified(z, float(np.linalg.norm(here.h)) + noise + second, decrement * radius, noise)
+    second = float((around.reach * change) @ length) * radius
+    return Certified(here.z, float(np.linalg.norm(here.h)) + around.noise + second, decrement * radius, around.noise)
 
 
 def _radius(rate: float, length: Floats, share: Floats, decrement: float, least: float) -> float:
@@ -134,36 +149,30 @@ def _radius(rate: float, length: Floats, share: Floats, decrement: float, least:
     return float(-np.log1p(-rho * decrement / retained) / rho if rho > 0 else decrement) / retained
 
 
-def _by_ridge(objective: Objective, here: Iterate) -> Certified:
+def _by_ridge(objective: Objective, here: Iterate, slopes: Floats, summed: Floats) -> Certified:
     """F is strongly convex with modulus kappa, whatever its curvature does."""
     kappa = objective.least_ridge
     if kappa == 0:
         return Certified(here.z)
-    rounding, rows = Rounding.at(objective, here), np.empty_like(here.slope)
+    rows = np.empty_like(here.slope)
     for part in objective.blocks():
         rows[part] = np.linalg.norm(objective.C[part], axis=1)
-    blur = float(rounding.slopes @ rows) + float(np.linalg.norm(rounding.summed))
+    blur = float(slopes @ rows) + float(np.linalg.norm(summed))
     noise = blur / kappa + 2 * EPS * float(np.linalg.norm(here.z))
     slope = float(np.linalg.norm(objective.gradient(here.z, here.slope))) + blur
     return Certified(here.z, slope / kappa + noise, slope**2 / (2 * kappa), noise)
 
 
-def _by_least_curvature(objective: Objective, here: Iterate) -> Certified:
+def _by_least_curvature(objective: Objective, here: Iterate, around: Surroundings) -> Certified:
     """From the rows that retain their curvature nearby."""
-    z, rounding = here.z, Rounding.at(objective, here)
-    length, reach = np.empty_like(here.slope), np.empty_like(here.slope)
-    for part in objective.blocks():
-        length[part], reach[part] = here.factor.lengths(objective.C[part])
-    axes = here.factor.lengths(np.eye(len(z)))
-    decrement = here.decrement + float(rounding.slopes @ length) + float(rounding.summed @ axes[0])
-    noise = float(rounding.slopes @ reach) + float(rounding.summed @ axes[1]) + 2 * EPS * float(np.linalg.norm(z))
     stretch = 1 / float(np.linalg.svd(here.factor.R, compute_uv=False)[-1])  # the most of |v| / |v|_Q
     for share in (0.99, 0.5, 0.1):
-        radius = decrement / share
-        lost = here.curvature - objective.loss.least_curvature(here.t, length * radius)
-        if 1 - _weight(objective, here, lost, length) >= share:
-            return Certified(z, stretch * radius + noise, decrement * radius / 2, noise)
-    return Certified(z, noise=noise)
+        radius = around.decrement / share
+        lost = here.curvature - objective.loss.least_curvature(here.t, around.length * radius)
+        if 1 - _weight(objective, here, lost, around.length) >= share:
+            excess = around.decrement * radius / 2
+            return Certified(here.z, stretch * radius + around.noise, excess, around.noise)
+    return Certified(here.z, noise=around.noise)
 
 
 def _weight(objective: Objective, here: Iterate, lost: Floats, length: Floats) -> float:
@@ -172,7 +181,7 @@ def _weight(objective: Objective, here: Iterate, lost: Floats, length: Floats) -
         return np.inf
     some = np.flatnonzero(lost > 0)
     bound = float(lost[some] @ length[some] ** 2)
-    if bound <= 0.01 or len(some) > len(here.z) + FEW:
+    if bound <= 0.01 or len(some) > len(here.z) + MAX_FADING_ROWS:
         return bound
     rows = here.factor.half((objective.C[some] * np.sqrt(lost[some])[:, None]).T)
     return float(np.linalg.norm(rows, 2) ** 2) if np.isfinite(rows).all() else np.inf

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from resolvent.problems.newton.objective import Floats, Objective
+from resolvent.problems.reference.objective import Floats, Objective
 
 WELL = 1e-3
 """Smallest pivot of a scaled Cholesky factorisation that is trusted."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resolvent.problems.newton.objective import EPS, Floats, Objective
-from resolvent.problems.penalised.terms import Terms
+from resolvent.problems.reference.objective import EPS, Floats, Objective, share_of_step
+from resolvent.problems.reference.terms import Terms
 
 DEPENDENT = 1e-12
 """The least pivot of columns of length one that are taken to be independent."""
@@ -37,7 +37,7 @@ def descend(objective: Objective, g: Terms, near: Floats) -> Face:
         here = _Look.at(objective, g, face)
         step = here.step()
         if step.flat is not None:
-            face = _along(g, face, step.flat, here, unbounded_ok=False)
+            face = _along(g, face, step.flat, here)
             calm = 0
             continue
         length, blocked = _room(g, face.w, step.h, face.moving)
@@ -120,34 +120,27 @@ class _Look:
             return out
 
         g = self.slope[self.face.moving]
-        found = inverse(g)
+        own = inverse(g)
         if self.g.a is not None:
             a = self.g.a[self.face.moving]
             across = inverse(a)
             if a @ across > 0:
-                found = found - across * ((a @ found) / (a @ across))
-        h[self.face.moving] = found
+                own = own - across * ((a @ own) / (a @ across))
+        h[self.face.moving] = own
         return _Step(h)
 
     def share(self, h: Floats) -> float:
         """The share of the step that brings the slope along it to zero, at most 1."""
         along, ridge = self.objective.C @ h, self.objective.ridge * h
-        kinks = float((self.g.l1 * np.sign(self.face.w)) @ h)
-        tilt = float(np.sum(getattr(self.objective, "tilt", 0.0) * h))
+        rest = float((self.g.l1 * np.sign(self.face.w)) @ h)
+        if self.objective.tilt is not None:
+            rest += float(self.objective.tilt @ h)
 
         def past(share: float) -> bool:
             pull = self.objective.loss.slope(self.t - share * along) @ along
-            return bool(pull + ridge @ (self.face.w - share * h) + kinks + tilt < 0)
+            return bool(pull + ridge @ (self.face.w - share * h) + rest < 0)
 
-        if not past(1.0):
-            return 1.0
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (low, middle) if past(middle) else (middle, high)
-            if high - low <= 0.1 * low:
-                break
-        return low or high
+        return share_of_step(past) or 1e-60
 
 
 def _identified(objective: Objective, g: Terms, near: Floats) -> Face:
@@ -159,7 +152,7 @@ def _identified(objective: Objective, g: Terms, near: Floats) -> Face:
         inside = g.a > 0
         weight = near * g.a * inside
         v = v - g.a * (float((v / np.where(inside, g.a, 1)) @ weight) / float(weight.sum()))
-    bend = np.maximum(curvature, 0) @ objective.C**2 + objective.ridge
+    bend = objective.bends(curvature)
     w, moving = near.copy(), bend > 0
     zero = (g.l1 > 0) & (np.abs(near) * bend <= g.l1 - np.abs(v))
     low, high = (near - g.low) * bend <= v, (g.high - near) * bend <= -v
@@ -193,7 +186,7 @@ def _hold(g: Terms, face: Face, h: Floats, length: float, blocked: int) -> Face:
     return Face(w, moving)
 
 
-def _along(g: Terms, face: Face, flat: Floats, here: _Look, unbounded_ok: bool) -> Face:
+def _along(g: Terms, face: Face, flat: Floats, here: _Look) -> Face:
     """Downwards along a direction in which f is flat, or either way where g is flat too, to the first bound."""
     down = flat if float(here.slope @ flat) >= 0 else -flat
     for h in (down, -down):
@@ -210,7 +203,7 @@ def _released(objective: Objective, g: Terms, face: Face) -> Face | None:
     w, t = face.w, objective.predictors(face.w)
     loss, curvature = objective.loss.derivatives(t)
     v = objective.gradient(w, loss)
-    bend = np.maximum(curvature, 0) @ objective.C**2 + objective.ridge
+    bend = objective.bends(curvature)
     sizes = np.abs(objective.C)
     blur = 8 * EPS * (objective.loss.slope_size(t) @ sizes + np.abs(objective.ridge * w))
     blur += 4 * EPS * (np.maximum(curvature, 0) * (sizes @ np.abs(w))) @ sizes
