@@ -172,12 +172,12 @@ class Facts:
     def remarks(self, u: Tensor, origin: Tensor) -> Iterable[str]:
         """What must be said of a run that ends at u and began at `origin`."""
         remarks = self.lookup("remarks")
-        return () if remarks is None else remarks(u, origin)  # type: ignore[no-any-return]
+        return () if remarks is None else remarks(u, origin)
 
     def common_memory(self, memory: Memory) -> Memory:
         """What the model needs of users' memory: a network's buffers."""
         common = self.lookup("common_memory")
-        return {} if common is None else common(memory)  # type: ignore[no-any-return]
+        return {} if common is None else common(memory)
 
 
 def facts_of(given: Any, operator: Any = None) -> Facts:
