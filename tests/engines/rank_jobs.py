@@ -137,15 +137,15 @@ def clock_on_one_rank() -> Any:
     """Ranks whose clocks differ stop together."""
     import time
 
-    from resolvent.solving import solve
+    from resolvent.solving import steps
 
     true = time.perf_counter
     try:
         began = true()
-        solve.time.perf_counter = lambda: (true() - began) * (1 + 100 * rank())  # type: ignore[attr-defined]
+        steps.time.perf_counter = lambda: (true() - began) * (1 + 100 * rank())  # type: ignore[attr-defined]
         run = _solve(rounds=500, stop=rs.Stop(seconds=0.2))
     finally:
-        solve.time.perf_counter = true  # type: ignore[attr-defined]
+        steps.time.perf_counter = true  # type: ignore[attr-defined]
     return _everywhere([run.status, run.state.round > 0, run.state.round]) and run.status
 
 

@@ -44,7 +44,7 @@ def one_user(seed: int) -> str:
     half = rs.solve(problem, scheme, rounds=cut, start=start, anderson=faster, **more)
     rest = rs.solve(problem, scheme, rounds=ROUNDS - cut, start=half.state, anderson=faster, **more)
     assert rest.state.round == ROUNDS, f"it went on from round {rest.state.round - ROUNDS + cut}, not from {cut}"
-    for name in ("u", "p", "w", "met", "next", "z", "seen"):
+    for name in ("u", "p", "w", "met", "next"):
         a, b = getattr(whole.state, name), getattr(rest.state, name)
         assert (a is None) == (b is None), f"state.{name}"
         assert a is None or torch.equal(a, b), f"state.{name}"
