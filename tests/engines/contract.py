@@ -78,7 +78,8 @@ ROWS = ("u", "p", "next", "z")
 
 def _tensors(state: Any) -> dict[str, Tensor]:
     average = None if state.parts.average is None else state.parts.average.model
-    found = {name: getattr(state, name) for name in (*ROWS, "w", "met")} | {"average": average}
+    kept = {"z": state.parts.participation.z, "average": average}
+    found = {name: getattr(state, name) for name in (*ROWS, "w", "met") if name != "z"} | kept
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 

@@ -54,6 +54,7 @@ def _weighing(problem: Any, facts: Facts) -> Any:
     """A network whose users' weights, relative to each other, and start are those of the whole federation."""
     if "training" not in problem.offers:
         return problem
+    assert facts.numbers is not None
     part = copy.copy(problem)
     part.weights, part.start = select(facts.weights, facts.numbers.to(facts.device)), facts.start
     return part

@@ -37,7 +37,7 @@ class Averaging(Part):
         if self.kind is not None:
             one_of(self.kind, "average", KINDS, f"None or one of {', '.join(KINDS)} is needed")
 
-    def begin(self, u: Tensor) -> None:
+    def begin(self, u: Tensor) -> Average | None:
         return None
 
     def fits(self, past: object, rows: int) -> bool:

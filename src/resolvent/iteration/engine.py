@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resolvent.iteration.facts import Facts, Memory
+from resolvent.iteration.facts import Facts
+from resolvent.iteration.facts import Memory as Memory  # for whoever implements the seam
 
 PERSONAL = "personal"
 """The entry of a memory that has the latest answers of users who share u, (users, d), where they are retained."""

@@ -74,7 +74,7 @@ def check_hooks(stop: object, callback: object, progress: object = None) -> None
         flag(progress, "progress")
 
 
-def known_users(problem: Problem | None, engine: Any, scheme: Scheme) -> tuple[Facts, Scheme]:
+def known_users(problem: Problem | Facts | None, engine: Any, scheme: Scheme) -> tuple[Facts, Scheme]:
     """What is known of the users, from the problem or from a ready-made engine, whose operator is then the scheme's."""
     if engines.is_engine(engine):
         facts = engine.facts

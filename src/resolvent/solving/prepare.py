@@ -214,7 +214,7 @@ def prepare(
     explanation: where arguments were checked and explained already, what was said; neither is then done again.
     """
     check_keywords(parts)
-    arguments = {"engine": engine, "stop": stop, "every": every, "validation": validation, "test": test}
+    arguments: dict[str, Any] = {"engine": engine, "stop": stop, "every": every, "validation": validation, "test": test}
     arguments |= {"metrics": metrics, "validate_every": validate_every} | parts
     scheme, participation = as_scheme(scheme, eta), as_participation(parts.get("participation"))
     accelerate = one_acceleration(parts.get("anderson"), parts.get("accelerate"))

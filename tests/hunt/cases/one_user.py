@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,8 @@ def one_user(seed: int) -> str:
     half = rs.solve(problem, scheme, rounds=cut, start=start, anderson=faster, **more)
     rest = rs.solve(problem, scheme, rounds=ROUNDS - cut, start=half.state, anderson=faster, **more)
     assert rest.state.round == ROUNDS, f"it went on from round {rest.state.round - ROUNDS + cut}, not from {cut}"
-    for name in ("u", "p", "w", "met", "next", "z", "seen"):
-        a, b = getattr(whole.state, name), getattr(rest.state, name)
+    for name in ("u", "p", "w", "met", "next", "parts.participation.z", "parts.participation.seen"):
+        a, b = (attrgetter(name)(run.state) for run in (whole, rest))
         assert (a is None) == (b is None), f"state.{name}"
         assert a is None or torch.equal(a, b), f"state.{name}"
     assert torch.equal(whole.model, rest.model)
