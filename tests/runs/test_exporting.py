@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_a_linear_model_has_its_names_classes_and_scaling(tmp_path: Path, form: 
     assert list(found["classes"]) == ["no", "yes"]
     prepared = rs.data.Preparation.from_dict(found["preparation"])
     mean, scale, w, shift = (numbers(found[name]) for name in ("mean", "scale", "coefficients", "intercept"))
-    x = prepared.matrix([prepared._source(frame).column(c.name) for c in prepared.columns])
+    x = replace(prepared, scaling=None).transform(frame)
     scores = (x - mean) / scale @ w + shift
     assert np.array_equal(np.where(scores > 0, "yes", "no"), run.predict(frame))
     assert Predictor.from_dict(found["predictor"]) == run.description.predictor
