@@ -129,7 +129,7 @@ HELPED = {
 
 @pytest.mark.parametrize(("scheme", "on"), HELPED.values(), ids=HELPED.keys())
 @pytest.mark.parametrize("problem", [squares, logistic])
-def test_on_smooth_problems_it_helps(problem: Callable[[], Any], scheme: rs.Scheme, on: str) -> None:
+def test_on_smooth_problems_it_helps(problem: Callable[[], Any], scheme: rs.Scheme, on: Any) -> None:
     """On the way to the run's own limit: those of FedProx and FedAvg are not the minimiser."""
     limit = rs.solve(problem(), scheme, rounds=1500, every=1500).model
     plain, fast = (rs.solve(problem(), scheme, rounds=25, anderson=a).model for a in (None, rs.Anderson(5, on=on)))
@@ -165,7 +165,7 @@ def test_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("on", ["u", "mean"])
-def test_it_starts_anew_when_eta_changes(on: str) -> None:
+def test_it_starts_anew_when_eta_changes(on: Any) -> None:
     schedule = rs.schedules.Schedule(lambda t: 0.05 if t < 5 else 0.02, "two values", changes="sometimes")
     held: list[int] = []
     anderson = rs.Anderson(3, on=on)
@@ -304,7 +304,7 @@ def rounds_of(problem: Any, scheme: rs.Scheme, rounds: int, anderson: Any) -> li
 
 
 @pytest.mark.parametrize("on", ["u", "mean"])
-def test_the_model_stays_the_last_accepted_one(on: str) -> None:
+def test_the_model_stays_the_last_accepted_one(on: Any) -> None:
     seen = rounds_of(deviations(0), rs.fedpi(1.0), 300, rs.Anderson(10, on=on, damping=1.0, ridge=1e-10))
     given_up = [t for t in range(1, 300) if not seen[t].state.parts.accelerate.accepted]
     assert given_up

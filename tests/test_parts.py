@@ -59,7 +59,7 @@ def test_momentum_goes_on_along_the_last_step(scheme: rs.Scheme, theta: float) -
 
 @pytest.mark.parametrize("on", ["u", "mean"])
 @pytest.mark.parametrize("scheme", [rs.fedpi(0.2), rs.fedprox(0.2)], ids=str)
-def test_momentum_moves_no_fixed_point(scheme: rs.Scheme, on: str) -> None:
+def test_momentum_moves_no_fixed_point(scheme: rs.Scheme, on: Any) -> None:
     problem = squares()
     plain = rs.solve(problem, scheme, rounds=2000)
     heavy = rs.solve(problem, scheme, rounds=2000, accelerate=rs.Momentum(0.4, on=on))
@@ -67,7 +67,7 @@ def test_momentum_moves_no_fixed_point(scheme: rs.Scheme, on: str) -> None:
 
 
 @pytest.mark.parametrize("on", ["u", "mean"])
-def test_momentum_is_part_of_the_state(on: str) -> None:
+def test_momentum_is_part_of_the_state(on: Any) -> None:
     problem = squares()
     more: dict[str, Any] = {"accelerate": rs.Momentum(0.7, on=on), "participation": rs.Bernoulli(0.6)}
     whole = rs.solve(problem, rs.fedpi(0.2), rounds=20, **more)
@@ -85,13 +85,14 @@ def test_what_explain_says_of_momentum() -> None:
 
 
 FAST: Any = "fast"
+NEITHER: Any = "z"
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: rs.Momentum(1.0), r"theta is 1.0, but a number in \[0, 1\)"),
-        (lambda: rs.Momentum(0.5, on="z"), "either"),
+        (lambda: rs.Momentum(0.5, on=NEITHER), "either"),
         (lambda: rs.solve(squares(), rs.fedpi(0.1), anderson=FAST), r"rs.Anderson\(memory\), rs.Momentum\(theta\)"),
         (lambda: rs.solve(squares(), rs.fedpi(0.1), anderson=2, accelerate=rs.Momentum(0.5)), "one of the two"),
     ],
@@ -294,7 +295,7 @@ class TowardsCentre:
 @pytest.mark.parametrize("who", [None, rs.Trace([[1, 0, 1, 1], [1, 1, 0, 1]])])
 def test_an_operator_may_ask_for_the_centre(name: str, engine: str, who: Any) -> None:
     """mean(u) of the rows at which users answer, and twice as many numbers go down."""
-    problem, seen = squares(), []
+    problem, seen = squares(), list[rs.Round]()
     scheme = rs.TABLE[name].scheme(0.1, TowardsCentre())
     run = rs.solve(problem, scheme, rounds=6, engine=engine, participation=who, callback=seen.append)
     last = seen[-1]
@@ -308,7 +309,9 @@ def test_an_operator_may_ask_for_the_centre(name: str, engine: str, who: Any) ->
 
 
 def test_a_keyword_that_is_no_part_is_refused_with_the_nearest() -> None:
+    misspelt: Any = {"partcipation": 0.5}
+    number: Any = 3
     with pytest.raises(rs.InputError, match="did you mean participation"):
-        rs.solve(squares(), rs.fedpi(0.1), **{"partcipation": 0.5})
+        rs.solve(squares(), rs.fedpi(0.1), **misspelt)
     with pytest.raises(rs.InputError, match="send is 3, but None"):
-        rs.solve(squares(), rs.fedpi(0.1), **{"send": 3})
+        rs.solve(squares(), rs.fedpi(0.1), send=number)

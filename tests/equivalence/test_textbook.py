@@ -129,7 +129,7 @@ def test_one_shared_vector(name: str, kind: str) -> None:
 @pytest.mark.parametrize("absent", ["hold", "paper"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMED)
-def test_history_says_what_the_rounds_say(name: str, kind: str, absent: str) -> None:
+def test_history_says_what_the_rounds_say(name: str, kind: str, absent: Any) -> None:
     """It reads many rounds at a time: through changes of eta, empty rounds and full ones."""
     problem, _ = problem_of(kind, 3)
     scheme = NAMED[name][0](rs.schedules.halving(ETA[kind], 4))  # type: ignore[arg-type]
@@ -323,7 +323,7 @@ def test_random_blocks_where_the_server_keeps_one_vector(kind: str) -> None:
 
 @pytest.mark.parametrize("absent", ["hold", "paper"])
 @pytest.mark.parametrize("name", ["fedprox", "fedpi"])
-def test_everybody_in_every_round_is_full_participation(name: str, absent: str) -> None:
+def test_everybody_in_every_round_is_full_participation(name: str, absent: Any) -> None:
     problem, users = problem_of("squares", 9)
     u = start(9)
     masks = np.ones((1, USERS))
@@ -333,7 +333,7 @@ def test_everybody_in_every_round_is_full_participation(name: str, absent: str) 
 
 @pytest.mark.parametrize("absent", ["hold", "paper"])
 @pytest.mark.parametrize("name", ["fedprox", "fedpi"])
-def test_nobody_comes_at_first(name: str, absent: str) -> None:
+def test_nobody_comes_at_first(name: str, absent: Any) -> None:
     """Nothing happens then, and the history says so: its rows belong to their rounds."""
     problem, _ = problem_of("squares", 9)
     u, scheme, masks = start(9), NAMED[name][0](0.02), np.ones((5, USERS))

@@ -182,7 +182,7 @@ def test_fedpi_ends_at_the_minimiser_of_the_sum(way: str, penalty: Any) -> None:
 
 @pytest.mark.parametrize("name", ["fedprox", "fedavg"])
 @pytest.mark.parametrize("on", ["u", "mean"])
-def test_acceleration_of_users_who_share_a_point(name: str, on: str) -> None:
+def test_acceleration_of_users_who_share_a_point(name: str, on: Any) -> None:
     problem, A, b = drawn(9, rs.L1(0.4), tall=True)
     run = rs.solve(problem, name, eta=0.05, rounds=200, anderson=rs.Anderson(5, on=on))
     expected = envelopes(problem, A, b, 0.05 if name == "fedprox" else 0.0)

@@ -58,7 +58,7 @@ ONE = rs.LeastSquares([[[1.0, 0.5], [0.2, 2.0], [1.0, 1.0]]], [[1.0, -1.0, 2.0]]
 @pytest.mark.parametrize("name", rs.TABLE)
 @pytest.mark.parametrize("anderson", [None, 2, rs.Anderson(2, on="mean")], ids=["plain", "on_u", "on_mean"])
 @pytest.mark.parametrize("absent", ["everyone", "hold", "paper"])
-def test_one_user_goes_on_to_the_same_bits(name: str, anderson: Any, absent: str) -> None:
+def test_one_user_goes_on_to_the_same_bits(name: str, anderson: Any, absent: Any) -> None:
     """Its one row is no vector that users share: whether they do is a field of the State, not a shape."""
     who = None if absent == "everyone" else rs.Trace([[1], [0], [1]], absent)
     more: dict[str, Any] = {"participation": who, "anderson": anderson, "start": [3.0, 1.0]}

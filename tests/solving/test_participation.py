@@ -27,7 +27,7 @@ from solving_cases import gap, papers_squares, quietly, squares
     ids=str,
 )
 @pytest.mark.parametrize("anderson", [None, 2], ids=["plain", "anderson"])
-def test_empty_rounds_change_nothing(scheme: rs.Scheme, absent: str, anderson: int | None) -> None:
+def test_empty_rounds_change_nothing(scheme: rs.Scheme, absent: Any, anderson: int | None) -> None:
     some = [[True, True, False, False, True, False], [False, True, True, True, False, True]]
     nobody = [False] * 6
     more: dict[str, Any] = {"anderson": anderson}
@@ -44,7 +44,7 @@ def test_empty_rounds_change_nothing(scheme: rs.Scheme, absent: str, anderson: i
 @quietly
 @pytest.mark.parametrize("scheme", [rs.fedpi(0.05), rs.fedprox(0.05)], ids=["rows", "one_u"])
 @pytest.mark.parametrize("absent", ["hold", "paper"])
-def test_a_run_may_begin_with_empty_rounds(scheme: rs.Scheme, absent: str) -> None:
+def test_a_run_may_begin_with_empty_rounds(scheme: rs.Scheme, absent: Any) -> None:
     start, masks = torch.ones(4, dtype=torch.float64), [[False] * 6, [False] * 6, [True] * 6, [True] * 6]
     begun = rs.solve(squares(), scheme, rounds=2, participation=rs.Trace(masks, absent), start=start)
     assert torch.equal(begun.model, start)

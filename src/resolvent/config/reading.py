@@ -98,7 +98,7 @@ def _spelled_out(name: str, given: Any) -> Mapping[str, Any]:
 
 def _anderson(given: Mapping[str, Any], chosen: dict[str, Any]) -> Anderson:
     """[anderson], or [accelerate] where that names it; its memory is 0 where there is none."""
-    anderson: Anderson = registry.section(Anderson, "anderson", {"memory": 0} | given)
+    anderson: Anderson = registry.section(Anderson, "anderson", {"memory": 0, **given})
     if _is("accelerate", chosen["accelerate"], "none"):
         return anderson
     if anderson.memory:

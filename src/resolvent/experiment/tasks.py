@@ -24,7 +24,6 @@ from resolvent.networks import models
 from resolvent.networks.problem import Neural
 from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.penalty_words import parse_penalty
-from resolvent.problems.problem import Problem
 from resolvent.solving.beginning import with_penalty
 from resolvent.theory import closed_forms
 
@@ -36,7 +35,8 @@ CORES = os.cpu_count() or 1
 class Task:
     """A problem, the section that makes it again, an eta where one is customary, and who holds what."""
 
-    problem: Problem
+    problem: Any
+    """The problem; or the Facts of users who live elsewhere, or who do not know of a penalty."""
     section: Any
     eta: float | None = None
     small: float | None = None

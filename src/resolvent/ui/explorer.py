@@ -17,7 +17,7 @@ from torch import Tensor
 import resolvent as rs
 from resolvent.errors import InputError, ResolventWarning
 from resolvent.iteration import schedules
-from resolvent.iteration.participation import Bernoulli, Everyone, Participation, Stragglers
+from resolvent.iteration.participation import Absent, Bernoulli, Everyone, Participation, Stragglers
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import TABLE
 from resolvent.local.law import ORIGINAL, REGULARISED
@@ -52,7 +52,7 @@ class Setup:
     steps: int = 1
     anderson: int = 0
     participation: float = 1.0
-    absent: str = "hold"
+    absent: Absent = "hold"
     delays: float = 1.0
     rounds: int = 60
 

@@ -17,7 +17,8 @@ def averages(seed: int) -> str:
     m, d, rounds = int(rng.integers(1, 4)), int(rng.integers(1, 4)), int(rng.integers(1, 40))
     problem = rs.Quadratics(10 ** rng.uniform(-1, 1, m), rng.standard_normal((m, d)))
     masks = rng.random((rounds, m)) < rng.uniform(0.1, 0.9)
-    who = rs.Trace(masks, str(rng.choice(["hold", "paper"])))
+    absent: Any = str(rng.choice(["hold", "paper"]))
+    who = rs.Trace(masks, absent)
     eta = [rs.schedules.constant(0.3), rs.schedules.harmonic(2.0)][int(rng.integers(2))]
     kind = str(rng.choice(["ergodic", "suffix"]))
     models: list[np.ndarray] = []

@@ -378,7 +378,7 @@ class Counting(InProcess):
         return super().local(ask, u, memory)
 
     def local_mean(self, ask: Any, u: Tensor, memory: Any) -> Any:
-        self._note(ask.t, self.problem.users if ask.who is None else len(ask.who))
+        self._note(ask.t, self.facts.users if ask.who is None else len(ask.who))
         return super().local_mean(ask, u, memory)
 
     def curvature(self, w: Tensor) -> Any:
@@ -405,9 +405,10 @@ def message_bytes(seed: int) -> str:
     rng = np.random.default_rng(seed)
     m, d, rounds = int(rng.integers(1, 7)), int(rng.integers(1, 5)), int(rng.integers(1, 25))
     problem = rs.Quadratics(10 ** rng.uniform(-1, 1, m), rng.standard_normal((m, d)))
+    absent: Any = str(rng.choice(["hold", "paper"]))
     who: Any = [
         None,
-        rs.Bernoulli(float(rng.uniform(0.1, 0.9)), str(rng.choice(["hold", "paper"]))),
+        rs.Bernoulli(float(rng.uniform(0.1, 0.9)), absent),
         rs.FixedSize(int(rng.integers(1, m + 1))),
         rs.Trace(rng.random((rounds, m)) < 0.4),
         rs.Stragglers(float(rng.uniform(1, 9)), close=float(rng.uniform(0.1, 1))),

@@ -100,7 +100,7 @@ def draw(seed: int) -> Case:
     scheme = Grand(  # type: ignore[call-arg]
         *mixing[int(rng.integers(len(mixing)))], eta, textbook.descend(forward) if forward else textbook.prox
     )
-    absent = str(rng.choice(["hold", "paper"]))
+    absent: Any = str(rng.choice(["hold", "paper"]))
     who = [
         None,
         rs.Bernoulli(float(rng.uniform(0.1, 0.9)), absent),

@@ -27,7 +27,7 @@ def one_user(seed: int) -> str:
     eta = (rng.uniform(0.1, 0.9) if forward else 10 ** rng.uniform(-2, 2)) / L
     plain = Grand(*mixing[int(rng.integers(6))], eta, textbook.descend(forward) if forward else textbook.prox)  # type: ignore[call-arg]
     scheme = rs.Scheme(plain.alpha, plain.beta, plain.gamma, eta, forward=bool(forward), steps=max(forward, 1))
-    absent = str(rng.choice(["hold", "paper"]))
+    absent: Any = str(rng.choice(["hold", "paper"]))
     masks = rng.random((ROUNDS, 1)) < rng.uniform(0.3, 1)
     who = [None, rs.Trace(masks, absent), rs.FixedSize(1, absent)][int(rng.integers(3))]
     masks = masks if isinstance(who, rs.Trace) else np.ones((ROUNDS, 1), dtype=bool)

@@ -176,7 +176,7 @@ def eta_that_changes(seed: int) -> str:
     return "right"
 
 
-def some_company(rng: np.random.Generator, m: int, absent: str) -> tuple[Any, str]:
+def some_company(rng: np.random.Generator, m: int, absent: Any) -> tuple[Any, str]:
     """Who comes: at random, so many, or by a trace with empty rounds."""
     kind = rng.integers(3)
     if kind == 0:
@@ -225,7 +225,8 @@ def unsafeguarded_anderson(seed: int) -> str:
     case = draw(rng, changing=False, mixing=False)
     if case.float32:
         return "refused"  # weights of float32 residuals are another story
-    on, memory = str(rng.choice(["u", "mean"])), int(rng.integers(1, 4))
+    on: Any = str(rng.choice(["u", "mean"]))
+    memory = int(rng.integers(1, 4))
     loop = textbook.anderson if on == "u" else textbook.anderson_on_mean
     seen: list[Array] = []
     plain = list(islice(loop(case.users, case.lam, case.start.copy(), case.grand, memory, seen), 8))
@@ -280,7 +281,8 @@ def resumed(seed: int) -> str:
     if rng.random() < 0.6:
         how["participation"], _ = some_company(rng, case.m, str(rng.choice(["hold", "paper"])))
     elif rng.random() < 0.7:
-        how["anderson"] = rs.Anderson(int(rng.integers(1, 4)), on=str(rng.choice(["u", "mean"])))
+        memory, on = int(rng.integers(1, 4)), str(rng.choice(["u", "mean"]))
+        how["anderson"] = rs.Anderson(memory, on=on)  # type: ignore[arg-type]
     if rng.random() < 0.5:
         how["average"] = str(rng.choice(["ergodic", "suffix"]))
     whole, _ = case.record(**how)
