@@ -155,12 +155,14 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         l1, l2 = (share * over for share in mixture(self))
         if many == 2:
             b, objective = (
-                np.where(codes > 0, 1.0, -1.0),
+                np.where(codes == 1, 1.0, -1.0),
                 Objective(partial(Logistic, reg=0.0), correction.logistic, l1, l2),
             )
         else:
-            b = codes.astype(float)
-            objective = Objective(partial(Softmax, reg=0.0), correction.softmax, l1, l2, many)
+            b, objective = (
+                codes.astype(np.float64),
+                Objective(partial(Softmax, reg=0.0), correction.softmax, l1, l2, many),
+            )
         coefficients, intercepts = self._fit(X, b, users, objective)
         if many > 2:  # a constant added to every class's score changes nothing: the smallest scores are reported
             intercepts = intercepts - intercepts.mean()
