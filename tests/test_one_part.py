@@ -1,6 +1,6 @@
 """A part is one class: registered with one line, it runs from everywhere, and over every engine.
 
-The two parts below are in no list of the library. Processes beside this one (a run that is killed, the page's runs,
+The three parts below are in no list of the library. Processes beside this one (a run that is killed, the page's runs,
 ranks) find them as those of any installed package: by an entry point that names this module.
 """
 
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 import resolvent as rs
@@ -24,8 +25,11 @@ from command_line import beside, model, resolvent, rows
 from resolvent import runs
 from resolvent.cli.options import PART_OPTIONS
 from resolvent.iteration import registry
+from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.packing import remembered
+from resolvent.iteration.part import Cost, Effect
 from resolvent.iteration.registry import part
+from resolvent.iteration.sending import Send
 from resolvent.local.bound import Plain
 from resolvent.runs import Folder
 
@@ -41,7 +45,7 @@ def dies(t: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-# --- two parts -------------------------------------------------------------------------------------------------------
+# --- three parts ----------------------------------------------------------------------------------------------------
 
 
 @remembered
@@ -53,28 +57,22 @@ class StepsSoFar:
 
 @part("accelerate", "overstep")
 @dataclass(frozen=True)
-class Overstep:
+class Overstep(Acceleration):
     """Goes beyond T u, by a share that shrinks with the rounds."""
 
     share: float
     """How far beyond T u the first step goes, as a share of it."""
     title = "overstepping"
 
-    def begin(self) -> StepsSoFar:
+    def begin(self, u: Tensor) -> StepsSoFar:
         return StepsSoFar()
 
-    def restart(self, past: StepsSoFar) -> StepsSoFar:
-        return past
-
-    def fits(self, past: object, users: int) -> bool:
+    def fits(self, past: Any, rows: int) -> bool:
         return isinstance(past, StepsSoFar)
 
     def on_u(self, past: StepsSoFar, u: Tensor, Tu: Tensor, gram: Any) -> tuple[Tensor, StepsSoFar]:
         dies(past.count)
         return Tu + self.share / (1 + past.count) * (Tu - u), StepsSoFar(past.count + 1)
-
-    def on_mean(self, past: StepsSoFar, at: Tensor, w: Tensor, gram: Any) -> tuple[Tensor, StepsSoFar]:
-        return w, past
 
 
 @part("local", "damped")
@@ -94,6 +92,41 @@ class Damped:
             return u + self.share * (users.prox(u, ask.eta) - u)
 
         return Plain(problem, answer)
+
+
+@remembered
+@dataclass(frozen=True, eq=False)
+class Received:
+    zhat: Tensor
+    rounds: int = 0
+
+
+@part("send", "towards")
+@dataclass(frozen=True)
+class Towards(Send):
+    """A share of what the meeting does not have yet of z."""
+
+    share: float
+    """The share."""
+
+    def begin(self, u: Tensor) -> Received:
+        return Received(torch.zeros_like(u))
+
+    def fits(self, past: Any, rows: int) -> bool:
+        return isinstance(past, Received) and len(past.zhat) == rows
+
+    def __call__(self, z: Tensor, memory: Received, ask: Any) -> tuple[Tensor, Received]:
+        dies(memory.rounds)
+        zhat = torch.lerp(memory.zhat, z, self.share)
+        if ask.who is not None:
+            zhat = memory.zhat.index_copy(0, ask.who, zhat[ask.who])
+        return zhat, Received(zhat, memory.rounds + 1)
+
+    def law(self, setting: Any) -> Effect:
+        return Effect(uncovered="no theorem covers a share of z")
+
+    def cost(self, dim: int) -> Cost:
+        return Cost(up=dim)
 
 
 class Case(NamedTuple):
@@ -118,7 +151,8 @@ class Case(NamedTuple):
 
 
 CASES = [Case("accelerate", Overstep(0.25), "overstep:0.25", "overstepping"),
-         Case("local", Damped(0.5), "damped:0.5", "its local operator computes")]  # fmt: skip
+         Case("local", Damped(0.5), "damped:0.5", "its local operator computes"),
+         Case("send", Towards(0.5), "towards:0.5", "no theorem covers a share of z")]  # fmt: skip
 """A part of another kind is one more line."""
 pytestmark = [
     pytest.mark.parametrize("case", CASES, ids=lambda case: case.kind),

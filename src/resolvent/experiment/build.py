@@ -51,7 +51,7 @@ class Experiment:
     @cached_property
     def explanation(self) -> Explanation:
         """What it solves: made once, told before the run, stored with it and passed to `solve`."""
-        return explain(self.scheme, self.task.problem, self.participation, self.anderson)
+        return explain(self.scheme, self.task.problem, self.participation, self.anderson, **self.parts)
 
     @property
     def name(self) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.part import Effect, Part
+from resolvent.iteration.registry import part
 
 
 class Met(NamedTuple):
@@ -66,6 +67,7 @@ class Meet(Part):
         return gradient, hessian
 
 
+@part("meet", "mean")
 @dataclass(frozen=True)
 class TheMean(Meet):
     """The weighted mean of z."""

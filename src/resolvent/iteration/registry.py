@@ -50,7 +50,7 @@ class Kind(NamedTuple):
     """Whether it has a section, and an option, of the same name."""
 
 
-class Part(NamedTuple):
+class Registered(NamedTuple):
     """A registered part."""
 
     name: str
@@ -113,12 +113,14 @@ class Field(NamedTuple):
 KINDS: dict[str, Kind] = {
     "participation": Kind("Who takes part in a round.", "everyone", "bernoulli", section=True),
     "local": Kind("What users compute in a round.", "best", section=True),
+    "send": Kind("What crosses from users to the meeting.", "everything", section=True),
+    "meet": Kind("Where users meet.", "mean", section=True),
     "accelerate": Kind("Where u, or the meeting point, moves after a round.", "none", "anderson", section=True),
     "penalty": Kind("g beside the users' functions."),
     "schedule": Kind("How eta changes over the rounds."),
 }
 """Every kind of part. A new one is a line here."""
-PARTS: dict[str, dict[str, Part]] = {}
+PARTS: dict[str, dict[str, Registered]] = {}
 
 
 # --- registering and finding -----------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ def part(kind: str, name: str, key: str | None = None) -> Callable[[Made], Made]
     """Register a class, or a function, as a part of this kind."""
 
     def register(make: Made) -> Made:
-        PARTS.setdefault(kind, {})[name] = Part(name, make, key)
+        PARTS.setdefault(kind, {})[name] = Registered(name, make, key)
         return make
 
     return register
@@ -146,20 +148,20 @@ def load_plugins() -> str:
     return "".join(broken)
 
 
-def parts(kind: str) -> dict[str, Part]:
+def parts(kind: str) -> dict[str, Registered]:
     """All parts of a kind, by name."""
     load_plugins()
     return PARTS.get(kind, {})
 
 
-def configurable(kind: str) -> dict[str, Part]:
+def configurable(kind: str) -> dict[str, Registered]:
     """Those that text and numbers can describe."""
     return {
         name: each for name, each in parts(kind).items() if all(f.plain for f in each.fields if f.default is REQUIRED)
     }
 
 
-def named(kind: str, name: Any) -> Part:
+def named(kind: str, name: Any) -> Registered:
     """The part of that name."""
     spelled = alike(name) if isinstance(name, str) else ""
     found = PARTS.get(kind, {}).get(spelled) or parts(kind).get(spelled)
@@ -294,7 +296,7 @@ def choose(kind: str, given: Mapping[str, Any]) -> Any:
     return section(chosen.make, kind, values, chosen.key)
 
 
-def named_by(kind: str, given: Mapping[str, Any]) -> Part:
+def named_by(kind: str, given: Mapping[str, Any]) -> Registered:
     """The part that a section names."""
     every = configurable(kind)
     by_key = {each.key: name for name, each in every.items() if each.key in given}

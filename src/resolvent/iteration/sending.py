@@ -13,6 +13,7 @@ from torch import Tensor
 from resolvent.errors import refuse
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.part import Cost, Part
+from resolvent.iteration.registry import part
 
 
 class Send(Part):
@@ -30,6 +31,7 @@ class Send(Part):
         raise NotImplementedError
 
 
+@part("send", "everything")
 @dataclass(frozen=True)
 class Everything(Send):
     """All of z crosses."""

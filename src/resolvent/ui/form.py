@@ -8,7 +8,7 @@ from typing import Any
 from resolvent import config as configs
 from resolvent.config.problem_sections import PROBLEMS
 from resolvent.iteration import registry
-from resolvent.iteration.registry import KINDS, Field, Part
+from resolvent.iteration.registry import KINDS, Field, Registered
 from resolvent.iteration.table import TABLE
 
 HIDDEN = {"problem.name", "problem.folder", "problem.sha256", "run.threads", "store.tensorboard"}
@@ -27,9 +27,9 @@ def form() -> dict[str, Any]:
 
 
 def _section(name: str) -> dict[str, Any]:
-    by, usual, parts = None, "", [Part("", object)]
+    by, usual, parts = None, "", [Registered("", object)]
     if name == "problem":
-        by, parts = "name", [Part(problem, kind) for problem, kind in PROBLEMS.items()]
+        by, parts = "name", [Registered(problem, kind) for problem, kind in PROBLEMS.items()]
         usual = parts[0].name
     elif name in KINDS:
         by, usual, parts = "kind", KINDS[name].null or "", list(registry.configurable(name).values())
