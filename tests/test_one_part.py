@@ -96,7 +96,7 @@ class Damped:
 
 @remembered
 @dataclass(frozen=True, eq=False)
-class Received:
+class SentSoFar:
     zhat: Tensor
     rounds: int = 0
 
@@ -109,18 +109,18 @@ class Towards(Send):
     share: float
     """The share."""
 
-    def begin(self, u: Tensor) -> Received:
-        return Received(torch.zeros_like(u))
+    def begin(self, u: Tensor) -> SentSoFar:
+        return SentSoFar(torch.zeros_like(u))
 
     def fits(self, past: Any, rows: int) -> bool:
-        return isinstance(past, Received) and len(past.zhat) == rows
+        return isinstance(past, SentSoFar) and len(past.zhat) == rows
 
-    def __call__(self, z: Tensor, memory: Received, ask: Any) -> tuple[Tensor, Received]:
+    def __call__(self, z: Tensor, memory: SentSoFar, ask: Any) -> tuple[Tensor, SentSoFar]:
         dies(memory.rounds)
         zhat = torch.lerp(memory.zhat, z, self.share)
         if ask.who is not None:
             zhat = memory.zhat.index_copy(0, ask.who, zhat[ask.who])
-        return zhat, Received(zhat, memory.rounds + 1)
+        return zhat, SentSoFar(zhat, memory.rounds + 1)
 
     def law(self, setting: Any) -> Effect:
         return Effect(uncovered="no theorem covers a share of z")
