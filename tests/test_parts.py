@@ -294,7 +294,8 @@ class TowardsCentre:
 @pytest.mark.parametrize("who", [None, rs.Trace([[1, 0, 1, 1], [1, 1, 0, 1]])])
 def test_an_operator_may_ask_for_the_centre(name: str, engine: str, who: Any) -> None:
     """mean(u) of the rows at which users answer, and twice as many numbers go down."""
-    problem, seen = squares(), []
+    problem = squares()
+    seen: list[rs.Round] = []
     scheme = rs.TABLE[name].scheme(0.1, TowardsCentre())
     run = rs.solve(problem, scheme, rounds=6, engine=engine, participation=who, callback=seen.append)
     last = seen[-1]
@@ -308,7 +309,9 @@ def test_an_operator_may_ask_for_the_centre(name: str, engine: str, who: Any) ->
 
 
 def test_a_keyword_that_is_no_part_is_refused_with_the_nearest() -> None:
+    misspelt: dict[str, Any] = {"partcipation": 0.5}
     with pytest.raises(rs.InputError, match="did you mean participation"):
-        rs.solve(squares(), rs.fedpi(0.1), **{"partcipation": 0.5})
+        rs.solve(squares(), rs.fedpi(0.1), **misspelt)
+    number: Any = 3
     with pytest.raises(rs.InputError, match="send is 3, but None"):
-        rs.solve(squares(), rs.fedpi(0.1), **{"send": 3})
+        rs.solve(squares(), rs.fedpi(0.1), send=number)

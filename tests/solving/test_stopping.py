@@ -199,7 +199,7 @@ def test_what_a_callback_stops_is_stored_as_stopped(tmp_path: Path, seed: int) -
     folder = runs.create(tmp_path, "it", "", {"problem": {}})
     recorder = Recorder(folder, 9)
     problem = rs.make_least_squares(users=2, dim=3, rows=9, seed=seed)
-    ends = {"recorder": recorder, "callback": lambda r: stop_at(r, 3 + seed % 2)}
+    ends: dict[str, Any] = {"recorder": recorder, "callback": lambda r: stop_at(r, 3 + seed % 2)}
     run = prepare(problem, rs.fedpi(0.1), 9, every=2, **ends).run()
     assert folder.history()["round"].tolist() == run.history["round"].tolist() == [2, 3 + seed % 2]
     assert Recorder(folder, 9).ending == ("stopped", "as the callback said")

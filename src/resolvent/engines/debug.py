@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ class Debug(HoldsProblem):
 
     def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
         super().__init__(problem, operator)
-        self.problem, self.users, self.certifies = problem, problem.users, operator.certifies
+        self.problem: Any = problem
+        self.users, self.certifies = problem.users, operator.certifies
         self._alone = [problem.take(torch.tensor([i], device=self.facts.device)) for i in range(self.users)]
         self._bound: list[Bound] = [operator.bind(one, steady) for one in self._alone]
 

@@ -110,7 +110,8 @@ def prepared(config: Config, facts: Facts) -> Experiment:
     section: Any = config.problem
     L = closed_forms.curvatures(facts)[1] if facts.convex else 0.0
     eta = 1 / L if 0 < L < float("inf") else None
-    made = Task(facts, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
+    users: Any = facts  # all that is asked of a problem before its first round
+    made = Task(users, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else SMALL)
     experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), made)
     if isinstance(experiment.participation, Everyone):
         experiment = replace(experiment, participation=Asked())

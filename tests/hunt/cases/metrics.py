@@ -378,7 +378,7 @@ class Counting(InProcess):
         return super().local(ask, u, memory)
 
     def local_mean(self, ask: Any, u: Tensor, memory: Any) -> Any:
-        self._note(ask.t, self.problem.users if ask.who is None else len(ask.who))
+        self._note(ask.t, self.facts.problem.users if ask.who is None else len(ask.who))
         return super().local_mean(ask, u, memory)
 
     def curvature(self, w: Tensor) -> Any:
