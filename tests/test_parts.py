@@ -222,7 +222,7 @@ def test_packing_keeps_every_bit() -> None:
 
 @packing.remembered
 @dataclass(frozen=True, eq=False)
-class Received:
+class SentBefore:
     zhat: Tensor
 
 
@@ -232,18 +232,18 @@ class Largest(Send):
 
     count: int
 
-    def begin(self, u: Tensor) -> Received:
-        return Received(torch.zeros_like(u))
+    def begin(self, u: Tensor) -> SentBefore:
+        return SentBefore(torch.zeros_like(u))
 
     def fits(self, past: object, rows: int) -> bool:
-        return isinstance(past, Received) and len(past.zhat) == rows
+        return isinstance(past, SentBefore) and len(past.zhat) == rows
 
-    def __call__(self, z: Tensor, memory: Received, ask: Ask) -> tuple[Tensor, Received]:
+    def __call__(self, z: Tensor, memory: SentBefore, ask: Ask) -> tuple[Tensor, SentBefore]:
         new = z - memory.zhat
         top = new.abs().topk(self.count, dim=1).indices
         sent = memory.zhat + torch.zeros_like(new).scatter(1, top, new.gather(1, top))
         zhat = sent if ask.who is None else memory.zhat.index_copy(0, ask.who, sent[ask.who])
-        return zhat, Received(zhat)
+        return zhat, SentBefore(zhat)
 
     def law(self, setting: Any) -> Effect:
         return Effect(uncovered="no theorem covers what is left out of z")

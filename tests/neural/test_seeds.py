@@ -131,7 +131,7 @@ def test_users_who_stay_away_and_runs_of_other_lengths() -> None:
     level = sorted(losses)[1]
 
     def stop(happened: Any) -> bool:
-        return bool(happened.engine.problem.inspect(happened.model, happened.state.p, {})["value"] <= level)
+        return bool(happened.engine.facts.problem.inspect(happened.model, happened.state.p, {})["value"] <= level)
 
     runs = rs.solve_seeds(problems, scheme, [0, 0, 0], rounds=4, stop=stop)
     assert len({run.state.round for run in runs}) > 1
