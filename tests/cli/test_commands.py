@@ -511,7 +511,7 @@ def test_a_run_is_checked_and_explained_once(monkeypatch: pytest.MonkeyPatch) ->
     def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *given, **more: (calls.append(name), function(*given, **more))[1]
 
-    for module in (experiment.build.__module__, "resolvent.solving.solve"):
+    for module in (experiment.build.__module__, "resolvent.solving.prepare"):
         for name in ("check", "explain"):
             there = importlib.import_module(module)
             monkeypatch.setattr(there, name, counted(name, getattr(there, name)))

@@ -166,7 +166,7 @@ def failing(tmp_path: Path) -> Node:
     return load_node(tmp_path, {})
 
 
-QUESTION = Question("local", "run", operator={"kind": "ExactProx"}, u=torch.zeros(1, 2).double())
+QUESTION = Question("local", "run", operator={"kind": "exact"}, u=torch.zeros(1, 2).double())
 
 
 def test_the_text_of_an_exception_stays_on_the_node(failing: Node, capfd: pytest.CaptureFixture[str]) -> None:

@@ -502,11 +502,12 @@ def test_the_server_s_certificate_can_sign_no_others(project: Project) -> None:
 
 
 def test_a_run_that_is_given_up_keeps_the_row_that_waited_for_its_values() -> None:
-    recorder, engine = mock.Mock(), mock.Mock(measure=lambda w: {"value": [float(w)]})
+    facts = mock.Mock(beside=None)
+    recorder, engine = mock.Mock(), mock.Mock(measure=lambda w: {"value": [float(w)]}, facts=facts)
     behind = OneBehind(recorder, engine)
     for number in range(3):
         give: Any = behind if number < 2 else behind.give_up
-        state: Any = SimpleNamespace(w=number, average=None, yardstick=None)
+        state: Any = SimpleNamespace(w=number, parts=SimpleNamespace(average=None), yardstick=None)
         give(Entry(state, {"round": number, "value": math.nan}, MonitorState(), None))
     assert [name for name, _, _ in recorder.mock_calls] == ["", "", "give_up"]
     rows = [entry.row for _, (entry,), _ in recorder.mock_calls]

@@ -274,7 +274,8 @@ def written(made: Any, where: str, key: str | None = None) -> dict[str, Any]:
             came = repr(values[field.name])
             refuse(f"{where}.{field.name}", came, "it is code or an array, which is not stored or sent: leave it out")
         fewer = {name: value for name, value in values.items() if name != field.name}
-        if not field.plain or (field.open and (values[field.name] is None or type(made)(**fewer) == made)):
+        filled_in = field.open and field.default is not None and type(made)(**fewer) == made
+        if not field.plain or values[field.name] is None or filled_in:
             values = fewer
     return {field.key: values[field.name] for field in every if field.name in values}
 
