@@ -25,9 +25,28 @@ from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, St
 from resolvent.iteration.penalties import L1, L2, ElasticNet
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import Scheme
+from resolvent.iteration.server import ServerAdagrad, ServerAdam, ServerYogi
 from resolvent.iteration.state import State
-from resolvent.iteration.table import TABLE, fedavg, fedpi, fedprox, fedrp, fedsplit, reflect_gradient, reflect_prox
+from resolvent.iteration.table import (
+    TABLE,
+    fedadmm,
+    fedavg,
+    feddyn,
+    fedexprox,
+    fednova,
+    fedpd,
+    fedpi,
+    fedprox,
+    fedrp,
+    fedsplit,
+    reflect_gradient,
+    reflect_prox,
+    scaffnew,
+    scaffold,
+)
+from resolvent.local.normalised import NormalisedSteps
 from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
+from resolvent.local.tilted import RandomTiltedSteps, TiltedSteps
 from resolvent.problems.custom import Custom
 from resolvent.problems.deviations import AbsoluteDeviations
 from resolvent.problems.generate import make_least_squares, make_logistic
@@ -92,15 +111,20 @@ __all__ = [
     "Momentum",
     "Neural",
     "NewtonProx",
+    "NormalisedSteps",
     "ObtuseCone",
     "Orthant",
     "Poisson",
     "Quadratics",
     "Quantile",
+    "RandomTiltedSteps",
     "ResolventWarning",
     "Round",
     "Run",
     "Scheme",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerYogi",
     "Simplex",
     "Softmax",
     "SolvesAnotherProblem",
@@ -108,10 +132,16 @@ __all__ = [
     "State",
     "Stop",
     "Stragglers",
+    "TiltedSteps",
     "Trace",
     "data",
     "explain",
+    "fedadmm",
     "fedavg",
+    "feddyn",
+    "fedexprox",
+    "fednova",
+    "fedpd",
     "fedpi",
     "fedprox",
     "fedrp",
@@ -124,6 +154,8 @@ __all__ = [
     "plus_minus",
     "reflect_gradient",
     "reflect_prox",
+    "scaffnew",
+    "scaffold",
     "schedules",
     "solve",
     "solve_seeds",

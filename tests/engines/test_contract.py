@@ -326,7 +326,8 @@ def test_a_fresh_engine_goes_on_from_a_state(name: str, scheme: rs.Scheme, parti
 
 
 def test_the_cases_have_every_row_of_the_table() -> None:
-    assert {scheme.name for scheme in SCHEMES.values()} == {row.title for row in TABLE.values()}
+    """Its kin compute the same, or with a local operator of their own, which is no engine's concern."""
+    assert {scheme.name for scheme in SCHEMES.values()} == {row.title for row in TABLE.values() if not row.kin}
 
 
 class Wrong(InProcess):

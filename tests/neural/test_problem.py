@@ -68,7 +68,7 @@ def close(a: Tensor, b: Tensor, tol: float = 1e-10) -> bool:
 
 
 @pytest.mark.parametrize("sizes", [(12, 12, 12), (5, 12, 30)])
-@pytest.mark.parametrize("row", rs.TABLE)
+@pytest.mark.parametrize("row", [name for name, row in rs.TABLE.items() if not row.kin])
 def test_every_algorithm_is_its_textbook_loop(row: str, sizes: tuple[int, ...]) -> None:
     model, users, eta, lr, steps = net(), people(sizes), 0.7, 0.2, 4
     forward = rs.TABLE[row].forward

@@ -21,7 +21,7 @@ from solving_cases import quietly, same_bits, squares
 @pytest.mark.parametrize("anderson", [None, 2, rs.Anderson(2, on="mean")], ids=["plain", "on_u", "on_mean"])
 def test_fedavg_fedprox_and_fedrp_carry_one_vector(name: str, anderson: Any) -> None:
     run = rs.solve(squares(), named(name, 0.01), rounds=5, anderson=anderson)
-    rows = 1 if name in ("fedavg", "fedprox", "fedrp") else 6
+    rows = 1 if rs.TABLE[name].beta == 1 else 6
     tensors, _ = checkpoint.pack(run.state)
     assert run.state.u.shape == run.state.p.shape == run.state.next.shape == (rows, 4)
     assert all(len(tensor) <= rows for tensor in tensors.values())

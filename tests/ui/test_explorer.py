@@ -29,8 +29,10 @@ def drawn(seed: int) -> Setup:
     rng = np.random.default_rng(seed)
     name = list(EXAMPLES)[seed % len(EXAMPLES)]
     example = EXAMPLES[name]
-    row = TABLE[str(rng.choice(list(TABLE)))]
-    forward = row.forward and name not in ("sets", "lasso")
+    chosen = str(rng.choice(list(TABLE)))
+    row = TABLE[chosen]
+    smooth = name not in ("sets", "lasso")
+    forward = row.forward and smooth
     mixing = (float(row.alpha), float(row.beta), float(row.gamma)) if rng.random() < 0.7 else (1.3, 1.1, 0.8)
     presence = [{}, {"participation": 0.5, "absent": "hold"}, {"participation": 0.5, "absent": "paper"},
                 {"delays": 5.0}][rng.integers(4)]  # fmt: skip
@@ -40,7 +42,8 @@ def drawn(seed: int) -> Setup:
     return Setup(name, sizes, *mixing, eta=round(example.eta[1] / (4 if forward else 1), 4), forward=forward,
                  schedule=str(rng.choice(list(registry.parts("schedule")))),
                  steps=int(rng.integers(1, 4)) if forward else 1,
-                 anderson=int(rng.integers(0, 3)), rounds=12, **presence)  # type: ignore[arg-type]  # fmt: skip
+                 anderson=int(rng.integers(0, 3)), rounds=12, algorithm=chosen if smooth or row.local is None else "",
+                 **presence)  # type: ignore[arg-type]  # fmt: skip
 
 
 def columns(history: Any) -> dict[str, list[float | None]]:

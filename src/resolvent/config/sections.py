@@ -67,7 +67,7 @@ class Gradient:
     steps: int | None = None
     """Gradient steps per user and round (with batch: epochs); else as many as the operator takes by itself."""
     lr: float | None = None
-    """Step size of gradient steps inside a prox."""
+    """Step size of gradient steps inside a prox, or of SCAFFOLD's."""
     batch: int | None = None
     """Rows in a minibatch."""
     momentum: float = 0.0
@@ -75,9 +75,13 @@ class Gradient:
 
     def operator(self, forward: bool) -> GradientSteps | GradientProx | None:
         """The local operator that is meant for a scheme of gradient steps, or for one of a prox."""
+        return GradientSteps(**self.given(True)) if forward else GradientProx(**self.given(False))
+
+    def given(self, forward: bool) -> dict[str, Any]:
+        """The arguments of such an operator; gradient steps of size eta take no lr."""
         given: dict[str, Any] = {"batch": self.batch, "momentum": self.momentum}
         given |= {} if self.steps is None else {"steps": self.steps}
-        return GradientSteps(**given) if forward else GradientProx(lr=self.lr, **given)
+        return given if forward else given | {"lr": self.lr}
 
 
 @part("local", "best")

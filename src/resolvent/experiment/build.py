@@ -21,7 +21,8 @@ from resolvent.iteration.facts import facts_of
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.registry import within
 from resolvent.iteration.scheme import Number, Scheme
-from resolvent.iteration.table import TABLE, named
+from resolvent.iteration.table import TABLE, Row, named
+from resolvent.local.choice import settled
 from resolvent.solving.checking import check
 from resolvent.solving.evaluating import evaluations
 from resolvent.solving.metrics import NAMED
@@ -74,7 +75,7 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         config=resolved,
         fingerprint=fingerprint(resolved),
         task=made,
-        scheme=_scheme(resolved),
+        scheme=settled(_scheme(resolved), facts_of(made.problem)),
         anderson=parts.pop("accelerate", resolved.anderson),
         participation=resolved.participation,
         stop=None if resolved.stop == Stop() else resolved.stop,
@@ -103,6 +104,11 @@ def _check_metrics(names: tuple[str, ...], engine: str, made: Task) -> None:
 def _resolved(config: Config, made: Task) -> Config:
     """The configuration with nothing left open: reading it back computes the same."""
     scheme = replace(config.scheme, algorithm=algorithm(config.scheme.algorithm))
+    row = TABLE.get(scheme.algorithm)
+    own = None if row is None or row.local is None else _local(replace(config, scheme=scheme), row)
+    eta = None if own is None else own.own_eta(facts_of(made.problem))  # SCAFFOLD's is k lr
+    if scheme.eta is None and eta is not None:
+        scheme = replace(scheme, eta=eta)
     scheme = replace(scheme, eta=_eta(scheme, config.local.lr if isinstance(config.local, Gradient) else None, made))
     threads = made.threads if config.run.threads is None else whole(config.run.threads, "run.threads")
     return replace(config, problem=made.section, scheme=scheme, run=replace(config.run, threads=threads))
@@ -148,21 +154,23 @@ def _scheme(config: Config) -> Scheme:
         missing = [f"scheme.{name}" for name, value in mixing.items() if value is None]
         if missing:
             raise InputError(f'the algorithm "custom" needs {", ".join(missing)}; give them with --set')
-        return Scheme(**mixing, eta=step, local=_local(config, forward=False), name="custom")  # type: ignore[arg-type]
-    given = [f"scheme.{name}" for name, value in mixing.items() if value is not None]
+        return Scheme(**mixing, eta=step, local=_local(config, None), name="custom")  # type: ignore[arg-type]
+    row = TABLE[s.algorithm]
+    given = [f"scheme.{name}" for name, value in mixing.items() if value is not None and name not in row.free]
     if given:
         raise InputError(f'{", ".join(given)} can be set for the algorithm "custom" only, but it is {s.algorithm!r}')
-    return named(s.algorithm, step, _local(config, TABLE[s.algorithm].forward))
+    free = {name: mixing[name] for name in row.free if mixing[name] is not None}
+    return named(s.algorithm, step, _local(config, row), **free)  # type: ignore[arg-type]
 
 
-def _local(config: Config, forward: bool) -> Any:
+def _local(config: Config, row: Row | None) -> Any:
     """The local operator; None where the problem chooses the best one."""
-    local, algorithm = config.local, config.scheme.algorithm
+    local, algorithm, forward = config.local, config.scheme.algorithm, row is not None and row.forward
     if isinstance(local, Gradient):
         if forward and local.lr not in (None, config.scheme.eta):
             refuse("local.lr", local.lr, f"the steps of {algorithm} are eta: give --eta instead")
         with within("local"):
-            return local.operator(forward)
+            return local.operator(forward) if row is None or row.local is None else row.operator(**local.given(forward))
     if local.forward != forward and algorithm != CUSTOM:
         kind, takes = registry.described("local", local)["kind"], "gradient steps" if forward else "a prox"
         refuse("local.kind", repr(kind), f"{algorithm} takes {takes}: leave it out")

@@ -101,6 +101,14 @@ class Scheme:
         object.__setattr__(made, "local", operator)
         return made
 
+    def settled(self, operator: Any, eta: float | None) -> Scheme:
+        """The same scheme with this operator, and this eta where one is given."""
+        changed = copy(self)
+        object.__setattr__(changed, "local", operator)
+        if eta is not None:
+            object.__setattr__(changed, "eta", as_schedule(eta, "eta"))
+        return changed
+
     def mixing(self, t: int) -> tuple[float, float, float]:
         """alpha_t, beta_t, gamma_t, checked: a schedule may do anything."""
         return (

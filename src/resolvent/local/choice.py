@@ -23,6 +23,16 @@ def local_operator(scheme: Scheme, problem: Problem | Facts | None) -> Operator:
     return ExactProx() if problem is None else best(problem)
 
 
+def settled(scheme: Scheme, facts: Facts | None) -> Scheme:
+    """The scheme with what its operator must know of all users, and with a number for an automatic eta where the
+    operator has one: k lr of tilted steps."""
+    if scheme.local is None:
+        return scheme
+    operator = as_operator(scheme.local)
+    own = operator.own_eta(facts) if scheme.auto else None
+    return scheme.settled(operator if facts is None else operator.settled(facts), own)
+
+
 def span_of(operator: Operator, facts: Facts) -> float:
     """Number of gradient steps that one local answer amounts to: 1 for a prox, k for k gradient steps.
 

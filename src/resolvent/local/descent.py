@@ -71,27 +71,60 @@ def optimise(x: Tensor, optimiser: Callable[[list[Tensor]], Any], steps: Iterato
     return torch.stack([row.detach() for row in rows])
 
 
-def gradients(part: Any, ask: Ask, steps: int, batch: int | None = None) -> Iterator[LocalStep]:
-    """The gradient of each step: the full one, or one per batch of `steps` shuffled passes (Algorithm 2)."""
+def gradients(part: Any, ask: Ask, steps: int | NDArray[np.int64], batch: int | None = None) -> Iterator[LocalStep]:
+    """The gradient of each step: the full one, or one per batch of `steps` shuffled passes (Algorithm 2).
+
+    `steps` may be one number per user: who has taken as many stays where it is.
+    """
+    if not isinstance(steps, int | np.integer):
+        if bool((steps != steps.max()).any()):
+            yield from _uneven_gradients(part, ask, steps, batch)
+            return
+        steps = int(steps.max())
     draws = "training" in part.offers and not part.stateless
     if batch is None and not draws:  # a GPU may be recording these steps, and cannot send users' numbers then
         yield from ((part.grad, None) for _ in range(steps))
         return
-    numbers = np.arange(part.users) if ask.names is None else ask.names.cpu().numpy()
-
-    def seeds(k: int, j: int) -> dict[str, Any]:
-        """What a training gradient takes besides the parameters: a seed per user, for dropout and other noise."""
-        return {"seeds": randomness.words(ask.seeding, randomness.STEPS, ask.t, k, j, numbers)} if draws else {}
-
     if batch is None:
-        yield from ((partial(part.grad, **seeds(k, 0)), None) for k in range(steps))
+        numbers = _numbers(part, ask)
+        yield from ((partial(part.grad, **_seeds(part, ask, numbers, k, 0)), None) for k in range(steps))
         return
-    sizes = part.sizes.cpu()  # once: an accelerator has to be waited for
-    for k in range(steps):
-        for j, (rows, mask) in enumerate(batches(sizes, batch, ask.seeding, ask.t, numbers, k, part.sizes.device)):
+    yield from _batch_gradients(part, ask, np.full(part.users, steps), batch)
+
+
+def _uneven_gradients(part: Any, ask: Ask, steps: NDArray[np.int64], batch: int | None) -> Iterator[LocalStep]:
+    """Gradients of users who take different numbers of steps. A network sees no rows of users who are done: its buffers
+    would go on changing."""
+    if batch is not None or "training" in part.offers:
+        yield from _batch_gradients(part, ask, steps, int(part.sizes.max()) if batch is None else batch)
+        return
+    for k in range(int(steps.max())):
+        yield part.grad, torch.from_numpy(steps > k).unsqueeze(1).to(part.weights.device)
+
+
+def _batch_gradients(part: Any, ask: Ask, passes: NDArray[np.int64], batch: int) -> Iterator[LocalStep]:
+    """One gradient per batch of each user's shuffled passes."""
+    sizes, numbers = part.sizes.cpu(), _numbers(part, ask)  # once: an accelerator has to be waited for
+    for k in range(int(passes.max())):
+        going = torch.from_numpy(passes > k).unsqueeze(1)
+        shuffled_pass = batches(sizes, batch, ask.seeding, ask.t, numbers, k, part.sizes.device)
+        for j, (rows, mask) in enumerate(shuffled_pass):
+            mask = mask & going
             some = mask.any(1, keepdim=True)  # a small user has fewer batches in a pass than a large one
             moves = None if bool(some.all()) else some.to(rows.device)
-            yield partial(_batch_gradient, part, rows, mask, seeds(k, j)), moves
+            yield partial(_batch_gradient, part, rows, mask, _seeds(part, ask, numbers, k, j)), moves
+
+
+def _numbers(part: Any, ask: Ask) -> NDArray[np.int64]:
+    """The users' numbers, which their randomness depends on."""
+    return np.arange(part.users) if ask.names is None else ask.names.cpu().numpy()
+
+
+def _seeds(part: Any, ask: Ask, numbers: NDArray[np.int64], k: int, j: int) -> dict[str, Any]:
+    """What a training gradient takes besides the parameters: a seed per user, for dropout and other noise."""
+    if "training" not in part.offers or part.stateless:
+        return {}
+    return {"seeds": randomness.words(ask.seeding, randomness.STEPS, ask.t, k, j, numbers)}
 
 
 def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, seeds: dict[str, Any], x: Tensor, **room: Tensor) -> Tensor:

@@ -64,6 +64,10 @@ class Law(NamedTuple):
     """The step size inside a prox, where it is a given number."""
     minimises: bool = True
     """Whether a user alone comes to rest exactly at its own minimiser."""
+    proximal: bool = True
+    """Whether steps of size lr are on f_i + |x - u|^2 / (2 eta), rather than on f_i itself."""
+    uncovered: str = ""
+    """Why no theorem covers it, where there is more to say than that it is not exact."""
 
 
 def of_prox(alpha: float, beta: float, eta: float, exact: bool) -> Law:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from resolvent.errors import number, real, refuse, whole
 from resolvent.iteration.engine import Ask
+from resolvent.iteration.facts import Facts
 from resolvent.iteration.registry import part
 from resolvent.local import law as laws
 from resolvent.local.bound import Bound, Filter, Plain
@@ -43,6 +44,8 @@ class Operator:
     forward    whether it is like gradient steps of size eta, rather than like a prox
     certifies  where (u - p) / eta is a subgradient: "p", "u" or None
     law        what the fixed points of a scheme solve when users apply it: `explain` asks
+    own_eta    the step size that eta="auto" stands for, where the operator says it; None: it is found while running
+    settled    the same operator, with what depends on all users filled in
     """
 
     needs: frozenset[str] = frozenset({"grad"})
@@ -52,6 +55,14 @@ class Operator:
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
         """Of an operator that states none, what its certificates show."""
         return laws.unstated(type(self).__name__, self.forward, self.certifies is not None, alpha, beta, eta)
+
+    def own_eta(self, facts: Facts | None) -> float | None:
+        """Most operators have none."""
+        return None
+
+    def settled(self, facts: Facts) -> Operator:
+        """Most operators depend on nobody else."""
+        return self
 
     def bind(self, problem: Any, steady: bool) -> Bound:
         raise NotImplementedError
@@ -67,8 +78,9 @@ def as_operator(given: Any) -> Operator:
     for name in ("needs", "forward", "certifies"):
         if not hasattr(given, name):
             object.__setattr__(completed, name, getattr(Operator, name))
-    if getattr(given, "law", None) is None:
-        object.__setattr__(completed, "law", partial(Operator.law, completed))
+    for name in ("law", "own_eta", "settled"):
+        if getattr(given, name, None) is None:
+            object.__setattr__(completed, name, partial(getattr(Operator, name), completed))
     return completed  # type: ignore[no-any-return]
 
 
@@ -143,7 +155,7 @@ class GradientProx(Operator):
     optimiser: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        _check_descent(self.steps, self.batch, self.momentum)
+        check_descent(self.steps, self.batch, self.momentum)
         if self.lr is not None and not number(self.lr) > 0:
             refuse("lr", repr(self.lr), "a number > 0 is needed, or None for 1 / (L + 1/eta)")
         whole(self.anderson, "anderson", least=0)
@@ -164,12 +176,12 @@ class GradientProx(Operator):
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return _needs(self.batch)
+        return needs_of(self.batch)
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
         """A prox, as closely as its steps come to it."""
-        batch = _batch(self.batch, users)
-        steps = _steps(self.steps, batch, users)
+        batch = rows_of_batch(self.batch, users)
+        steps = steps_of(self.steps, batch, users)
         plain = batch is None and self.optimiser is None
 
         def remaining(s: laws.Floats, steep: float, k: int) -> laws.Floats:
@@ -182,7 +194,7 @@ class GradientProx(Operator):
             eta_eff = laws.prox_eta(alpha, beta, eta)
             error = math.nan
             if not self.anderson and self.optimiser is None:
-                error = _error(alpha, beta, eta, eta_eff, batch, steps, users, remaining)
+                error = pulls_error(alpha, beta, eta, eta_eff, batch, steps, users, remaining)
             aim = laws.settled(eta_eff, False, error)
         return Law(aim, False, steps, self.momentum, self.lr, minimises=plain)
 
@@ -225,11 +237,11 @@ class GradientSteps(Operator):
     forward = True
 
     def __post_init__(self) -> None:
-        _check_descent(self.steps, self.batch, self.momentum)
+        check_descent(self.steps, self.batch, self.momentum)
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return _needs(self.batch)
+        return needs_of(self.batch)
 
     @property
     def certifies(self) -> str | None:  # type: ignore[override]
@@ -237,8 +249,8 @@ class GradientSteps(Operator):
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
         """One step has a law of its own; k of them pull like the prox at eta (k-1)/2, if they are short."""
-        batch = _batch(self.batch, users)
-        steps = _steps(self.steps, batch, users)
+        batch = rows_of_batch(self.batch, users)
+        steps = steps_of(self.steps, batch, users)
         if batch is None and steps == (1,):
             return laws.of_step(alpha, beta, eta)._replace(momentum=self.momentum)
 
@@ -252,7 +264,7 @@ class GradientSteps(Operator):
         else:
             total, lag = laws.step_sums(steps[0], self.momentum)
             eta_eff = eta * (lag - laws.offset(alpha, beta) * total)
-            aim = laws.settled(eta_eff, False, _error(alpha, beta, eta, eta_eff, batch, steps, users, remaining))
+            aim = laws.settled(eta_eff, False, pulls_error(alpha, beta, eta, eta_eff, batch, steps, users, remaining))
         return Law(aim, False, steps, self.momentum, minimises=batch is None)
 
     def bind(self, problem: Any, steady: bool) -> Bound:
@@ -265,23 +277,23 @@ class GradientSteps(Operator):
         return descend(part, u, ask.eta, self.momentum, steps)
 
 
-def _needs(batch: int | None) -> frozenset[str]:
+def needs_of(batch: int | None) -> frozenset[str]:
     return frozenset({"grad"}) if batch is None else frozenset({"grad", "batches"})
 
 
-def _batch(batch: int | None, users: UserFacts) -> int | None:
+def rows_of_batch(batch: int | None, users: UserFacts) -> int | None:
     """Rows of a batch; None where a step takes all of them."""
     return None if batch is not None and users.rows is not None and batch >= users.rows.max(initial=0) else batch
 
 
-def _steps(steps: int, batch: int | None, users: UserFacts) -> tuple[int, ...]:
+def steps_of(steps: int, batch: int | None, users: UserFacts) -> tuple[int, ...]:
     """The numbers of gradient steps per round that users take: batches make them differ."""
     if batch is None or users.rows is None:
         return (int(steps),)
     return tuple(int(n) * steps for n in np.unique(-(-users.rows // batch)))
 
 
-def _error(
+def pulls_error(
     alpha: float,
     beta: float,
     eta: float,
@@ -298,7 +310,7 @@ def _error(
     return math.nan if batch is not None and error <= laws.TOLERANCE else error
 
 
-def _check_descent(steps: int, batch: int | None, momentum: float) -> None:
+def check_descent(steps: int, batch: int | None, momentum: float) -> None:
     whole(steps, "steps")
     if batch is not None:
         whole(batch, "batch")

@@ -226,6 +226,7 @@ def prepare(
         local = partial(choice.local_operator, scheme, problem)
         ready, problem = engines.joined(engine, problem, local, scheme.steady)
     facts, scheme = known_users(problem, ready, scheme)
+    scheme = choice.settled(scheme, facts)
     facts = facts if beside is None else replace(facts, penalty=beside, counted=False)
     average = parts.get("average")
     if explanation is None:

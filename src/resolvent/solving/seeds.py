@@ -42,10 +42,11 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
     scheme = as_scheme(scheme, options.pop("eta", None))
     options.setdefault("progress", False)
 
-    def work(problem: Any, seed: int, engine: Engine | str) -> Run:
+    def work(problem: Any, seed: int, scheme: Scheme, engine: Engine | str) -> Run:
         return solve(problem, scheme, engine=engine, seed=seed, **options)
 
-    return side_by_side(each, [scheme] * len(each), [partial(work, *pair) for pair in zip(each, seeds, strict=True)])
+    schemes = [choice.settled(scheme, facts_of(problem)) if is_problem(problem) else scheme for problem in each]
+    return side_by_side(each, schemes, [partial(work, *run) for run in zip(each, seeds, schemes, strict=True)])
 
 
 def side_by_side(

@@ -62,7 +62,8 @@ def _uncovered(setting: Setting) -> str | None:
     if setting.partial and not setting.random:
         return "no theorem covers users who come in a given order"
     if not setting.exact:
-        return f"no theorem covers {'these local steps' if setting.forward else 'an inexact prox'}"
+        steps = "these local steps" if setting.forward else "an inexact prox"
+        return setting.law.uncovered or f"no theorem covers {steps}"
     return None
 
 

@@ -17,8 +17,8 @@ from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.parts import Parts
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.sending import Send, as_send
-from resolvent.iteration.table import as_scheme
-from resolvent.local.choice import exact_names
+from resolvent.iteration.table import TABLE, as_scheme
+from resolvent.local.choice import exact_names, settled
 from resolvent.local.law import NEITHER, ORIGINAL, REGULARISED, UNKNOWN, Target
 from resolvent.problems.problem import Problem
 from resolvent.theory.convergence import averaged, contracts, largest_step, promise
@@ -48,6 +48,8 @@ class Explanation:
     findings: tuple[Finding, ...]
     penalty: str = ""
     """g at the meeting point; empty where there is none."""
+    kin: str = ""
+    """What the algorithm is an instance of, and what differs from its paper; empty where its name says it."""
 
     @property
     def problem(self) -> str:
@@ -82,6 +84,7 @@ class Explanation:
         lines = [f"{'' if sure else 'Where it converges, '}{self.scheme} solves {self.problem}."]
         lines.append(f"Convergence: {self.theorem or self.why}.")
         lines.append(f"Personal models: {self.personal}.")
+        lines += [f"{self.kin}."] if self.kin else []
         return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
 
 
@@ -101,7 +104,7 @@ def explain(
     parts = Parts(as_participation(participation), as_send(send), as_meet(meet), as_acceleration(anderson))
     if facts is not None:
         parts.participation.check(facts.users)
-    setting = Setting(as_scheme(scheme), facts, parts)
+    setting = Setting(settled(as_scheme(scheme), facts), facts, parts)
     aim, promised = target(setting), promise(setting)
     findings = (
         *_left_behind(setting),
@@ -121,6 +124,7 @@ def explain(
         personal=_personal(setting, aim),
         findings=findings,
         penalty="" if setting.penalty is None else str(setting.penalty),
+        kin=next((row.kin for row in TABLE.values() if row.title == setting.scheme.name), ""),
     )
 
 
@@ -173,11 +177,14 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
         yield Finding(SolvesAnotherProblem, words, "take numbers, or one of rs.schedules")
     elif not aim.exactly:
         words = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
+        words = f"{scheme.name} solves the original problem up to {aim.why}" if aim.why else words
         words += f" ({_off(aim)})" if _off(aim) else ""
         yield Finding(
             SolvesAnotherProblem,
             words,
-            _listed("take more local steps", "all rows per step", *exact_names(setting.problem)),
+            _listed("take a smaller lr", "all rows per step")
+            if aim.why
+            else _listed("take more local steps", "all rows per step", *exact_names(setting.problem)),
         )
 
 
@@ -258,7 +265,11 @@ def _step_sizes(setting: Setting) -> Iterator[Finding]:
                 MayNotConverge, words, f"stay below {top:.3g} (a global bound: the curvature met may be less)"
             )
     elif lr is not None:
-        top = 2 / (float(problem.lipschitz.max()) + 1 / eta)
+        proximal = setting.law.proximal
+        steepest = float(problem.lipschitz.max()) + (1 / eta if proximal else 0)
+        top = 2 / steepest if steepest > 0 else math.inf
         if lr > top:
-            words = f"lr = {lr:g} is above 2/(L + 1/eta) = {top:.3g}, where the prox's steps may diverge"
-            yield Finding(MayNotConverge, words, _listed(f"take lr < {top:.3g}", *exact_names(setting.problem)[-1:]))
+            bound, whose = ("2/(L + 1/eta)", "the prox's") if proximal else ("2/L", "local")
+            words = f"lr = {lr:g} is above {bound} = {top:.3g}, where {whose} steps may diverge"
+            others = exact_names(setting.problem)[-1:] if proximal else ()
+            yield Finding(MayNotConverge, words, _listed(f"take lr < {top:.3g}", *others))

@@ -47,9 +47,18 @@ class Setting:
 
     @property
     def outside(self) -> bool:
-        """Whether alpha or beta leave [0, 2] or gamma leaves [0, 1], as far as their values show."""
-        tops = ((self.alpha, 2), (self.beta, 2), (self.gamma, 1))
+        """Whether alpha or beta leave [0, 2] or gamma leaves [0, 1], as far as their values show.
+
+        The mean of proxes, at one u that all users share, is firmly nonexpansive: gamma may then be anything below 2.
+        """
+        tops = ((self.alpha, 2), (self.beta, 2), (self.gamma, 2 if self.firm and self.gamma.high < 2 else 1))
         return self.scheme.beyond and not all(t.low >= 0 and t.high <= top for t, top in tops)
+
+    @property
+    def firm(self) -> bool:
+        """Whether a round without relaxation is the mean of proxes at one u: FedProx, with everybody present."""
+        one = self.alpha.low == self.alpha.high == self.beta.low == self.beta.high == 1
+        return one and not self.forward and not self.partial
 
     @property
     def stops(self) -> bool:

@@ -19,7 +19,7 @@ from resolvent.errors import InputError, ResolventWarning
 from resolvent.iteration import schedules
 from resolvent.iteration.participation import Absent, Bernoulli, Everyone, Participation, Stragglers
 from resolvent.iteration.scheme import Scheme
-from resolvent.iteration.table import TABLE
+from resolvent.iteration.table import TABLE, Row
 from resolvent.local.law import ORIGINAL, REGULARISED
 from resolvent.solving.prepare import prepare
 from resolvent.theory.explain import Explanation, explain
@@ -32,6 +32,7 @@ MAX_STEPS_DRAWN = 80
 """Rounds that are drawn in the plane, at most."""
 SEARCH_ROUNDS = 400
 """Rounds in which a fixed point without a closed form is looked for."""
+MIXING = ("alpha", "beta", "gamma")
 SHOWN = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity", "participants", "clock")
 ONE_AT_A_TIME = threading.Lock()
 """Runs of the explorer follow each other: side by side each would be slower."""
@@ -55,20 +56,40 @@ class Setup:
     absent: Absent = "hold"
     delays: float = 1.0
     rounds: int = 60
+    algorithm: str = ""
+    """The row that was chosen last: several may have the same numbers."""
 
     @property
     def row(self) -> str | None:
-        """The row of Table 1 that has these numbers, if one does."""
-        wanted = self.alpha, self.beta, self.gamma, self.forward
-        return next((name for name, row in TABLE.items() if (*row[1:4], row.forward) == wanted), None)
+        """The row of the table that has these numbers, if one does: the one that was chosen, else one of Table 1."""
+        chosen = TABLE.get(self.algorithm)
+        if chosen is not None and self._has(chosen):
+            return self.algorithm
+        return next((name for name, row in TABLE.items() if not row.kin and self._has(row)), None)
+
+    def _has(self, row: Row) -> bool:
+        own = {name: getattr(self, name) for name in MIXING}
+        numbers = (own[name] > 1 if name in row.free else own[name] == getattr(row, name) for name in MIXING)
+        return all(numbers) and self.forward == row.forward
+
+    @property
+    def operator(self) -> str | None:
+        """The local operator of the row, where it has one of its own."""
+        return None if self.row is None else TABLE[self.row].local
+
+    @property
+    def free(self) -> dict[str, float]:
+        """The numbers that the row leaves open."""
+        return {} if self.row is None else {name: getattr(self, name) for name in TABLE[self.row].free}
 
     @property
     def scheme(self) -> Scheme:
         eta = schedules.by_name(self.schedule, self.eta, PERIOD)
         if self.row is not None:
-            return TABLE[self.row].scheme(eta, steps=self.steps)
+            return TABLE[self.row].scheme(eta, steps=self.steps, **self.free)
         mixing = self.alpha, self.beta, self.gamma
-        return Scheme(*mixing, eta, name="custom", forward=self.forward, steps=self.steps)
+        beyond = self.gamma > 1
+        return Scheme(*mixing, eta, name="custom", forward=self.forward, steps=self.steps, beyond=beyond)
 
     @property
     def taking_part(self) -> Participation:
@@ -87,7 +108,7 @@ def explore(setup: Setup) -> dict[str, Any]:
     """Run a setup; everything that the page shows of it."""
     if setup.problem not in EXAMPLES:
         raise InputError(f"there is no problem {setup.problem!r}; there are {', '.join(EXAMPLES)}")
-    if setup.forward and "grad" not in problem_of(setup.problem, setup.sizes).offers:
+    if (setup.forward or setup.operator) and "grad" not in problem_of(setup.problem, setup.sizes).offers:
         raise InputError("indicators of sets have no gradient; choose the prox as what users compute")
     with ONE_AT_A_TIME, warnings.catch_warnings():
         warnings.simplefilter("ignore", ResolventWarning)

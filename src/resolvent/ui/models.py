@@ -158,7 +158,7 @@ class Explore(Strict):
     seed: Annotated[int, Field(ge=0, le=10_000)] = 0
     alpha: Annotated[float, Field(ge=0, le=2)] = 2.0
     beta: Annotated[float, Field(ge=0, le=2)] = 2.0
-    gamma: Annotated[float, Field(ge=0, le=1)] = 0.5
+    gamma: Annotated[float, Field(ge=0, le=2)] = 0.5
     eta: Annotated[float, Field(ge=1e-6, le=1e3)] = 0.5
     schedule: ScheduleName = "constant"
     forward: bool = False
@@ -168,6 +168,7 @@ class Explore(Strict):
     absent: Literal["hold", "paper"] = "hold"
     delays: Annotated[float, Field(ge=1, le=20)] = 1.0
     rounds: Annotated[int, Field(ge=2, le=200)] = 60
+    algorithm: Annotated[str, Field(max_length=40)] = ""
 
     def setup(self) -> Setup:
         told = self.model_dump()

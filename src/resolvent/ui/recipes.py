@@ -35,14 +35,19 @@ def _scheme(setup: Setup) -> str:
         period = f", {PERIOD}" if setup.schedule == "halving" else ""
         eta = f"rs.schedules.{setup.schedule.replace('-', '_')}({eta}{period})"
     steps = f", steps={setup.steps}" if setup.forward and setup.steps > 1 else ""
+    if setup.operator:
+        return f"rs.TABLE[{setup.row!r}].scheme({eta}, steps={setup.steps})"
     if setup.row is not None:
-        return f"rs.{setup.row}(eta={eta}{steps})"
+        return f"rs.{setup.row}(eta={eta}{steps}{''.join(f', {name}={x!r}' for name, x in setup.free.items())})"
     forward = ", forward=True" if setup.forward else ""
+    forward += ", beyond=True" if setup.gamma > 1 else ""
     return f"rs.Scheme({setup.alpha!r}, {setup.beta!r}, {setup.gamma!r}, eta={eta}{forward}{steps})"
 
 
 def command(setup: Setup) -> tuple[str | None, str]:
     """The command that runs it, and what is to be known of it; None where no command does."""
+    if setup.row is None and setup.gamma > 1:
+        return None, "γ > 1 leaves the theory, and no row of the table has these α and β. Copy them as Python."
     if setup.forward and setup.row is None:
         return None, "Gradient steps with these α, β and γ are no row of the table. Copy them as Python."
     example = EXAMPLES[setup.problem]
@@ -51,6 +56,7 @@ def command(setup: Setup) -> tuple[str | None, str]:
     words += ["--seed", str(setup.sizes.seed)] if own and setup.sizes.seed else []
     if setup.row is not None:
         words += ["--algorithm", setup.row]
+        words += [part for name, x in setup.free.items() for part in ("--set", f"scheme.{name}={x!r}")]
     else:
         mixing = {"alpha": setup.alpha, "beta": setup.beta, "gamma": setup.gamma}
         words += ["--algorithm", "custom"]
@@ -58,7 +64,7 @@ def command(setup: Setup) -> tuple[str | None, str]:
     words += ["--eta", repr(setup.eta)]
     words += ["--schedule", setup.schedule] if setup.schedule != "constant" else []
     words += ["--set", f"scheme.period={PERIOD}"] if setup.schedule == "halving" else []
-    words += ["--local-steps", str(setup.steps)] if setup.forward else []
+    words += ["--local-steps", str(setup.steps)] if setup.forward or setup.operator else []
     words += ["--anderson", str(setup.anderson)] if setup.anderson else []
     if setup.delays > 1:
         words += ["--stragglers", repr(setup.delays)]

@@ -41,7 +41,8 @@ class Case:
 def draw(rng: np.random.Generator) -> Case:
     problem, users, L = draw_problem(rng)
     m = len(users.lam)
-    row = [rs.TABLE[name] for name in rs.TABLE][rng.integers(len(rs.TABLE))]
+    rows = [row for row in rs.TABLE.values() if not row.kin]
+    row = rows[rng.integers(len(rows))]
     alpha, beta, gamma, forward = row.alpha, row.beta, row.gamma, row.forward and users.smooth
     if rng.random() < 0.5:
         alpha, beta = rng.choice([0, 0.3, 0.7, 1, 1, 1.5, 2, 2], 2).tolist()

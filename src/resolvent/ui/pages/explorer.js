@@ -6,7 +6,7 @@ import { drawPlane, phases } from "./plane.js";
 
 const START = {
   problem: "plane", users: 5, dim: 8, heterogeneity: 0.5, penalty: 1, seed: 0, alpha: 2, beta: 2, gamma: 0.5, eta: 0.5, schedule: "constant",
-  forward: false, steps: 1, anderson: 0, participation: 1, absent: "hold", delays: 1, rounds: 60,
+  forward: false, steps: 1, anderson: 0, participation: 1, absent: "hold", delays: 1, rounds: 60, algorithm: "",
 };
 let offered, setup = { ...START }, told = null, place = 0, playing = null;
 const problem = () => offered.problems.find((each) => each.name === setup.problem);
@@ -23,9 +23,9 @@ const SLIDERS = {
   seed: { words: "seed", range: () => [0, 20, 1], off: () => !problem().sized && setup.participation === 1 && setup.delays === 1 },
   alpha: { words: "α", range: () => [0, 2, 0.01], label: "alpha" },
   beta: { words: "β", range: () => [0, 2, 0.01], label: "beta" },
-  gamma: { words: "γ", range: () => [0, 1, 0.01], label: "gamma" },
+  gamma: { words: "γ", range: () => [0, 2, 0.01], label: "gamma" },
   eta: { words: "η", range: () => [Math.log10(problem().eta[0]), Math.log10(problem().eta[2]), 0.01], log: true, label: "eta" },
-  steps: { words: "k", range: () => [1, 20, 1], off: () => !setup.forward, label: "k, local gradient steps" },
+  steps: { words: "k", range: () => [1, 20, 1], off: () => !setup.forward && !algorithm()?.local, label: "k, local gradient steps" },
   anderson: { words: "Anderson", range: () => [0, 10, 1], show: (v) => (v ? `memory ${v}` : "none"), label: "Anderson memory" },
   participation: { words: "participation", range: () => [0.05, 1, 0.05], show: (v) => `${Math.round(100 * v)} %`, off: () => setup.delays > 1 },
   delays: { words: "delays", range: () => [1, 20, 0.5], show: (v) => (v > 1 ? `${v}× slower` : "none"), label: "Delays: how many times slower the slowest user is" },
@@ -49,7 +49,7 @@ function controls() {
   $("algorithms").replaceChildren(...offered.algorithms.map((each) => {
     const mark = h("i");
     mark.style.background = shade(each.colour);
-    return h("button", { type: "button", "data-name": each.name, title: each.about, "aria-pressed": "false", onclick: () => change({ alpha: each.alpha, beta: each.beta, gamma: each.gamma, forward: each.forward }) }, mark, named(each.title));
+    return h("button", { type: "button", "data-name": each.name, title: each.about, "aria-pressed": "false", onclick: () => change({ alpha: each.alpha, beta: each.beta, gamma: each.gamma, forward: each.forward, algorithm: each.name, ...(each.local ? { steps: each.steps } : {}) }) }, mark, named(each.title));
   }));
 }
 
@@ -162,7 +162,7 @@ function picture() {
 
 function key() {
   const sample = (kind, extra) => s("svg", { viewBox: "0 0 26 12", class: "plane" }, s("line", { class: kind, x1: 1, y1: 6, x2: 25, y2: 6, stroke: style("--ink"), ...extra }));
-  const local = told.setup.forward ? "gradient steps" : "prox";
+  const local = algorithm()?.local?.replaceAll("-", " ") ?? (told.setup.forward ? "gradient steps" : "prox");
   const entries = [["prox", local], ...(told.setup.alpha === 1 ? [] : [["reflect", told.setup.alpha === 2 ? "reflection" : "relaxation"]]), ["meet", "to the mean"]];
   $("key").replaceChildren(...entries.map(([kind, words]) => h("span", {}, sample(kind), words)), h("span", {}, sample("go"), "move"), h("span", {}, "○ w*"), h("span", {}, "× predicted"));
 }

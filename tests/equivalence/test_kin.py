@@ -1,0 +1,423 @@
+"""SCAFFOLD and its kin are rows of the table: each against its paper's pseudo-code, written plainly, to round-off.
+
+Every loop below yields the server's point after each round, everybody being present. `weights` take the place of the
+papers' 1/N where users' weights differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import resolvent as rs
+from resolvent import randomness
+from resolvent.iteration.engine import Ask
+from resolvent.local.descent import batches
+from resolvent.local.tilted import geometric
+
+pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+
+Array = NDArray[np.float64]
+DIM, ROUNDS, STEPS = 4, 40, 5
+
+
+@dataclass(frozen=True)
+class User:
+    """f(w) = |A w - b|^2 / 2, or the sum of log(1 + exp(-b_j a_j w)) plus reg |w|^2 / 2."""
+
+    A: Array
+    b: Array
+    logistic: bool = False
+    reg: float = 0.0
+
+    def grad(self, w: Array) -> Array:
+        if not self.logistic:
+            return self.A.T @ (self.A @ w - self.b)
+        return self.reg * w - self.A.T @ (self.b / (1 + np.exp(self.b * (self.A @ w))))
+
+    def hessian(self, w: Array) -> Array:
+        if not self.logistic:
+            return self.A.T @ self.A
+        share = 1 / (1 + np.exp(-self.A @ w))
+        return self.reg * np.eye(DIM) + (self.A.T * (share * (1 - share))) @ self.A
+
+    def argmin(self, linear: Array, rho: float, centre: Array) -> Array:
+        """argmin of f(w) + <linear, w> + rho/2 |w - centre|^2."""
+        w = centre
+        for _ in range(40):
+            slope = self.grad(w) + linear + rho * (w - centre)
+            w = w - np.linalg.solve(self.hessian(w) + rho * np.eye(DIM), slope)
+        return w
+
+
+class Case:
+    """The same users twice: as a problem, and as plain functions."""
+
+    def __init__(self, kind: str) -> None:
+        rng = np.random.default_rng({"least squares": 0, "logistic": 1, "unequal": 2}[kind])
+        sizes = (7, 12, 20, 9) if kind == "unequal" else (12,) * 4
+        A = [rng.standard_normal((n, DIM)) for n in sizes]
+        noisy = [a @ rng.standard_normal(DIM) + rng.standard_normal(len(a)) for a in A]
+        logistic = kind == "logistic"
+        b = [np.sign(each) for each in noisy] if logistic else noisy
+        self.weights = np.array(sizes) / sum(sizes)
+        self.users = [User(a, y, logistic, 0.5) for a, y in zip(A, b, strict=True)]
+        self.problem = (
+            rs.Logistic(A, b, reg=0.5, weights=self.weights)
+            if logistic
+            else rs.LeastSquares(A, b, weights=self.weights)
+        )
+        self.eta = 0.5 / float(self.problem.lipschitz.max())
+
+    def mean(self, rows: Any) -> Array:
+        return self.weights @ np.stack(list(rows))
+
+
+CASES = ("least squares", "logistic", "unequal")
+
+
+# --- what the papers print -------------------------------------------------------------------------------------------
+
+
+def scaffold(case: Case, lr: float, counts: Callable[[int], int], mean: int) -> Iterator[Array]:
+    """Karimireddy et al., Algorithm 1, option II, global step size 1; `counts` fixed at `mean`."""
+    x, c = np.zeros(DIM), np.zeros(DIM)
+    own = [np.zeros(DIM) for _ in case.users]
+    t = 0
+    while True:
+        models, controls = [], []
+        for user, c_i in zip(case.users, own, strict=True):
+            y = x
+            for _ in range(counts(t)):
+                y = y - lr * (user.grad(y) - c_i + c)
+            models.append(y)
+            controls.append(c_i - c + (x - y) / (mean * lr))
+        dx = case.mean(y - x for y in models)
+        dc = case.mean(new - old for new, old in zip(controls, own, strict=True))
+        x, c, own, t = x + dx, c + dc, controls, t + 1
+        yield x
+
+
+def scaffnew(case: Case, lr: float, p: float, meets: Iterator[bool]) -> Iterator[Array]:
+    """Mishchenko et al., Algorithm 2: every step is followed by a coin, and by a meeting if that says so."""
+    x = [np.zeros(DIM) for _ in case.users]
+    h = [np.zeros(DIM) for _ in case.users]
+    for coin in meets:
+        hat = [own - lr * (user.grad(own) - c) for user, own, c in zip(case.users, x, h, strict=True)]
+        if not coin:
+            x = hat
+            continue
+        centre = case.mean(own - lr / p * c for own, c in zip(hat, h, strict=True))
+        x = [centre for _ in x]
+        h = [c + p / lr * (centre - own) for c, own in zip(h, hat, strict=True)]
+        yield centre
+
+
+def feddyn(case: Case, alpha: float) -> Iterator[Array]:
+    """Acar et al., Algorithm 1."""
+    theta, h = np.zeros(DIM), np.zeros(DIM)
+    slopes = [np.zeros(DIM) for _ in case.users]
+    while True:
+        own = [user.argmin(-g, alpha, theta) for user, g in zip(case.users, slopes, strict=True)]
+        slopes = [g - alpha * (mine - theta) for g, mine in zip(slopes, own, strict=True)]
+        h = h - alpha * case.mean(mine - theta for mine in own)
+        theta = case.mean(own) - h / alpha
+        yield theta
+
+
+def fedadmm(case: Case, rho: float) -> Iterator[Array]:
+    """Gong et al., Algorithm 1, server step 1."""
+    theta = np.zeros(DIM)
+    own, duals = [theta for _ in case.users], [np.zeros(DIM) for _ in case.users]
+    while True:
+        before = [w + y / rho for w, y in zip(own, duals, strict=True)]
+        own = [user.argmin(y, rho, theta) for user, y in zip(case.users, duals, strict=True)]
+        duals = [y + rho * (w - theta) for y, w in zip(duals, own, strict=True)]
+        theta = theta + case.mean(w + y / rho - old for w, y, old in zip(own, duals, before, strict=True))
+        yield theta
+
+
+def fedpd(case: Case, eta: float) -> Iterator[Array]:
+    """Zhang et al., Algorithm 2, with a meeting in every round and exact local solutions."""
+    starts, duals = [np.zeros(DIM) for _ in case.users], [np.zeros(DIM) for _ in case.users]
+    while True:
+        own = [user.argmin(y, 1 / eta, x0) for user, y, x0 in zip(case.users, duals, starts, strict=True)]
+        duals = [y + (x - x0) / eta for y, x, x0 in zip(duals, own, starts, strict=True)]
+        centre = case.mean(x + eta * y for x, y in zip(own, duals, strict=True))
+        starts = [centre for _ in own]
+        yield centre
+
+
+def fedexprox(case: Case, eta: float, extrapolation: float) -> Iterator[Array]:
+    """Li, Acharya and Richtarik, Algorithm 1."""
+    x = np.zeros(DIM)
+    while True:
+        x = x + extrapolation * (case.mean(user.argmin(np.zeros(DIM), 1 / eta, x) for user in case.users) - x)
+        yield x
+
+
+def fednova(case: Case, lr: float, counts: tuple[int, ...]) -> Iterator[Array]:
+    """Wang et al., equation (7) with plain local steps: normalised gradients, times the mean number of steps."""
+    x = np.zeros(DIM)
+    while True:
+        normalised = []
+        for user, tau in zip(case.users, counts, strict=True):
+            y, total = x, np.zeros(DIM)
+            for _ in range(tau):
+                total = total + user.grad(y)
+                y = y - lr * user.grad(y)
+            normalised.append(total / tau)
+        x = x - float(case.weights @ np.array(counts)) * lr * case.mean(normalised)
+        yield x
+
+
+# --- and what the scheme computes ------------------------------------------------------------------------------------
+
+
+def centres(case: Case, scheme: rs.Scheme, **how: Any) -> list[Array]:
+    """mean(u) after each round."""
+    seen: list[Array] = []
+
+    def look(happened: rs.Round) -> None:
+        assert happened.state.next is not None
+        seen.append(case.weights @ happened.state.next.expand(len(case.users), -1).numpy())
+
+    rs.solve(case.problem, scheme, rounds=ROUNDS, callback=look, progress=False, **how)
+    return seen
+
+
+def models(case: Case, scheme: rs.Scheme) -> list[Array]:
+    seen: list[Array] = []
+    rs.solve(case.problem, scheme, rounds=ROUNDS, callback=lambda r: seen.append(r.model[0].numpy()), progress=False)
+    return seen
+
+
+def same(ours: list[Array], printed: Iterator[Array]) -> None:
+    expected = np.stack(list(islice(printed, ROUNDS)))
+    np.testing.assert_allclose(np.stack(ours), expected, rtol=0, atol=1e-12 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_scaffold_is_fedpi_with_tilted_steps(kind: str) -> None:
+    case = Case(kind)
+    same(centres(case, rs.scaffold(case.eta, STEPS)), scaffold(case, case.eta, lambda t: STEPS, STEPS))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_scaffnew_is_scaffold_with_a_geometric_number_of_steps(kind: str) -> None:
+    case, seed = Case(kind), 3
+    local = rs.RandomTiltedSteps(STEPS, case.eta)
+    counts = [int(local.count(Ask(t, 1.0, seed=seed))) for t in range(ROUNDS)]
+    assert len(set(counts)) > 3
+    coins = (k == count - 1 for count in counts for k in range(count))
+    same(centres(case, rs.scaffnew(case.eta, STEPS), seed=seed), scaffnew(case, case.eta, 1 / STEPS, coins))
+
+
+def test_the_numbers_of_steps_are_geometric() -> None:
+    drawn = geometric(STEPS, randomness.uniforms(0, randomness.STEP_COUNTS, np.arange(100_000)))
+    assert drawn.min() == 1
+    assert abs(drawn.mean() - STEPS) < 0.05
+    np.testing.assert_allclose([(drawn == k).mean() for k in (1, 2, 3)], [0.2, 0.16, 0.128], atol=0.005)
+    assert (geometric(1, np.array([0.0, 0.999])) == 1).all()
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_feddyn_fedadmm_and_fedpd_are_fedpi(kind: str) -> None:
+    case = Case(kind)
+    eta = 4 * case.eta
+    pi = models(case, rs.fedpi(eta))
+    same(models(case, rs.feddyn(eta)), feddyn(case, 1 / eta))
+    same(models(case, rs.fedadmm(eta)), fedadmm(case, 1 / eta))
+    same(models(case, rs.fedpd(eta)), fedpd(case, eta))
+    same(pi, feddyn(case, 1 / eta))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_fedexprox_is_fedprox_with_gamma_above_one(kind: str) -> None:
+    case = Case(kind)
+    same(centres(case, rs.fedexprox(case.eta, 1.7)), fedexprox(case, case.eta, 1.7))
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("counts", [3, (1, 2, 3, 5)])
+def test_fednova_normalises_each_users_displacement(kind: str, counts: Any) -> None:
+    case = Case(kind)
+    each = (counts,) * 4 if isinstance(counts, int) else counts
+    same(centres(case, rs.fednova(case.eta, counts)), fednova(case, case.eta, each))
+
+
+def test_fednova_at_equal_numbers_of_steps_is_fedavg() -> None:
+    case = Case("unequal")
+    same(centres(case, rs.fednova(case.eta, 3)), iter(centres(case, rs.fedavg(case.eta, 3))))
+
+
+# --- what they solve -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("scheme", [rs.scaffold, rs.scaffnew])
+def test_scaffold_solves_the_original_problem_also_with_half_of_the_users_present(kind: str, scheme: Any) -> None:
+    case = Case(kind)
+    for participation in (None, 0.5):
+        run = rs.solve(case.problem, scheme(case.eta, STEPS), rounds=500, participation=participation, progress=False)
+        np.testing.assert_allclose(run.model, case.problem.minimiser, atol=1e-9)
+        assert run.history["stationarity"].isna().all()  # s_i is a gradient only in the limit
+        assert run.history["consensus"].isna().all()
+
+
+def test_an_eta_other_than_k_lr_moves_no_fixed_point() -> None:
+    case = Case("unequal")
+    run = rs.solve(case.problem, rs.scaffold(case.eta, STEPS, eta=9 * case.eta), rounds=500, progress=False)
+    np.testing.assert_allclose(run.model, case.problem.minimiser, atol=1e-9)
+
+
+def test_users_with_different_numbers_of_batches_do_not_pull_harder() -> None:
+    """The largest user takes five steps a pass; eta counts these for everybody."""
+    case = Case("unequal")
+    scheme = rs.scaffold(case.eta / 50, 1, batch=4)
+    assert rs.solve(case.problem, scheme, rounds=1).state.eta == pytest.approx(5 * case.eta / 50)  # 20 rows: 5 batches
+    run = rs.solve(case.problem, scheme, rounds=800, progress=False, average="suffix")
+    assert float(run.history["gap"].iloc[-1]) < 1e-3 * float(run.history["gap"].iloc[0])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "solves", "said"),
+    [
+        (rs.scaffold(0.01, 5), "original", "SCAFFOLD is FedPi with k tilted gradient steps"),
+        (rs.scaffnew(0.01, 5), "original", "Scaffnew (ProxSkip) is SCAFFOLD"),
+        (rs.feddyn(0.1), "original", "FedDyn is FedPi"),
+        (rs.fedadmm("auto"), "original", "FedADMM with a server step of 1 is FedPi"),
+        (rs.fedpd(0.1), "original", "FedPD that meets in every round is FedPi"),
+        (rs.fedexprox(0.1, 1.5), "regularised", "FedExProx is FedProx with gamma > 1"),
+        (rs.fednova(0.001, 3), "regularised", "FedNova is FedAvg with displacements divided"),
+    ],
+)
+def test_each_is_explained(scheme: rs.Scheme, solves: str, said: str) -> None:
+    for problem in (None, Case("unequal").problem):
+        told = rs.explain(scheme, problem)
+        assert told.solves == solves
+        assert said in str(told)
+
+
+def test_the_theorems_are_fedpis_or_none() -> None:
+    problem = Case("logistic").problem
+    for name in ("feddyn", "fedadmm", "fedpd"):
+        assert rs.explain(getattr(rs, name)(0.1), problem).theorem == rs.explain(rs.fedpi(0.1), problem).theorem
+    assert rs.explain(rs.scaffold(0.001, 5), problem).theorem is None
+    assert "Karimireddy" in rs.explain(rs.scaffold(0.001, 5), problem).why
+    assert "2/L" in str(rs.explain(rs.scaffold(9.0, 5), problem))
+    assert rs.explain(rs.fedexprox(0.1, 1.9), problem).theorem is not None
+    assert rs.explain(rs.fedexprox(0.1, 2.0), problem).theorem is None
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: rs.scaffold(0, 5), "lr is 0"),
+        (lambda: rs.scaffold("fast", 5), "lr is 'fast'"),
+        (lambda: rs.scaffold(None, 5), "lr is None"),
+        (lambda: rs.scaffold(0.1, 0), "steps is 0"),
+        (lambda: rs.scaffold(0.1, 2, momentum=1), "momentum is 1"),
+        (lambda: rs.TiltedSteps(2, batch=4), "lr is None"),
+        (lambda: rs.fednova(0.1, []), "steps is empty"),
+        (lambda: rs.fednova(0.1, [1, 0]), "steps is 0"),
+        (lambda: rs.fednova(0.1, "many"), "steps is"),
+        (lambda: rs.fednova(0.1, 2, scale=0), "scale is 0"),
+        (lambda: rs.fedexprox(0.1, 1), "gamma is 1"),
+        (lambda: rs.solve(Case("unequal").problem, rs.fednova(0.1, [1, 2])), "one for each of 4 users"),
+        (lambda: rs.solve(Case("unequal").problem, "scaffold"), r"write rs.scaffold\(lr=...\)"),
+    ],
+)
+def test_bad_input_is_one_sentence(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(rs.InputError, match=said):
+        make()
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+LR, MOMENTUM, BATCH, PASSES = 0.05, 0.5, 4, 2
+
+
+def network() -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
+    users = [(torch.randn(n, 4, dtype=torch.float64), torch.randint(0, 3, (n,))) for n in (8, 12, 8)]
+    return model, users
+
+
+def plain_loop(model: nn.Module, users: Any, rounds: int, seed: int, eta: float) -> tuple[torch.Tensor, list[Any]]:
+    """SCAFFOLD in PyTorch: one model per user in turn, minibatches, momentum, everyone's own running means."""
+    weights = torch.tensor([1 / 3] * 3, dtype=torch.float64)
+    x = nn.utils.parameters_to_vector(model.parameters()).detach()
+    controls = [torch.zeros_like(x) for _ in users]
+    buffers = [{name: b.clone() for name, b in model.named_buffers()} for _ in users]
+    for t in range(rounds):
+        answers = []
+        for i, (inputs, targets) in enumerate(users):
+            nn.utils.vector_to_parameters(x.clone(), model.parameters())
+            for name, b in model.named_buffers():
+                b.data.copy_(buffers[i][name])
+            y, v = x.clone(), torch.zeros_like(x)
+            for k in range(PASSES):
+                for rows, mask in batches(torch.tensor([len(targets)]), BATCH, seed, t, np.array([i]), k):
+                    chosen = rows[mask]
+                    model.zero_grad()
+                    # batch gradients are unbiased for the sum that f_i is: the mean loss of networks
+                    nn.functional.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()
+                    g = torch.cat([p.grad.flatten() for p in model.parameters()])
+                    v = MOMENTUM * v + g - controls[i]
+                    y = y - LR * v
+                    nn.utils.vector_to_parameters(y.clone(), model.parameters())
+            buffers[i] = {name: b.clone() for name, b in model.named_buffers()}
+            answers.append(y)
+        centre = weights @ torch.stack(answers)
+        controls = [c + (centre - y) / eta for c, y in zip(controls, answers, strict=True)]
+        x = centre
+    return x, buffers
+
+
+def test_scaffold_on_a_network_with_minibatches_momentum_and_batch_norm() -> None:
+    model, users = network()
+    problem = rs.Neural(model, users, weights=[1 / 3] * 3)
+    rounds, seed = 5, 1
+    run = rs.solve(problem, rs.scaffold(LR, PASSES, batch=BATCH, momentum=MOMENTUM), rounds, seed=seed, progress=False)
+    eta = run.state.eta
+    total = sum((1 - MOMENTUM**n) / (1 - MOMENTUM) for n in range(1, 7))  # the largest user takes six steps
+    assert eta == pytest.approx(LR * total)
+    assert run.state.next is not None
+    x, buffers = plain_loop(network()[0], users, rounds, seed, eta)
+    torch.testing.assert_close(run.state.next.mean(0), x, rtol=0, atol=1e-10)
+    for i, own in enumerate(buffers):
+        torch.testing.assert_close(run.state.memory["buffer.1.running_mean"][i], own["1.running_mean"])
+
+
+def test_fednova_on_a_network_counts_each_users_own_steps() -> None:
+    """Who has taken its steps sees no more rows: its running means are those of a run on its own."""
+    model, users = network()
+    problem = rs.Neural(model, users, weights=[1 / 3] * 3)
+    run = rs.solve(problem, rs.fednova(LR, (1, 3, 2), batch=BATCH), 1, seed=1, progress=False)
+    for i, passes in enumerate((1, 3, 2)):
+        alone = rs.Neural(network()[0], users, weights=[1 / 3] * 3)
+        other = rs.solve(alone, rs.fednova(LR, passes, batch=BATCH, scale=1), 1, seed=1, progress=False)
+        name = "buffer.1.running_mean"
+        torch.testing.assert_close(run.state.memory[name][i], other.state.memory[name][i])
+        moved = other.personal[i] - problem.start.flatten()
+        scale = (1 * 2 + 3 * 3 + 2 * 2) / 3
+        torch.testing.assert_close(run.personal[i] - problem.start.flatten(), moved * scale)
+
+
+@pytest.mark.parametrize("scheme", [rs.scaffold(LR, 2, momentum=0.5), rs.scaffnew(LR, 3, batch=5), rs.fednova(LR, 2)])
+def test_networks_go_on_where_they_were_left(scheme: rs.Scheme) -> None:
+    problem = rs.Neural(*network())
+    whole = rs.solve(problem, scheme, 4, seed=2, progress=False, participation=0.7)
+    half = rs.solve(problem, scheme, 2, seed=2, progress=False, participation=0.7)
+    rest = rs.solve(problem, scheme, 2, seed=2, progress=False, participation=0.7, start=half.state)
+    assert torch.equal(whole.model, rest.model)
