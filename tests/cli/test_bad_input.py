@@ -23,6 +23,7 @@ FILES = {
     "yes.toml": "[problem]\nname = 'logistic'\ndata = 'two.csv'\nintercept = 1",
     "bare.toml": "scheme = 3",
     "huge.toml": f"[run]\nrounds = {'9' * 5000}",
+    "hexadecimal.toml": f"[run]\nrounds = 0x{'f' * 5000}",
     "empty.csv": "",
     "two.csv": "a,b,y\n" + "\n".join(f"{k},{k * k % 7},{k % 2}" for k in range(30)),
     "three.csv": "a,b,y\n" + "\n".join(f"{k},{k * k % 7},{k % 3}" for k in range(30)),
@@ -52,6 +53,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "broken TOML": (("run", "broken.toml"), ["broken.toml is not TOML", "line 1"]),
     "TOML of bytes": (("run", "bytes.toml"), ["bytes.toml is not TOML"]),
     "a number of 5000 digits": (("run", "huge.toml"), ["huge.toml is not TOML"]),
+    "5000 hexadecimal digits": (("run", "hexadecimal.toml"), ["hexadecimal.toml is not TOML"]),
     "unknown section": (("run", "section.toml"), ["no section [scheem]", "did you mean scheme?"]),
     "unknown key": (("run", "key.toml"), ["no key scheme.etta", "did you mean eta?"]),
     "a key for a section": (("run", "bare.toml"), ["scheme is 3", "[scheme]"]),
@@ -62,6 +64,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "set without =": ((*ON, "--set", "scheme.eta"), ["'scheme.eta'", "section.key=value"]),
     "set without a section": ((*ON, "--set", "eta=3"), ["'eta'", "section.key=value"]),
     "set of an unknown key": ((*ON, "--set", "run.round=3"), ["no key run.round", "did you mean rounds?"]),
+    "set of 5000 hexadecimal digits": ((*ON, "--set", f"run.rounds=0x{'f' * 5000}"), ["run.rounds is '0xff"]),
     "set of a list": ((*ON, "--set", "run.rounds=[1,2]"), ["run.rounds is [1, 2]", "a whole number"]),
     # numbers
     "eta 0": ((*ON, "--eta", "0"), ["eta is 0.0", "> 0"]),

@@ -26,7 +26,7 @@ TOKEN = re.compile(
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The sections of a document; ValueError where it is none."""
+    """The sections of a document; ValueError where it is none, or has a number of thousands of digits."""
     dots = 0
     for token in TOKEN.finditer(text):
         if token.lastindex == 3:  # the parser gets no further
@@ -34,4 +34,6 @@ def parse(text: str) -> dict[str, Any]:
         dots = 0 if token.lastindex is None else dots + (token.lastindex == 1)
         if dots >= MOST_PARTS:
             raise ValueError(f"a key in it has more than {MOST_PARTS} parts with dots between them")
-    return tomllib.loads(text)
+    tree = tomllib.loads(text)
+    repr(tree)  # ValueError where a hexadecimal number has more digits than a sentence about it could show
+    return tree

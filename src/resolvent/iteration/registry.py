@@ -304,7 +304,9 @@ def named_by(kind: str, given: Mapping[str, Any]) -> Registered:
     if len(by_key) > 1:
         first, second, *_ = by_key
         raise InputError(f"{kind}.{first} and {kind}.{second} are both given; give one of them")
-    name = given.get("kind") or next(iter(by_key.values()), KINDS[kind].null)
+    name = given.get("kind")
+    if name is None:
+        name = next(iter(by_key.values()), KINDS[kind].null)
     if not isinstance(name, str) or alike(name) not in every:
         refuse(f"{kind}.kind", repr(name), f"one of {', '.join(every)} is needed{load_plugins()}")
     return every[alike(name)]
