@@ -20,9 +20,11 @@ from resolvent.errors import (
 )
 from resolvent.iteration import schedules
 from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.compression import Quantised, RandomK, TopK
 from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
 from resolvent.iteration.penalties import L1, L2, ElasticNet
+from resolvent.iteration.robust import CoordinateMedian, GeometricMedian, TrimmedMean
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
@@ -70,6 +72,7 @@ __all__ = [
     "Ball",
     "Bernoulli",
     "Box",
+    "CoordinateMedian",
     "Custom",
     "DivergenceWarning",
     "DoubtfulResult",
@@ -78,6 +81,7 @@ __all__ = [
     "ExactProx",
     "Explanation",
     "FixedSize",
+    "GeometricMedian",
     "GradientProx",
     "GradientSteps",
     "HalfSquares",
@@ -97,6 +101,8 @@ __all__ = [
     "Poisson",
     "Quadratics",
     "Quantile",
+    "Quantised",
+    "RandomK",
     "ResolventWarning",
     "Round",
     "Run",
@@ -108,7 +114,9 @@ __all__ = [
     "State",
     "Stop",
     "Stragglers",
+    "TopK",
     "Trace",
+    "TrimmedMean",
     "data",
     "explain",
     "fedavg",

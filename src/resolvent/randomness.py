@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 
-PRESENCE, BATCHES, STEPS, PARTITION, SPLITS, SPEEDS, DELAYS = 1, 2, 3, 4, 5, 6, 7
+PRESENCE, BATCHES, STEPS, PARTITION, SPLITS, SPEEDS, DELAYS, COMPRESSION = 1, 2, 3, 4, 5, 6, 7, 8
 """Purposes: who takes part, how rows are shuffled, anything a local step draws, who holds which rows, and for what; how
-fast a user is, and how long one answer takes it."""
+fast a user is, how long one answer takes it, and which coordinates it sends."""
 
 GOLDEN = 0x9E3779B97F4A7C15
 ROUNDS, LAST_SHIFT = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31
