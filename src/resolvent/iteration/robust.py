@@ -157,16 +157,17 @@ class GeometricMedian(RobustMeeting):
 
 
 def _leaving(z: Tensor, weights: Tensor, k: int) -> Tensor | None:
-    """A better point than the row z_k, (d,), by the step of Vardi and Zhang (2000); None where z_k is the solution."""
+    """A better point than the row z_k, (d,), by the step of Vardi and Zhang (2000); None where z_k alone is the solution:
+    between two users of equal weight every point is one, and neither of them is preferred."""
     away = z - z[k]
     distances = torch.linalg.vector_norm(away, dim=1)
     other = distances > 0
     pulls = torch.where(other, weights / distances.where(other, 1), 0)
     force, own = pulls @ away, float(weights[~other].sum())
     size = float(force.norm())
-    if size <= own:
+    if size < own * (1 - 16 * torch.finfo(z.dtype).eps):
         return None
-    moved: Tensor = z[k] + (1 - own / size) * force / pulls.sum()
+    moved: Tensor = z[k] + max(0.0, 1 - own / size) * force / pulls.sum()
     return moved
 
 
