@@ -209,9 +209,7 @@ def test_an_automatic_eta_pays_for_the_mean_that_was_not_sent() -> None:
         for send in (None, rs.RandomK(0.1))
     )
     less = USERS * 8 * (DIM - 4)
-    assert (dense - sent).tolist() == [
-        less - (USERS * DIM * 8 if t in (2, 3, 5, 9) else 0) for t in range(1, 10)
-    ]
+    assert (dense - sent).tolist() == [less - (USERS * DIM * 8 if t in (2, 3, 5, 9) else 0) for t in range(1, 10)]
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------

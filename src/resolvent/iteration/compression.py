@@ -9,8 +9,8 @@ compressors stall. zhat begins at the start of u, which the meeting has told use
 
 Each C below is a contraction, |x - C(x)| < |x| for x != 0 (of random coordinates: on average). Convergence of such
 iterations is known for other schemes: EF21 (Richtarik, Sokolov and Fatkhullin, 2021), DIANA (Mishchenko et al., 2019),
-fixed-point methods with compressed iterates (Chraibi et al., 2019, arXiv 1912.09925), ECO-FedSplit (2022). None of these
-theorems is about the schemes here, and `law` says so.
+fixed-point methods with compressed iterates (Chraibi et al., 2019, arXiv 1912.09925), ECO-FedSplit (2022). No theorem
+here covers the schemes of this package, and `law` says so.
 """
 
 from __future__ import annotations

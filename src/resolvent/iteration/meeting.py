@@ -65,7 +65,7 @@ class Meet(Part):
         raise NotImplementedError
 
     def check(self, weights: Tensor, present: int) -> None:
-        """Refuse what cannot work with users of these weights, of whom at most `present` meet; called before round 0."""
+        """Refuse what cannot work with users of these weights, of whom `present` meet at most; before round 0."""
 
     def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
         """What automatic eta looks at, from the gradient (d,) and Hessian (d, d) of f at a model w (1, d)."""

@@ -130,7 +130,9 @@ class GeometricMedian(RobustMeeting):
     name = "the geometric median"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tol", float(real(self.tol, "tol", lambda x: 0 < x < 1, "a number in (0, 1) is needed")))
+        object.__setattr__(
+            self, "tol", float(real(self.tol, "tol", lambda x: 0 < x < 1, "a number in (0, 1) is needed"))
+        )
 
     def point(self, z: Tensor, weights: Tensor) -> Tensor:
         """From the coordinatewise median on. A user's row that is itself the solution is recognised as such: there the
@@ -157,8 +159,8 @@ class GeometricMedian(RobustMeeting):
 
 
 def _leaving(z: Tensor, weights: Tensor, k: int) -> Tensor | None:
-    """A better point than the row z_k, (d,), by the step of Vardi and Zhang (2000); None where z_k alone is the solution:
-    between two users of equal weight every point is one, and neither of them is preferred."""
+    """A better point than the row z_k, (d,), by the step of Vardi and Zhang (2000); None where z_k alone is the
+    solution: between two users of equal weight every point is one, and neither of them is preferred."""
     away = z - z[k]
     distances = torch.linalg.vector_norm(away, dim=1)
     other = distances > 0

@@ -81,7 +81,7 @@ class Round(NamedTuple):
 
     @property
     def certified(self) -> bool:
-        """Whether every user's p belongs to the u beside it, is what a certificate needs, and is known where users meet.
+        """Whether every user's p belongs to the u beside it, is what a certificate needs, and is known at the meeting.
 
         A meeting that lacks a part of z knows neither mean(p) nor how far the p_i are apart.
         """

@@ -75,7 +75,9 @@ def _check_crossing(facts: Facts, participation: Participation, send: Send, meet
     if facts.whole_answers:
         refuse_compression(send)
     if meet.central and facts.here < facts.users:
-        refuse("meet", repr(meet), "it needs the rows of all users in one place, and every rank has its own users' only")
+        refuse(
+            "meet", repr(meet), "it needs the rows of all users in one place, and every rank has its own users' only"
+        )
     present_only = participation.absent == "paper" and not participation.full  # under "hold", all users seen meet
     meet.check(facts.weights, participation.most_present(facts.users) if present_only else facts.users)
 

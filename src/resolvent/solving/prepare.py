@@ -175,7 +175,12 @@ class Prepared:
         """What processes that run one loop together must have in common."""
         parts = self.parts
         given = {"scheme": self.scheme, "participation": parts.participation, "acceleration": parts.accelerate}
-        given |= {"stop": self.stop, "penalty": self.facts.penalty, "send": parts.send, "meet": self.arguments.get("meet")}
+        given |= {
+            "stop": self.stop,
+            "penalty": self.facts.penalty,
+            "send": parts.send,
+            "meet": self.arguments.get("meet"),
+        }
         plain = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every, "average": parts.average.kind}
         return described(given, plain, self.start)
 
