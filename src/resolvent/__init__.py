@@ -20,9 +20,11 @@ from resolvent.errors import (
 )
 from resolvent.iteration import schedules
 from resolvent.iteration.anderson import Anderson
+from resolvent.iteration.compression import Quantised, RandomK, TopK
 from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
 from resolvent.iteration.penalties import L1, L2, ElasticNet
+from resolvent.iteration.robust import CoordinateMedian, GeometricMedian, TrimmedMean
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.server import ServerAdagrad, ServerAdam, ServerYogi
@@ -89,6 +91,7 @@ __all__ = [
     "Ball",
     "Bernoulli",
     "Box",
+    "CoordinateMedian",
     "Custom",
     "DivergenceWarning",
     "DoubtfulResult",
@@ -97,6 +100,7 @@ __all__ = [
     "ExactProx",
     "Explanation",
     "FixedSize",
+    "GeometricMedian",
     "GradientProx",
     "GradientSteps",
     "HalfSquares",
@@ -117,6 +121,8 @@ __all__ = [
     "Poisson",
     "Quadratics",
     "Quantile",
+    "Quantised",
+    "RandomK",
     "RandomTiltedSteps",
     "ResolventWarning",
     "Round",
@@ -133,7 +139,9 @@ __all__ = [
     "Stop",
     "Stragglers",
     "TiltedSteps",
+    "TopK",
     "Trace",
+    "TrimmedMean",
     "data",
     "explain",
     "fedadmm",

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 
-PRESENCE, BATCHES, STEPS, PARTITION, SPLITS, SPEEDS, DELAYS = 1, 2, 3, 4, 5, 6, 7
+PRESENCE, BATCHES, STEPS, PARTITION, SPLITS, SPEEDS, DELAYS, COMPRESSION = 1, 2, 3, 4, 5, 6, 7, 8
 STEP_COUNTS = 12
 """Purposes: who takes part, how rows are shuffled, anything a local step draws, who holds which rows, and for what; how
-fast a user is, and how long one answer takes it; how many local steps all users take in a round."""
+fast a user is, how long one answer takes it, and which coordinates it sends; how many local steps all users take in a
+round."""
 
 GOLDEN = 0x9E3779B97F4A7C15
 ROUNDS, LAST_SHIFT = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31

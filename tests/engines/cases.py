@@ -138,8 +138,20 @@ CASES: dict[str, Case] = dict(_rows_of_the_table()) | {
     "average_suffix": Case("absolute_deviations", rs.fedpi(0.1), {"average": "suffix"}),
     "every_fourth": Case("logistic", rs.fedpi(0.1), {"every": 4}),
     "from_elsewhere": Case("logistic", rs.fedsplit(0.1), {"start": [1.0, -2.0, 0.5]}),
+    "send_top": Case("least_squares", rs.fedpi(0.1), {"send": rs.TopK(0.3), "start": [1.0, -2.0, 0.5]}),
+    "send_random": Case("logistic", rs.fedprox(0.1), {"send": rs.RandomK(0.6), "participation": rs.Trace(COMES)}),
+    "send_quantised": Case("logistic", rs.fedpi("auto"), {"send": rs.Quantised(4), "anderson": 2}),
+    "send_top_paper": Case(
+        "least_squares", rs.fedrp(0.1), {"send": rs.TopK(0.6), "participation": rs.Trace(COMES, absent="paper")}
+    ),
+    "send_random_stragglers": Case(
+        "least_squares", rs.fedpi(0.1), {"send": rs.RandomK(0.3), "participation": rs.Stragglers(TIMES, close=0.5)}
+    ),
 }
 """What every engine computes alike, round by round. All problems have unequal weights and users of unequal sizes."""
 
 CURVATURE = ("auto", "auto_newton", "auto_sampled", "auto_stragglers")
 """Cases whose eta comes from users' Hessians: an engine whose users do not send them finds another one."""
+
+COMPRESSED = tuple(name for name in CASES if name.startswith("send_"))
+"""Cases that an engine refuses whose users send whole answers."""

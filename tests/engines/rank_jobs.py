@@ -282,5 +282,6 @@ def _misfits() -> dict[str, Callable[[], Any]]:
         "own_weights": lambda: solve(own(weights=[1, 2])),
         "negative_weights": lambda: solve(own(), weights=[1.0, -1.0] if k else [1.0, 1.0]),
         "kinds_of_weights": lambda: solve(own(), weights="rows" if k else [1.0, 1.0]),
+        "robust": lambda: solve(own(), meet=rs.CoordinateMedian()),
         "no_weight": lambda: solve(own(), weights=[0.0, 0.0]),
     }

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import resolvent as rs
-from engines.cases import CASES
+from engines.cases import CASES, COMPRESSED
 
 TESTS = Path(__file__).resolve().parents[1]
 PATHS = os.pathsep.join([str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
 
 # A part of the contract runs on two ranks, another part on three, of which one has a single user. `slow`: all on both.
-PARTS = {2: list(CASES)[::6], 3: list(CASES)[3::6]}
+PARTS = {2: list(CASES)[::6], 3: list(dict.fromkeys([*list(CASES)[3::6], *COMPRESSED]))}
 NETWORKS = {2: ["fedavg+", "fedpi+hold"], 3: ["fedavg+paper", "fedpi+"]}
 TOGETHER = {
     "stop_on_one_rank": ["stopped", "as the function `stop` said", 4],
@@ -42,6 +42,7 @@ REFUSED = {
     "own_weights": "on rank 0 the problem has weights of its own",
     "negative_weights": "on rank 1 weights is [1.0, -1.0], but one number >= 0 for each of the 2 users here is needed",
     "kinds_of_weights": "weights is rows on rank 1 and numbers on rank 0, but all ranks must weigh their users in the",
+    "robust": "meet is CoordinateMedian(), but it needs the rows of all users in one place, and every rank has its own",
     "no_weight": "weights is zero for every user of every rank, but at least one must be positive",
 }
 

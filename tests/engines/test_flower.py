@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from engines.cases import CASES, SCHEMES, built
+from engines.cases import CASES, COMPRESSED, SCHEMES, built
 from engines.contract import check
 from engines.fake_grid import KEYS, PROMPT, FakeGrid, engine_over
 from engines.test_pipes import by_hand, late, problem
@@ -42,10 +42,16 @@ OFTEN |= {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in CASES],
+    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in CASES if name not in COMPRESSED],
 )
 def test_users_behind_a_grid_take_the_same_way(name: str) -> None:
     check(engine_over, name, unknown=("gap", "average_gap"))
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_a_compressor_is_refused_where_whole_answers_cross(name: str) -> None:
+    with pytest.raises(InputError, match="whole answers cross to the server, so that it would save no byte"):
+        check(engine_over, name)
 
 
 def test_every_row_and_every_way_is_tried_often() -> None:

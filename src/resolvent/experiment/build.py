@@ -81,7 +81,7 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         stop=None if resolved.stop == Stop() else resolved.stop,
         parts=parts,
     )
-    check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed)
+    check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed, **parts)
     if run.metrics is not None:
         _check_metrics(run.metrics, run.engine, made)
     return built

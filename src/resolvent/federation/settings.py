@@ -9,6 +9,7 @@ from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.errors import refuse
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.registry import within
+from resolvent.iteration.sending import as_send, refuse_compression
 from resolvent.problems.penalty_words import parse_penalty
 
 KNOWN_AT_ONCE = ("residual", "stationarity", "consensus")
@@ -20,6 +21,7 @@ def check(config: Config) -> None:
     with within("federation"):
         for read in (rule_of, limits_of, weights_of, penalty_of):
             read(config.problem)
+    refuse_compression(as_send(dict(config.parts).get("send")))
     if config.run.metrics is not None:
         refuse("run.metrics", config.run.metrics, "a federation's metrics are those of metrics(...) in user.py")
     stop = config.stop

@@ -39,7 +39,7 @@ class Evidence(NamedTuple):
     pull: tuple[Tensor, Tensor] | None
     """mean(u) and mean(p), (1, d); None where nothing is certified."""
     squares: Tensor | None = None
-    """The Gram matrix of T u - u and, where certified, p - mean(p)."""
+    """The Gram matrix of T u - u and, where certified, p - mean(p); or of T u - u and `unsent`."""
     spread: Spread | None = None
     error: Tensor | None = None
     """A bound on the distance of the answers to the exact ones, where the operator knows it."""
@@ -47,6 +47,8 @@ class Evidence(NamedTuple):
     """Which points are certified, "u" or "p"."""
     meeting: Met | None = None
     """Where users met, with the subgradient of g there; None without a penalty."""
+    lags: bool = False
+    """Whether the meeting lacks a part of z: the residual is then |T u - u| plus what that part can add to it."""
 
 
 class Certificates(NamedTuple):
@@ -68,14 +70,18 @@ def gather(
     spread: Spread | None,
     error: Tensor | None,
     together: bool,
+    unsent: Tensor | None = None,
 ) -> Evidence:
-    """The evidence of a round: u and T u, and the answers p where they belong to the u beside them."""
+    """The evidence of a round: u and T u, and the answers p where they belong to the u beside them; or what the meeting
+    lacks, as far as it could move T u."""
     u, Tu = step
     certifies = engine.facts.operator.certifies
     if together:
         alone = no_spread if certifies == "u" else spread
         return Evidence(eta, step, None if p is None else (u, p), None, alone, error, certifies)
     moved = Tu - u
+    if unsent is not None:
+        return Evidence(eta, step, None, engine.gram(torch.stack([moved, unsent])), lags=True)
     if p is None:
         return Evidence(eta, step, None, engine.gram(moved.unsqueeze(0)))
     means = engine.mean(u), engine.mean(p)
@@ -102,7 +108,7 @@ def _alike(e: Evidence | None) -> tuple[object, ...]:
     if e is None:
         return (object(),)
     shape = None if e.squares is None else e.squares.shape
-    return e.pull is None, shape, e.spread, e.error is None, e.certifies, e.meeting is None
+    return e.pull is None, shape, e.spread, e.error is None, e.certifies, e.meeting is None, e.lags
 
 
 def _certify(block: list[Evidence]) -> list[Certificates]:
@@ -114,7 +120,7 @@ def _certify(block: list[Evidence]) -> list[Certificates]:
         apart = u.new_full((len(u),), torch.nan) if first.spread is None else first.spread(u).sqrt()
     else:
         roots = torch.stack(squares).diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
-        residual, apart = roots[:, 0], roots[:, -1]
+        residual, apart = roots.sum(1) if first.lags else roots[:, 0], roots[:, -1]
     pulls = [e.pull for e in block if e.pull is not None]
     if pulls:
         mean_u, mean_p = (torch.cat(part) for part in zip(*pulls, strict=True))

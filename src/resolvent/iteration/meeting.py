@@ -58,9 +58,14 @@ class Meet(Part):
 
     needs_rows = False
     """Whether each user's own z is needed, not only means of them; then users never share one u."""
+    central = False
+    """Whether it needs the rows of all users in one place."""
 
     def __call__(self, at: Gathering, memory: Any) -> tuple[Met, Any]:
         raise NotImplementedError
+
+    def check(self, weights: Tensor, present: int) -> None:
+        """Refuse what cannot work with users of these weights, of whom `present` meet at most; before round 0."""
 
     def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
         """What automatic eta looks at, from the gradient (d,) and Hessian (d, d) of f at a model w (1, d)."""

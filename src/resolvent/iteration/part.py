@@ -35,6 +35,8 @@ class Effect(NamedTuple):
     """"neither" or "unknown", where the fixed points are others; None where they stay where they are."""
     why: str = ""
     """Why they are others."""
+    advice: str = ""
+    """What to do for the original problem, where they are others."""
     uncovered: str = ""
     """Why the theorems that hold without it do not hold with it; empty where they do."""
     findings: tuple[Finding, ...] = ()
@@ -47,9 +49,11 @@ class Cost(NamedTuple):
     """From users to the meeting."""
     down: int = 0
     """From the meeting to users."""
+    bytes_up: int = 0
+    """Bytes that go up beside the numbers: indices, or numbers of fewer bits."""
 
     def __add__(self, other: Cost) -> Cost:  # type: ignore[override]
-        return Cost(self.up + other.up, self.down + other.down)
+        return Cost(self.up + other.up, self.down + other.down, self.bytes_up + other.bytes_up)
 
 
 @remembered

@@ -103,6 +103,10 @@ class Participation(Part):
     def check(self, users: int) -> None:
         """Refuse what cannot work with this many users; called before round 0."""
 
+    def most_present(self, users: int) -> int:
+        """How many take part in a round at most, as far as that is known."""
+        return users
+
     def attendance(self, users: int | None) -> Attendance:
         """Its law: what `explain` needs to know of it; users: None where there is no problem yet."""
         if self.full or users == 1:
@@ -210,6 +214,9 @@ class FixedSize(Participation):
         if self.n > users:
             refuse("n", self.n, f"at most {users}, the number of users, can be drawn a round")
 
+    def most_present(self, users: int) -> int:
+        return self.n
+
     def attendance(self, users: int | None) -> Attendance:
         return Attendance(users is None or self.n < users, random=True)
 
@@ -241,6 +248,9 @@ class Trace(Participation):
     def check(self, users: int) -> None:
         if self.masks.shape[1] != users:
             refuse("masks", f"a trace of {self.masks.shape[1]} users", f"the problem has {users}")
+
+    def most_present(self, users: int) -> int:
+        return int(self.masks.sum(1).max())
 
     def attendance(self, users: int | None) -> Attendance:
         return Attendance(not bool(self.masks.all()), ever=self.masks.any(0))

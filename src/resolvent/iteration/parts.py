@@ -14,7 +14,7 @@ from resolvent.iteration.meeting import Meet, TheMean
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.part import Cost, Effect, NoMemory
 from resolvent.iteration.participation import Everyone, Participation, Presence
-from resolvent.iteration.scheme import Scheme
+from resolvent.iteration.scheme import Scheme, mix
 from resolvent.iteration.sending import Everything, Send
 from resolvent.iteration.tuning import Scheduled, StepSize
 
@@ -61,15 +61,19 @@ class Parts:
         )
 
     def go_on(self, state: Any, scheme: Scheme) -> Memories:
-        """What they remember where other parts have made this State: what fits is taken over."""
+        """What they remember where other parts have made this State: what fits is taken over.
+
+        A meeting to which everything was sent knows z.
+        """
         past, rows, u = state.parts, len(state.u), state.u
         alpha = scheme.mixing(max(state.round - 1, 0))[0]
         fresh = {"send": self.send, "meet": self.meet, "accelerate": self.accelerate, "average": self.average}
+        known = {"send": mix(u, state.p, alpha)} if state.round and isinstance(past.send, NoMemory) else {}
         return Memories(
             participation=self.participation.go_on(past.participation, state, alpha),
             eta=self.eta.go_on(past.eta, state.eta),
             **{
-                name: memory if part.fits(memory, rows) else part.begin(u)
+                name: memory if part.fits(memory, rows) else part.begin(known.get(name, u))
                 for (name, part), memory in zip(
                     fresh.items(), (past.send, past.meet, past.accelerate, past.average), strict=True
                 )

@@ -44,6 +44,8 @@ class Round(NamedTuple):
     """How many were sent a question, wherever they live; an answer may come in a later round."""
     cost: Cost = Cost()
     """Numbers that crossed in all, beside the questions and answers: for an automatic eta."""
+    unsent: Tensor | None = None
+    """beta gamma (z - zhat), (users here, d): how far what the meeting lacks could move T u; None: it has all of z."""
     look: Callable[[Round], dict[str, float]] | None = None
     """Computes `metrics`, where a run has more to say than the engine."""
 
@@ -79,11 +81,14 @@ class Round(NamedTuple):
 
     @property
     def certified(self) -> bool:
-        """Whether every user's p belongs to the u beside it, and is what a certificate needs."""
+        """Whether every user's p belongs to the u beside it, is what a certificate needs, and is known at the meeting.
+
+        A meeting that lacks a part of z knows neither mean(p) nor how far the p_i are apart.
+        """
         state = self.state
         presence = state.parts.participation
         current = presence.complete and presence.z is None and state.aligned and self.step is not None
-        certifies = self.engine.facts.operator.certifies is not None
+        certifies = self.engine.facts.operator.certifies is not None and self.unsent is None
         return certifies and current and not (self.together and self.who is not None)
 
     def evidence(self) -> Evidence | None:
@@ -94,7 +99,8 @@ class Round(NamedTuple):
         error = None if state.error is None or not certified else self.engine.facts.peers.largest(state.error)
         p = state.p if certified else None
         meeting = None if self.meeting is None or self.meeting.normal is None else self.meeting
-        return gather(self.engine, self.eta, self.step, p, self.spread, error, self.together)._replace(meeting=meeting)
+        evidence = gather(self.engine, self.eta, self.step, p, self.spread, error, self.together, self.unsent)
+        return evidence._replace(meeting=meeting)
 
     @property
     def certificates(self) -> Certificates:
@@ -103,11 +109,12 @@ class Round(NamedTuple):
 
     @property
     def residual(self) -> float:
-        """|T u - u| in the lambda norm."""
+        """|T u - u| in the lambda norm, plus |`unsent`|: a bound on it where the meeting lacks a part of z."""
         if self.step is None:
             return math.nan
         u, Tu = self.step
-        return math.sqrt(float(self.engine.gram((Tu - u).unsqueeze(0))))
+        rows = [Tu - u] if self.unsent is None else [Tu - u, self.unsent]
+        return sum(math.sqrt(x) for x in self.engine.gram(torch.stack(rows)).diagonal().tolist())
 
     @property
     def stationarity(self) -> float:
@@ -134,7 +141,9 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             state = replace(state, round=t + 1, parts=replace(past, average=average.skip(past.average, t)))
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
-        eta, tuned, cost = step_size(engine, scheme, state, meet)
+        eta, tuned, cost, looked = step_size(engine, scheme, state, meet)
+        if looked and send.compresses and state.next is not None:  # at mean(p), which the meeting does not have
+            cost += Cost(up=facts.users * facts.dim)
         if t > 0 and eta != state.eta:
             past = replace(past, accelerate=accelerate.restart(past.accelerate))
             state = _changed(engine, scheme, parts, replace(state, parts=past), eta)
@@ -176,9 +185,11 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
             together=state.together,
         )
+        unsent = None if zhat is z else beta * gamma * (z - zhat)
         yield Round(
-            state, eta, who, answer.came, (u, plain), answer.spread, engine, answer.clock, meeting, answer.asked, cost
-        )
+            state, eta, who, answer.came, (u, plain), answer.spread, engine, answer.clock, meeting, answer.asked, cost,
+            unsent,
+        )  # fmt: skip
 
 
 class Answered(NamedTuple):
@@ -228,6 +239,7 @@ def _changed(engine: Engine, scheme: Scheme, parts: Parts, state: State, eta: fl
     alpha, beta, gamma = scheme.mixing(state.round - 1)
     u = torch.lerp(state.p, state.u, eta / state.eta)
     z = mix(u, state.p, alpha)
-    gathering = Gathering(z, presence.whose, engine.mean, engine.facts.weights, alpha * eta / beta, state.round)
+    zhat = parts.send.unchanged(z, state.parts.send)
+    gathering = Gathering(zhat, presence.whose, engine.mean, engine.facts.weights, alpha * eta / beta, state.round)
     met = parts.meet(gathering, state.parts.meet)[0].w
     return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))

@@ -26,9 +26,15 @@ class Send(Part):
 
     needs_rows = True
     """Whether each user's own z is needed; else users who share one u may send the mean of their answers."""
+    compresses = False
+    """Whether it is there to send less than z. An engine whose users send whole answers anyway then refuses it."""
 
     def __call__(self, z: Tensor, memory: Any, ask: Ask) -> tuple[Tensor, Any]:
         raise NotImplementedError
+
+    def unchanged(self, z: Tensor, memory: Any) -> Tensor:
+        """What the meeting has in place of the rows z of a new eta, before anything else is sent."""
+        return z
 
 
 @part("send", "everything")
@@ -43,6 +49,13 @@ class Everything(Send):
 
     def cost(self, dim: int) -> Cost:
         return Cost(up=dim)
+
+
+def refuse_compression(send: Send) -> None:
+    """Refuse a compressor where the server is sent whole answers: it would save nothing."""
+    if send.compresses:
+        needed = "over Flower users' whole answers cross to the server, so that it would save no byte: leave it out"
+        refuse("send", repr(send), needed)
 
 
 def as_send(given: Send | None) -> Send:

@@ -80,6 +80,8 @@ class Chosen(NamedTuple):
     eta: float
     memory: Any
     cost: Cost = Cost()
+    looked: bool = False
+    """Whether mean(p) was needed for it."""
 
 
 class StepSize(Part):
@@ -127,10 +129,10 @@ class Automatic(StepSize):
         curved = engine.curvature(at)
         if curved is None:
             tuning = travelled(tuning, t, state.u, state.p, engine.mean, engine.gram) if begun else tuning
-            return Chosen(tuning.eta, tuning)
+            return Chosen(tuning.eta, tuning, looked=True)
         tuning, products = balanced(tuning, t, *meet.curvature(at, *curved)), 1 + len(curved[0])
         vectors = (products, products) if facts.matrix_free else ((facts.dim + 3) / 2, 1)
-        return Chosen(tuning.eta, tuning, Cost(*(int(facts.users * each) * facts.dim for each in vectors)))
+        return Chosen(tuning.eta, tuning, Cost(*(int(facts.users * each) * facts.dim for each in vectors)), True)
 
 
 def balanced(tuning: Tuning, t: int, gradient: Tensor, hessian: Tensor) -> Tuning:

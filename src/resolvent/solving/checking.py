@@ -10,8 +10,10 @@ from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.averaging import Averaging
 from resolvent.iteration.facts import Facts, facts_of, needs_problem
+from resolvent.iteration.meeting import Meet, as_meet
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme
+from resolvent.iteration.sending import Send, as_send, refuse_compression
 from resolvent.iteration.state import State
 from resolvent.local import choice
 from resolvent.local.operators import Operator
@@ -29,6 +31,8 @@ def check(
     every: int = 1,
     average: str | None = None,
     seed: int = 0,
+    send: Send | None = None,
+    meet: Meet | None = None,
 ) -> Operator:
     """The local operator, once everything that `solve` needs of these arguments is there."""
     facts = facts_of(problem)
@@ -36,6 +40,7 @@ def check(
     participation.check(facts.users)
     choice.check(operator, facts)
     _check_penalty(facts, scheme)
+    _check_crossing(facts, participation, as_send(send), as_meet(meet))
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
@@ -63,6 +68,18 @@ def _check_penalty(facts: Facts, scheme: Scheme) -> None:
             f"a penalty is applied where users meet, with the step alpha eta / beta, but alpha is {alpha:g} and beta "
             f"{beta:g}; alpha > 0 and beta > 0 are needed"
         )
+
+
+def _check_crossing(facts: Facts, participation: Participation, send: Send, meet: Meet) -> None:
+    """Refuse what cannot cross, or cannot be put together where users meet."""
+    if facts.whole_answers:
+        refuse_compression(send)
+    if meet.central and facts.here < facts.users:
+        refuse(
+            "meet", repr(meet), "it needs the rows of all users in one place, and every rank has its own users' only"
+        )
+    present_only = participation.absent == "paper" and not participation.full  # under "hold", all users seen meet
+    meet.check(facts.weights, participation.most_present(facts.users) if present_only else facts.users)
 
 
 def check_hooks(stop: object, callback: object, progress: object = None) -> None:

@@ -175,7 +175,12 @@ class Prepared:
         """What processes that run one loop together must have in common."""
         parts = self.parts
         given = {"scheme": self.scheme, "participation": parts.participation, "acceleration": parts.accelerate}
-        given |= {"stop": self.stop, "penalty": self.facts.penalty, "send": parts.send}
+        given |= {
+            "stop": self.stop,
+            "penalty": self.facts.penalty,
+            "send": parts.send,
+            "meet": self.arguments.get("meet"),
+        }
         plain = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every, "average": parts.average.kind}
         return described(given, plain, self.start)
 
@@ -230,7 +235,7 @@ def prepare(
     facts = facts if beside is None else replace(facts, penalty=beside, counted=False)
     average = parts.get("average")
     if explanation is None:
-        check(facts, scheme, participation, rounds, every, average, seed)
+        check(facts, scheme, participation, rounds, every, average, seed, send, meet)
         explanation = explain(scheme, facts, participation, accelerate, send=send, meet=meet)
         for finding in explanation.findings:
             warnings.warn(str(finding), finding.about, stacklevel=3)

@@ -16,7 +16,7 @@ class Bytes:
     """
 
     def __init__(self, engine: Engine, cost: Cost, unreported: Traffic) -> None:
-        """cost: the numbers that cross for each user and round."""
+        """cost: what crosses for each user and round."""
         self._engine, self._cost = engine, cost
         self._size = torch.finfo(engine.facts.dtype).bits // 8
         self._counted = Traffic(0, 0)
@@ -26,7 +26,8 @@ class Bytes:
         """Add a round's numbers: for each question and for each answer, whichever round that answers."""
         up = happened.participants * self._cost.up + happened.cost.up
         down = happened.asked * self._cost.down + happened.cost.down
-        self._counted = Traffic(self._counted.up + up * self._size, self._counted.down + down * self._size)
+        more = happened.participants * self._cost.bytes_up + happened.cost.bytes_up
+        self._counted = Traffic(self._counted.up + up * self._size + more, self._counted.down + down * self._size)
 
     @property
     def unreported(self) -> Traffic:

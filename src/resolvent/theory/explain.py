@@ -171,7 +171,8 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
         words = f"the fixed points of {scheme} solve neither the original nor a regularised problem"
         words += f": {aim.why}" if aim.why else ""
         advice = "take beta = 1, or a prox with alpha = beta = 2 (rs.fedpi)"
-        yield Finding(SolvesAnotherProblem, words, _advice(setting, aim) or advice)
+        own = next((law.advice for law in setting.laws if law.solves is not None and law.advice), None)
+        yield Finding(SolvesAnotherProblem, words, own or _advice(setting, aim) or advice)
     elif aim.solves == UNKNOWN:
         words = f"it is not known what {scheme} solves: {aim.why}"
         yield Finding(SolvesAnotherProblem, words, "take numbers, or one of rs.schedules")
