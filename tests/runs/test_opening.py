@@ -297,6 +297,16 @@ def test_a_file_that_was_changed_is_named(tmp_path: Path, file: str) -> None:
         rs.open(folder)
 
 
+@pytest.mark.parametrize("kind", ["a folder", "a pipe", "a field without end"])
+def test_metrics_of_users_that_cannot_be_read_are_refused_in_a_sentence(tmp_path: Path, kind: str) -> None:
+    """A run without held-out data has no such file, and no checksum of it."""
+    rs.solve(rs.make_least_squares(users=2, dim=2, rows=3), rs.fedpi(0.1), rounds=2).save(tmp_path / "run")
+    path = tmp_path / "run" / "users.csv"
+    path.mkdir() if kind == "a folder" else os.mkfifo(path) if kind == "a pipe" else path.write_text("x" * 200_000)
+    with pytest.raises(rs.errors.DamagedRun, match=r"users\.csv cannot be read"):
+        rs.open(tmp_path / "run")
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere", __file__):
         with pytest.raises(rs.InputError, match="the folder of a run is needed"):

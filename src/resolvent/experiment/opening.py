@@ -16,7 +16,7 @@ from resolvent.experiment import conduct
 from resolvent.experiment.build import build
 from resolvent.iteration.engine import Engine
 from resolvent.local import choice
-from resolvent.runs import Folder, damaged, metrics, trust
+from resolvent.runs import Folder, damaged, metrics, regular, trust
 from resolvent.runs.recorder import check_readable, remembered_in
 from resolvent.runs.saving import PERSONAL
 from resolvent.solving.description import Description
@@ -154,5 +154,5 @@ def _user_metrics(stored: Folder) -> pd.DataFrame | None:
     """Each user's metrics on held-out data."""
     try:
         return metrics.read_users(stored.path)
-    except (LookupError, TypeError, ValueError) as error:
+    except (OSError, *regular.UNFIT) as error:
         raise damaged(stored, [f"{metrics.USERS} cannot be read ({type(error).__name__})"]) from error

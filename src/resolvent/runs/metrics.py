@@ -109,7 +109,10 @@ def read_users(folder: Path) -> pd.DataFrame | None:
 
     if not (folder / USERS).exists():
         return None
-    heading, *rows = csv.reader(io.StringIO(regular.read(folder / USERS).decode(), newline=""))
+    try:
+        heading, *rows = csv.reader(io.StringIO(regular.read(folder / USERS).decode(), newline=""))
+    except csv.Error as error:  # no ValueError, as all others that a damaged file raises
+        raise ValueError(str(error)) from None
     values = {name: [float(row[k]) for row in rows] for k, name in enumerate(heading) if k}
     return pd.DataFrame(values, index=[row[0] for row in rows])
 
