@@ -221,7 +221,7 @@ def test_packing_keeps_every_bit() -> None:
 
 @packing.remembered
 @dataclass(frozen=True, eq=False)
-class Received:
+class Arrived:
     zhat: Tensor
 
 
@@ -231,18 +231,18 @@ class Largest(Send):
 
     count: int
 
-    def begin(self, u: Tensor) -> Received:
-        return Received(torch.zeros_like(u))
+    def begin(self, u: Tensor) -> Arrived:
+        return Arrived(torch.zeros_like(u))
 
     def fits(self, past: object, rows: int) -> bool:
-        return isinstance(past, Received) and len(past.zhat) == rows
+        return isinstance(past, Arrived) and len(past.zhat) == rows
 
-    def __call__(self, z: Tensor, memory: Received, ask: Ask) -> tuple[Tensor, Received]:
+    def __call__(self, z: Tensor, memory: Arrived, ask: Ask) -> tuple[Tensor, Arrived]:
         new = z - memory.zhat
         top = new.abs().topk(self.count, dim=1).indices
         sent = memory.zhat + torch.zeros_like(new).scatter(1, top, new.gather(1, top))
         zhat = sent if ask.who is None else memory.zhat.index_copy(0, ask.who, sent[ask.who])
-        return zhat, Received(zhat)
+        return zhat, Arrived(zhat)
 
     def law(self, setting: Any) -> Effect:
         return Effect(uncovered="no theorem covers what is left out of z")

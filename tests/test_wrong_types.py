@@ -22,6 +22,7 @@ from torch import nn
 
 import resolvent as rs
 from resolvent.errors import BadAnswer, InputError
+from resolvent.solving.prepare import PartKeywords
 
 WRONG: dict[str, Any] = {
     "text": "text", "no text": "", "bytes": b"x", "a dictionary": {"a": 1}, "an empty one": {}, "None": None,
@@ -115,7 +116,8 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
                       "patience": 5, "min_delta": 0.0, "mode": None}, lambda stop: used(stop=stop)),
     "Stragglers": (lambda: {"times": 3.0, "close": 0.5, "spread": 0.3}, lambda who: used(participation=who)),
     "Trace": (lambda: {"masks": np.ones((2, 2), dtype=bool), "absent": "hold"}, lambda who: used(participation=who)),
-    "explain": (lambda: {"scheme": rs.fedpi(0.1), "problem": squares(), "participation": None, "anderson": None}, str),
+    "explain": (lambda: {"scheme": rs.fedpi(0.1), "problem": squares(), "participation": None, "anderson": None,
+                         "send": None, "meet": None}, str),
     "fedavg": (lambda: {"eta": 0.1, "steps": 1, "local": None}, used),
     **{name: (lambda: {"eta": 0.1, "local": None}, used)
        for name in ("fedpi", "fedprox", "fedrp", "fedsplit", "reflect_prox")},
@@ -129,13 +131,11 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
                        "participation": None, "engine": "in_process", "seed": 0, "start": None, "stop": None,
                        "average": None, "every": 1, "callback": None, "progress": False, "eta": None,
                        "accelerate": None, "validation": None, "test": None, "metrics": None, "validate_every": None,
-                       "penalty": None, "recorder": None, "explanation": None}, None),
+                       "penalty": None, "send": None, "meet": None}, None),
     "solve_seeds": (lambda: {"problems": squares(), "scheme": rs.fedpi(0.1), "seeds": [0, 1], "rounds": 2}, None),
 }  # fmt: skip
 """Arguments that fit, and what uses the result."""
 NOT_MADE_BY_USERS = {"Explanation", "Round", "Run", "State", "STOP", "TABLE"}
-PASSED_ON = {("solve", "recorder"), ("solve", "explanation")}
-"""Arguments that other parts of this library give."""
 CALLED = {
     ("solve", "stop"),
     ("solve", "callback"),
@@ -166,7 +166,7 @@ def foreign(name: str, argument: str, wrong: Any) -> str | None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_wrong_types_are_refused_by_us(name: str) -> None:
-    arguments = [argument for argument in PUBLIC[name][0]() if (name, argument) not in PASSED_ON]
+    arguments = list(PUBLIC[name][0]())
     ends = {
         (argument, what): foreign(name, argument, wrong)
         for argument in arguments
@@ -183,6 +183,7 @@ def test_every_public_name_is_tried_with_every_argument() -> None:
         accepted = inspect.signature(getattr(rs, name)).parameters.values()
         named = {one.name for one in accepted if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
         assert named <= set(given()), name
+    assert PartKeywords.__annotations__.keys() <= PUBLIC["solve"][0]().keys()
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name != "open"])
