@@ -22,6 +22,7 @@ from torch import nn
 
 import resolvent as rs
 from resolvent.errors import BadAnswer, InputError
+from resolvent.solving.prepare import PartKeywords
 
 WRONG: dict[str, Any] = {
     "text": "text", "no text": "", "bytes": b"x", "a dictionary": {"a": 1}, "an empty one": {}, "None": None,
@@ -182,6 +183,7 @@ def test_every_public_name_is_tried_with_every_argument() -> None:
         accepted = inspect.signature(getattr(rs, name)).parameters.values()
         named = {one.name for one in accepted if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
         assert named <= set(given()), name
+    assert PartKeywords.__annotations__.keys() <= PUBLIC["solve"][0]().keys()
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name != "open"])
