@@ -44,7 +44,7 @@ def test_eta_alone_is_k_lr_and_gamma_is_free_where_the_row_says_so() -> None:
     assert built("scaffold", {"steps": 4}, eta=0.02).local == rs.TiltedSteps(4)
     assert built("fedexprox", eta=0.02, gamma=1.7).mixing(0) == (1, 1, 1.7)
     assert built("feddyn").auto
-    with pytest.raises(rs.InputError, match="gamma is 1.0"):
+    with pytest.raises(rs.InputError, match="gamma is 1"):
         built("fedexprox", eta=0.02, gamma=1.0)
     with pytest.raises(rs.InputError, match='can be set for the algorithm "custom" only'):
         built("scaffold", eta=0.02, gamma=0.7)
