@@ -95,7 +95,7 @@ for command in ("run", "compare"):
         main()
     print("=====")
 """
-    wide = os.environ | {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
+    wide = os.environ | {"COLUMNS": "400", "TERMINAL_WIDTH": "400"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=wide)
     run, compare, _ = done.stdout.split("=====")
     assert f"{NAME}: {ABOUT}" in run

@@ -111,7 +111,7 @@ def test_explain_says_that_no_theorem_covers_it() -> None:
     [
         (lambda: rs.ServerAdam(0), "lr is 0"),
         (lambda: rs.ServerAdam(float("inf")), "lr is inf"),
-        (lambda: rs.ServerYogi("fast"), "lr is 'fast'"),
+        (lambda: rs.ServerYogi("fast"), "lr is 'fast'"),  # type: ignore[arg-type]
         (lambda: rs.ServerAdam(0.1, beta1=1), "beta1 is 1"),
         (lambda: rs.ServerYogi(0.1, beta2=-0.1), "beta2 is -0.1"),
         (lambda: rs.ServerAdagrad(0.1, tau=0), "tau is 0"),

@@ -70,7 +70,7 @@ class Case:
         b = [np.sign(each) for each in noisy] if logistic else noisy
         self.weights = np.array(sizes) / sum(sizes)
         self.users = [User(a, y, logistic, 0.5) for a, y in zip(A, b, strict=True)]
-        self.problem = (
+        self.problem: Any = (
             rs.Logistic(A, b, reg=0.5, weights=self.weights)
             if logistic
             else rs.LeastSquares(A, b, weights=self.weights)
@@ -322,14 +322,14 @@ def test_the_theorems_are_fedpis_or_none() -> None:
     ("make", "said"),
     [
         (lambda: rs.scaffold(0, 5), "lr is 0"),
-        (lambda: rs.scaffold("fast", 5), "lr is 'fast'"),
-        (lambda: rs.scaffold(None, 5), "lr is None"),
+        (lambda: rs.scaffold("fast", 5), "lr is 'fast'"),  # type: ignore[arg-type]
+        (lambda: rs.scaffold(None, 5), "lr is None"),  # type: ignore[arg-type]
         (lambda: rs.scaffold(0.1, 0), "steps is 0"),
         (lambda: rs.scaffold(0.1, 2, momentum=1), "momentum is 1"),
         (lambda: rs.TiltedSteps(2, batch=4), "lr is None"),
         (lambda: rs.fednova(0.1, []), "steps is empty"),
         (lambda: rs.fednova(0.1, [1, 0]), "steps is 0"),
-        (lambda: rs.fednova(0.1, "many"), "steps is"),
+        (lambda: rs.fednova(0.1, "many"), "steps is"),  # type: ignore[arg-type]
         (lambda: rs.fednova(0.1, 2, scale=0), "scale is 0"),
         (lambda: rs.fedexprox(0.1, 1), "gamma is 1"),
         (lambda: rs.solve(Case("unequal").problem, rs.fednova(0.1, [1, 2])), "one for each of 4 users"),

@@ -105,7 +105,8 @@ def _resolved(config: Config, made: Task) -> Config:
     """The configuration with nothing left open: reading it back computes the same."""
     scheme = replace(config.scheme, algorithm=algorithm(config.scheme.algorithm))
     row = TABLE.get(scheme.algorithm)
-    own = None if row is None or row.local is None else _local(replace(config, scheme=scheme), row)
+    tilted = row is not None and row.local is not None and not row.forward
+    own = _local(replace(config, scheme=scheme), row) if tilted else None
     eta = None if own is None else own.own_eta(facts_of(made.problem))  # SCAFFOLD's is k lr
     if scheme.eta is None and eta is not None:
         scheme = replace(scheme, eta=eta)
