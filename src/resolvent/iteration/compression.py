@@ -172,7 +172,7 @@ class Quantised(Compressor):
         if self.bits == 1:
             return zhat + new.sign() * new.abs().mean(1, keepdim=True)
         largest, levels = new.abs().amax(1, keepdim=True), 2 ** (self.bits - 1) - 1
-        code = (new / largest.where(largest > 0, 1) * levels).round()
+        code: Tensor = (new / largest.where(largest > 0, 1) * levels).round()
         return zhat + code / levels * largest
 
     def cost(self, dim: int) -> Cost:
