@@ -109,6 +109,8 @@ FOREIGN: dict[str, tuple[str, Any]] = {
     "an infinite number of rounds": ("config.toml", lambda text: re.sub("rounds = .*", "rounds = Infinity", text)),
     "an infinite number in TOML's words": ("config.toml", lambda text: re.sub("rounds = .*", "rounds = inf", text)),
     "a number of 5,000 digits": ("config.toml", lambda text: re.sub("seed = .*", f"seed = {HUGE}", text)),
+    "a date as a seed": ("config.toml", lambda text: re.sub("seed = .*", "seed = 1979-05-27", text)),
+    "a number as a section": ("config.toml", lambda text: "local = 3\n" + re.sub(r"\[local\][^\[]*", "", text)),
     "a deep list as a setting": ("config.toml", lambda text: text + f"deep = {DEEP}\n"),
     "a key of 50,000 parts": ("config.toml", lambda text: "a" + ".a" * 50_000 + " = 1\n" + text),
     "infinitely many users": ("about.json", lambda text: re.sub('"users": 4', '"users": Infinity', text)),

@@ -19,7 +19,7 @@ from resolvent.errors import DamagedRun
 from resolvent.iteration import registry
 from resolvent.iteration.table import TABLE
 from resolvent.report.page import DASHES
-from resolvent.runs import Folder
+from resolvent.runs import Folder, damaged
 from resolvent.ui import examples, explorer, models, recipes
 from resolvent.ui.curves import Curves
 from resolvent.ui.downloads import KINDS, download
@@ -237,6 +237,8 @@ def _compared(named: list[Folder]) -> dict[str, Any]:
     for run in named:
         try:
             with reading(run):
+                if wrong := run.damage():
+                    raise damaged(run, wrong)
                 _ = report.curves([run])
             chosen.append(run)
         except DamagedRun as error:
