@@ -145,7 +145,8 @@ class OneSendsGarbage:
 @seeds
 @pytest.mark.parametrize("row", ["fedprox", "fedpi"])
 def test_one_who_sends_garbage_does_not_carry_the_model_away(meet: Any, seed: int, row: str) -> None:
-    problem, given = squares(seed), {"rounds": 60, "every": 20, "progress": False}
+    problem = squares(seed)
+    given: dict[str, Any] = {"rounds": 60, "every": 20, "progress": False}
     honest = rs.solve(problem.take(torch.arange(1, 9)), rs.TABLE[row].scheme(0.05), **given).model
     scheme = rs.TABLE[row].scheme(0.05, OneSendsGarbage())
     kept = rs.solve(problem, scheme, meet=meet, **given).model
