@@ -23,6 +23,7 @@ from resolvent.iteration.registry import within
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.table import TABLE, Row, named
 from resolvent.local.choice import settled
+from resolvent.local.operators import as_operator
 from resolvent.solving.checking import check
 from resolvent.solving.evaluating import evaluations
 from resolvent.solving.metrics import NAMED
@@ -172,7 +173,8 @@ def _local(config: Config, row: Row | None) -> Any:
             refuse("local.lr", local.lr, f"the steps of {algorithm} are eta: give --eta instead")
         with within("local"):
             return local.operator(forward) if row is None or row.local is None else row.operator(**local.given(forward))
-    if local.forward != forward and algorithm != CUSTOM:
+    operator = as_operator(local)
+    if operator.forward != forward and algorithm != CUSTOM:
         kind, takes = registry.described("local", local)["kind"], "gradient steps" if forward else "a prox"
         refuse("local.kind", repr(kind), f"{algorithm} takes {takes}: leave it out")
-    return local
+    return operator

@@ -56,8 +56,8 @@ class Gathering(NamedTuple):
 class Meet(Part):
     """Met, memory = meet(gathering, memory): where users meet."""
 
-    needs_rows = False
-    """Whether each user's own z is needed, not only means of them; then users never share one u."""
+    needs_rows = True
+    """Whether each user's own z is needed; else only means of them are, and users who start together may share one u."""
     central = False
     """Whether it needs the rows of all users in one place."""
 
@@ -76,6 +76,8 @@ class Meet(Part):
 @dataclass(frozen=True)
 class TheMean(Meet):
     """The weighted mean of z."""
+
+    needs_rows = False
 
     def __call__(self, at: Gathering, memory: Any) -> tuple[Met, Any]:
         return Met(at.mean), memory

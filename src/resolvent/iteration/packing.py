@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from resolvent.iteration import registry
+
 Kind = TypeVar("Kind", bound=type)
 
 CLASSES: dict[str, type] = {}
@@ -52,11 +54,17 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def unpack(tensors: dict[str, Tensor], tree: Any) -> Any:
-    """The value that was packed; LookupError where a class is not known here."""
+    """The value that was packed; ValueError where no part that is installed here has a memory of that name."""
     if not isinstance(tree, dict):
         return tree
     if "class" in tree:
-        kind = CLASSES[tree["class"]]
+        if tree["class"] not in CLASSES:
+            registry.load_plugins()
+        kind = CLASSES.get(tree["class"])
+        if kind is None:
+            raise ValueError(
+                f"no part that is installed here remembers {tree['class']}: install the package it came from"
+            )
         return kind(**{f.name: unpack(tensors, tree[f.name]) for f in fields(kind) if f.name in tree})
     if "tensor" in tree:
         return tensors[tree["tensor"]]

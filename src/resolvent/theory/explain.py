@@ -175,7 +175,9 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
         yield Finding(SolvesAnotherProblem, words, own or _advice(setting, aim) or advice)
     elif aim.solves == UNKNOWN:
         words = f"it is not known what {scheme} solves: {aim.why}"
-        yield Finding(SolvesAnotherProblem, words, "take numbers, or one of rs.schedules")
+        own = aim == setting.law.target
+        advice = "compare it with rs.fedpi and an exact prox" if own else "take numbers, or one of rs.schedules"
+        yield Finding(SolvesAnotherProblem, words, advice)
     elif not aim.exactly:
         words = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
         words = f"{scheme.name} solves the original problem up to {aim.why}" if aim.why else words
