@@ -145,7 +145,8 @@ class OneSendsGarbage:
 @seeds
 @pytest.mark.parametrize("row", ["fedprox", "fedpi"])
 def test_one_who_sends_garbage_does_not_carry_the_model_away(meet: Any, seed: int, row: str) -> None:
-    problem, given = squares(seed), {"rounds": 60, "every": 20, "progress": False}
+    problem = squares(seed)
+    given: dict[str, Any] = {"rounds": 60, "every": 20, "progress": False}
     honest = rs.solve(problem.take(torch.arange(1, 9)), rs.TABLE[row].scheme(0.05), **given).model
     scheme = rs.TABLE[row].scheme(0.05, OneSendsGarbage())
     kept = rs.solve(problem, scheme, meet=meet, **given).model
@@ -159,7 +160,8 @@ def test_every_engine_that_has_all_rows_agrees(meet: Any) -> None:
     pytest.importorskip("flwr")
     from engines.fake_grid import engine_over
 
-    problem, given = squares(0, users=5), {"rounds": 6, "meet": meet, "participation": rs.FixedSize(4)}
+    problem = squares(0, users=5)
+    given: dict[str, Any] = {"rounds": 6, "meet": meet, "participation": rs.FixedSize(4)}
     here = rs.solve(problem, rs.fedpi(0.05), progress=False, **given)
     slow = rs.solve(problem, rs.fedpi(0.05), engine="debug", progress=False, **given)
     there = rs.solve(None, rs.fedpi(0.05), engine=engine_over(problem, rs.ExactProx()), progress=False, **given)
