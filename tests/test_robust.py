@@ -160,7 +160,8 @@ def test_every_engine_that_has_all_rows_agrees(meet: Any) -> None:
     pytest.importorskip("flwr")
     from engines.fake_grid import engine_over
 
-    problem, given = squares(0, users=5), {"rounds": 6, "meet": meet, "participation": rs.FixedSize(4)}
+    problem = squares(0, users=5)
+    given: dict[str, Any] = {"rounds": 6, "meet": meet, "participation": rs.FixedSize(4)}
     here = rs.solve(problem, rs.fedpi(0.05), progress=False, **given)
     slow = rs.solve(problem, rs.fedpi(0.05), engine="debug", progress=False, **given)
     there = rs.solve(None, rs.fedpi(0.05), engine=engine_over(problem, rs.ExactProx()), progress=False, **given)

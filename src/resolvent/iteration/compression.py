@@ -171,7 +171,7 @@ class Quantised(Compressor):
         new = z - zhat
         if self.bits == 1:
             return zhat + new.sign() * new.abs().mean(1, keepdim=True)
-        largest, levels = new.abs().amax(1, keepdim=True), 2 ** (self.bits - 1) - 1
+        largest, levels = new.abs().amax(1, keepdim=True), float(2 ** (self.bits - 1) - 1)
         code: Tensor = (new / largest.where(largest > 0, 1) * levels).round()
         return zhat + code / levels * largest
 
