@@ -42,7 +42,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"schedules", "packing", "penalties", "metric_names"},
         {"facts", "part", "scheme", "yardstick"},
         {"engine", "averaging", "acceleration", "participation", "meeting", "table"},
-        {"certificates", "sending", "tuning", "anderson", "momentum"},
+        {"certificates", "sending", "tuning", "anderson", "momentum", "server"},
         {"parts"},
         {"state"},
         {"rounds", "checkpoint"},
@@ -91,7 +91,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"bound", "descent", "law"},
         {"newton", "training"},
         {"operators"},
-        {"choice"},
+        {"choice", "normalised", "tilted"},
     ],
     "networks": [
         {"layout", "row_readers", "models", "cuda_graphs", "mean_losses", "dropout"},
