@@ -192,7 +192,7 @@ def test_what_crosses() -> None:
         (rs.Quantised(), lambda size: DIM + size),
         (rs.Quantised(3), lambda size: math.ceil(DIM * 3 / 8) + size),
     ],
-    ids=str,
+    ids=["top", "all", "random", "quantised", "three bits"],
 )
 @pytest.mark.parametrize("who", [None, rs.Bernoulli(0.5)])
 def test_bytes_are_what_a_network_would_carry(send: Send, of: Any, dtype: Any, who: Any) -> None:

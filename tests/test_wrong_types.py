@@ -44,6 +44,10 @@ def used(scheme: Any = None, problem: Any = None, **more: Any) -> None:
     rs.solve(problem or squares(), scheme or rs.fedpi(0.1), **({"rounds": 2, "progress": False} | more))
 
 
+def used_by_four(**more: Any) -> None:
+    used(problem=rs.make_least_squares(users=4, dim=2, rows=4), **more)
+
+
 def used_locally(operator: Any) -> None:
     used(rs.fedavg(0.1, local=operator) if operator.forward else rs.fedpi(0.1, local=operator))
 
@@ -118,6 +122,24 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
     "Trace": (lambda: {"masks": np.ones((2, 2), dtype=bool), "absent": "hold"}, lambda who: used(participation=who)),
     "explain": (lambda: {"scheme": rs.fedpi(0.1), "problem": squares(), "participation": None, "anderson": None,
                          "send": None, "meet": None}, str),
+    "TopK": (lambda: {"share": 0.5}, lambda send: used(send=send)),
+    "RandomK": (lambda: {"share": 0.5}, lambda send: used(send=send)),
+    "Quantised": (lambda: {"bits": 8}, lambda send: used(send=send)),
+    "TrimmedMean": (lambda: {"share": 0.4}, lambda meet: used_by_four(meet=meet)),
+    "CoordinateMedian": (dict, lambda meet: used_by_four(meet=meet)),
+    "GeometricMedian": (lambda: {"tol": 1e-9}, lambda meet: used_by_four(meet=meet)),
+    "ServerAdam": (lambda: {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}, lambda it: used(accelerate=it)),
+    "ServerYogi": (lambda: {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}, lambda it: used(accelerate=it)),
+    "ServerAdagrad": (lambda: {"lr": 0.1, "beta1": 0.0, "tau": 1e-3}, lambda it: used(accelerate=it)),
+    **{name: (lambda: {"steps": 2, "lr": 0.01, "batch": None, "momentum": 0.0}, used_locally)
+       for name in ("TiltedSteps", "RandomTiltedSteps")},
+    "NormalisedSteps": (lambda: {"steps": 2, "batch": None, "momentum": 0.0, "scale": None},
+                        used_locally),
+    **{name: (lambda: {"lr": 0.01, "steps": 2, "batch": None, "momentum": 0.0, "eta": None}, used)
+       for name in ("scaffold", "scaffnew")},
+    "fednova": (lambda: {"lr": 0.01, "steps": 2, "batch": None, "momentum": 0.0, "scale": None}, used),
+    "fedexprox": (lambda: {"eta": 0.1, "gamma": 1.5, "local": None}, used),
+    **{name: (lambda: {"eta": 0.1, "local": None}, used) for name in ("feddyn", "fedadmm", "fedpd")},
     "fedavg": (lambda: {"eta": 0.1, "steps": 1, "local": None}, used),
     **{name: (lambda: {"eta": 0.1, "local": None}, used)
        for name in ("fedpi", "fedprox", "fedrp", "fedsplit", "reflect_prox")},

@@ -57,7 +57,7 @@ class Meet(Part):
     """Met, memory = meet(gathering, memory): where users meet."""
 
     needs_rows = True
-    """Whether each user's own z is needed; else only means of them are, and users who start together may share one u."""
+    """Whether each user's own z is needed; else means of them suffice, and users who start together may share one u."""
     central = False
     """Whether it needs the rows of all users in one place."""
 
