@@ -185,7 +185,7 @@ def test_a_class_that_nobody_knows_is_refused() -> None:
     state = rs.solve(squares(), rs.fedpi(0.2), rounds=2, accelerate=Averaging()).state
     tensors, numbers = checkpoint.pack(state)
     numbers["parts"]["accelerate"]["class"] = "Unheard"
-    with pytest.raises(LookupError):
+    with pytest.raises(ValueError, match="no part that is installed here remembers Unheard"):
         checkpoint.unpack(tensors, numbers)
 
 

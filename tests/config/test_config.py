@@ -324,7 +324,7 @@ def test_anderson_has_a_section_of_its_own() -> None:
     [({"participation": {"close": 0.5}}, "participation.close is given, but everyone has none; it belongs to"),
      ({"participation": {"kind": "trace"}}, "one of everyone, bernoulli, fixed-size, stragglers is needed"),
      ({"participation": {"kind": 0, "probability": 0.5}}, "participation.kind is 0, but one of everyone, bernoulli"),
-     ({"meet": {"kind": ""}}, "meet.kind is '', but one of mean is needed"),
+     ({"meet": {"kind": ""}}, "meet.kind is '', but one of mean, "),
      ({"participation": {"kind": "bernoulli"}}, "participation.probability is missing, but a finite number is needed"),
      ({"participation": {"size": 1, "probability": 0.5}}, "participation.probability and participation.size are both"),
      ({"participation": "bernouli:0.5"}, "everyone, bernoulli:P, fixed-size:N or stragglers:TIMES is needed"),

@@ -156,6 +156,9 @@ class Everyone(Participation):
     """What absent users do: hold converges, paper is Algorithm 1 as printed."""
     full = True
 
+    def __post_init__(self) -> None:
+        _absent(self.absent)
+
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
         return None
 
