@@ -756,7 +756,7 @@ def test_the_shell_completes_names(monkeypatch: pytest.MonkeyPatch) -> None:
     resolvent(*FEDPI)
     run = only()
     cases = {
-        "resolvent run least-squares --algorithm fed": ["fedavg", "fedprox", "fedsplit", "fedpi", "fedrp"],
+        "resolvent run least-squares --algorithm fed": [name for name in rs.TABLE if name.startswith("fed")],
         "resolvent run l": ["least-squares", "logistic"],
         "resolvent explain logistic --schedule inv": ["inverse-sqrt", "inverse-log", "inverse-ln"],
         "resolvent show fed": [run.id],

@@ -164,8 +164,8 @@ def colour_of(algorithm: str) -> str:
 
 
 def palette() -> list[str]:
-    """Colours that can be told apart."""
-    return [*(row.colour for row in TABLE.values()), GREY]
+    """Colours that can be told apart: those of the rows of the paper's table, and grey."""
+    return [*(row.colour for row in TABLE.values() if not row.kin), GREY]
 
 
 def _colours(runs: Sequence[Folder]) -> list[str]:

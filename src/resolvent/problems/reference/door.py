@@ -86,16 +86,23 @@ def minimum(pool: Pool | Unknown) -> Minimum | Unknown:
         "no minimiser could be certified: features of very different scales, or a tiny reg, leave round-off too large, "
         "or nothing bounds the model in some direction"
     )
+    nearly: list[Minimum] = []
     with np.errstate(all="ignore"):
         for candidate in pool.candidates():
             if isinstance(candidate, Unknown):
-                return candidate
+                unknown = candidate
+                break
             if not np.isfinite(candidate.excess):
                 continue
             for at in pool.values(candidate.w):
-                bound, slack = candidate.excess + at.rounding, NOTHING * at.size if np.isfinite(at.size) else 0.0
-                if bound <= SURE * abs(at.value) + slack:
-                    return Minimum(candidate.w, at.value, bound, candidate.s, candidate.mu, at.sharp)
+                bound = candidate.excess + at.rounding
+                here = Minimum(candidate.w, at.value, bound, candidate.s, candidate.mu, at.sharp)
+                if bound <= SURE * abs(at.value):
+                    return here
+                if bound <= NOTHING * at.size < np.inf:  # taken only if nobody does better
+                    nearly.append(here)
+    if nearly:
+        return min(nearly, key=lambda each: each.bound)
     return unknown
 
 

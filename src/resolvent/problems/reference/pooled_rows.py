@@ -53,7 +53,7 @@ class PooledRows:
         unit in the last place of a predictor is a lot."""
         f, units = self.objective, EPS * self.objective.predictor_sizes(w)
         zero = np.zeros_like(w) if self.penalty is None else np.clip(0.0, self.penalty.low, self.penalty.high)
-        size = abs(f.value(zero) + self.constant)
+        size = 0.0 if self.penalty is None else abs(f.value(zero) + self.constant)  # losses alone: ten digits, or none
         for sharp in (False, True):
             t = f.sharp_predictors(w) if sharp else f.predictors(w)
             rounding = f.value_rounding(w, t, len(w) * EPS * units if sharp else (4 + np.sqrt(len(w))) * units)
