@@ -175,8 +175,8 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
         yield Finding(SolvesAnotherProblem, words, own or _advice(setting, aim) or advice)
     elif aim.solves == UNKNOWN:
         words = f"it is not known what {scheme} solves: {aim.why}"
-        own = aim == setting.law.target
-        advice = "compare it with rs.fedpi and an exact prox" if own else "take numbers, or one of rs.schedules"
+        stated = aim == setting.law.target  # by the operator itself, not for its numbers
+        advice = "compare it with rs.fedpi and an exact prox" if stated else "take numbers, or one of rs.schedules"
         yield Finding(SolvesAnotherProblem, words, advice)
     elif not aim.exactly:
         words = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
