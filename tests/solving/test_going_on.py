@@ -40,6 +40,37 @@ def test_going_on_equals_never_having_stopped(problem: Any, scheme: Any, more: d
         assert torch.equal(whole.personal, rest.personal)
 
 
+FALLING = rs.Custom(1, 1, value=lambda W: -W.square().sum(1) / 2, grad=lambda W: -W, convex=False)
+"""Not bounded below: u doubles in every round of FedAvg(1.0), and the value falls."""
+
+
+@quietly
+@pytest.mark.parametrize(
+    ("problem", "scheme", "more"),
+    [
+        pytest.param(squares(), rs.fedprox(lambda t: 0.01 * (1 + t)), {}, id="an_eta_that_rises"),
+        pytest.param(FALLING, rs.fedavg(1.0), {"start": [1.0]}, id="far_out"),
+        pytest.param(
+            FALLING,
+            rs.fedavg(1.0),
+            {"start": [1.0], "participation": rs.Trace([[1]] * 9 + [[0]])},
+            id="far_out_and_nobody_there_when_checked",
+        ),
+    ],
+)
+def test_wherever_a_run_stops_its_state_is_that_of_a_run_that_did_not(
+    problem: Any, scheme: Any, more: dict[str, Any]
+) -> None:
+    """What a run is judged against included: the end of a part is checked for divergence, which leaves no mark."""
+    states: list[rs.State] = []
+    rs.solve(problem, scheme, rounds=32, callback=lambda r: states.append(r.state), **more)
+    for cut in range(1, 31):
+        part = rs.solve(problem, scheme, rounds=cut, **more)
+        same_bits(part.state, states[cut - 1])
+        rest = rs.solve(problem, scheme, rounds=31 - cut, **(more | {"start": part.state}))
+        same_bits(rest.state, states[30])
+
+
 @quietly
 @pytest.mark.parametrize(("problem", "scheme", "more"), RESUMED)
 def test_the_histories_of_the_parts_are_the_history_of_the_whole(

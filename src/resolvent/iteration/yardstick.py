@@ -42,19 +42,21 @@ class Yardstick:
     open: bool = True
     """Whether the opening lasts."""
 
+    def reached(self, eta: float) -> Yardstick:
+        """With the eta of a round, which may be the largest so far."""
+        return replace(self, eta=eta) if eta > self.eta else self
+
     def after(self, residual: float, size: float, eta: float, came: int, lasts: int) -> Yardstick:
-        """With what a round showed to which `came` users came; the opening lasts until that many visits."""
+        """With what a round of the opening showed to which `came` users came; it lasts until that many visits."""
         if not self.open:
-            return self if eta <= self.eta else replace(self, eta=eta)
-        return Yardstick(
-            self.origin,
-            size if math.isnan(self.size) else self.size,
-            max(self.step, residual),
-            max(self.pull, residual / eta),
-            max(self.eta, eta),
-            self.came + came,
-            self.judged,
-            self.came + came < lasts,
+            return self
+        return replace(
+            self,
+            size=size if math.isnan(self.size) else self.size,
+            step=max(self.step, residual),
+            pull=max(self.pull, residual / eta),
+            came=self.came + came,
+            open=self.came + came < lasts,
         )
 
     def reach(self, rounds: int) -> tuple[float, float, float]:

@@ -97,18 +97,28 @@ class Divergence:
 
     # --- divergence --------------------------------------------------------------------------------------------------
 
-    def check(self, happened: Round, came: int) -> str | None:
-        """In what way this round shows that the run has diverged, if it does. Came: users not counted before."""
-        assert happened.step is not None
-        (u, Tu), state = happened.step, happened.state
-        squares = self._engine.gram(torch.stack([Tu - u, u])).diagonal().tolist()
-        self.residual, size = (math.sqrt(x) if x >= 0 else math.nan for x in squares)
+    def check(self, happened: Round, scheduled: bool) -> str | None:
+        """In what way this round shows that the run has diverged, if it does; where nobody came, the u of the last one.
+
+        A check beside the schedule, at the end of a run, leaves no mark: a run that goes on knows nothing of it.
+        """
+        state, step = happened.state, happened.step
+        if state.next is None:  # nobody has come yet
+            return None
+        rows = [state.u] if step is None else [step[1] - step[0], state.u]
+        squares = self._engine.gram(torch.stack(rows)).diagonal().tolist()
+        *residual, size = (math.sqrt(x) if x >= 0 else math.nan for x in squares)
         model = float(state.w.norm())
-        if not (math.isfinite(self.residual) and math.isfinite(size) and math.isfinite(model)):
+        if not all(map(math.isfinite, (size, model, *residual))):
             return "its numbers are no longer finite"
-        lasts = (VISITS if state.complete else PATIENCE) * self._engine.facts.users
-        self.yardstick = self.yardstick.after(self.residual, size, happened.eta, came, lasts)
-        return self._thrown_out(state, max(size, model))
+        if residual:
+            self.residual = residual[0]
+            lasts = (VISITS if state.complete else PATIENCE) * self._engine.facts.users
+            self.yardstick = self.yardstick.after(self.residual, size, happened.eta, happened.participants, lasts)
+        before = self.yardstick
+        how = self._thrown_out(state, max(size, model))
+        self.yardstick = self.yardstick if scheduled else before
+        return how
 
     def _thrown_out(self, state: State, size: float) -> str | None:
         """Far out, and f no smaller than it was: the farther out, the less f must have risen."""

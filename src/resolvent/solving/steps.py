@@ -188,15 +188,13 @@ def recorded(steps: Iterator[Step], ledger: Ledger, cadence: Cadence, stop: Any,
 
 
 def watched(steps: Iterator[Step], divergence: Divergence, often: bool) -> Iterator[Step]:
-    """Whether the run has diverged. Where nobody came, the last round that moved is looked at."""
-    moved: Round | None = None
+    """Whether the run has diverged."""
     for step in steps:
         happened = step.round
         came = happened.step is not None
-        moved = happened if came else moved
-        looks = often or step.last or happened.number % CHECK == 0 or (came and divergence.yardstick.open)
-        how = None if moved is None or not looks else divergence.check(moved, happened.participants)
-        yield step._replace(diverged=how)
+        scheduled = often or happened.number % CHECK == 0 or (came and divergence.yardstick.open)
+        divergence.yardstick = divergence.yardstick.reached(happened.eta)
+        yield step._replace(diverged=divergence.check(happened, scheduled) if scheduled or step.last else None)
 
 
 def halted(

@@ -28,9 +28,10 @@ class Exact:
         self.C, self.d = [[mp.mpf(float(c)) for c in row] for row in C], len(C[0])
         self.omega, self.ridge = [mp.mpf(w) for w in omega], mp.mpf(ridge)
         self.u = None if u is None else [mp.mpf(float(v)) for v in u]
+        self.T = mp.mpf(1)
 
     def slopes(self, x: Any) -> list[Any]:
-        return [1 / (1 + mp.exp(mp.fdot(row, x))) for row in self.C]
+        return [1 / (1 + mp.exp(mp.fdot(row, x) / self.T)) for row in self.C]
 
     def value(self, x: Any) -> Any:
         losses = (w * mp.log1p(mp.exp(-mp.fdot(row, x))) for w, row in zip(self.omega, self.C, strict=True))
@@ -43,7 +44,7 @@ class Exact:
         return g if self.u is None else [g[k] + x[k] - self.u[k] for k in range(self.d)]
 
     def hessian(self, x: Any) -> Any:
-        bend = [w * s * (1 - s) for w, s in zip(self.omega, self.slopes(x), strict=True)]
+        bend = [w * s * (1 - s) / self.T for w, s in zip(self.omega, self.slopes(x), strict=True)]
         H = mp.matrix(self.d, self.d)
         for i in range(self.d):
             for j in range(self.d):
@@ -51,13 +52,30 @@ class Exact:
             H[i, i] += self.ridge + (0 if self.u is None else 1)
         return H
 
-    def refined(self, x: Any, steps: int = 150) -> tuple[Any, Any]:
-        """A point where the gradient vanishes to many digits, by halved Newton steps from x, and |gradient| there."""
+    def refined(self, x: Any) -> tuple[Any, Any]:
+        """A point where the gradient vanishes to many digits, and |gradient| there: by Newton's method from x.
+
+        Where margins are huge, losses have kinks between which its steps may go to and fro. Then they are rounded off,
+        log(1 + exp(-c . x)) -> T log(1 + exp(-c . x / T)), and the minimum is followed from a large T to T = 1.
+        """
         x = [mp.mpf(float(v)) for v in x]
+        found, left = self.newton(x)
+        if left > self.small(found):
+            steepest = max(norm(row) for row in self.C)
+            doublings = int(mp.log(1 + steepest * (norm(x) + steepest * mp.fsum(self.omega)), 2))
+            for self.T in [mp.mpf(2) ** k for k in range(doublings, -1, -1)]:
+                x, left = self.newton(x)
+            found = x
+        return found, left
+
+    def small(self, x: Any) -> Any:
+        return mp.mpf(10) ** (-40) * (1 + norm(x))
+
+    def newton(self, x: Any, steps: int = 150) -> tuple[Any, Any]:
+        """Halved Newton steps from x, and |gradient| where they lead."""
         for _ in range(steps):
             g = self.gradient(x)
-            size = norm(g)
-            if size <= mp.mpf(10) ** (-40) * (1 + norm(x)):
+            if norm(g) <= self.small(x):
                 break
             h = list(mp.lu_solve(self.hessian(x), mp.matrix(g)))
             t = mp.mpf(1)
@@ -211,7 +229,7 @@ def minimum_without_regulariser(seed: int) -> str:
         # f(w) - f* is within what is certified, which is at most 1e-10 f*: independent features have the same minimum.
         least, some = problem.minimum, independent(C)
         rest = Exact(C[:, some], omega, 0)
-        x, left = rest.refined(np.linalg.lstsq(C[:, some], C @ least.w, rcond=None)[0], 400)
+        x, left = rest.refined(np.linalg.lstsq(C[:, some], C @ least.w, rcond=None)[0])
         assert left <= 1e-20, f"no reference was found from the minimiser: the gradient there is {mp.nstr(left, 3)}"
         above = float(f.value([mp.mpf(v) for v in least.w]) - rest.value(x))
         assert above <= least.bound <= 1e-10 * fstar, f"f(w) - f* is {above:.3g}, certified is {least.bound:.3g}"

@@ -482,7 +482,7 @@ def hook(rng: Rng, m: Drawn) -> None:
     elif kind == 3:
         parametrizations.weight_norm(last)
     else:
-        m.register_forward_hook(lambda module, inputs, out: out + 0.5 * out.tanh())
+        m.register_forward_hook(lambda module, inputs, out: out - 0.5 * out.tanh())  # a probability stays one
 
 
 # --- the check --------------------------------------------------------------------------------------------------------

@@ -293,13 +293,14 @@ def resumed(seed: int) -> str:
         warnings.simplefilter("ignore", rs.ResolventWarning)
         rs.solve(case.problem, case.scheme, rounds=ROUNDS - k, start=first.state, callback=seen.append, **how)
     assert [happened.number for happened in seen] == list(range(k + 1, ROUNDS + 1)), "rounds are not counted on"
-    for ours, theirs in zip(seen, whole[k:], strict=True):
-        (a, rest), (b, others) = checkpoint.pack(ours.state), checkpoint.pack(theirs.state)
+    states = [first.state, *(happened.state for happened in seen)]
+    for ours, theirs in zip(states, whole[k - 1 :], strict=True):
+        (a, rest), (b, others) = checkpoint.pack(ours), checkpoint.pack(theirs.state)
+        words = f"of round {ours.round} differs after a resume at {k}: {case.scheme}, {how}"
         assert a.keys() == b.keys()
         for name in a:
-            same = torch.equal(a[name].nan_to_num(7.0), b[name].nan_to_num(7.0))
-            assert same, f"{name} of round {ours.number} differs after a resume at {k}: {case.scheme}, {how}"
-        assert repr(rest) == repr(others)
+            assert torch.equal(a[name].nan_to_num(7.0), b[name].nan_to_num(7.0)), f"{name} {words}"
+        assert repr(rest) == repr(others), f"what is no tensor {words}: {rest}, but {others}"
     return "right"
 
 
