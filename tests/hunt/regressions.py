@@ -45,8 +45,8 @@ FAILED: dict[str, tuple[int, ...]] = {
     "least squares: users' answers": (500223, 500967, 4446106, 4447749, 4447970, 7100775),
     "logistic minimum with a regulariser": (70031, 7100712, 210376455, 210377975),
     "logistic minimum without a regulariser": (30000075, 30000205, 30001476),
-    "logistic prox on hard data": (70281, 500558, 910116, 7100739),
-    "monitor sets": (88000350,),
+    "logistic prox on hard data": (70281, 500558, 910116, 7100739, 210376083),
+    "monitor sets": (88000350, 210376090),
     "monitor verdicts": (
         70003,
         70217,
@@ -69,8 +69,10 @@ FAILED: dict[str, tuple[int, ...]] = {
         7100482,
         7100839,
     ),
+    "networks against autograd": (210375508,),
     "newton on functions of one's own": (30000919,),
     "penalised minima": (7100355,),
     "prox of quantile regression": (7100129, 7100190, 61000025, 61000363, 61000462, 61000473),
+    "trajectories resumed": (210375816,),
     "users' own rows": (910006,),
 }

@@ -246,3 +246,16 @@ def test_sets_that_do_not_meet_are_named(scheme: rs.Scheme) -> None:
     assert "the sets do not meet, or only far away: the users' points stay 1 apart (root mean square)" in run.reason
     meet = rs.Indicators([rs.Halfspace([1.0, 0.0], 2.0), rs.Halfspace([-1.0, 0.0], -2.0)])
     assert rs.solve(meet, scheme, rounds=500, start=[0.3, 0.4]).reason == "500 rounds"
+
+
+@quietly
+@pytest.mark.parametrize("company", [rs.Bernoulli(0.5), rs.FixedSize(1)], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_sets_that_do_not_meet_are_named_whoever_came_how_often(company: Any, seed: int) -> None:
+    """Users who come more often are pushed farther, so that what pushes them is not in balance."""
+    walls = [rs.Halfspace([1.0, 0.0], 0.0), rs.Halfspace([-1.0, 1.0], -1.0), rs.Halfspace([-0.5, -1.0], -1.0)]
+    room = [rs.Halfspace([1.0, 0.0], 2.0), rs.Halfspace([-1.0, 1.0], 1.0), rs.Halfspace([-0.5, -1.0], 1.0)]
+    how: dict[str, Any] = {"rounds": 300, "every": 100, "participation": company, "seed": seed, "start": [9.0, -9.0]}
+    named = "the sets do not meet, or only far away"
+    assert named in rs.solve(rs.Indicators(walls), rs.fedpi(1.0), **how).reason
+    assert rs.solve(rs.Indicators(room), rs.fedpi(1.0), **how).reason == "300 rounds"

@@ -19,7 +19,9 @@ SEEN, BEYOND = 1e3, 10.0
 """Sets are reported not to meet where their points are more than SEEN tolerances apart, and a common point would have
 to be more than BEYOND times as far away as they are from each other and from where the run began."""
 ROUNDING = 16.0
-"""Units in the last place of u by which sums of normals may be wrong."""
+"""Units in the last place of u and p by which normals and distances may be wrong."""
+MANY = 100_000
+"""Numbers in all normals beyond which multiples of them are not searched for (nonnegative least squares)."""
 
 
 class Indicators(ProblemDefaults):
@@ -96,23 +98,43 @@ class Indicators(ProblemDefaults):
         return out
 
     def remarks(self, U: Tensor, origin: Tensor) -> Iterator[str]:
-        """That the sets do not meet, where u, (users, d) or (1, d), shows it to a run that began at `origin` (1, d).
-
-        n_i = u_i - p_i is normal to set i at its point p_i, so a common point x has sum_i lambda_i <n_i, x - p_i> <= 0.
-        With c = -sum_i lambda_i <n_i, p_i - mean(p)> > 0 it is at least c / |sum_i lambda_i n_i| from mean(p).
-        """
+        """That the sets do not meet, where u, (users, d) or (1, d), shows it to a run that began at `origin` (1, d)."""
         lam, U = self.weights.unsqueeze(1), as_rows(U, self).expand(self.users, -1)
         p = self.prox(U, 1.0)
-        normals, mean = U - p, (lam * p).sum(0)
+        mean = (lam * p).sum(0)
         apart = float((lam * (p - mean).square()).sum().sqrt())
-        pushing = -float((lam * normals * (p - mean)).sum())
-        rounding = ROUNDING * torch.finfo(U.dtype).eps * float((lam * U.square()).sum().sqrt())
-        least = pushing / (float((lam * normals).sum(0).norm()) + rounding) if apart > SEEN * self.tol else 0.0
+        least = self._away(U, p, mean) if apart > SEEN * self.tol else 0.0
         if least > BEYOND * (apart + float((mean - origin).norm())):
             yield (
                 f"the sets do not meet, or only far away: the users' points stay {apart:.3g} apart (root mean square), "
                 f"and a point common to all sets would be at least {least:.2g} away from them"
             )
+
+    def _away(self, U: Tensor, p: Tensor, mean: Tensor) -> float:
+        """How far from mean(p) a point common to all sets is at least.
+
+        u_i - p_i is normal to set i at p_i. So a common point x has sum_i mu_i <n_i, x - p_i> <= 0 for the directions
+        n_i of these normals and any mu >= 0: with c = sum_i mu_i <n_i, mean(p) - p_i> > 0 it is at least
+        c / |sum_i mu_i n_i| away. Lengths of normals tell how often users came; the best mu depends on none of them.
+        """
+        from scipy.optimize import nnls
+
+        unit = ROUNDING * torch.finfo(U.dtype).eps
+        normals, blur = (U - p).double(), unit * U.double().norm(dim=1)
+        lengths = normals.norm(dim=1)
+        counts = (self.weights > 0) & (lengths > blur)
+        lengths, beyond = lengths[counts], (mean - p).double()[counts]
+        n, blur = normals[counts] / lengths.unsqueeze(1), blur[counts] / lengths
+        depth = (n * beyond).sum(1)  # how far mean(p) is outside the halfspace around set i
+        if not bool((depth > 0).any()):
+            return 0.0
+        mu = self.weights.double()[counts] * lengths
+        if n.numel() <= MANY:
+            terms = torch.cat([n, depth.unsqueeze(1) / depth.max()], 1).T.cpu().numpy()
+            mu = torch.from_numpy(nnls(terms, [0.0] * self.dim + [1.0])[0]).to(n)
+        unsure = blur * beyond.norm(dim=1) + unit * (p.double()[counts].norm(dim=1) + mean.double().norm())
+        total = float((mu.unsqueeze(1) * n).sum(0).norm() + mu @ blur)
+        return float(mu @ (depth - unsure)) / total if total > 0 else 0.0
 
     def take(self, who: Tensor) -> Indicators:
         chosen = torch.arange(self.users, device=who.device)[who].tolist()
