@@ -274,9 +274,13 @@ def averages(seed: int) -> str:
 
 
 def resumed(seed: int) -> str:
-    """Left after some rounds and gone on with: equal to the bit."""
+    """Left after some rounds and gone on with: equal to the bit, what the run is judged against included."""
     rng = np.random.default_rng(seed)
     case = draw(rng)
+    if np.random.default_rng([seed, 1]).random() < 0.3:
+        top = case.scheme.eta_at(0)
+        rising: Any = lambda t: top * (t + 1) / ROUNDS  # noqa: E731
+        case = replace(case, scheme=case.scheme.settled(case.scheme.local, rising))
     how: dict[str, Any] = {"seed": seed}
     if rng.random() < 0.6:
         how["participation"], _ = some_company(rng, case.m, str(rng.choice(["hold", "paper"])))
