@@ -259,3 +259,13 @@ def test_sets_that_do_not_meet_are_named_whoever_came_how_often(company: Any, se
     named = "the sets do not meet, or only far away"
     assert named in rs.solve(rs.Indicators(walls), rs.fedpi(1.0), **how).reason
     assert rs.solve(rs.Indicators(room), rs.fedpi(1.0), **how).reason == "300 rounds"
+
+
+@quietly
+def test_multiples_of_normals_that_are_not_found_end_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def given_up(*_: Any) -> None:
+        raise RuntimeError("Maximum number of iterations reached.")
+
+    monkeypatch.setattr("scipy.optimize.nnls", given_up)
+    halves = rs.Indicators([rs.Halfspace([1.0, 0.0], 0.0), rs.Halfspace([-1.0, 0.0], -2.0)])
+    assert "the sets do not meet" in rs.solve(halves, rs.fedpi(1.0), rounds=100, start=[0.3, 0.4]).reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import Any, NoReturn
 
@@ -131,7 +132,8 @@ class Indicators(ProblemDefaults):
         mu = self.weights.double()[counts] * lengths
         if n.numel() <= MANY:
             terms = torch.cat([n, depth.unsqueeze(1) / depth.max()], 1).T.cpu().numpy()
-            mu = torch.from_numpy(nnls(terms, [0.0] * self.dim + [1.0])[0]).to(n)
+            with suppress(RuntimeError):  # not found in as many steps as SciPy allows
+                mu = torch.from_numpy(nnls(terms, [0.0] * self.dim + [1.0])[0]).to(n)
         unsure = blur * beyond.norm(dim=1) + unit * (p.double()[counts].norm(dim=1) + mean.double().norm())
         total = float((mu.unsqueeze(1) * n).sum(0).norm() + mu @ blur)
         return float(mu @ (depth - unsure)) / total if total > 0 else 0.0
