@@ -17,7 +17,7 @@ from resolvent.federation.project import Project, opened
 from resolvent.federation.superlink import LOOPBACK
 
 CALLS = {"StartRun", "ListRuns", "StopRun", "RegisterNode", "Fleet.RegisterNode", "Fleet.ActivateNode", "AcquireTask",
-         "GetNodes"}  # fmt: skip
+         "GetNodes", "a body", "headers without end"}  # fmt: skip
 OTHER = "nobody" if os.geteuid() == 0 else ""
 """Another account of the machine; only root can take one."""
 MARK = """\
