@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from resolvent.errors import number, real, refuse, whole
+from resolvent.errors import number, quoted, real, refuse, whole
 from resolvent.iteration.registry import named, part
 
 
@@ -41,7 +41,7 @@ def _positive(eta0: float, argument: str = "eta0") -> float:
 def constant(eta0: float) -> Schedule:
     """eta_t = eta0."""
     if not isinstance(eta0, (int, float)) or isinstance(eta0, bool):
-        refuse("eta0", repr(eta0), "a number is needed")
+        refuse("eta0", quoted(eta0), "a number is needed")
     value = number(eta0)
     return Schedule(lambda t: value, f"{value:g}", True, False, False, "never")
 
@@ -100,4 +100,4 @@ def as_schedule(value: float | Schedule | Callable[[int], float], argument: str)
         return constant(value)
     if callable(value):
         return Schedule(lambda t: float(value(t)), f"{argument}({getattr(value, '__name__', 'custom')})")
-    refuse(argument, repr(value), "a number, one of rs.schedules or a function of the round is needed")
+    refuse(argument, quoted(value), "a number, one of rs.schedules or a function of the round is needed")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, ResolventWarning, refuse
+from resolvent.errors import InputError, ResolventWarning, quoted, refuse
 
 FLOAT = torch.float64
 WEIGHTS = ("rows", "users")
@@ -76,7 +76,7 @@ def as_weights(weights: Any, users: int, like: Tensor, sizes: Tensor | None = No
 def _named_weights(name: str, users: int, like: Tensor, sizes: Tensor | None, mean: bool) -> Tensor:
     if name not in WEIGHTS:
         refuse(
-            "weights", repr(name), f"{' or '.join(repr(each) for each in WEIGHTS)}, or one number per user is needed"
+            "weights", quoted(name), f"{' or '.join(repr(each) for each in WEIGHTS)}, or one number per user is needed"
         )
     if sizes is None and name == "rows":
         refuse("weights", "'rows'", "the users of this problem have no rows: give one number per user")
@@ -141,6 +141,6 @@ def finite(X: Tensor, argument: str, of: str = "user") -> Tensor:
 def same_length(name: str, items: Sequence[Any], users: int) -> None:
     """Refuse a per-user list of the wrong length, and what is no list."""
     if not hasattr(items, "__len__") or getattr(items, "shape", None) == ():
-        refuse(name, repr(items), f"one entry for each of the {users} users is needed")
+        refuse(name, quoted(items), f"one entry for each of the {users} users is needed")
     if len(items) != users:
         refuse(name, f"a list of {len(items)}", f"one entry for each of the {users} users is needed")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from resolvent.errors import StorageError, refuse
+from resolvent.errors import StorageError, quoted, refuse
 
 RETAINED = 4
 """Answers per run whose memories are retained."""
@@ -61,7 +61,7 @@ class Memories:
     def _path(self, run: str, t: int) -> Path:
         assert self._folder is not None
         if not run or not all(c.isalnum() or c in "-_." for c in run) or run.startswith("."):
-            refuse("run", repr(run[:100]), "a name of letters, digits, - and _ is needed")
+            refuse("run", quoted(run[:100]), "a name of letters, digits, - and _ is needed")
         return self._folder / run / f"{t:08d}{SUFFIX}"
 
 
