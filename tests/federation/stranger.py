@@ -33,6 +33,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 HEAD, PROTOBUF = "POST /v1/runtime/push-object HTTP/1.1\r\nhost: a\r\n", "application/protobuf"
 """The beginning of a call, and the type of its body."""
+LOGGED = "what-a-stranger-writes"
+"""Must be in no log of the server, which he could fill."""
 
 
 def attempts(address: str, ca: bytes, fab: bytes, number: int) -> dict[str, str]:
@@ -59,6 +61,7 @@ def attempts(address: str, ca: bytes, fab: bytes, number: int) -> dict[str, str]
         "AcquireTask": lambda: runtime.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"])).token,
         "GetNodes": lambda: guess.GetNodes(GetNodesRequest()).nodes,
         "a body": lambda: _begun(address, ca, f"{HEAD}content-type: {PROTOBUF}\r\ncontent-length: 30000000\r\n\r\n"),
+        "a long path": lambda: _begun(address, ca, f"GET /{LOGGED}{'x' * 50_000} HTTP/1.1\r\nhost: a\r\n\r\n"),
         "headers without end": lambda: _begun(address, ca, HEAD + "x: y\r\n" * 200_000),
     }
     return {name: _tried(call) for name, call in calls.items()}

@@ -98,7 +98,8 @@ def test_each_door_is_open_to_its_own_callers() -> None:
         assert status("/v1/fleet/pull-messages", port, *signed()) == 200
         assert status("/v1/fleet/pull-messages", port, *signed(public_key_to_bytes(key), other)) == 404
         assert status("/v1/fleet/pull-messages", port, (FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"no base64")) == 404
-        assert status("/v1/fleet/register-node", port) == 404
+        for path in ("register-node", "unregister-node", "get-run", "get-fab", "", "../control/list-runs"):
+            assert status(f"/v1/fleet/{path}", port, *signed()) == 404
     run, everything = (TASK_TOKEN_HEADER.encode(), RUN.encode()), [*command(), *acquiring(), *signed()]
     own = {
         "/v1/control/start-run": command(),

@@ -18,6 +18,9 @@ from typing import Any
 LOOPBACK = "127.0.0.1"
 FLEET, COMMANDS, ACQUIRE, RUNS = "/v1/fleet/", "/v1/control/", "/v1/runtime/acquire-task", "/v1/runtime/"
 """Where nodes call, where commands, where the process that starts those of runs, and where these."""
+NODES = {"activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "pull-object",
+         "push-object", "confirm-message-received"}  # fmt: skip
+"""What nodes ask for; Flower would also tell them where the server's folders are, and let them register others."""
 MAX_BODY = 1 << 25
 """Bytes of a call's body, at most. Flower cuts arrays into parts of 5 MiB."""
 MAX_HEAD = 1 << 16
@@ -59,7 +62,7 @@ class Doors:
         control = scope["server"][1] == self._control
         try:
             if path.startswith(FLEET):
-                proven = self._by_node(headers)
+                proven = path.removeprefix(FLEET) in NODES and self._by_node(headers)
             elif not control:
                 proven = False
             elif path.startswith(COMMANDS):
@@ -137,6 +140,7 @@ def main() -> None:
         "log_config": get_uvicorn_log_config(console_handler.level),
         "ssl_keyfile": config.ssl_keyfile,
         "ssl_certfile": config.ssl_certfile,
+        "access_log": False,  # anybody could fill it
         "http": "h11",  # the other one takes headers without end
         "h11_max_incomplete_event_size": MAX_HEAD,
         "ws": "none",
