@@ -12,6 +12,7 @@ import math
 import traceback
 import warnings
 from collections.abc import Callable
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +25,13 @@ import resolvent as rs
 from resolvent.errors import BadAnswer, InputError
 from resolvent.solving.prepare import PartKeywords
 
+
+def _endless() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
 WRONG: dict[str, Any] = {
     "text": "text", "no text": "", "bytes": b"x", "a dictionary": {"a": 1}, "an empty one": {}, "None": None,
     "400 digits": 10**400, "400 digits below 0": -(10**400), "5,000 digits": 10**5000,
@@ -32,6 +40,9 @@ WRONG: dict[str, Any] = {
     "a list": [1, 2], "a list of text": ["a"], "a tuple": (1.0,),
     "a set": {1}, "an object": object(), "a class": int, "a module": math, "a complex number": 1j,
     "an array": np.array([1.0, 2.0]), "an array of text": np.array("x"), "an array of objects": np.array([None, {}]),
+    "a fraction": Fraction(1, 3), "the smallest number": 5e-324,
+    "a list in itself": _endless(), "a function": lambda *given: None, "a sparse tensor": torch.eye(2).to_sparse(),
+    "a tensor without data": torch.empty(2, device="meta"), "a tensor with a gradient": torch.ones(2).requires_grad_(),
     "a tensor": torch.ones(2), "a tensor of no axes": torch.tensor(math.nan), "a range": range(3),
 }  # fmt: skip
 MAX_MESSAGE = 2010

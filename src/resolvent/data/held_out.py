@@ -93,7 +93,10 @@ def _targets(given: Any, user: int) -> NDArray[Any]:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    array: NDArray[Any] = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu().numpy()
+        array: NDArray[Any] = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    except (TypeError, ValueError, RuntimeError, MemoryError):
+        refuse("HeldOut", "made of something else than arrays", "matrices and vectors of numbers are needed")
     return array

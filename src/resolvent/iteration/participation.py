@@ -239,8 +239,8 @@ class Trace(Participation):
         _absent(self.absent)
         try:
             masks = np.asarray(self.masks.cpu() if isinstance(self.masks, Tensor) else self.masks)
-        except ValueError:
-            refuse("masks", "a list of rows of unequal lengths", "a (rounds, users) array of booleans is needed")
+        except (TypeError, ValueError, RuntimeError, MemoryError):
+            refuse("masks", "no array of rows of equal lengths", "a (rounds, users) array of booleans is needed")
         if masks.ndim != 2 or not masks.size or not np.isin(masks, (0, 1)).all():
             refuse("masks", f"of shape {masks.shape}", "a (rounds, users) array of booleans is needed")
         object.__setattr__(self, "masks", masks.astype(bool))
@@ -289,7 +289,7 @@ class Stragglers(Participation):
     def __post_init__(self) -> None:
         try:
             times = np.asarray(self.times.detach().cpu() if isinstance(self.times, Tensor) else self.times)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeError, MemoryError):
             refuse("times", quoted(self.times), "a number > 0 per user, or one factor >= 1, is needed")
         if times.dtype.kind not in "iuf" or times.ndim > 1 or not times.size:
             refuse("times", quoted(self.times), "a number > 0 per user, or one factor >= 1, is needed")

@@ -220,11 +220,12 @@ def _indices(given: Any) -> Sequence[int]:
 def _strength(given: Any, argument: str) -> Tensor:
     try:
         t = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given, dtype=np.float64)).double()
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        refuse(argument, quoted(given), "a number >= 0, or one per coordinate, is needed")
-    if t.ndim > 1 or t.numel() == 0 or not bool((torch.isfinite(t) & (t >= 0)).all()):
+        fits = t.ndim <= 1 and t.numel() > 0 and bool((torch.isfinite(t) & (t >= 0)).all())
+    except (TypeError, ValueError, OverflowError, RuntimeError, MemoryError):
+        fits = False
+    if not fits:
         refuse(argument, quoted(given), "a finite number >= 0, or one per coordinate, is needed")
-    return t
+    return t.detach()
 
 
 def _words(t: Tensor) -> str:

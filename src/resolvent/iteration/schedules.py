@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from resolvent.errors import number, quoted, real, refuse, whole
 from resolvent.iteration.registry import named, part
@@ -92,6 +93,13 @@ def by_name(name: str, eta: float | None, period: int) -> Schedule:
     return schedule
 
 
+def _number(given: Any, what: str) -> float:
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        refuse(what, quoted(given), "the function must return a number")
+
+
 def as_schedule(value: float | Schedule | Callable[[int], float], argument: str) -> Schedule:
     """A number, a schedule or any function of the round, as a schedule."""
     if isinstance(value, Schedule):
@@ -99,5 +107,6 @@ def as_schedule(value: float | Schedule | Callable[[int], float], argument: str)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return constant(value)
     if callable(value):
-        return Schedule(lambda t: float(value(t)), f"{argument}({getattr(value, '__name__', 'custom')})")
+        name = f"{argument}({getattr(value, '__name__', 'custom')})"
+        return Schedule(lambda t: _number(value(t), f"{argument} of round {t}"), name)
     refuse(argument, quoted(value), "a number, one of rs.schedules or a function of the round is needed")

@@ -156,8 +156,9 @@ class GradientProx(Operator):
 
     def __post_init__(self) -> None:
         check_descent(self.steps, self.batch, self.momentum)
-        if self.lr is not None and not number(self.lr) > 0:
-            refuse("lr", quoted(self.lr), "a number > 0 is needed, or None for 1 / (L + 1/eta)")
+        if self.lr is not None:
+            lr = real(self.lr, "lr", lambda x: x > 0, "a number > 0 is needed, or None for 1 / (L + 1/eta)")
+            object.__setattr__(self, "lr", lr)
         whole(self.anderson, "anderson", least=0)
         if self.anderson and (self.batch or self.momentum):
             refuse("anderson", self.anderson, "inside a prox it needs full gradients: leave out batch and momentum")

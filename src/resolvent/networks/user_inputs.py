@@ -118,6 +118,6 @@ def as_device(device: torch.device | str) -> torch.device:
         where = torch.device(device)
         torch.empty(0, device=where)
     except (RuntimeError, AssertionError, ValueError, TypeError, OverflowError) as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f'device is {quoted(device, str)}, which is not there ({first}); take device="cpu"') from None
+        first, given = str(error).splitlines()[0], " ".join(quoted(device, str).split())
+        raise InputError(f'device is {given}, which is not there ({first}); take device="cpu"') from None
     return where

@@ -75,7 +75,7 @@ def _named(runs: Any) -> dict[str, Any]:
     if isinstance(runs, Mapping):
         named = {str(name): run for name, run in runs.items()}
     else:
-        several = list(runs) if isinstance(runs, Sequence) else [runs]
+        several = list(runs) if isinstance(runs, list | tuple) else [runs]
         titles = [str(getattr(run, "config", {}).get("scheme", {}).get("title", "run")) for run in several]
         titles = [f"{t} {titles[: k + 1].count(t)}" if titles.count(t) > 1 else t for k, t in enumerate(titles)]
         named = dict(zip(titles, several, strict=True))
@@ -98,7 +98,7 @@ def _columns(frames: Sequence[Any]) -> list[str]:
 
 def _axes(panels: int, ax: Any) -> tuple[Figure, Sequence[Any]]:
     if ax is not None:
-        axes = list(ax.flat) if hasattr(ax, "flat") else list(ax) if isinstance(ax, Sequence) else [ax]
+        axes = list(ax.flat) if hasattr(ax, "flat") else list(ax) if isinstance(ax, list | tuple) else [ax]
         if not all(hasattr(axis, "plot") and hasattr(axis, "figure") for axis in axes):
             refuse("ax", quoted(ax), "axes of Matplotlib are needed, one for each column")
         if len(axes) != panels:

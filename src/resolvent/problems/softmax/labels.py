@@ -41,7 +41,7 @@ def encoded(y: Any, classes: Sequence[Any] | None) -> tuple[list[NDArray[np.floa
 
 
 def _per_user(y: Any) -> Sequence[Any]:
-    y = y.cpu().numpy() if isinstance(y, Tensor) else y
+    y = _of_tensor(y, "y") if isinstance(y, Tensor) else y
     if isinstance(y, np.ndarray) and y.ndim != 2 and y.dtype != object:
         refuse("y", f"of shape {y.shape}", "(users, rows), or a list with the labels of each user, is needed")
     if not isinstance(y, (list, tuple, np.ndarray)):
@@ -49,11 +49,18 @@ def _per_user(y: Any) -> Sequence[Any]:
     return list(y)
 
 
+def _of_tensor(given: Tensor, name: str) -> Labels:
+    try:
+        return given.detach().cpu().numpy()
+    except (TypeError, RuntimeError):
+        refuse(name, "a sparse tensor, or one without data", "a dense one is needed")
+
+
 def _labels(given: Any, user: int | None) -> Labels:
     name = "classes" if user is None else f"y[{user}]"
     if not isinstance(given, Iterable):
         refuse(name, quoted(given), f"a vector of labels is needed{', such as range(3)' if user is None else ''}")
-    each: Labels = label_array(given.cpu().numpy() if isinstance(given, Tensor) else given)
+    each: Labels = label_array(_of_tensor(given, name) if isinstance(given, Tensor) else given)
     if each.dtype == object:  # text in frames
         each = label_array(each.tolist())
     if each.ndim != 1 or not len(each):
