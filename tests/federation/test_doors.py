@@ -85,11 +85,11 @@ def command(secret: bytes = MASTER) -> list[tuple[bytes, bytes]]:
     return [(b"authorization", f"Bearer {superlink.token(secret)}".encode())]
 
 
-def acquiring(secret: bytes = MASTER, **other: str) -> list[tuple[bytes, bytes]]:
+def acquiring(secret: bytes = MASTER, other: dict[str, str] | None = None) -> list[tuple[bytes, bytes]]:
     """The headers with which Flower's superexec asks for the next run, some of them changed on the way."""
     method, auth = "/flwr.proto.Runtime/AcquireTask", derive_auth_secret(secret)
     made = create_superexec_auth_metadata(auth_secret=auth, method=method, request=AcquireTaskRequest())
-    return [(name.encode(), value.encode()) for name, value in (made | other).items()]
+    return [(name.encode(), value.encode()) for name, value in (made | (other or {})).items()]
 
 
 def test_each_door_is_open_to_its_own_callers() -> None:
@@ -121,7 +121,7 @@ def test_at_the_control_port_nobody_s_body_is_read_without_a_proof() -> None:
     proofs = [[], [(run, b"4567")], [(run, b"")], [(run, wrong)], command(b"x"), [(b"authorization", wrong)],
               [(b"authorization", b"Bearer")], acquiring(b"x"), acquiring()[:3], signed()]  # fmt: skip
     for changed in (SUPEREXEC_AUTH_TIMESTAMP_HEADER, SUPEREXEC_AUTH_NONCE_HEADER, SUPEREXEC_AUTH_BODY_SHA256_HEADER):
-        proofs += [acquiring(**{changed: value}) for value in ("1", "9" * 5000, "")]
+        proofs += [acquiring(other={changed: value}) for value in ("1", "9" * 5000, "")]
     for path in ("control/start-run", "control/get-login-details", "runtime/acquire-task", "runtime/push-object",
                  "runtime/responses", "runtime/", "control/"):  # fmt: skip
         for headers in proofs:
