@@ -129,6 +129,10 @@ def test_users_who_measure_in_other_units_are_in_proportion() -> None:
     assert facts.lipschitz is not None
 
 
+def test_a_user_who_does_not_know_its_convexity_is_taken() -> None:
+    assert gathered({"convexity": None}, {"convexity": None}, {"convexity": None}).users == 3
+
+
 def test_users_with_another_kind_of_problem_are_refused() -> None:
     with pytest.raises(InputError, match="problem is Logistic on node site-02, but LeastSquares on node site-00"):
         gathered({}, {}, {"problem": "Logistic"})
