@@ -17,6 +17,8 @@ import pytest
 import torch
 
 import resolvent as rs
+from command_line import resolvent
+from resolvent.errors import MAX_SENTENCE
 
 ONES = np.ones((3, 4, 2))
 LABELS = np.ones((3, 4))
@@ -262,6 +264,20 @@ def test_is_refused_in_one_sentence(attempt: Callable[[], Any], words: list[str]
     assert "\n" not in message
     assert not re.search(r"\. [A-Z]", message), "more than one sentence"
     assert len(message) < 300
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "x y " * 1250])
+def test_a_long_name_is_cut_and_what_is_needed_is_not(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[scheme]\nalgorithm = "{name}"\n')
+    for command in (("run", "logistic", "--algorithm", name), ("run", "logistic", "--set", f"scheme.{name}=1"),
+                    ("run", name), ("run", file), ("show", name), ("data", name), ("reproduce", name),
+                    ("run", "logistic", "--metrics", name)):  # fmt: skip
+        said = resolvent(*command, *(("--out", tmp_path) if command[0] in ("run", "show") else ()))
+        assert said.code == 2, command
+        assert len(said.err) < MAX_SENTENCE + 100, command
+    assert "there is no metric" in said.err
+    assert said.err.endswith("there are accuracy, auc, log_loss, rmse\n")
 
 
 def test_every_refusal_is_a_value_error() -> None:

@@ -12,6 +12,7 @@ import math
 import traceback
 import warnings
 from collections.abc import Callable
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
@@ -24,14 +25,28 @@ import resolvent as rs
 from resolvent.errors import BadAnswer, InputError
 from resolvent.solving.prepare import PartKeywords
 
+
+def _endless() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
 WRONG: dict[str, Any] = {
     "text": "text", "no text": "", "bytes": b"x", "a dictionary": {"a": 1}, "an empty one": {}, "None": None,
-    "400 digits": 10**400, "400 digits below 0": -(10**400), "NaN": math.nan, "infinity": math.inf, "-1": -1, "0": 0,
-    "2.5": 2.5, "True": True, "an empty list": [], "a list": [1, 2], "a list of text": ["a"], "a tuple": (1.0,),
+    "400 digits": 10**400, "400 digits below 0": -(10**400), "5,000 digits": 10**5000,
+    "a list of 5,000 digits": [-(10**5000)], "5,000 characters": "x" * 5000, "2,500 words": "x " * 2500,
+    "NaN": math.nan, "infinity": math.inf, "-1": -1, "0": 0, "2.5": 2.5, "True": True, "an empty list": [],
+    "a list": [1, 2], "a list of text": ["a"], "a tuple": (1.0,),
     "a set": {1}, "an object": object(), "a class": int, "a module": math, "a complex number": 1j,
     "an array": np.array([1.0, 2.0]), "an array of text": np.array("x"), "an array of objects": np.array([None, {}]),
+    "a fraction": Fraction(1, 3), "the smallest number": 5e-324,
+    "a list in itself": _endless(), "a function": lambda *given: None, "a sparse tensor": torch.eye(2).to_sparse(),
+    "a tensor without data": torch.empty(2, device="meta"), "a tensor with a gradient": torch.ones(2).requires_grad_(),
     "a tensor": torch.ones(2), "a tensor of no axes": torch.tensor(math.nan), "a range": range(3),
 }  # fmt: skip
+MAX_MESSAGE = 2010
+"""Characters of a sentence: whatever came is cut."""
 ROWS, LABELS = np.arange(12.0).reshape(2, 3, 2) % 5 - 2, np.array([[1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
 
 
@@ -178,7 +193,11 @@ def foreign(name: str, argument: str, wrong: Any) -> str | None:
             if use is not None:
                 use(made)
     except (InputError, BadAnswer) as error:
-        return None if "\n" not in str(error).strip() and len(str(error)) < 2000 else f"no sentence: {str(error)[:200]}"
+        return (
+            None
+            if "\n" not in str(error).strip() and len(str(error)) <= MAX_MESSAGE
+            else f"no sentence: {str(error)[:200]}"
+        )
     except Exception as error:
         where = [f for f in traceback.extract_tb(error.__traceback__) if "/resolvent/" in f.filename][-1:]
         place = f"{where[0].filename.rpartition('/resolvent/')[2]}:{where[0].lineno}" if where else "?"

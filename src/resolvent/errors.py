@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 LONGEST = 300
-"""Characters of what came, at most."""
+"""Characters of what came, or of a name, at most."""
+MAX_SENTENCE = 2000
+"""Characters of a sentence, at most: what is longer quotes a name or a list without end."""
 
 
 class InputError(ValueError):
     """An argument cannot be used; the message names it, says what came and what is needed."""
+
+    def __init__(self, message: object = "") -> None:
+        words = re.sub(rf"\S{{{LONGEST + 6},}}", lambda word: f"{word[0][:LONGEST]}...{word[0][-2:]}", str(message))
+        half = MAX_SENTENCE // 2
+        super().__init__(words if len(words) <= MAX_SENTENCE else f"{words[:half]} ... {words[-half:]}")
 
 
 class StorageError(InputError):
@@ -76,7 +84,7 @@ def whole(number: object, argument: str, least: int = 1) -> int:
     except TypeError:
         n = least - 1
     if n < least or isinstance(number, bool):
-        refuse(argument, repr(number), f"a whole number >= {least} is needed")
+        refuse(argument, quoted(number), f"a whole number >= {least} is needed")
     if n > LARGEST_WHOLE:
         refuse(argument, f"a number of {n.bit_length()} bits", "a whole number below 2^63 is needed")
     return n
@@ -94,7 +102,7 @@ def real(given: Any, argument: str, fits: Callable[[float], bool], needed: str) 
     """A number of any type for which `fits` holds, as Python's."""
     value = number(given)
     if math.isnan(value) or not fits(value):
-        refuse(argument, repr(given), needed)
+        refuse(argument, quoted(given), needed)
     return given if type(given) in (int, float) else value  # a boolean is a number, but does not compute like one
 
 
@@ -106,18 +114,26 @@ def flag(given: object, argument: str) -> bool:
     except TypeError:
         if type(given).__name__ in ("bool", "bool_"):
             return bool(given)
-    refuse(argument, repr(given), "True or False is needed")
+    refuse(argument, quoted(given), "True or False is needed")
 
 
 def one_of(given: object, argument: str, words: Iterable[str], needed: str) -> str:
     """One of some words; an array, which compares with each of them number by number, is none."""
     if not isinstance(given, str) or given not in words:
-        refuse(argument, repr(given), needed)
+        refuse(argument, quoted(given), needed)
     return given
+
+
+def quoted(given: object, form: Callable[[object], str] = repr) -> str:
+    """A value as a sentence shows it; some have no such form, as a whole number of 5,000 digits has none."""
+    try:
+        return form(given)
+    except Exception:
+        return f"of type {type(given).__name__}, and cannot be shown"
 
 
 def refuse(argument: str, came: object, needed: str) -> NoReturn:
     """Raise the one sentence that every bad argument gets."""
-    shown = str(came)
+    shown = quoted(came, str)
     shown = " ".join(shown.split()) if "\n" in shown else shown
     raise InputError(f"{argument} is {shown if len(shown) <= LONGEST else shown[:LONGEST] + '...'}, but {needed}")

@@ -321,6 +321,7 @@ REFUSED: dict[str, tuple[str, Any, dict[str, Any], list[str]]] = {
     "only comments": ("a.svm", "# nothing\n\n", {}, ["no rows"]),
     "too wide": ("a.svm", "1 1:1\n1 2000000000:1\n", {}, ["feature number 2000000000", "1000000", "sparse=True"]),
     "a slip of the pen": ("a.svm", "1 40000000:1\n", {}, ["feature number 40000000", "1000000", "sparse=True"]),
+    "too many columns": ("a.csv", "x," * 1_999_999 + "y\n", {}, ["2000000 columns", "at most 100000 are read"]),
     "too wide even if sparse": ("a.svm", "1 40000000:1\n", {"sparse": True}, ["feature number 40000000", "16777216"]),
     "width too small": ("a.svm", "1 5:1\n", {"width": 4}, ["width is 4", "feature number 5"]),
     "width huge": ("a.svm", "1 5:1\n", {"width": 2**31}, ["width is 2147483648", "1000000"]),

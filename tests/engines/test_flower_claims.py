@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from resolvent.engines.flower.asking import MAX_REASON
 from resolvent.engines.flower.claims import show_weights
 from resolvent.engines.flower.facts import gather
 from resolvent.engines.flower.grid import Post
-from resolvent.engines.flower.memory import Memories
+from resolvent.engines.flower.memory import MAX_RUNS, Memories
 from resolvent.engines.flower.messages import Question
 from resolvent.engines.flower.node import Node, load_node
 from resolvent.engines.flower.rule import Limits, Rule
@@ -126,6 +127,10 @@ def test_users_who_measure_in_other_units_are_in_proportion() -> None:
     """A thousand times the features, and ten times the rows: the curvature is 1e7 times the others'."""
     facts = gathered({}, {"lipschitz": 1e7 * float(problem().lipschitz[0])}, {})
     assert facts.lipschitz is not None
+
+
+def test_a_user_who_does_not_know_its_convexity_is_taken() -> None:
+    assert gathered({"convexity": None}, {"convexity": None}, {"convexity": None}).users == 3
 
 
 def test_users_with_another_kind_of_problem_are_refused() -> None:
@@ -275,6 +280,83 @@ def test_a_run_s_name_leads_nowhere_else_on_a_node(tmp_path: Path, run: str) -> 
         with pytest.raises(InputError, match="a name of letters, digits, - and _ is needed"):
             use(run, 3)
     assert list(tmp_path.rglob("*")) == []
+
+
+# --- a server that somebody has taken over ---------------------------------------------------------------------------
+
+
+def asked_of_a_node(**changed: Any) -> packets.Packet:
+    """The answer to a question of which some values are others."""
+    gradient_prox = {"kind": "gradient-prox", "steps": 2, "lr": 0.1}
+    question = Question("local", "a-run", operator=gradient_prox, u=torch.zeros(1, 2)).packet()
+    header, arrays = question.header | changed.pop("header", {}), question.arrays | changed
+    return Node(problem().take(torch.tensor([0]))).handle(packets.Packet(header, arrays))
+
+
+@pytest.mark.parametrize("operator", [
+    {"kind": "gradient-prox", "steps": 10**12}, {"kind": "gradient-steps", "steps": 10**12},
+    {"kind": "gradient-prox", "steps": 3, "anderson": 10**12}, {"kind": "normalised-steps", "steps": [2, 10**12]},
+    {"kind": "gradient-steps", "steps": 10**12, "batch": 1},
+])  # fmt: skip
+def test_a_node_is_not_occupied_for_ever(operator: dict[str, Any]) -> None:
+    with pytest.raises(packets.Malformed, match=r"a node takes at most 100000 per answer"):
+        asked_of_a_node(header={"operator": operator})
+    assert asked_of_a_node(header={"operator": {"kind": "gradient-steps", "steps": 2, "batch": 10**9}}).arrays["p"].size
+
+
+def test_a_federation_that_would_occupy_its_nodes_is_refused_before_it_begins() -> None:
+    with pytest.raises(InputError, match=r"local.steps is 100001, but a node takes at most 100000 per answer"):
+        engine_over(problem(), rs.GradientProx(100_001))
+
+
+@pytest.mark.parametrize("header", [
+    {"verb": []}, {"verb": "handle"}, {"verb": "v" * 10**6}, {"run": 5}, {"run": "r" * 201}, {"t": -1}, {"t": 2**53},
+    {"t": True}, {"t": 1.0}, {"t": "1"}, {"user": -1}, {"after": -2}, {"after": 2**60}, {"seed": -1}, {"seed": 2**63},
+    {"eta": math.nan}, {"eta": math.inf}, {"eta": -1.0}, {"eta": "1"}, {"eta": 1e200}, {"operator": []}, {"steady": 1},
+    {"more": 1}, {"n" * 10**6: 1}, {"operator": {"kind": "k" * 10**6}}, {"operator": {"kind": "exact", "k" * 10**6: 1}},
+])  # fmt: skip
+def test_what_no_server_asks_is_refused_in_few_words(header: dict[str, Any]) -> None:
+    with pytest.raises(packets.Malformed) as refused:
+        asked_of_a_node(header=header)
+    assert len(str(refused.value)) <= packets.MAX_MESSAGE
+
+
+def test_rows_that_are_none_are_refused() -> None:
+    for name in ("u", "models"):
+        with pytest.raises(packets.Malformed, match=rf"{name} is of shape \(2,\), and rows are needed"):
+            asked_of_a_node(**{name: np.zeros(2)})
+
+
+def test_an_answer_takes_no_longer_than_a_node_allows() -> None:
+    """Whatever it is that takes long; the next question is answered."""
+
+    def prox(U: torch.Tensor, eta: float) -> torch.Tensor:
+        while eta > 0.5:
+            time.sleep(0.01)
+        return U
+
+    node, short = Node(rs.Custom(1, 2, prox=prox, check=False)), dataclasses.replace(QUESTION, eta=0.25)
+    first, second = (
+        packets.from_bytes(worker.answer(node, packets.to_bytes(question.packet()), 0.2)).header
+        for question in (QUESTION, short)
+    )
+    assert first[forward.FAILED].startswith("TimeoutError at ")
+    assert second["verb"] == "local"
+    time.sleep(0.4)  # nothing is raised afterwards
+
+
+@pytest.mark.parametrize("runs", [3, MAX_RUNS - 1, MAX_RUNS, MAX_RUNS + 40])
+def test_a_node_remembers_few_runs_those_that_were_asked_last(tmp_path: Path, runs: int) -> None:
+    """A server can give every question the name of another run."""
+    memories = Memories(tmp_path)
+    memories.store("first", 0, {"a": torch.ones(1)})
+    for number in range(runs - 1):
+        memories.store(f"run-{number}", 0, {"a": torch.ones(1)})
+        memories.store("first", number, {"a": torch.ones(1)})  # it goes on all the while
+    there = {path.name for path in tmp_path.iterdir()}
+    assert len(there) == min(runs, MAX_RUNS)
+    assert there == {"first", *(f"run-{n}" for n in range(max(0, runs - MAX_RUNS), runs - 1))}
+    assert Memories(tmp_path).load("first", runs - 2) is not None
 
 
 def test_a_share_of_answers_is_rounded_up() -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from federation.stranger import LOGGED
 from resolvent.federation import bundle, control, keys, running
 from resolvent.federation.project import Project, opened
 from resolvent.federation.superlink import LOOPBACK
 
 CALLS = {"StartRun", "ListRuns", "StopRun", "RegisterNode", "Fleet.RegisterNode", "Fleet.ActivateNode", "AcquireTask",
-         "GetNodes"}  # fmt: skip
+         "GetNodes", "a body", "a long path", "headers without end"}  # fmt: skip
 OTHER = "nobody" if os.geteuid() == 0 else ""
 """Another account of the machine; only root can take one."""
 MARK = """\
@@ -61,6 +62,7 @@ def assert_refused(project: Project, folder: Path, account: str, *more: str) -> 
                 assert outcome.startswith("refused: "), (address, call, outcome)
         assert list(client.ListRuns(ListRunsRequest()).run_dict) == runs
     assert control.nodes(project, server).keys() == keys.public_keys(project).keys()
+    assert LOGGED not in (project.state / "superlink.log").read_text()
     assert not list((folder / "markers").iterdir())
 
 

@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import pwd
+import socket
+import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +30,11 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+HEAD, PROTOBUF = "POST /v1/runtime/push-object HTTP/1.1\r\nhost: a\r\n", "application/protobuf"
+"""The beginning of a call, and the type of its body."""
+LOGGED = "what-a-stranger-writes"
+"""Must be in no log of the server, which he could fill."""
 
 
 def attempts(address: str, ca: bytes, fab: bytes, number: int) -> dict[str, str]:
@@ -53,8 +60,27 @@ def attempts(address: str, ca: bytes, fab: bytes, number: int) -> dict[str, str]
         "Fleet.ActivateNode": lambda: fleet.ActivateNode(ActivateNodeRequest(public_key=mine)).node_id,
         "AcquireTask": lambda: runtime.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"])).token,
         "GetNodes": lambda: guess.GetNodes(GetNodesRequest()).nodes,
+        "a body": lambda: _begun(address, ca, f"{HEAD}content-type: {PROTOBUF}\r\ncontent-length: 30000000\r\n\r\n"),
+        "a long path": lambda: _begun(address, ca, f"GET /{LOGGED}{'x' * 50_000} HTTP/1.1\r\nhost: a\r\n\r\n"),
+        "headers without end": lambda: _begun(address, ca, HEAD + "x: y\r\n" * 200_000),
     }
     return {name: _tried(call) for name, call in calls.items()}
+
+
+def _begun(address: str, ca: bytes, beginning: str) -> str:
+    """What the beginning of a call gives: a server that waits for the rest would store it."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cadata=ca.decode())
+    line = socket.create_connection((host, int(port)), 20)
+    with context.wrap_socket(line, server_hostname="127.0.0.1") as tls:
+        try:
+            tls.sendall(beginning.encode())
+            answer = tls.recv(100)
+        except TimeoutError:
+            return "it waits for more"
+    if answer[9:12] in (b"400", b"401", b"404"):
+        raise ConnectionRefusedError(answer)
+    return str(answer)
 
 
 def _tried(call: Callable[[], Any]) -> str:

@@ -361,7 +361,7 @@ def test_the_server_s_side_is_killed_and_resumed(tmp_path: Path) -> None:
         done = running.begin(project, project.runs, "latest").wait()
         federation.check()
     assert done.path == left.path
-    assert [event["kind"] for event in done.events] == ["started", "resumed", "finished"]
+    assert [event["kind"] for event in done.events] == ["started", "weights", "resumed", "finished"]
     expected = in_process(rounds)
     torch.testing.assert_close(done.model(), expected.model, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(done.history()["value"], expected.history["value"], rtol=1e-10)

@@ -17,25 +17,38 @@ from typing import Any
 import pytest
 
 from command_line import resolvent
-from resolvent.federation import control, keys, processes, superexec, superlink, template, up
+from resolvent.federation import control, deployment, keys, processes, superexec, superlink, template, up
 from resolvent.federation.nodes import NodeProcesses
 from resolvent.federation.project import opened
 
 pytest.importorskip("flwr")
 from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.auth import create_superexec_auth_metadata, derive_auth_secret
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    SUPEREXEC_AUTH_BODY_SHA256_HEADER,
+    SUPEREXEC_AUTH_NONCE_HEADER,
+    SUPEREXEC_AUTH_TIMESTAMP_HEADER,
+    TASK_TOKEN_HEADER,
+)
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 
 CONTROL = 4321
 SECRET, PUBLIC = generate_key_pairs()
 KEY = public_key_to_bytes(PUBLIC)
+MASTER, RUN = b"the secret of this server", "0123"
 
 
 class Inside:
-    """Flower's app, which knows one key, and answers 200 to whoever comes through."""
+    """Flower's app, which knows one key and one run, and answers 200 to whoever comes through."""
 
     def __init__(self) -> None:
-        link = SimpleNamespace(get_node_id_by_public_key=lambda key: 7 if key == KEY else None)
+        link = SimpleNamespace(
+            get_node_id_by_public_key=lambda key: 7 if key == KEY else None,
+            get_task_by_token=lambda token: object() if token == RUN else None,
+        )
         self.state = SimpleNamespace(linkstate_factory=SimpleNamespace(state=lambda: link))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -54,7 +67,7 @@ def status(path: str, port: int, *headers: tuple[bytes, bytes], kind: str = "htt
 
     scope = {"type": kind, "path": path, "server": ("127.0.0.1", port), "headers": list(headers)}
     with ThreadPoolExecutor(1) as pool:  # a browser of other tests may have a loop in this thread
-        pool.submit(lambda: asyncio.run(superlink.Doors(Inside(), CONTROL)(scope, receive, send))).result()
+        pool.submit(lambda: asyncio.run(superlink.Doors(Inside(), CONTROL, MASTER)(scope, receive, send))).result()
     return int(sent[0]["status"])
 
 
@@ -67,18 +80,64 @@ def signed(
     return [(name.encode(), value) for name, value in told.items()]
 
 
+def command(secret: bytes = MASTER) -> list[tuple[bytes, bytes]]:
+    """The header of a command, by whoever has a secret."""
+    return [(b"authorization", f"Bearer {superlink.token(secret)}".encode())]
+
+
+def acquiring(secret: bytes = MASTER, other: dict[str, str] | None = None) -> list[tuple[bytes, bytes]]:
+    """The headers with which Flower's superexec asks for the next run, some of them changed on the way."""
+    method, auth = "/flwr.proto.Runtime/AcquireTask", derive_auth_secret(secret)
+    made = create_superexec_auth_metadata(auth_secret=auth, method=method, request=AcquireTaskRequest())
+    return [(name.encode(), value.encode()) for name, value in (made | (other or {})).items()]
+
+
 def test_each_door_is_open_to_its_own_callers() -> None:
     other, key = generate_key_pairs()
     for port in (CONTROL, 9443):
         assert status("/v1/fleet/pull-messages", port, *signed()) == 200
         assert status("/v1/fleet/pull-messages", port, *signed(public_key_to_bytes(key), other)) == 404
         assert status("/v1/fleet/pull-messages", port, (FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"no base64")) == 404
-        assert status("/v1/fleet/register-node", port) == 404
-    for path in ("/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/v1/fleet", "//v1/fleet/", ""):
-        assert status(path, CONTROL) == 200
-        assert status(path, 9443) == 404
-        assert status(path, 9443, *signed()) == 404
+        for path in ("register-node", "unregister-node", "get-run", "get-fab", "", "../control/list-runs"):
+            assert status(f"/v1/fleet/{path}", port, *signed()) == 404
+    run, everything = (TASK_TOKEN_HEADER.encode(), RUN.encode()), [*command(), *acquiring(), *signed()]
+    own = {
+        "/v1/control/start-run": command(),
+        "/v1/runtime/acquire-task": acquiring(),
+        "/v1/runtime/push-object": [run],
+    }
+    for path, headers in own.items():
+        assert status(path, CONTROL, *headers) == 200
+        assert status(path, 9443, *headers) == 404
+    for path in ("/docs", "/openapi.json", "/health", "/v1/fleet", "//v1/control/start-run", "/v1/runtime", ""):
+        assert status(path, CONTROL, *everything, run) == 401
+        assert status(path, 9443, *everything, run) == 404
     assert status("", 9443, kind="lifespan") == 200
+
+
+def test_at_the_control_port_nobody_s_body_is_read_without_a_proof() -> None:
+    """Every account of the machine reaches it, and Flower reads bodies, of any number, before it looks at proofs."""
+    run, wrong = TASK_TOKEN_HEADER.encode(), b"\xe9" * 4
+    proofs = [[], [(run, b"4567")], [(run, b"")], [(run, wrong)], command(b"x"), [(b"authorization", wrong)],
+              [(b"authorization", b"Bearer")], acquiring(b"x"), acquiring()[:3], signed()]  # fmt: skip
+    for changed in (SUPEREXEC_AUTH_TIMESTAMP_HEADER, SUPEREXEC_AUTH_NONCE_HEADER, SUPEREXEC_AUTH_BODY_SHA256_HEADER):
+        proofs += [acquiring(other={changed: value}) for value in ("1", "9" * 5000, "")]
+    for path in ("control/start-run", "control/get-login-details", "runtime/acquire-task", "runtime/push-object",
+                 "runtime/responses", "runtime/", "control/"):  # fmt: skip
+        for headers in proofs:
+            assert status(f"/v1/{path}", CONTROL, *headers) == 401, (path, headers)
+    for path, headers in (("control/x", acquiring()), ("runtime/acquire-task", command()), ("runtime/x", acquiring())):
+        assert status(f"/v1/{path}", CONTROL, *headers) == 401, path
+
+
+def test_flower_s_own_settings_open_no_further_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLWR_INTERNAL_GRPC_CONTROL_API=1 would serve commands at a port of every address, without a token."""
+    for name in ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API", "FLWR_OIDC_ENABLED"):
+        monkeypatch.setenv(name, "1")
+    given = deployment.environment(template.write(tmp_path / "project"), "server")
+    assert {name for name in given if name.startswith("FLWR_")} == {
+        "FLWR_HOME", "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK"
+    }  # fmt: skip
 
 
 def test_a_public_key_alone_opens_no_door() -> None:
@@ -89,9 +148,8 @@ def test_a_public_key_alone_opens_no_door() -> None:
 
 
 def test_no_body_is_longer_than_what_is_sent_here() -> None:
-    """At the control port Flower reads it before it looks at a token, and other accounts reach that port."""
-    for path, headers in (("/v1/runtime/acquire-task", []), ("/v1/fleet/push-object", signed())):
-        for length, code in ((b"6000000", 200), (b"33554433", 413), (b"9" * 30, 413), (b"-1", 413)):
+    for path, headers in (("/v1/runtime/acquire-task", acquiring()), ("/v1/fleet/push-object", signed())):
+        for length, code in ((b"6000000", 200), (b"33554433", 413), (b"9" * 30, 413), (b"-1", 413), (b"\xb2", 413)):
             assert status(path, CONTROL, *headers, (b"content-length", length)) == code
         assert status(path, CONTROL, *headers, (b"transfer-encoding", b"chunked")) == 413
 

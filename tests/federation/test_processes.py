@@ -173,7 +173,7 @@ def test_questions_reach_the_process_that_has_the_data(tmp_path: Path) -> None:
     """And what its code raises comes back as a line."""
     node: Any = Node(rs.LeastSquares(np.eye(2)[None], np.ones((1, 2))))
     path = tmp_path / "s"
-    threading.Thread(target=worker.serve, args=(node, path), daemon=True).start()
+    threading.Thread(target=worker.serve, args=(node, path, None), daemon=True).start()
     eventually(path.exists)
     assert path.stat().st_mode & 0o077 == 0
     question = Question("describe", "run", operator=describe_operator(rs.ExactProx())).packet()
@@ -196,6 +196,6 @@ def test_a_question_waits_for_a_process_that_is_being_started(tmp_path: Path) ->
         stale.bind(str(path))
     time.sleep(0.3)
     assert asking.is_alive()
-    threading.Thread(target=worker.serve, args=(node, path), daemon=True).start()
+    threading.Thread(target=worker.serve, args=(node, path, None), daemon=True).start()
     asking.join(60)
     assert from_bytes(answers[0]).header["facts"]["dim"] == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +98,7 @@ class Dies(FakeGrid):
     """The server's process is killed when the questions of a certain round are to be sent."""
 
     at = 5
+    by: type[BaseException] = SystemExit
 
     def push_messages(self, messages: Any) -> list[str]:
         messages = list(messages)
@@ -289,12 +291,13 @@ class Stopped(FakeGrid):
     """Flower ends the process of a run that was stopped: in a certain round, or before the first."""
 
     at = 5
+    by: type[BaseException] = SystemExit
 
     def push_messages(self, messages: Any) -> list[str]:
         messages = list(messages)
         about = messages[0].metadata
         if (int(about.group_id) if about.message_type == "train" else 0) == self.at:
-            raise SystemExit(0)
+            raise self.by(0)
         return super().push_messages(messages)
 
 
@@ -303,14 +306,15 @@ def follow(project: Project, ticket: Path, monkeypatch: pytest.MonkeyPatch) -> A
     return running.Following(project, project.server(), 0, ticket).wait()
 
 
-@pytest.mark.parametrize("at", [0, 5])
+@pytest.mark.parametrize("at", [0, 1, 5])
+@pytest.mark.parametrize("by", [SystemExit, KeyboardInterrupt])
 def test_a_run_that_was_stopped_from_outside_says_so(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, by: type[BaseException]
 ) -> None:
     grid, ticket = grid_of(project, kind=Stopped), tmp_path / "ticket"
-    grid.at = at
+    grid.at, grid.by = at, by
     given = {"project": str(project.path), "out": str(project.runs), "resume": "", "ticket": str(ticket)}
-    with pytest.raises(SystemExit):
+    with suppress(by):
         server_app.main(grid, given)
     with pytest.raises((InputError, running.Killed), match="it was stopped from outside") as error:
         follow(project, ticket, monkeypatch)

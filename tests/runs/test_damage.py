@@ -181,6 +181,7 @@ KEYS = {
     "within a value": f"x = {{a{LONG} = 1}}\n",
     "after a quote in a comment": f'# "\na{LONG} = 1\n',
     "after a quote in a text": f'x = """\\"""""\ny = \'"\'\na{LONG} = 1\n',
+    "or a list of millions": f"x = [{'1,' * (1 << 21)}]\n",
 }
 
 
@@ -197,7 +198,8 @@ def test_a_key_of_thousands_of_parts_is_damage(
     monkeypatch.setattr("resolvent.config.toml.tomllib.loads", lambda text: pytest.fail("it would take minutes"))
     said = resolvent(command, *([] if command == "ls" else [run.id]))
     assert said.code == (0 if command == "ls" else 2)
-    assert f"run {run.id} is damaged: config.toml cannot be read (a key in it has more than 32 parts" in said.err
+    reason = "it has more than 4194304 characters" if "list" in name else "a key in it has more than 32 parts"
+    assert f"run {run.id} is damaged: config.toml cannot be read ({reason}" in said.err
 
 
 def test_dots_that_join_no_keys_are_read() -> None:

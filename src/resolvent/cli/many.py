@@ -20,7 +20,7 @@ from resolvent.cli.options import ALGORITHM, FLAGS, Options, configurable, probl
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import CODES, RUNS, Form, Out, ProblemName, Quiet
 from resolvent.config import Config
-from resolvent.errors import InputError, refuse, whole
+from resolvent.errors import InputError, quoted, refuse, whole
 from resolvent.experiment.build import algorithm as algorithm_of
 from resolvent.experiment.driving import Outcome
 from resolvent.experiment.tasks import Task, task
@@ -123,14 +123,14 @@ def _own_settings(given: Sequence[str], names: Sequence[str]) -> dict[str, list[
     for text in given:
         name, colon, pairs = text.partition(":")
         if not colon or not pairs:
-            refuse("--settings", repr(text), "NAME:OPTION=VALUE is needed, fedavg:eta=0.05 say")
+            refuse("--settings", quoted(text), "NAME:OPTION=VALUE is needed, fedavg:eta=0.05 say")
         if algorithm_of(name.strip()) not in own:
-            refuse("--settings", repr(text), f"{name} is not compared: --algorithms has {','.join(names)}")
+            refuse("--settings", quoted(text), f"{name} is not compared: --algorithms has {','.join(names)}")
         for pair in pairs.split(","):
             option, equals, value = (part.strip() for part in pair.partition("="))
             if not equals or option not in keys or option == "algorithm":
                 which = ", ".join(known for known in keys if known != "algorithm")
-                refuse("--settings", repr(text), f"OPTION=VALUE with one of {which} is needed")
+                refuse("--settings", quoted(text), f"OPTION=VALUE with one of {which} is needed")
             flag = keys[option]
             own[algorithm_of(name.strip())].append((flag.key, value if flag.text else configs.literal(value)))
     return own
@@ -169,7 +169,7 @@ def _axes(grid: Sequence[str]) -> dict[str, list[Any]]:
 def _axis(text: str) -> tuple[str, list[Any]]:
     key, equals, values = text.partition("=")
     if not equals or not values:
-        refuse("--grid", repr(text), "section.key=a,b,c is needed, scheme.eta=1e-3,1e-2 say")
+        refuse("--grid", quoted(text), "section.key=a,b,c is needed, scheme.eta=1e-3,1e-2 say")
     return key.strip(), [configs.literal(value.strip()) for value in values.split(",")]
 
 

@@ -13,7 +13,7 @@ from resolvent import report
 from resolvent.cli import output
 from resolvent.cli.output import Format, say
 from resolvent.cli.running import CODES, Form, Quiet
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.paper import archive as archives
 from resolvent.paper import conduct, judging
 from resolvent.paper.conduct import RunIndex
@@ -55,9 +55,9 @@ def reproduce(
         output.rows(_listed(RunIndex(out, scale)), form, "resolvent reproduce FIGURE [--panel KEY], or all")
         return 0
     if scale not in (judging.QUICK, judging.PAPER):
-        refuse("--scale", repr(scale), "quick or paper is needed")
+        refuse("--scale", quoted(scale), "quick or paper is needed")
     if only not in KINDS:
-        refuse("--only", repr(only), "convex or networks is needed")
+        refuse("--only", quoted(only), "convex or networks is needed")
     if archive is not None and scale != judging.PAPER:
         refuse("--archive", archive, "it is for --scale paper: quick runs are made again soon enough")
     report.needed("matplotlib")

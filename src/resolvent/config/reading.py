@@ -26,7 +26,7 @@ from resolvent.config.problem_sections import (
     TableSection,
 )
 from resolvent.config.sections import Best, Config, RunSection, SchemeSection, StoreSection
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.registry import KINDS, Field, alike, nearest
@@ -67,7 +67,7 @@ def read(tree: Mapping[str, Any]) -> Config:
         if name not in names():
             raise InputError(f"there is no section [{name}]{nearest(name, names())}")
         if not isinstance(given, Mapping) and not (isinstance(given, str) and _has_section(name)):
-            refuse(name, repr(given), f"a section [{name}] with keys is needed")
+            refuse(name, quoted(given), f"a section [{name}] with keys is needed")
     given = {name: dict(_spelled_out(name, tree.get(name, {}))) for name in names()}
     _accept_stored(given)
     made: dict[str, Any] = {
@@ -118,7 +118,7 @@ def preset(problem: str, name: str) -> dict[str, Any]:
     """The sections that a preset of a problem begins with."""
     presets = PRESETS.get(problem)
     if presets is None:
-        refuse("preset", repr(name), f"only {', '.join(PRESETS)} have presets, and the problem is {problem!r}")
+        refuse("preset", quoted(name), f"only {', '.join(PRESETS)} have presets, and the problem is {problem!r}")
     if name not in presets:
         raise InputError(f"there is no preset {name!r}{nearest(name, presets)}")
     return with_values(presets[name], [("problem.name", problem)])
@@ -151,9 +151,9 @@ def with_values(tree: Mapping[str, Any], assignments: Iterable[tuple[str, Any]])
             new[section] = {k: v for k, v in new.get(section, {}).items() if k in shared} | words
             continue
         if not dot or not section or not key:
-            refuse("a setting", repr(dotted), "section.key=value is needed, scheme.eta=1e-4 say")
+            refuse("a setting", quoted(dotted), "section.key=value is needed, scheme.eta=1e-4 say")
         if not isinstance(new.setdefault(section, {}), dict):
-            refuse(section, repr(new[section]), f"a section [{section}] with keys is needed")
+            refuse(section, quoted(new[section]), f"a section [{section}] with keys is needed")
         new[section][key] = value
     return new
 
@@ -162,7 +162,7 @@ def parse(assignment: str) -> tuple[str, Any]:
     """section.key=value as (section.key, value): the value is TOML, or else text."""
     key, equals, text = assignment.partition("=")
     if not equals:
-        refuse("a setting", repr(assignment), "section.key=value is needed, scheme.eta=1e-4 say")
+        refuse("a setting", quoted(assignment), "section.key=value is needed, scheme.eta=1e-4 say")
     return key.strip(), literal(text.strip())
 
 
@@ -222,13 +222,13 @@ def _toml(value: Any) -> str:
 def _problem(section: Mapping[str, Any]) -> type[Any]:
     name = section.get("name", LeastSquaresSection.name)
     if not isinstance(name, str):
-        refuse("problem.name", repr(name), f"one of {', '.join(PROBLEMS)} is needed")
+        refuse("problem.name", quoted(name), f"one of {', '.join(PROBLEMS)} is needed")
     if ".py:" in name:
         return OwnSection
     if "data" in section and alike(name) in FITTED:
         return TableSection
     if alike(name) in FITTED and alike(name) not in PROBLEMS:
-        refuse("problem.name", repr(name), "it is fitted to data of your own: name the file with --data")
+        refuse("problem.name", quoted(name), "it is fitted to data of your own: name the file with --data")
     if name == FederationSection.name:
         return FederationSection
     if alike(name) not in PROBLEMS:

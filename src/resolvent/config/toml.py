@@ -6,6 +6,8 @@ import re
 import tomllib
 from typing import Any
 
+MAX_CHARACTERS = 1 << 22
+"""Of a document, at most: Python's parser takes about a second for each million."""
 MOST_PARTS = 32
 """Of a dotted key, at most: what is written here has two."""
 TOKEN = re.compile(
@@ -27,6 +29,8 @@ TOKEN = re.compile(
 
 def parse(text: str) -> dict[str, Any]:
     """The sections of a document; ValueError where it is none, or has a number of thousands of digits."""
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"it has more than {MAX_CHARACTERS} characters")
     dots = 0
     for token in TOKEN.finditer(text):
         if token.lastindex == 3:  # the parser gets no further

@@ -21,7 +21,7 @@ from resolvent.data.held_out import HeldOut
 from resolvent.data.limits import check_dense
 from resolvent.data.preparation import INTERCEPT, Preparation
 from resolvent.data.scaling import standardisation
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +74,7 @@ class UserTable:
         build = fitted.KINDS[table.kind].build
         takes = [name for name in signature(build.__init__).parameters if name not in ("self", "A", "b", "y")]
         if unknown := [name for name in more if name not in takes]:
-            refuse(unknown[0], repr(more[unknown[0]]), f"{table.kind} takes {', '.join(takes)}")
+            refuse(unknown[0], quoted(more[unknown[0]]), f"{table.kind} takes {', '.join(takes)}")
         problem = build(table.A, table.b, **more)
         problem.preparation = table.preparation
         return problem
@@ -147,7 +147,7 @@ def from_frame(
         owned = by_partition(partition, codes, users, seed)
     elif users is not None or partition is not None:
         argument, given = ("users", users) if users is not None else ("partition", partition)
-        refuse(argument, repr(given), f"the column {user!r} says whose row is whose: leave it out")
+        refuse(argument, quoted(given), f"the column {user!r} says whose row is whose: leave it out")
     else:
         owned = by_column(column(frame, user))
     grouped = [raw.texts for raw in columns if raw.kind == TEXT]
@@ -167,7 +167,7 @@ def from_frame(
 def _listed(argument: str, names: Any) -> list[str]:
     """The names of several columns."""
     if isinstance(names, str) or not isinstance(names, Iterable):
-        refuse(argument, repr(names), f"a list of columns is needed: [{names!r}]")
+        refuse(argument, quoted(names), f"a list of columns is needed: [{names!r}]")
     return [str(name) for name in names]
 
 
@@ -185,17 +185,17 @@ def _features(
         for name in names:
             if name not in frame.columns:
                 near = get_close_matches(name, columns, n=1, cutoff=0.0)[0]
-                refuse(argument, repr(name), f"there is no such column (nearest: {near!r})")
+                refuse(argument, quoted(name), f"there is no such column (nearest: {near!r})")
     if user == target:
-        refuse("target", repr(target), "that is the column of users: name another one")
+        refuse("target", quoted(target), "that is the column of users: name another one")
     for name in drop:
         if name in (user, target):
-            refuse("drop", repr(name), "that is the column of users or of labels, which is no feature anyway")
+            refuse("drop", quoted(name), "that is the column of users or of labels, which is no feature anyway")
     features = [name for name in columns if name not in (user, target, *drop)]
     if not features:
         refuse("frame", "without a column left", "features are needed beside the labels and the column of users")
     if INTERCEPT in features:
-        refuse("column", repr(INTERCEPT), "the intercept has this name: rename it")
+        refuse("column", quoted(INTERCEPT), "the intercept has this name: rename it")
     return features
 
 

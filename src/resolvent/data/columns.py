@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,9 +149,9 @@ def _kind(name: str, series: pd.Series[Any]) -> Kind:
         return _KINDS[inferred]
     present = series.dropna().tolist()
     if inferred == "complex":
-        refuse("column", repr(name), "it holds complex numbers: split it into real columns")
+        refuse("column", quoted(name), "it holds complex numbers: split it into real columns")
     if inferred == "period" or any(isinstance(value, _TIMES) for value in present):
-        refuse("column", repr(name), DATES)
+        refuse("column", quoted(name), DATES)
     if not any(isinstance(value, bool | np.bool_) for value in present):
         for types in (
             (numbers.Real,),
@@ -167,7 +167,7 @@ def _kind(name: str, series: pd.Series[Any]) -> Kind:
 def _refuse_mixture(name: str, values: list[Any]) -> NoReturn:
     kinds = sorted({type(value).__name__ for value in values})
     what = f"it mixes {' and '.join(kinds)}" if len(kinds) > 1 else f"it holds values of type {kinds[0]}"
-    refuse("column", repr(name), f"{what}: all numbers or all text are needed")
+    refuse("column", quoted(name), f"{what}: all numbers or all text are needed")
 
 
 def word(value: Any) -> str:

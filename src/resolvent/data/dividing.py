@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from resolvent.data import partition as partitions
 from resolvent.data.columns import NUMBER, Column, word
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 
 RowNumbers = NDArray[np.int64]
 USERS = 10
@@ -65,13 +65,13 @@ def divided(
     random split never hides a category. Every user retains at least one row.
     """
     if test is not None and test_users:
-        refuse("test_users", repr(list(test_users)), "test is given as well: one of the two is enough")
+        refuse("test_users", quoted(list(test_users)), "test is given as well: one of the two is enough")
     if test_users:
         return _whole_users(owned, test_users)
     if test is None:
         return Division(tuple(owned), list(owned.values()))
     if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
-        refuse("test", repr(test), "a share of the rows is needed, between 0 and 1, such as 0.2")
+        refuse("test", quoted(test), "a share of the rows is needed, between 0 and 1, such as 0.2")
     training, held_out = [], []
     for rows in owned.values():
         stays, goes = partitions.splits(rows, (1 - test, test), seed)
@@ -91,12 +91,12 @@ def divided(
 
 def _whole_users(owned: dict[str, RowNumbers], test_users: Collection[Any]) -> Division:
     if isinstance(test_users, str):
-        refuse("test_users", repr(test_users), "a list of users is needed")
+        refuse("test_users", quoted(test_users), "a list of users is needed")
     asked = [word(name) for name in test_users]
     for name in asked:
         if name not in owned:
             near = get_close_matches(name, owned, n=1, cutoff=0.0)[0]
-            refuse("test_users", repr(name), f"there is no such user (nearest: {near!r})")
+            refuse("test_users", quoted(name), f"there is no such user (nearest: {near!r})")
     train = tuple(name for name in owned if name not in asked)
     if not train:
         refuse("test_users", "every user", "at least one user must train")

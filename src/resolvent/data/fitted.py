@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from resolvent.data.target import COUNTS, MANY, NUMBERS, TWO, Target
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.problems.huber import Huber
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
@@ -40,5 +40,5 @@ def kind_name(name: str, target: Target | None) -> str:
         return "least-squares" if target.classes is None else "logistic" if target.two else "softmax"
     plain = str(name).replace("_", "-")
     if plain not in KINDS:
-        refuse("kind", repr(name), f"one of auto, {', '.join(KINDS)} is needed")
+        refuse("kind", quoted(name), f"one of auto, {', '.join(KINDS)} is needed")
     return plain

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from resolvent.data import limits
 from resolvent.data.npz import number_labels
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.installed import install
 from resolvent.problems.labels import label_array
 
@@ -184,7 +184,7 @@ def target_column(names: list[str], target: str | int | None, name: str) -> int:
         return next((lower.index(usual) for usual in TARGETS if usual in lower), len(names) - 1)
     if target not in names:
         near = get_close_matches(target, names, n=1, cutoff=0.0)[0]
-        refuse("target", repr(target), f"{name} has no such column (nearest: {near!r})")
+        refuse("target", quoted(target), f"{name} has no such column (nearest: {near!r})")
     return names.index(target)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.problems.labels import label_array
 
 
@@ -43,8 +43,8 @@ class HeldOut:
         if len({a.shape[1] for a in self.A}) > 1:
             refuse("A", "of matrices with different numbers of columns", "every user has the same features")
         if not isinstance(names, Iterable | None) or getattr(names, "shape", None) == ():
-            refuse("names", repr(names), f"one name for each of the {len(self.A)} users is needed")
-        self.names = tuple(str(name) for name in (range(len(self.A)) if names is None else names))
+            refuse("names", quoted(names), f"one name for each of the {len(self.A)} users is needed")
+        self.names = tuple(quoted(name, str) for name in (range(len(self.A)) if names is None else names))
         if len(self.names) != len(self.A):
             refuse("names", f"a list of {len(self.names)}", f"one name for each of the {len(self.A)} users is needed")
 
@@ -93,7 +93,10 @@ def _targets(given: Any, user: int) -> NDArray[Any]:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    array: NDArray[Any] = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu().numpy()
+        array: NDArray[Any] = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    except (TypeError, ValueError, RuntimeError, MemoryError):
+        refuse("HeldOut", "made of something else than arrays", "matrices and vectors of numbers are needed")
     return array

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.data.limits import check_dense
-from resolvent.errors import refuse, whole
+from resolvent.errors import quoted, refuse, whole
 
 Floats = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ def read(
     width: how many features there are; without it, as many as the largest index says.
     """
     if target is not None:
-        refuse("target", repr(target), f"{name} is a LIBSVM file, whose labels come first: leave it out")
+        refuse("target", quoted(target), f"{name} is a LIBSVM file, whose labels come first: leave it out")
     width = None if width is None else whole(width, "width")
     parts, n, largest = [], 0, 0
     for label, row, column, value in _blocks(file, name):

@@ -8,7 +8,7 @@ import math
 import os
 from typing import IO, Any
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 
 GIB = 2**30
 DEFAULT_UNPACK_GIB = 1.0
@@ -29,7 +29,7 @@ def check_unpacked(size: int, name: str) -> None:
     except ValueError:
         gib = math.nan
     if not 0 < gib < math.inf:
-        refuse(VARIABLE, repr(said), "a number of GiB is needed")
+        refuse(VARIABLE, quoted(said), "a number of GiB is needed")
     if size > gib * GIB:
         raise TooLarge(
             f"{name} unpacks to more than {gib:.3g} GiB, which may exhaust the memory; "

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
-from resolvent.errors import refuse, whole
+from resolvent.errors import quoted, refuse, whole
 from resolvent.problems.labels import label_array
 
 RowNumbers = NDArray[np.int64]
@@ -112,7 +112,7 @@ class Dirichlet:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.alpha, (int, float)) and math.isfinite(self.alpha) and self.alpha > 0):
-            refuse("alpha of dirichlet", repr(self.alpha), "a finite number > 0 is needed")
+            refuse("alpha of dirichlet", quoted(self.alpha), "a finite number > 0 is needed")
 
     def deal(self, y: Labels, users: int, seed: int) -> list[RowNumbers]:
         values, code = classes(y, "dirichlet")
@@ -189,20 +189,20 @@ def parse(spec: str | Partition) -> Partition:
     if isinstance(spec, Partition):
         return spec
     if not isinstance(spec, str):
-        refuse("spec", repr(spec), "a partition such as 'iid' or 'shards:2' is needed")
+        refuse("spec", quoted(spec), "a partition such as 'iid' or 'shards:2' is needed")
     name, colon, number = spec.strip().partition(":")
     if name.lower() not in KINDS:
         near = get_close_matches(name.lower(), KINDS, n=1, cutoff=0.0)[0]
-        refuse("spec", repr(spec), f"one of {', '.join(KINDS)} is needed (nearest: {near})")
+        refuse("spec", quoted(spec), f"one of {', '.join(KINDS)} is needed (nearest: {near})")
     make, read = KINDS[name.lower()]
     if read is None:
         if colon:
-            refuse("spec", repr(spec), f"{name} takes no number")
+            refuse("spec", quoted(spec), f"{name} takes no number")
         return make()
     try:
         value = read(number)
     except ValueError:
-        refuse("spec", repr(spec), f"{name} needs {'a whole' if read is int else 'a'} number, as in '{name}:2'")
+        refuse("spec", quoted(spec), f"{name} needs {'a whole' if read is int else 'a'} number, as in '{name}:2'")
     return make(value)
 
 
@@ -233,7 +233,7 @@ def splits(indices: Any, fractions: Sequence[float] = (0.8, 0.1, 0.1), seed: int
     rows = _indices(indices)
     shares = np.asarray(fractions, dtype=np.float64)
     if shares.ndim != 1 or not len(shares) or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-9:
-        refuse("fractions", repr(fractions), "numbers >= 0 that sum to one are needed")
+        refuse("fractions", quoted(fractions), "numbers >= 0 that sum to one are needed")
     order = rows[np.argsort(randomness.words(seed, randomness.SPLITS, rows), kind="stable")]
     cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
     return tuple(np.sort(piece) for piece in np.split(order, cuts))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from resolvent.data.columns import TEXT, Column
 from resolvent.data.scaling import merged, moments
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 
 Values = Sequence[NDArray[Any]]
 """The values of one column that are not missing, an array per user."""
@@ -70,7 +70,7 @@ def fill(column: Column, users: Sequence[NDArray[np.int64]], impute: Impute) -> 
         return None
     present = _present(column, users)
     if not any(map(len, present)):
-        refuse("column", repr(column.name), "no training row has a value there: drop it")
+        refuse("column", quoted(column.name), "no training row has a value there: drop it")
     return FILLS[kind](present) if column.kind == TEXT else float(FILLS[kind](present))
 
 
@@ -91,7 +91,7 @@ def check(impute: Impute, columns: Sequence[str]) -> None:
         if name and name not in columns:
             refuse("impute", f"for a column {name!r}", f"there are {', '.join(columns)}")
         if kind not in FILLS:
-            refuse("impute", repr(kind), f"one of {', '.join(FILLS)} is needed, or a dict of them by column")
+            refuse("impute", quoted(kind), f"one of {', '.join(FILLS)} is needed, or a dict of them by column")
 
 
 def check_filled(column: Column, impute: Impute) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from resolvent.data import frames, libsvm, limits, npz
 from resolvent.data.columns import as_frame
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.problems.labels import label_array
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def read(path: str | Path, target: str | int | None = None, width: int | None = 
     file as a SciPy CSR array; they never become dense.
     """
     if isinstance(target, bool) or not isinstance(target, str | int | None):
-        refuse("target", repr(target), "the name or the number of a column is needed")
+        refuse("target", quoted(target), "the name or the number of a column is needed")
     name, content = Path(path).name, _loaded(Path(path), target, width, sparse)
     table = content if isinstance(content, Table) else Table(*frames.matrix(content, name, target))
     _check_finite(table, name)
@@ -140,7 +140,7 @@ def signs(y: Any, positive: Any = None) -> NDArray[np.float64]:
         refuse("y", what, "logistic regression needs two: positive= makes one class against the rest")
     if positive is not None and positive not in values.tolist():
         shown = ", ".join(map(str, values[:10].tolist())) + (", ..." if len(values) > 10 else "")
-        refuse("positive", repr(positive), f"one of the classes {shown} is needed")
+        refuse("positive", quoted(positive), f"one of the classes {shown} is needed")
     return np.where(labels == (values[1] if positive is None else positive), 1.0, -1.0)
 
 

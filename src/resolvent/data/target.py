@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.data.columns import NUMBER, TEXT, Column, as_frame, column, objects, word
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.problems.labels import label_array
 
 Label = str | int | float | bool
@@ -99,7 +99,7 @@ def target(labels: Column, needs: str | None, positive: Any = None) -> Target:
         needs = NUMBERS if numbers else TWO if len(classes) == 2 or positive is not None else MANY
     if needs in (NUMBERS, COUNTS):
         if positive is not None:
-            refuse("positive", repr(positive), "only classes have a positive one: leave it out")
+            refuse("positive", quoted(positive), "only classes have a positive one: leave it out")
         _check_numbers(labels)
         return Target(labels.name)
     if len(classes) < 2:
@@ -145,7 +145,7 @@ def _two(name: str, classes: tuple[Label, ...], positive: Any) -> Target:
     match = [label for label in classes if word(label).lower() == word(positive).lower()]
     exact = [label for label in match if word(label) == word(positive)]
     if len(exact or match) != 1:
-        refuse("positive", repr(positive), f"one of the classes {shown} is needed")
+        refuse("positive", quoted(positive), f"one of the classes {shown} is needed")
     yes = (exact or match)[0]
     others = tuple(label for label in classes if label != yes)
     return Target(name, (*others, yes)) if len(others) == 1 else Target(name, (f"not {yes}", yes), others)

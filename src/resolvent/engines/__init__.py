@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeGuard
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.iteration.engine import Engine, Joining
 from resolvent.iteration.facts import Facts
 
@@ -48,6 +48,6 @@ def build(engine: Any, problem: Any, operator: Any, steady: bool) -> Engine:
         return engine
     engine = SPELLINGS.get(engine, engine) if isinstance(engine, str) else engine
     if not isinstance(engine, str) or engine not in ENGINES:
-        refuse("engine", repr(engine), f"one of {', '.join((*ENGINES, *JOINED))} or an engine of your own is needed")
+        refuse("engine", quoted(engine), f"one of {', '.join((*ENGINES, *JOINED))} or an engine of your own is needed")
     users = problem.problem if isinstance(problem, Facts) else problem
     return _named(ENGINES[engine])(users, operator, steady)  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from typing import Any
 from resolvent.engines import joining
 from resolvent.engines.process_group import TIMEOUT, announce_at_exit, join
 from resolvent.engines.rank import RankEngine
-from resolvent.errors import InputError, RankLost, flag, real, refuse
+from resolvent.errors import InputError, RankLost, flag, quoted, real, refuse
 from resolvent.iteration.facts import Facts
 from resolvent.problems.problem import select
 
@@ -26,7 +26,7 @@ class AllReduce:
 
     def __init__(self, weights: Any = None, whole: bool = False, timeout: float = TIMEOUT) -> None:
         if flag(whole, "whole") and weights is not None:
-            refuse("weights", repr(weights), "a whole problem has its own: leave it out")
+            refuse("weights", quoted(weights), "a whole problem has its own: leave it out")
         self.weights, self.whole = weights, whole
         self.timeout = real(timeout, "timeout", lambda x: 0 < x < math.inf, "a number of seconds > 0 is needed")
         announce_at_exit()

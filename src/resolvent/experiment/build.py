@@ -12,7 +12,7 @@ import resolvent
 from resolvent import config as configs
 from resolvent.config import Config
 from resolvent.config.sections import FLOWER, Gradient, SchemeSection
-from resolvent.errors import InputError, refuse, whole
+from resolvent.errors import InputError, quoted, refuse, whole
 from resolvent.experiment.tasks import Task, task
 from resolvent.iteration import registry, schedules
 from resolvent.iteration.acceleration import Acceleration
@@ -95,9 +95,9 @@ def _check_metrics(names: tuple[str, ...], engine: str, made: Task) -> None:
         if name not in NAMED:
             raise InputError(f"there is no metric {name!r}{configs.nearest(name, NAMED)}")
     if engine == FLOWER:
-        refuse("run.metrics", repr(told), "users of a federation measure their own held-out data: leave it out")
+        refuse("run.metrics", quoted(told), "users of a federation measure their own held-out data: leave it out")
     if made.test is None and "inspect" not in made.problem.offers:
-        refuse("run.metrics", repr(told), "held-out rows are needed: give --test or --test-users")
+        refuse("run.metrics", quoted(told), "held-out rows are needed: give --test or --test-users")
     with within("run"):
         evaluations(facts_of(made.problem), test=made.test, metrics=names)
 
@@ -176,5 +176,5 @@ def _local(config: Config, row: Row | None) -> Any:
     operator = as_operator(local)
     if operator.forward != forward and algorithm != CUSTOM:
         kind, takes = registry.described("local", local)["kind"], "gradient steps" if forward else "a prox"
-        refuse("local.kind", repr(kind), f"{algorithm} takes {takes}: leave it out")
+        refuse("local.kind", quoted(kind), f"{algorithm} takes {takes}: leave it out")
     return operator

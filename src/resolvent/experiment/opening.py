@@ -11,7 +11,7 @@ import numpy as np
 
 from resolvent import config as configs
 from resolvent import engines
-from resolvent.errors import InputError, refuse, whole
+from resolvent.errors import InputError, quoted, refuse, whole
 from resolvent.experiment import conduct
 from resolvent.experiment.build import build
 from resolvent.iteration.engine import Engine
@@ -35,9 +35,9 @@ BYTES = ("bytes_up", "bytes_down")
 def open_run(path: str | Path) -> Run:
     """A run of the run store, or one that `Run.save` wrote: its model, history, settings and what it predicts with."""
     if not isinstance(path, str | os.PathLike):
-        refuse("folder", repr(path), "the path of a run's folder is needed")
+        refuse("folder", quoted(path), "the path of a run's folder is needed")
     folder = Path(path)
-    if not ((folder / "about.json").is_file() or (folder / "checkpoints").is_dir()):
+    if not (os.path.isfile(folder / "about.json") or os.path.isdir(folder / "checkpoints")):  # of a name too long: no
         refuse("folder", str(folder), "the folder of a run is needed, as `resolvent run` or Run.save wrote it")
     stored = Folder(folder)
     if wrong := stored.damage():

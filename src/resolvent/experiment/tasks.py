@@ -17,7 +17,7 @@ import torch
 
 from resolvent import data
 from resolvent.config import problem_sections
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration.facts import facts_of
 from resolvent.iteration.registry import within
 from resolvent.networks import models
@@ -58,7 +58,7 @@ def task(section: problem_sections.ProblemSection, seed: int, threads: int | Non
     make = TASKS[type(section)]
     for name, value in vars(section).items():
         if isinstance(value, str) and "\0" in value:
-            refuse(f"problem.{name}", repr(value), "text without NUL is needed")
+            refuse(f"problem.{name}", quoted(value), "text without NUL is needed")
     torch.set_num_threads(
         1 if isinstance(section, problem_sections.OwnSection) or not threads or threads < 1 else threads
     )
@@ -188,13 +188,13 @@ def _images(s: problem_sections.ImagesSection, seed: int) -> Task:
 def _own(s: problem_sections.OwnSection, seed: int) -> Task:
     path, _, name = s.name.rpartition(":")
     if not Path(path).is_file():
-        refuse("problem", repr(s.name), f"there is no file {path}: file.py:function is needed")
+        refuse("problem", quoted(s.name), f"there is no file {path}: file.py:function is needed")
     sha256 = _same_file(Path(path), s.sha256)
     sys.path.insert(0, str(Path(path).resolve().parent))  # what lies beside the file can be imported
     try:
         make = runpy.run_path(path).get(name)
         if not callable(make):
-            refuse("problem", repr(s.name), f"{path} has no function {name}")
+            refuse("problem", quoted(s.name), f"{path} has no function {name}")
         problem = make()
     except InputError:
         raise

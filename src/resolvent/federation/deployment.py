@@ -21,11 +21,11 @@ SERVER = "server"
 
 
 def environment(project: Project, role: str) -> dict[str, str]:
-    """For Flower's programs: a home of their own, no telemetry."""
+    """For Flower's programs: a home of their own, no telemetry, and none of its settings that open further ports."""
     home = project.state / "flwr" / role
     home.mkdir(parents=True, exist_ok=True)
     beside = str(Path(sys.executable).parent)
-    return os.environ | {
+    return {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")} | {
         "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}",
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",

@@ -10,7 +10,7 @@ from typing import Any
 
 from resolvent import config as configs
 from resolvent.config import Config
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.federation import settings
 
 FILE = "federation.toml"
@@ -73,7 +73,7 @@ class Project:
                 raise InputError(f"there is no key server.{key}{configs.nearest(key, names)}")
             kind = int if key == "port" else str
             if not isinstance(value, kind) or isinstance(value, bool):
-                refuse(f"server.{key}", repr(value), "a number is needed" if kind is int else "text is needed")
+                refuse(f"server.{key}", quoted(value), "a number is needed" if kind is int else "text is needed")
         server = Server(**given)
         if not 0 < server.port < 65536:
             refuse("server.port", server.port, "a port from 1 to 65535 is needed")

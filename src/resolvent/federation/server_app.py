@@ -39,6 +39,8 @@ from resolvent.theory import closed_forms
 
 NETWORK_ETA = 0.1
 """The eta of FedPi and FedSplit on networks, unless one is given."""
+OUTSIDE = "it was stopped from outside"
+"""Flower ends the process of a run that was stopped by SystemExit, whose text is 0, or lets a signal interrupt it."""
 
 
 @dataclass(frozen=True)
@@ -135,17 +137,18 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
     recording = OneBehind(recorder, engine := engine_of(experiment, facts, post, run.folder))
     try:
         status, reason = rounds(experiment, recording, False, engine)
-    except SystemExit as error:
-        run.leave("interrupted", _why(error))
+    except (SystemExit, KeyboardInterrupt):
+        run.leave("interrupted", OUTSIDE)
         raise
+    reason = OUTSIDE if status == "interrupted" else reason
     remarks = [*missing(facts, recording.state), *without_value(run.folder), *recording.remarks]
     run.end(status, "; ".join([reason, *remarks]))
 
 
 def _why(error: BaseException) -> str:
-    """What ended a run, in words. Flower ends the process of a run that was stopped by SystemExit, whose text is 0."""
+    """What ended a run, in words."""
     if not isinstance(error, Exception):
-        return "it was stopped from outside"
+        return OUTSIDE
     return str(error) if isinstance(error, InputError | BadAnswer | RoundFailed) else f"{type(error).__name__}: {error}"
 
 

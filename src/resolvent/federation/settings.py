@@ -6,7 +6,7 @@ from typing import Any
 
 from resolvent.config import Config
 from resolvent.engines.flower.rule import Limits, Rule
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.registry import within
 from resolvent.iteration.sending import as_send, refuse_compression
@@ -29,7 +29,7 @@ def check(config: Config) -> None:
         refuse("stop.gap", stop.gap, "nobody in a federation knows f*: stop by stop.certificates instead")
     if stop.metric not in (None, *KNOWN_AT_ONCE):
         later = "users report metrics of a model with their next answers, too late to stop by them"
-        refuse("stop.metric", repr(stop.metric), f"{later}: stop by stop.certificates, residual or seconds instead")
+        refuse("stop.metric", quoted(stop.metric), f"{later}: stop by stop.certificates, residual or seconds instead")
 
 
 def rule_of(section: Any) -> Rule:
@@ -51,7 +51,7 @@ def weights_of(section: Any) -> str | dict[str, float]:
         pairs = [part.partition("=") for part in text.split(",")]
         return {name.strip(): float(number) for name, _, number in pairs}
     except ValueError:
-        refuse("federation.weights", repr(text), '"rows", "users" or "site-0=1, site-1=2" is needed')
+        refuse("federation.weights", quoted(text), '"rows", "users" or "site-0=1, site-1=2" is needed')
 
 
 def penalty_of(section: Any) -> Penalty | None:

@@ -3,8 +3,8 @@
     python -P superlink.py CONTROL [the arguments of flower-superlink]
 
 Flower 1.41 serves all of its interfaces at one port, and to begin a run there no account is needed. Here `--host` and
-`--port` serve registered nodes alone. Port CONTROL of 127.0.0.1 serves the rest: commands need the token, and processes
-of runs prove themselves to Flower. The file is run by its path: the package around it would import torch.
+`--port` serve registered nodes alone. Port CONTROL of 127.0.0.1 serves the rest: commands by their token, and processes
+of runs by theirs. The file is run by its path: the package around it would import torch.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ import hashlib
 import hmac
 import sys
 from base64 import b64decode
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
-FLEET = "/v1/fleet/"
-"""Where nodes call; these calls Flower checks by the nodes' keys."""
+FLEET, COMMANDS, ACQUIRE, RUNS = "/v1/fleet/", "/v1/control/", "/v1/runtime/acquire-task", "/v1/runtime/"
+"""Where nodes call, where commands, where the process that starts those of runs, and where these."""
+NODES = {"activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "pull-object",
+         "push-object", "confirm-message-received"}  # fmt: skip
+"""What nodes ask for; Flower would also tell them where the server's folders are, and let them register others."""
 MAX_BODY = 1 << 25
-"""Bytes of a call's body, at most: Flower reads it before it looks at a token. It cuts arrays into parts of 5 MiB."""
+"""Bytes of a call's body, at most. Flower cuts arrays into parts of 5 MiB."""
+MAX_HEAD = 1 << 16
+"""Bytes of a call's line and headers, at most."""
 UNKNOWN = "the server knows no node with this key: it needs the file NAME.pub in its keys/nodes"
+CLOSED = "nothing shows that this call comes from the server's own user"
 
 
 def token(secret: bytes) -> str:
@@ -31,75 +35,115 @@ def token(secret: bytes) -> str:
 
 
 class Doors:
-    """An ASGI app: passes nodes' calls on where a registered key has signed them, and others at the control port."""
+    """An ASGI app: passes a call on once its headers prove who calls, before a byte of its body is read.
 
-    def __init__(self, app: Any, control: int) -> None:
-        self._app, self._control = app, control
+    Flower checks most of it again, but after it has read the body, and takes some calls from everybody.
+    """
+
+    def __init__(self, app: Any, control: int, secret: bytes) -> None:
+        self._app, self._control, self._secret = app, control, secret
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         from starlette.concurrency import run_in_threadpool
         from starlette.responses import JSONResponse
 
-        if scope["type"] == "lifespan":
-            open_ = True
-        elif scope["path"].startswith(FLEET):  # before a byte of the body is read
-            open_ = await run_in_threadpool(self._registered, scope)
+        refusal = None if scope["type"] == "lifespan" else await run_in_threadpool(self._refusal, scope)
+        if refusal is None:
+            await self._app(scope, receive, send)
         else:
-            open_ = scope["server"][1] == self._control
-        code, detail = (404, UNKNOWN) if not open_ else (413, f"a body of at most {MAX_BODY} bytes is taken")
-        open_ = open_ and (scope["type"] != "http" or self._short(scope))
-        refusal = JSONResponse({"code": code, "detail": detail}, code)  # in the form of Flower's own
-        await (self._app if open_ else refusal)(scope, receive, send)
+            code, detail = refusal  # in the form of Flower's own, whose programs end at 401
+            await JSONResponse({"code": code, "detail": detail}, code)(scope, receive, send)
 
-    def _registered(self, scope: Any) -> bool:
-        """Whether a registered key has signed the call. Flower checks it again, and its age, but after the body."""
+    def _refusal(self, scope: Any) -> tuple[int, str] | None:
+        """Why a call is not passed on: a code of HTTP and a sentence."""
+        from starlette.datastructures import Headers
+
+        path, headers = scope["path"], Headers(scope=scope)
+        control = scope["server"][1] == self._control
+        try:
+            if path.startswith(FLEET):
+                proven = path.removeprefix(FLEET) in NODES and self._by_node(headers)
+            elif not control:
+                proven = False
+            elif path.startswith(COMMANDS):
+                proven = same(headers["authorization"], f"Bearer {token(self._secret)}")
+            elif path == ACQUIRE:
+                proven = self._by_superexec(headers)
+            else:
+                proven = path.startswith(RUNS) and self._by_run(headers)
+        except (KeyError, ValueError):
+            proven = False
+        if not proven:
+            return (401, CLOSED) if control and not path.startswith(FLEET) else (404, UNKNOWN)
+        return None if short(headers) else (413, f"a body of at most {MAX_BODY} bytes is taken")
+
+    def _by_node(self, headers: Any) -> bool:
+        """Whether a registered key has signed the call. Flower also checks its age."""
         from flwr.common.constant import TIMESTAMP_HEADER
         from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
         from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
-        from starlette.datastructures import Headers
 
-        headers = Headers(scope=scope)
-        try:
-            key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
-            if self._app.state.linkstate_factory.state().get_node_id_by_public_key(key) is None:
-                return False
-            signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-            return bool(verify_signature(bytes_to_public_key(key), headers[TIMESTAMP_HEADER].encode(), signature))
-        except (KeyError, ValueError):
+        key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+        if self._state().get_node_id_by_public_key(key) is None:
             return False
+        signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+        return bool(verify_signature(bytes_to_public_key(key), headers[TIMESTAMP_HEADER].encode(), signature))
 
-    def _short(self, scope: Any) -> bool:
-        """Whether the body says how long it is, and is not too long."""
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        length = headers.get(b"content-length", b"0")
-        return b"transfer-encoding" not in headers and length.isdigit() and len(length) < 12 and int(length) <= MAX_BODY
+    def _by_superexec(self, headers: Any) -> bool:
+        """Whether the call's headers are signed with the secret. Flower also checks their age and the body's hash."""
+        from flwr.supercore import constant
+        from flwr.supercore.auth import compute_superexec_signature, derive_auth_secret
+
+        expected = compute_superexec_signature(
+            auth_secret=derive_auth_secret(self._secret),
+            method="/flwr.proto.Runtime/AcquireTask",
+            timestamp=int(headers[constant.SUPEREXEC_AUTH_TIMESTAMP_HEADER]),
+            nonce=headers[constant.SUPEREXEC_AUTH_NONCE_HEADER],
+            body_sha256=headers[constant.SUPEREXEC_AUTH_BODY_SHA256_HEADER],
+        )
+        return same(headers[constant.SUPEREXEC_AUTH_SIGNATURE_HEADER], expected)
+
+    def _by_run(self, headers: Any) -> bool:
+        """Whether the call has the token of a run that goes on."""
+        from flwr.supercore.constant import TASK_TOKEN_HEADER
+
+        return self._state().get_task_by_token(headers[TASK_TOKEN_HEADER]) is not None
+
+    def _state(self) -> Any:
+        return self._app.state.linkstate_factory.state()
+
+
+def same(given: str, expected: str) -> bool:
+    """Whether two texts are the same, without telling by the time where they differ."""
+    return hmac.compare_digest(given.encode(), expected.encode())
+
+
+def short(headers: Any) -> bool:
+    """Whether a call's body says how long it is, and is not too long."""
+    length = headers.get("content-length", "0")
+    known = "transfer-encoding" not in headers and length.isascii() and length.isdigit() and len(length) < 12
+    return known and int(length) <= MAX_BODY
 
 
 def main() -> None:
     import uvicorn
-    from flwr.common.constant import ACCESS_TOKEN_KEY
     from flwr.supercore.http_logging import get_uvicorn_log_config
     from flwr.supercore.logger import console_handler
-    from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
     from flwr.superlink.main import create_app
 
     control = int(sys.argv.pop(1))
     config = _parse_superlink_lifespan_config()
     assert config.superexec_auth_secret is not None
-    expected = token(config.superexec_auth_secret)
-
-    class ByToken(NoOpControlAuthnPlugin):
-        def validate_tokens_in_metadata(self, metadata: Sequence[tuple[str, str | bytes]]) -> Any:
-            given = str(dict(metadata).get(ACCESS_TOKEN_KEY, ""))
-            right = hmac.compare_digest(given.encode(), expected.encode())
-            return super().validate_tokens_in_metadata(metadata) if right else (False, None)
-
-    app = Doors(create_app(replace(config, authn_plugin=ByToken()), SuperLinkLifespan), control)
+    app = Doors(create_app(config, SuperLinkLifespan), control, config.superexec_auth_secret)
     settings: dict[str, Any] = {
         "log_config": get_uvicorn_log_config(console_handler.level),
         "ssl_keyfile": config.ssl_keyfile,
         "ssl_certfile": config.ssl_certfile,
+        "access_log": False,  # anybody could fill it
+        "http": "h11",  # the other one takes headers without end
+        "h11_max_incomplete_event_size": MAX_HEAD,
+        "ws": "none",
     }
     doors = [uvicorn.Config(app, *at, **settings) for at in ((config.host, config.port), (LOOPBACK, control))]
     uvicorn.Server(doors[0]).run(sockets=[door.bind_socket() for door in doors])

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from resolvent.errors import ResolventWarning, refuse
+from resolvent.errors import ResolventWarning, quoted, refuse
 from resolvent.iteration.part import Effect, Finding, Part
 from resolvent.iteration.registry import part
 
@@ -68,4 +68,4 @@ def check(given: object) -> None:
     """Refuse what is no acceleration."""
     if not isinstance(given, Acceleration):
         needed = "None, a memory such as 2, rs.Anderson(memory), rs.Momentum(theta) or an acceleration of your own"
-        refuse("anderson", repr(given), f"{needed} is needed")
+        refuse("anderson", quoted(given), f"{needed} is needed")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration.part import Effect, Part
 from resolvent.iteration.registry import part
 
@@ -138,5 +138,5 @@ class MeanThenProx(Meet):
 def as_meet(given: Meet | None) -> Meet:
     """None: users meet at the weighted mean."""
     if given is not None and not isinstance(given, Meet):
-        refuse("meet", repr(given), "None, or a part that inherits from resolvent.iteration.meeting.Meet, is needed")
+        refuse("meet", quoted(given), "None, or a part that inherits from resolvent.iteration.meeting.Meet, is needed")
     return TheMean() if given is None else given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 
 FIRST = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity", "average_value", "average_gap")
 LAST = ("participants", "bytes_up", "bytes_down", "clock", "seconds")
@@ -26,5 +26,5 @@ def checked(name: object, argument: str = "metrics") -> str:
     if not isinstance(name, str) or not is_free(name):
         taken = f"that is a column of every history: {', '.join(sorted(RESERVED))} are taken"
         needed = f"a name of at most {MAX_NAME_LENGTH} letters, digits, _ . @ and - is needed: it becomes a column"
-        refuse(argument, repr(name)[:80], taken if name in RESERVED else needed)
+        refuse(argument, quoted(name)[:80], taken if name in RESERVED else needed)
     return name

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
-from resolvent.errors import number, one_of, real, refuse, whole
+from resolvent.errors import number, one_of, quoted, real, refuse, whole
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.part import Part
 from resolvent.iteration.registry import part
@@ -239,8 +239,8 @@ class Trace(Participation):
         _absent(self.absent)
         try:
             masks = np.asarray(self.masks.cpu() if isinstance(self.masks, Tensor) else self.masks)
-        except ValueError:
-            refuse("masks", "a list of rows of unequal lengths", "a (rounds, users) array of booleans is needed")
+        except (TypeError, ValueError, RuntimeError, MemoryError):
+            refuse("masks", "no array of rows of equal lengths", "a (rounds, users) array of booleans is needed")
         if masks.ndim != 2 or not masks.size or not np.isin(masks, (0, 1)).all():
             refuse("masks", f"of shape {masks.shape}", "a (rounds, users) array of booleans is needed")
         object.__setattr__(self, "masks", masks.astype(bool))
@@ -289,23 +289,23 @@ class Stragglers(Participation):
     def __post_init__(self) -> None:
         try:
             times = np.asarray(self.times.detach().cpu() if isinstance(self.times, Tensor) else self.times)
-        except (TypeError, ValueError):
-            refuse("times", repr(self.times), "a number > 0 per user, or one factor >= 1, is needed")
+        except (TypeError, ValueError, RuntimeError, MemoryError):
+            refuse("times", quoted(self.times), "a number > 0 per user, or one factor >= 1, is needed")
         if times.dtype.kind not in "iuf" or times.ndim > 1 or not times.size:
-            refuse("times", repr(self.times), "a number > 0 per user, or one factor >= 1, is needed")
+            refuse("times", quoted(self.times), "a number > 0 per user, or one factor >= 1, is needed")
         times = times.astype(np.float64)
         if not ((times > 0).all() and (times <= MAX_SECONDS).all()):
             refuse(
                 "times",
-                repr(self.times),
+                quoted(self.times),
                 f"a finite number > 0 per user, or one factor >= 1, up to {MAX_SECONDS:g} is needed",
             )
         if times.ndim == 0 and not times >= 1:
             refuse("times", self.times, "a factor >= 1 between the slowest and the fastest user is needed")
         if not (isinstance(self.close, int | float) and 0 < self.close <= 1):
-            refuse("close", repr(self.close), "a share in (0, 1] is needed")
+            refuse("close", quoted(self.close), "a share in (0, 1] is needed")
         if not (isinstance(self.spread, int | float) and 0 <= self.spread <= MAX_SPREAD):
-            refuse("spread", repr(self.spread), f"a number in [0, {MAX_SPREAD:g}] is needed")
+            refuse("spread", quoted(self.spread), f"a number in [0, {MAX_SPREAD:g}] is needed")
         object.__setattr__(self, "times", times if times.ndim else float(times))
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
@@ -347,6 +347,6 @@ def as_participation(given: Participation | float | Sequence[Sequence[bool]] | N
         return given
     refuse(
         "participation",
-        repr(given),
+        quoted(given),
         "None, a probability, rs.Bernoulli, rs.FixedSize, rs.Trace or rs.Stragglers is needed",
     )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 
 
 @runtime_checkable
@@ -213,18 +213,19 @@ def length(x: Tensor) -> Tensor:
 def _indices(given: Any) -> Sequence[int]:
     listed = np.atleast_1d(given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given, dtype=object))
     if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) and i >= 0 for i in listed.tolist()):
-        refuse("indices", repr(given), "whole numbers >= 0, those of the coordinates to leave alone, are needed")
+        refuse("indices", quoted(given), "whole numbers >= 0, those of the coordinates to leave alone, are needed")
     return [int(i) for i in listed.tolist()]
 
 
 def _strength(given: Any, argument: str) -> Tensor:
     try:
         t = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given, dtype=np.float64)).double()
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        refuse(argument, repr(given), "a number >= 0, or one per coordinate, is needed")
-    if t.ndim > 1 or t.numel() == 0 or not bool((torch.isfinite(t) & (t >= 0)).all()):
-        refuse(argument, repr(given), "a finite number >= 0, or one per coordinate, is needed")
-    return t
+        fits = t.ndim <= 1 and t.numel() > 0 and bool((torch.isfinite(t) & (t >= 0)).all())
+    except (TypeError, ValueError, OverflowError, RuntimeError, MemoryError):
+        fits = False
+    if not fits:
+        refuse(argument, quoted(given), "a finite number >= 0, or one per coordinate, is needed")
+    return t.detach()
 
 
 def _words(t: Tensor) -> str:

@@ -28,7 +28,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 REQUIRED = inspect.Parameter.empty
@@ -235,8 +235,8 @@ def checked(where: str, value: Any, field: Field) -> Any:
         elif option in (int, str, bool, type(None)) and type(value) is option:
             return value
     if not field.plain:
-        refuse(where, repr(value), "it is code or an array, which Python alone can give: leave it out")
-    refuse(where, repr(value), f"{field.needed} is needed")
+        refuse(where, quoted(value), "it is code or an array, which Python alone can give: leave it out")
+    refuse(where, quoted(value), f"{field.needed} is needed")
 
 
 # --- sections --------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def written(made: Any, where: str, key: str | None = None) -> dict[str, Any]:
     values = {field.name: getattr(made, field.name) for field in every}
     for field in every:
         if not field.plain and values[field.name] is not field.default:
-            came = repr(values[field.name])
+            came = quoted(values[field.name])
             refuse(f"{where}.{field.name}", came, "it is code or an array, which is not stored or sent: leave it out")
         fewer = {name: value for name, value in values.items() if name != field.name}
         filled_in = field.open and field.default is not None and type(made)(**fewer) == made
@@ -308,7 +308,7 @@ def named_by(kind: str, given: Mapping[str, Any]) -> Registered:
     if name is None:
         name = next(iter(by_key.values()), KINDS[kind].null)
     if not isinstance(name, str) or alike(name) not in every:
-        refuse(f"{kind}.kind", repr(name), f"one of {', '.join(every)} is needed{load_plugins()}")
+        refuse(f"{kind}.kind", quoted(name), f"one of {', '.join(every)} is needed{load_plugins()}")
     return every[alike(name)]
 
 
@@ -317,7 +317,7 @@ def described(kind: str, made: Any) -> dict[str, Any]:
     chosen = next((each for each in parts(kind).values() if each.make is type(made)), None)
     if chosen is None:
         classes = ", ".join(each.make.__name__ for each in parts(kind).values())
-        refuse(kind, repr(made), f"one of {classes}, or a class registered with @part({kind!r}, name), is needed")
+        refuse(kind, quoted(made), f"one of {classes}, or a class registered with @part({kind!r}, name), is needed")
     implied = chosen.key is not None or chosen.name == KINDS[kind].null
     return ({} if implied else {"kind": chosen.name}) | written(made, kind, chosen.key)
 
@@ -330,7 +330,7 @@ def words(kind: str, text: str, literal: Callable[[str], Any]) -> dict[str, Any]
         chosen, values = named(kind, usual), [name, *values]
     required = sum(field.default is REQUIRED for field in chosen.fields) if chosen else 0
     if chosen is None or not required <= len(values) <= len(chosen.fields):
-        refuse(kind, repr(text), f"{usages(kind)} is needed{load_plugins()}")
+        refuse(kind, quoted(text), f"{usages(kind)} is needed{load_plugins()}")
     given = {field.key: literal(value) for field, value in zip(chosen.fields, values, strict=False)}
     return given if chosen.key in given else {"kind": chosen.name} | given
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import ResolventWarning, real, refuse
+from resolvent.errors import ResolventWarning, quoted, real, refuse
 from resolvent.iteration.meeting import Gathering, Meet, Met
 from resolvent.iteration.part import Effect, Finding
 from resolvent.iteration.registry import part
@@ -54,7 +54,7 @@ class RobustMeeting(Meet):
         users = min(present, int((weights > 0).sum()))
         if users < LEAST_USERS:
             needed = f"{self.name} needs {LEAST_USERS} users who meet, and at most {users} do"
-            refuse("meet", repr(self), f'{needed}: let more take part, or take absent="hold"')
+            refuse("meet", quoted(self), f'{needed}: let more take part, or take absent="hold"')
 
     def law(self, setting: Any) -> Effect:
         findings = []

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from resolvent.errors import number, real, refuse, whole
+from resolvent.errors import number, quoted, real, refuse, whole
 from resolvent.iteration.registry import named, part
 
 
@@ -41,7 +42,7 @@ def _positive(eta0: float, argument: str = "eta0") -> float:
 def constant(eta0: float) -> Schedule:
     """eta_t = eta0."""
     if not isinstance(eta0, (int, float)) or isinstance(eta0, bool):
-        refuse("eta0", repr(eta0), "a number is needed")
+        refuse("eta0", quoted(eta0), "a number is needed")
     value = number(eta0)
     return Schedule(lambda t: value, f"{value:g}", True, False, False, "never")
 
@@ -92,6 +93,13 @@ def by_name(name: str, eta: float | None, period: int) -> Schedule:
     return schedule
 
 
+def _number(given: Any, what: str) -> float:
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        refuse(what, quoted(given), "the function must return a number")
+
+
 def as_schedule(value: float | Schedule | Callable[[int], float], argument: str) -> Schedule:
     """A number, a schedule or any function of the round, as a schedule."""
     if isinstance(value, Schedule):
@@ -99,5 +107,6 @@ def as_schedule(value: float | Schedule | Callable[[int], float], argument: str)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return constant(value)
     if callable(value):
-        return Schedule(lambda t: float(value(t)), f"{argument}({getattr(value, '__name__', 'custom')})")
-    refuse(argument, repr(value), "a number, one of rs.schedules or a function of the round is needed")
+        name = f"{argument}({getattr(value, '__name__', 'custom')})"
+        return Schedule(lambda t: _number(value(t), f"{argument} of round {t}"), name)
+    refuse(argument, quoted(value), "a number, one of rs.schedules or a function of the round is needed")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, flag, refuse, whole
+from resolvent.errors import InputError, flag, quoted, refuse, whole
 from resolvent.iteration.schedules import Schedule, as_schedule
 
 Number = float | Schedule | Callable[[int], float]
@@ -65,9 +65,9 @@ class Scheme:
         whole(steps, "steps")
         flag(forward, "forward"), flag(beyond, "beyond")
         if not isinstance(name, str):
-            refuse("name", repr(name), "text is needed")
+            refuse("name", quoted(name), "text is needed")
         if isinstance(eta, str) and eta != AUTO:
-            refuse("eta", repr(eta), 'a number > 0, a schedule, a function of the round or "auto" is needed')
+            refuse("eta", quoted(eta), 'a number > 0, a schedule, a function of the round or "auto" is needed')
         fields = {
             "alpha": _mixing("alpha", alpha, 2, beyond),
             "beta": _mixing("beta", beta, 2, beyond),

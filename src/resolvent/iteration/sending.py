@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.part import Cost, Part
 from resolvent.iteration.registry import part
@@ -55,11 +55,11 @@ def refuse_compression(send: Send) -> None:
     """Refuse a compressor where the server is sent whole answers: it would save nothing."""
     if send.compresses:
         needed = "over Flower users' whole answers cross to the server, so that it would save no byte: leave it out"
-        refuse("send", repr(send), needed)
+        refuse("send", quoted(send), needed)
 
 
 def as_send(given: Send | None) -> Send:
     """None: everything crosses."""
     if given is not None and not isinstance(given, Send):
-        refuse("send", repr(given), "None, or a part that inherits from resolvent.iteration.sending.Send, is needed")
+        refuse("send", quoted(given), "None, or a part that inherits from resolvent.iteration.sending.Send, is needed")
     return Everything() if given is None else given

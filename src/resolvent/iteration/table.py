@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from resolvent.errors import InputError, number, refuse
+from resolvent.errors import InputError, number, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.scheme import AUTO, Number, Scheme, cancels
 
@@ -63,7 +63,7 @@ class Row(NamedTuple):
         """The scheme of this row; `free` are those of alpha, beta and gamma that may be chosen."""
         for name, value in free.items():
             if isinstance(value, int | float) and not number(value) > 1:
-                refuse(name, repr(value), f"{self.title} needs a number > 1: rs.fedprox has 1, and rs.Scheme any other")
+                refuse(name, quoted(value), f"{self.title} needs a number > 1: rs.fedprox has 1, rs.Scheme any other")
         if local is None and self.local is not None:
             local = self.operator(**{} if steps is None else {"steps": steps})
         mixing = {"alpha": self.alpha, "beta": self.beta, "gamma": self.gamma} | free
@@ -125,7 +125,7 @@ colour-blind readers can tell them apart."""
 def named(name: str, eta: Number | str, local: Any = None, steps: int | None = None, **free: float) -> Scheme:
     """The scheme of a row of the table."""
     if name not in TABLE:
-        refuse("scheme", repr(name), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
+        refuse("scheme", quoted(name), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
     return TABLE[name].scheme(eta, local, steps, **free)
 
 
@@ -249,7 +249,7 @@ def as_scheme(scheme: Scheme | str, eta: Number | str | None = None) -> Scheme:
             refuse("eta", eta, f"{scheme.name} has its own already: give it there, or give the scheme by name")
         return scheme
     if not isinstance(scheme, str):
-        refuse("scheme", repr(scheme), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
+        refuse("scheme", quoted(scheme), f"one of {', '.join(TABLE)} or an rs.Scheme is needed")
     name = scheme.lower().replace("-", "_")
     if eta is None and name in TABLE:
         eta = TABLE[name].default_eta

@@ -50,6 +50,7 @@ def descend(
     part: Any, x: Tensor, lr: Tensor | float, momentum: float, steps: Iterator[LocalStep], pull: Pull | None = None
 ) -> Tensor:
     """Where these steps lead from x. Networks have a faster way to take them, to the same bits."""
+    momentum = float(momentum)
     faster = part.descent(x, lr, momentum, pull) if "training" in part.offers else None
     descent = Descent(x, lr, momentum, pull) if faster is None else faster
     for gradient, moves in steps:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resolvent.errors import InputError, real, refuse, whole
+from resolvent.errors import InputError, quoted, real, refuse, whole
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.registry import part
@@ -48,7 +48,7 @@ class NormalisedSteps(Operator):
             try:
                 own = tuple(int(whole(k, "steps")) for k in self.steps)
             except TypeError:
-                refuse("steps", repr(self.steps), "a whole number >= 1 is needed, or one per user")
+                refuse("steps", quoted(self.steps), "a whole number >= 1 is needed, or one per user")
             if not own:
                 refuse("steps", "empty", "a whole number >= 1 is needed, or one per user")
             object.__setattr__(self, "steps", own)

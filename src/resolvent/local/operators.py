@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import number, real, refuse, whole
+from resolvent.errors import number, quoted, real, refuse, whole
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.registry import part
@@ -73,7 +73,7 @@ def as_operator(given: Any) -> Operator:
     if isinstance(given, Operator):
         return given
     if not hasattr(given, "bind"):
-        refuse("local", repr(given), "rs.ExactProx, rs.NewtonProx, rs.GradientProx or rs.GradientSteps is needed")
+        refuse("local", quoted(given), "rs.ExactProx, rs.NewtonProx, rs.GradientProx or rs.GradientSteps is needed")
     completed = copy(given)
     for name in ("needs", "forward", "certifies"):
         if not hasattr(given, name):
@@ -156,8 +156,9 @@ class GradientProx(Operator):
 
     def __post_init__(self) -> None:
         check_descent(self.steps, self.batch, self.momentum)
-        if self.lr is not None and not number(self.lr) > 0:
-            refuse("lr", repr(self.lr), "a number > 0 is needed, or None for 1 / (L + 1/eta)")
+        if self.lr is not None:
+            lr = real(self.lr, "lr", lambda x: x > 0, "a number > 0 is needed, or None for 1 / (L + 1/eta)")
+            object.__setattr__(self, "lr", lr)
         whole(self.anderson, "anderson", least=0)
         if self.anderson and (self.batch or self.momentum):
             refuse("anderson", self.anderson, "inside a prox it needs full gradients: leave out batch and momentum")
@@ -167,7 +168,7 @@ class GradientProx(Operator):
     def _check_optimiser(self, optimiser: Any) -> None:
         if not callable(optimiser):
             needed = "torch.optim.Adam or another function of a list of parameters is needed"
-            refuse("optimiser", repr(optimiser), needed)
+            refuse("optimiser", quoted(optimiser), needed)
         if optimiser is torch.optim.LBFGS:
             needed = "it evaluates the loss several times: one that takes one step per gradient is needed"
             refuse("optimiser", "LBFGS", needed)
@@ -315,4 +316,4 @@ def check_descent(steps: int, batch: int | None, momentum: float) -> None:
     if batch is not None:
         whole(batch, "batch")
     if not 0 <= number(momentum) < 1:
-        refuse("momentum", repr(momentum), "a number in [0, 1) is needed")
+        refuse("momentum", quoted(momentum), "a number in [0, 1) is needed")

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
-from resolvent.errors import number, refuse
+from resolvent.errors import real, refuse
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.registry import part
@@ -62,8 +62,9 @@ class TiltedSteps(Operator):
 
     def __post_init__(self) -> None:
         check_descent(self.steps, self.batch, self.momentum)
-        if self.lr is not None and not (math.isfinite(number(self.lr)) and number(self.lr) > 0):
-            refuse("lr", repr(self.lr), "a finite number > 0 is needed, or None for eta / k")
+        if self.lr is not None:
+            lr = real(self.lr, "lr", lambda x: 0 < x < math.inf, "a finite number > 0 is needed, or None for eta / k")
+            object.__setattr__(self, "lr", lr)
         if self.lr is None and self.batch is not None:
             refuse("lr", None, "with batches the number of steps depends on the users' rows: a number > 0 is needed")
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.networks.gradients import Gradients, usable
 from resolvent.networks.layout import ParameterLayout, copied
 from resolvent.networks.mean_losses import mean_loss
@@ -68,7 +68,7 @@ def propose(
 ) -> Gradients:
     """What the module and the device suggest, not yet compared with anything. The module itself is never changed."""
     if method not in (None, "stacked", "vmap", "loop"):
-        refuse("method", repr(method), "'stacked', 'vmap', 'loop' or None is needed")
+        refuse("method", quoted(method), "'stacked', 'vmap', 'loop' or None is needed")
     _check_hooks(model)
     if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
         refuse("model", "compiled by torch.jit", "its parameters cannot be exchanged; pass the module itself")
@@ -116,14 +116,14 @@ def verified(
     """
     suited = proposed.for_features(tuple(x.shape[2:]))
     if forced and suited is not proposed:
-        refuse("method", repr(proposed.method), f"the module cannot be stacked: {suited.reason}; leave it out")
+        refuse("method", quoted(proposed.method), f"the module cannot be stacked: {suited.reason}; leave it out")
     state = dict(suited.model.named_parameters()) | dict(suited.model.named_buffers())
     reference = Reference(original, state, suited.layout, suited.plain.loss, suited.device)
     with torch.inference_mode(False), preserve_rng(suited.device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chosen = _compared(suited, reference, usable(W), usable(x), y, mask)
     if forced and chosen.method != proposed.method:
-        refuse("method", repr(proposed.method), f"{chosen.reason}; leave it out")
+        refuse("method", quoted(proposed.method), f"{chosen.reason}; leave it out")
     if chosen.stacked is None:
         return chosen
     like = W.new_empty(0, device=chosen.device)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.networks.row_readers import XY, reader
 from resolvent.networks.streamed import Placement, RowKind, Streamed, check_alike, survey
 from resolvent.networks.userdata import UserData, stacked
@@ -107,7 +107,7 @@ def as_dtype(dtype: Any) -> torch.dtype:
     """The type of a network's parameters."""
     if not isinstance(dtype, torch.dtype) or dtype not in (torch.float16, torch.float32, torch.float64):
         needed = "torch.float32 or torch.float64 is needed; for products in less precision pass autocast=torch.bfloat16"
-        refuse("dtype", repr(dtype), needed)
+        refuse("dtype", quoted(dtype), needed)
     kind: torch.dtype = dtype
     return kind
 
@@ -118,6 +118,6 @@ def as_device(device: torch.device | str) -> torch.device:
         where = torch.device(device)
         torch.empty(0, device=where)
     except (RuntimeError, AssertionError, ValueError, TypeError, OverflowError) as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f'device is {device}, which is not there ({first}); take device="cpu"') from None
+        first, given = str(error).splitlines()[0], " ".join(quoted(device, str).split())
+        raise InputError(f'device is {given}, which is not there ({first}); take device="cpu"') from None
     return where

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import flag, refuse, whole
+from resolvent.errors import flag, quoted, refuse, whole
 from resolvent.problems.callables import (
     AllRows,
     Differentiated,
@@ -61,7 +61,7 @@ class Custom(ProblemDefaults):
         self.penalty = penalty
         self.users, self.dim = whole(users, "users"), whole(dim, "dim")
         if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
-            refuse("dtype", repr(dtype), "torch.float32 or torch.float64 is needed")
+            refuse("dtype", quoted(dtype), "torch.float32 or torch.float64 is needed")
         self.convex, self.check = flag(convex, "convex"), flag(check, "check")
         self.weights = as_weights(weights, users, torch.empty(0, dtype=dtype))
         self.lipschitz = self._constants(lipschitz, "lipschitz")

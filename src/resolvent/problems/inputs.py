@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, ResolventWarning, refuse
+from resolvent.errors import InputError, ResolventWarning, quoted, refuse
 
 FLOAT = torch.float64
 WEIGHTS = ("rows", "users")
@@ -35,7 +35,9 @@ def as_tensor(data: Any, argument: str) -> Tensor:
     """
     try:
         tensor = data if isinstance(data, Tensor) else torch.as_tensor(_writable(np.asarray(data)))
-    except (TypeError, ValueError, RuntimeError) as error:
+        if tensor.is_meta or tensor.layout is not torch.strided:
+            raise TypeError("a tensor without data, or with some of it")
+    except (TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise InputError(
             f"{argument} cannot be read as an array of numbers, "
             "but a NumPy array, a torch tensor or nested lists of equal lengths are needed"
@@ -60,7 +62,7 @@ def as_weights(weights: Any, users: int, like: Tensor, sizes: Tensor | None = No
         return like.new_full((users,), 1.0 / users)
     if isinstance(weights, str):
         return _named_weights(weights, users, like, sizes, mean)
-    lam = as_tensor(weights, "weights").to(like)
+    lam = as_tensor(weights, "weights").detach().to(like)
     if lam.shape != (users,):
         refuse("weights", f"of shape {tuple(lam.shape)}", f"one number for each of the {users} users is needed")
     if not bool(torch.isfinite(lam).all()) or bool((lam < 0).any()):
@@ -76,7 +78,7 @@ def as_weights(weights: Any, users: int, like: Tensor, sizes: Tensor | None = No
 def _named_weights(name: str, users: int, like: Tensor, sizes: Tensor | None, mean: bool) -> Tensor:
     if name not in WEIGHTS:
         refuse(
-            "weights", repr(name), f"{' or '.join(repr(each) for each in WEIGHTS)}, or one number per user is needed"
+            "weights", quoted(name), f"{' or '.join(repr(each) for each in WEIGHTS)}, or one number per user is needed"
         )
     if sizes is None and name == "rows":
         refuse("weights", "'rows'", "the users of this problem have no rows: give one number per user")
@@ -99,7 +101,7 @@ def _warn_of_sizes(lam: Tensor, sizes: Tensor) -> None:
 
 def as_reg(reg: Any, users: int, sizes: Tensor, like: Tensor) -> Tensor:
     """The regulariser of each user, (users,): a number, or one per user; without it 1 / (users * rows), the paper's."""
-    each = 1 / (users * sizes.to(like)) if reg is None else as_tensor(reg, "reg").to(like)
+    each = 1 / (users * sizes.to(like)) if reg is None else as_tensor(reg, "reg").detach().to(like)
     if each.shape not in ((), (users,)) or not bool((torch.isfinite(each) & (each >= 0)).all()):
         refuse("reg", reg, f"a number >= 0, or one for each of the {users} users, is needed")
     return each.expand(users)
@@ -140,7 +142,9 @@ def finite(X: Tensor, argument: str, of: str = "user") -> Tensor:
 
 def same_length(name: str, items: Sequence[Any], users: int) -> None:
     """Refuse a per-user list of the wrong length, and what is no list."""
-    if not hasattr(items, "__len__") or getattr(items, "shape", None) == ():
-        refuse(name, repr(items), f"one entry for each of the {users} users is needed")
-    if len(items) != users:
-        refuse(name, f"a list of {len(items)}", f"one entry for each of the {users} users is needed")
+    try:
+        many = len(items)
+    except TypeError:  # a sparse matrix has a length that it does not tell
+        refuse(name, quoted(items), f"one entry for each of the {users} users is needed")
+    if many != users:
+        refuse(name, f"a list of {many}", f"one entry for each of the {users} users is needed")

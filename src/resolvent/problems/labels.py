@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resolvent.errors import refuse
+
 
 def label_array(labels: Any) -> NDArray[Any]:
     """Labels as NumPy reads them; objects where NumPy would change one of them.
@@ -17,7 +19,10 @@ def label_array(labels: Any) -> NDArray[Any]:
     if isinstance(labels, np.ndarray) and labels.dtype != object:
         return labels
     items = labels.tolist() if hasattr(labels, "tolist") else list(labels)
-    array = np.asarray(labels)
+    try:
+        array = np.asarray(labels)
+    except ValueError:
+        refuse("labels", "a list of lists of unequal lengths", "a vector of labels is needed")
     if array.ndim != 1 or array.dtype == object or all(map(_same, array.tolist(), items)):
         return array
     objects: NDArray[Any] = np.empty(len(items), dtype=object)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.penalties import L1, L2, ElasticNet, Penalty
 from resolvent.iteration.registry import part
@@ -27,7 +27,7 @@ def parse_penalty(text: str) -> Penalty:
         try:
             return float(word)
         except ValueError:
-            refuse("penalty", repr(text), f"numbers are needed behind the name: {registry.usages('penalty')}")
+            refuse("penalty", quoted(text), f"numbers are needed behind the name: {registry.usages('penalty')}")
 
     given = registry.words("penalty", text, number)
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import BadAnswer, refuse
+from resolvent.errors import BadAnswer, quoted, refuse
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows
 from resolvent.problems.linear.predictor import Predictor
@@ -50,7 +50,7 @@ class Quantile(Ridged):
         penalty: Any = None,
     ) -> None:
         if not (isinstance(q, (int, float)) and 0 < q < 1):
-            refuse("q", repr(q), "a number between 0 and 1 is needed")
+            refuse("q", quoted(q), "a number between 0 and 1 is needed")
         self.q = float(q)
         super().__init__(as_data(A, b), reg, weights, intercept, penalty)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.problems.inputs import as_tensor
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.sparse_rows import SparseBucket, as_sparse, is_sparse
@@ -209,7 +209,7 @@ def _from_lists(A: Sequence[Any], b: Any) -> Rows:
     if not A:
         refuse("A", "an empty list", "at least one user is needed")
     if not isinstance(b, (list, tuple, np.ndarray, Tensor)):
-        refuse("b", repr(b), f"A is a list of {len(A)} matrices, so as many vectors are needed")
+        refuse("b", quoted(b), f"A is a list of {len(A)} matrices, so as many vectors are needed")
     if len(b) != len(A):
         refuse("b", f"a list of {len(b)}", f"A has {len(A)} users, and as many are needed")
     read: Any = as_sparse if any(is_sparse(a) for a in A) else as_tensor

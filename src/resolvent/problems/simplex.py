@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from resolvent.errors import real
 from resolvent.problems.constraint import TOL, Constraint
+
+LEAST = sys.float_info.min
+"""The smallest number with all of its digits: parts of a smaller one would be 0."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Simplex(Constraint):
     dim = None
 
     def __post_init__(self) -> None:
-        total = real(self.total, "total", lambda x: 0 < x < math.inf, "a finite number > 0 is needed")
+        total = real(self.total, "total", lambda x: LEAST <= x < math.inf, "a finite number > 0 is needed")
         object.__setattr__(self, "total", total)
 
     def project(self, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration.table import TABLE
 from resolvent.report.curves import colour_of, drawn_rows, palette, reported
 from resolvent.report.figures import AXES, NAMES, needed, plain
@@ -35,11 +35,11 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
     several = list(y) if isinstance(y, list | tuple) else [y]
     columns = _columns(list(frames.values())) if y is None else several
     if not columns:
-        refuse("y", repr(y), "a column of the history, or several, are needed")
+        refuse("y", quoted(y), "a column of the history, or several, are needed")
     for column in (*columns, x):
         if not isinstance(column, str) or not any(column in frame for frame in frames.values()):
             columns_there = ", ".join(dict.fromkeys(str(c) for frame in frames.values() for c in frame))
-            refuse("x" if column is x else "y", repr(column), f"a column of the history is needed: {columns_there}")
+            refuse("x" if column is x else "y", quoted(column), f"a column of the history is needed: {columns_there}")
     figure, axes = _axes(len(columns), ax)
     for axis, column in zip(axes, columns, strict=True):
         _panel(axis, column, x, named, frames)
@@ -75,7 +75,7 @@ def _named(runs: Any) -> dict[str, Any]:
     if isinstance(runs, Mapping):
         named = {str(name): run for name, run in runs.items()}
     else:
-        several = list(runs) if isinstance(runs, Sequence) else [runs]
+        several = list(runs) if isinstance(runs, list | tuple) else [runs]
         titles = [str(getattr(run, "config", {}).get("scheme", {}).get("title", "run")) for run in several]
         titles = [f"{t} {titles[: k + 1].count(t)}" if titles.count(t) > 1 else t for k, t in enumerate(titles)]
         named = dict(zip(titles, several, strict=True))
@@ -98,9 +98,9 @@ def _columns(frames: Sequence[Any]) -> list[str]:
 
 def _axes(panels: int, ax: Any) -> tuple[Figure, Sequence[Any]]:
     if ax is not None:
-        axes = list(ax.flat) if hasattr(ax, "flat") else list(ax) if isinstance(ax, Sequence) else [ax]
+        axes = list(ax.flat) if hasattr(ax, "flat") else list(ax) if isinstance(ax, list | tuple) else [ax]
         if not all(hasattr(axis, "plot") and hasattr(axis, "figure") for axis in axes):
-            refuse("ax", repr(ax), "axes of Matplotlib are needed, one for each column")
+            refuse("ax", quoted(ax), "axes of Matplotlib are needed, one for each column")
         if len(axes) != panels:
             refuse("ax", f"{len(axes)} axes", f"{panels} are needed, one for each column")
         figure: Figure = axes[0].figure

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from resolvent.errors import BadAnswer, ResolventWarning, refuse, whole
+from resolvent.errors import BadAnswer, ResolventWarning, quoted, refuse, whole
 from resolvent.iteration.penalties import ElasticNet, Penalty, penalty_of
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.table import TABLE
@@ -168,14 +168,14 @@ def _algorithm(estimator: Any) -> Any:
     exact = [key for key, row in TABLE.items() if row.exact]
     if name not in exact:
         why = "solves another problem" if name in TABLE else "is unknown"
-        refuse("algorithm", repr(estimator.algorithm), f"it {why}: one of {', '.join(exact)} is needed")
+        refuse("algorithm", quoted(estimator.algorithm), f"it {why}: one of {', '.join(exact)} is needed")
     return TABLE[name].scheme(estimator.eta)
 
 
 def _tolerance(estimator: Any) -> float:
     tol = estimator.tol
     if isinstance(tol, bool) or not isinstance(tol, int | float) or not 0 < tol < math.inf:
-        refuse("tol", repr(tol), "a number > 0 is needed")
+        refuse("tol", quoted(tol), "a number > 0 is needed")
     return float(tol)
 
 
@@ -183,7 +183,7 @@ def strength(value: Any, name: str, infinite: bool = False) -> float:
     """A number >= 0, of any number type."""
     plain = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not plain or not (0 <= value < math.inf or (infinite and value == math.inf)):
-        refuse(name, repr(value), "a finite number >= 0 is needed" if not infinite else "a number > 0 is needed")
+        refuse(name, quoted(value), "a finite number >= 0 is needed" if not infinite else "a number > 0 is needed")
     return float(value)
 
 
@@ -196,7 +196,7 @@ def mixture(estimator: Any) -> tuple[float, float]:
             refuse("l1_ratio", ratio, "a number from 0 to 1 is needed")
         return ratio, 1 - ratio
     if estimator.penalty not in shares:
-        refuse("penalty", repr(estimator.penalty), "'l1', 'l2', 'elasticnet' or None is needed")
+        refuse("penalty", quoted(estimator.penalty), "'l1', 'l2', 'elasticnet' or None is needed")
     return shares[estimator.penalty]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resolvent import engines
-from resolvent.errors import InputError, flag, refuse, whole
+from resolvent.errors import InputError, flag, quoted, refuse, whole
 from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.averaging import Averaging
@@ -76,7 +76,7 @@ def _check_crossing(facts: Facts, participation: Participation, send: Send, meet
         refuse_compression(send)
     if meet.central and facts.here < facts.users:
         refuse(
-            "meet", repr(meet), "it needs the rows of all users in one place, and every rank has its own users' only"
+            "meet", quoted(meet), "it needs the rows of all users in one place, and every rank has its own users' only"
         )
     present_only = participation.absent == "paper" and not participation.full  # under "hold", all users seen meet
     meet.check(facts.weights, participation.most_present(facts.users) if present_only else facts.users)
@@ -84,9 +84,9 @@ def _check_crossing(facts: Facts, participation: Participation, send: Send, meet
 
 def check_hooks(stop: object, callback: object, progress: object = None) -> None:
     if stop is not None and not isinstance(stop, Stop) and not callable(stop):
-        refuse("stop", repr(stop), "rs.Stop(...) or a function of the round is needed")
+        refuse("stop", quoted(stop), "rs.Stop(...) or a function of the round is needed")
     if callback is not None and not callable(callback):
-        refuse("callback", repr(callback), "a function of the round is needed")
+        refuse("callback", quoted(callback), "a function of the round is needed")
     if progress is not None:
         flag(progress, "progress")
 
@@ -110,7 +110,7 @@ def known_users(problem: Problem | Facts | None, engine: Any, scheme: Scheme) ->
 def one_acceleration(anderson: Acceleration | int | None, accelerate: Acceleration | int | None) -> Acceleration:
     """The acceleration that is asked for under either name."""
     if anderson is not None and accelerate is not None:
-        refuse("accelerate", repr(accelerate), "anderson is given as well: one of the two is enough")
+        refuse("accelerate", quoted(accelerate), "anderson is given as well: one of the two is enough")
     return as_acceleration(anderson if accelerate is None else accelerate)
 
 

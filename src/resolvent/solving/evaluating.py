@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.data.held_out import HeldOut
-from resolvent.errors import InputError, refuse, whole
+from resolvent.errors import InputError, quoted, refuse, whole
 from resolvent.iteration.engine import Look
 from resolvent.iteration.facts import Facts
 from resolvent.solving.metrics import NAMED, Judged, as_metrics, judge, probabilities, rmse
@@ -83,12 +83,12 @@ def _read(
     for key, metric in named.items():
         if first is None:
             shapes = f"outputs of shape {o.shape[1:]} and targets of shape {y.shape[1:]} per row"
-            refuse("metrics", repr(key), f"{shapes} do not tell where the classes are: {own}")
+            refuse("metrics", quoted(key), f"{shapes} do not tell where the classes are: {own}")
         if (metric in OF_NUMBERS) != (first.classes is None):
             kind = "numbers" if first.classes is None else "classes"
-            refuse("metrics", repr(key), f"the network predicts {kind}: give another one, or a function")
+            refuse("metrics", quoted(key), f"the network predicts {kind}: give another one, or a function")
         if metric is NAMED["log_loss"] and first.link is None:
-            refuse("metrics", repr(key), f"what a loss of your own takes as probabilities is not known: {own}")
+            refuse("metrics", quoted(key), f"what a loss of your own takes as probabilities is not known: {own}")
     return [judged for judged in rows if judged is not None]
 
 
@@ -109,7 +109,7 @@ def evaluations(
             "recorded round; leave it out, and say by every= how often rounds are recorded"
         )
     if metrics is not None and not given and not network:
-        refuse("metrics", repr(metrics), "held-out data are needed beside them: test=rs.HeldOut(A, b)")
+        refuse("metrics", quoted(metrics), "held-out data are needed beside them: test=rs.HeldOut(A, b)")
     chosen = network and validate_every is not None
     return Evaluations(linear, as_metrics(metrics) if network and metrics is not None else None, chosen)
 
@@ -136,7 +136,7 @@ class Evaluation:
         chosen = as_metrics(metrics, usual)
         for key, function in chosen.items():
             if function in NAMED.values() and function not in [NAMED[name] for name in usual]:
-                refuse("metrics", repr(key), f"{predictor.loss} has {', '.join(usual)}, and functions of your own")
+                refuse("metrics", quoted(key), f"{predictor.loss} has {', '.join(usual)}, and functions of your own")
         _indices(np.concatenate([y for y in data.b if len(y)]), predictor, name)
         return cls(name, data, predictor, chosen)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.iteration.metric_names import checked
 
 Metric = Callable[[Any, Any], float]
@@ -116,12 +116,12 @@ def _metric(name: str, given: Any) -> Callable[[Judged], float]:
         if given not in NAMED:
             refuse(
                 "metrics",
-                repr(given),
+                quoted(given),
                 f"{', '.join(NAMED)}, or a dictionary of functions of (truth, scores), is needed",
             )
         return NAMED[given]
     if not callable(given):
-        refuse(f"metrics[{name!r}]", repr(given), "a function of (truth, scores) is needed")
+        refuse(f"metrics[{name!r}]", quoted(given), "a function of (truth, scores) is needed")
     return lambda judged: float(given(*(judged.unread or (judged.truth, judged.scores))))
 
 

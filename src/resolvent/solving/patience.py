@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.iteration.rounds import Round
 from resolvent.solving.stopping import Best, Stop
 
@@ -26,7 +26,7 @@ class Patience:
         assert stop.metric is not None
         if stop.metric not in row:
             metrics = [name for name in row if name not in ("round", "eta", "participants", "clock", "seconds")]
-            refuse("stop.metric", repr(stop.metric), f"the history has {', '.join(metrics)}")
+            refuse("stop.metric", quoted(stop.metric), f"the history has {', '.join(metrics)}")
         value = float(row[stop.metric])
         if stop.better(value, math.nan if best is None else best.value):
             found = _best(happened, value)

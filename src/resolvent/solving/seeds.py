@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from resolvent.engines.joint import Joint
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.facts import facts_of, is_problem
 from resolvent.iteration.scheme import Scheme
@@ -29,7 +29,7 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
     may be taken in another order. Other problems, and networks that are not alike, are solved one after the other.
     """
     if not isinstance(seeds, Iterable) or getattr(seeds, "shape", None) == () or not (seeds := list(seeds)):
-        refuse("seeds", repr(seeds), "a list of whole numbers is needed, range(4) say")
+        refuse("seeds", quoted(seeds), "a list of whole numbers is needed, range(4) say")
     each = list(problems) if isinstance(problems, list | tuple) else [problems] * len(seeds)
     if len(each) != len(seeds):
         refuse(

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from torch import Tensor
 
-from resolvent.errors import one_of, real, refuse, whole
+from resolvent.errors import one_of, quoted, real, refuse, whole
 from resolvent.iteration.facts import Memory
 from resolvent.iteration.packing import remembered
 
@@ -71,11 +71,11 @@ class Stop:
         if self.mode is not None:
             one_of(self.mode, "stop.mode", ("min", "max"), '"min" or "max" is needed')
         if self.metric is not None and not isinstance(self.metric, str):
-            refuse("stop.metric", repr(self.metric), "the name of a column of the history is needed")
+            refuse("stop.metric", quoted(self.metric), "the name of a column of the history is needed")
         if self.metric is None and self.mode is not None:
-            refuse("stop.mode", repr(self.mode), "it says which of two metrics is better: give stop.metric as well")
+            refuse("stop.mode", quoted(self.mode), "it says which of two metrics is better: give stop.metric as well")
         if self.metric is not None and self.mode is None and not self.metric.endswith(HIGHER + LOWER):
-            refuse("stop.metric", repr(self.metric), 'whether more of it is better must be said: mode="min" or "max"')
+            refuse("stop.metric", quoted(self.metric), 'whether more of it is better must be said: mode="min" or "max"')
 
     @property
     def limits(self) -> bool:

@@ -15,7 +15,7 @@ from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import TYPES, Answer, Description, Question
 from resolvent.engines.flower.packets import Malformed
 from resolvent.engines.flower.rule import MAX_WEIGHT, Limits
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration.facts import Facts
 from resolvent.problems.inputs import WEIGHTS
 
@@ -127,7 +127,7 @@ def _weights(given: Any, names: tuple[str, ...], told: list[Description], kind: 
     elif isinstance(given, Mapping) and given.keys() >= set(names):
         numbers = torch.tensor([float(given[name]) for name in names], dtype=torch.float64)
     else:
-        refuse("weights", repr(given), f'"rows", "users" or a number for each of {", ".join(names)} is needed')
+        refuse("weights", quoted(given), f'"rows", "users" or a number for each of {", ".join(names)} is needed')
     if not (bool((numbers >= 0).all()) and 0 < float(numbers.sum()) < float("inf")):
         refuse("weights", numbers.tolist(), "numbers >= 0 are needed, not all of them zero")
     return (numbers / numbers.sum()).to(kind)

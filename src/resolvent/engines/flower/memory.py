@@ -7,15 +7,18 @@ killed, the node goes on from the one that the server knows.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 from torch import Tensor
 
-from resolvent.errors import StorageError, refuse
+from resolvent.errors import StorageError, quoted, refuse
 
 RETAINED = 4
 """Answers per run whose memories are retained."""
+MAX_RUNS = 32
+"""Runs whose memories are retained, those of the latest answers: a server can begin any number."""
 SUFFIX = ".safetensors"
 
 Tensors = dict[str, Tensor]
@@ -49,9 +52,18 @@ class Memories:
             del self._cached[old]
         if self._folder is not None:
             path = self._path(run, t)
+            if not path.parent.is_dir():
+                self._make_room()
             _write(path, tensors)
             for file in _newest(path.parent)[RETAINED:]:
                 file.unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        """For one more run."""
+        assert self._folder is not None
+        runs = [path for path in self._folder.glob("*") if path.is_dir() and not path.is_symlink()]
+        for old in sorted(runs, key=lambda run: run.stat().st_mtime_ns, reverse=True)[MAX_RUNS - 1 :]:
+            shutil.rmtree(old)
 
     def touch(self, run: str, t: int) -> None:
         """The answer of round t is still the one to go on from."""
@@ -61,7 +73,7 @@ class Memories:
     def _path(self, run: str, t: int) -> Path:
         assert self._folder is not None
         if not run or not all(c.isalnum() or c in "-_." for c in run) or run.startswith("."):
-            refuse("run", repr(run[:100]), "a name of letters, digits, - and _ is needed")
+            refuse("run", quoted(run[:100]), "a name of letters, digits, - and _ is needed")
         return self._folder / run / f"{t:08d}{SUFFIX}"
 
 

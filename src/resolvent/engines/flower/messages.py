@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.flower.packets import Malformed, Packet
-from resolvent.errors import InputError
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.metric_names import is_free
 
@@ -27,7 +27,9 @@ function whose square is finite."""
 ROUNDING = 1e-4
 """How much a user's convexity may exceed its smoothness by rounding, where both are computed in float32."""
 MAX_NAME = 200
-"""Characters of a name that a node may give."""
+"""Characters of a name that a node may give, or a server."""
+MAX_STEPS = 100_000
+"""Steps, or whatever else an operator counts, that a node takes for one answer."""
 
 
 # --- operators: descriptions of a few numbers ------------------------------------------------------------------------
@@ -35,7 +37,16 @@ MAX_NAME = 200
 
 def describe_operator(operator: Any) -> dict[str, Any]:
     """An operator as plain values; code does not cross."""
-    return registry.described("local", operator)
+    return _bounded(registry.described("local", operator))
+
+
+def _bounded(described: dict[str, Any]) -> dict[str, Any]:
+    """Refuse an operator that would occupy a node for ever. A batch is never larger than a user's rows."""
+    for name, value in described.items():
+        numbers = value if isinstance(value, list | tuple) else [value]
+        if name != "batch" and any(isinstance(number, int) and number > MAX_STEPS for number in numbers):
+            refuse(f"local.{name}", quoted(value), f"a node takes at most {MAX_STEPS} per answer")
+    return described
 
 
 def operator_of(described: Any) -> Any:
@@ -44,7 +55,7 @@ def operator_of(described: Any) -> Any:
     if kind is None or not hasattr(kind.make, "bind"):  # what only a configuration means, "best" say, does not cross
         raise Malformed("there is no such operator; a node needs every part that the server has registered")
     try:
-        return registry.choose("local", described)
+        return registry.choose("local", _bounded(described))
     except InputError as error:
         raise Malformed(str(error)) from None
 
@@ -79,7 +90,7 @@ class Question:
 
     @classmethod
     def of(cls, packet: Packet) -> Question:
-        """The question in a packet; a node asks for no more than that it can be read."""
+        """The question in a packet, every value checked: whoever sent it may have taken over the server."""
         try:
             told: dict[str, Any] = {name: _tensor(array) for name, array in packet.arrays.items()}
             header = dict(packet.header)
@@ -88,9 +99,26 @@ class Question:
             made = cls(**header, **told)
         except TypeError as error:
             raise Malformed(f"this is no question ({error}); is the server of another version?") from None
-        if made.verb not in VERBS:
-            raise Malformed(f"there is no question {made.verb!r}; is the server of another version?")
+        if type(made.verb) is not str or made.verb not in VERBS:
+            raise Malformed(f"there is no question {quoted(made.verb)}; is the server of another version?")
+        made._check()
         return made
+
+    def _check(self) -> None:
+        """Refuse what no server asks, before anything is computed with it or stored under its name."""
+        for name, least, end in (("t", 0, MAX_COUNT), ("user", 0, MAX_COUNT), ("after", NOTHING_YET, MAX_COUNT),
+                                 ("seed", 0, 2**63)):  # fmt: skip
+            if type(value := getattr(self, name)) is not int or not least <= value < end:
+                raise Malformed(f"{name} is {quoted(value)}, and a whole number from {least} is needed")
+        if type(self.eta) not in (int, float) or not 0 <= self.eta <= MAX_CONSTANT:
+            raise Malformed(f"eta is {quoted(self.eta)}, and a number from 0 to {MAX_CONSTANT:g} is needed")
+        if type(self.run) is not str or len(self.run) > MAX_NAME:
+            raise Malformed(f"run is {quoted(self.run)}, and a name of at most {MAX_NAME} characters is needed")
+        if not isinstance(self.operator, dict) or type(self.steady) is not bool:
+            raise Malformed("operator or steady are not what they must be")
+        for name, rows in (("u", self.u), ("models", self.models)):
+            if rows is not None and rows.ndim != 2:
+                raise Malformed(f"{name} is of shape {tuple(rows.shape)}, and rows are needed")
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,15 @@ HEADER, ARRAYS = "header", "arrays"
 MAX_HEADER = 1 << 22
 """Characters of a header, at most."""
 MAX_DIMENSIONS = 4
+MAX_MESSAGE = 500
+"""Characters of what is said about a packet that is none."""
 
 
 class Malformed(ValueError):
-    """What came is no packet; the message says why."""
+    """What came is no packet; the message says why, and does not quote all of it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message[:MAX_MESSAGE])
 
 
 class Packet(NamedTuple):

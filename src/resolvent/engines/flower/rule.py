@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from resolvent.errors import number, refuse, whole
+from resolvent.errors import number, quoted, refuse, whole
 
 MAX_MOVE = 1e4
 """How many times the others' median reach (plausibility.py) an answer may lead away: units may differ by a thousand, as
@@ -25,10 +25,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.norm is not None and not number(self.norm) > 0:
-            refuse("max_norm", repr(self.norm), "a number > 0 is needed; leave it out for no limit")
+            refuse("max_norm", quoted(self.norm), "a number > 0 is needed; leave it out for no limit")
         for name in ("move", "weight"):
             if not number(getattr(self, name)) >= 1:
-                refuse(f"max_{name}", repr(getattr(self, name)), "a number >= 1 is needed, and 1e300 is no limit")
+                refuse(f"max_{name}", quoted(getattr(self, name)), "a number >= 1 is needed, and 1e300 is no limit")
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.close, int | float) and 0 < self.close <= 1):
-            refuse("close", repr(self.close), "a share in (0, 1] is needed")
+            refuse("close", quoted(self.close), "a share in (0, 1] is needed")
         for name in ("timeout", "patience", "poll"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and value > 0):
-                refuse(name, repr(value), "a number of seconds > 0 is needed")
+                refuse(name, quoted(value), "a number of seconds > 0 is needed")
         whole(self.min_users, "min_users")
 
     def closed(self, expected: int, done: int, taken: int, needed: int, outstanding: int, seconds: float) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.problems.labels import label_array
 
 CLASSIFIERS = ("logistic", "squared-hinge", "softmax")
@@ -35,7 +35,7 @@ class Predictor:
 
     def __post_init__(self) -> None:
         if self.loss not in CLASSIFIERS + REGRESSIONS:
-            refuse("loss", repr(self.loss), f"one of {', '.join(CLASSIFIERS + REGRESSIONS)} is needed")
+            refuse("loss", quoted(self.loss), f"one of {', '.join(CLASSIFIERS + REGRESSIONS)} is needed")
 
     @property
     def classifies(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.problems.labels import joined, label_array
 
 Labels = NDArray[Any]
@@ -29,7 +29,7 @@ def encoded(y: Any, classes: Sequence[Any] | None) -> tuple[list[NDArray[np.floa
         refuse("y", "partly NaN or infinite", "a label for every row is needed")
     names = present if classes is None else _labels(classes, None)
     if not all(isinstance(_plain(name), Hashable) for name in names):
-        refuse("classes", repr(classes), "labels, numbers or text, are needed")
+        refuse("classes", quoted(classes), "labels, numbers or text, are needed")
     if len(names) < 2 or len({_plain(name) for name in names}) < len(names):
         refuse("classes", [_plain(name) for name in names], "two different labels at least, each once, are needed")
     place = {_plain(name): k for k, name in enumerate(names)}
@@ -41,19 +41,26 @@ def encoded(y: Any, classes: Sequence[Any] | None) -> tuple[list[NDArray[np.floa
 
 
 def _per_user(y: Any) -> Sequence[Any]:
-    y = y.cpu().numpy() if isinstance(y, Tensor) else y
+    y = _of_tensor(y, "y") if isinstance(y, Tensor) else y
     if isinstance(y, np.ndarray) and y.ndim != 2 and y.dtype != object:
         refuse("y", f"of shape {y.shape}", "(users, rows), or a list with the labels of each user, is needed")
     if not isinstance(y, (list, tuple, np.ndarray)):
-        refuse("y", repr(type(y).__name__), "a list with the labels of each user is needed")
+        refuse("y", quoted(type(y).__name__), "a list with the labels of each user is needed")
     return list(y)
+
+
+def _of_tensor(given: Tensor, name: str) -> Labels:
+    try:
+        return given.detach().cpu().numpy()
+    except (TypeError, RuntimeError):
+        refuse(name, "a sparse tensor, or one without data", "a dense one is needed")
 
 
 def _labels(given: Any, user: int | None) -> Labels:
     name = "classes" if user is None else f"y[{user}]"
     if not isinstance(given, Iterable):
-        refuse(name, repr(given), f"a vector of labels is needed{', such as range(3)' if user is None else ''}")
-    each: Labels = label_array(given.cpu().numpy() if isinstance(given, Tensor) else given)
+        refuse(name, quoted(given), f"a vector of labels is needed{', such as range(3)' if user is None else ''}")
+    each: Labels = label_array(_of_tensor(given, name) if isinstance(given, Tensor) else given)
     if each.dtype == object:  # text in frames
         each = label_array(each.tolist())
     if each.ndim != 1 or not len(each):
