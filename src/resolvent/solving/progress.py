@@ -34,7 +34,7 @@ class Bar:
     """
 
     def __init__(self, title: str, total: int, shown: bool) -> None:
-        self._title, self._total, self._shown = title, total, shown
+        self._title, self._total, self.shown = title, total, shown
         self._began = self._last = time.perf_counter()
         self._done = 0
         self._rich: Any = None
@@ -44,7 +44,7 @@ class Bar:
     def advance(self, now: float, words: Any) -> None:
         """One more round; `words` is called for the text beside the bar only when it is drawn."""
         self._done += 1
-        if not self._shown or now - self._last < REFRESH or now - self._began < PATIENCE:
+        if not self.shown or now - self._last < REFRESH or now - self._began < PATIENCE:
             return
         self._last = now
         if self._rich is None and self._line is None:
