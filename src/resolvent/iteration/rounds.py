@@ -99,8 +99,7 @@ class Round(NamedTuple):
         error = None if state.error is None or not certified else self.engine.facts.peers.largest(state.error)
         p = state.p if certified else None
         meeting = None if self.meeting is None or self.meeting.normal is None else self.meeting
-        evidence = gather(self.engine, self.eta, self.step, p, self.spread, error, self.together, self.unsent)
-        return evidence._replace(meeting=meeting)
+        return gather(self.engine, self.eta, self.step, p, self.spread, error, meeting, state.together, self.unsent)
 
     @property
     def certificates(self) -> Certificates:
@@ -166,8 +165,8 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         meeting, convened = meet(Gathering(zhat, whose, engine.mean, weights, step, t, seed), past.meet)
         w = meeting.w
         met, accelerated = accelerate.on_mean(past.accelerate, state.met, w, engine.gram)
-        Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
-        plain = Tu if met is w else mix(u, mix(z, w, beta), gamma).expand_as(u)  # T itself does not extrapolate
+        Tu = _rows(mix(u, mix(z, met, beta), gamma), u)  # (gFL-2), (gFL-3)
+        plain = Tu if met is w else _rows(mix(u, mix(z, w, beta), gamma), u)  # T itself does not extrapolate
         ahead, accelerated = accelerate.on_u(accelerated, u, Tu, engine.gram)
         model = w if accelerated.accepted else state.w
 
@@ -191,6 +190,11 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             state, eta, who, answer.came, (u, plain), answer.spread, engine, answer.clock, meeting, answer.asked, cost,
             unsent,
         )  # fmt: skip
+
+
+def _rows(x: Tensor, u: Tensor) -> Tensor:
+    """x with as many rows as u: where beta = gamma = 1 everybody moves to the meeting point, which is one row."""
+    return x if x.shape == u.shape else x.expand_as(u)
 
 
 class Answered(NamedTuple):
@@ -248,4 +252,4 @@ def _changed(engine: Engine, scheme: Scheme, parts: Parts, state: State, eta: fl
     zhat = parts.send.unchanged(z, state.parts.send)
     gathering = Gathering(zhat, presence.whose, engine.mean, engine.facts.weights, alpha * eta / beta, state.round)
     met = parts.meet(gathering, state.parts.meet)[0].w
-    return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
+    return replace(state, u=u, eta=eta, met=met, next=_rows(mix(u, mix(z, met, beta), gamma), u))

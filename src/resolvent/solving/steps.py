@@ -246,9 +246,7 @@ def stored(steps: Iterator[Step], ledger: Ledger) -> Iterator[Step]:
         yield step
 
 
-def called(
-    steps: Iterator[Step], ledger: Ledger, callback: Callable[[Round], Any], peers: Peers
-) -> Iterator[Step]:
+def called(steps: Iterator[Step], ledger: Ledger, callback: Callable[[Round], Any], peers: Peers) -> Iterator[Step]:
     """The caller's own function sees every round, and may end the run."""
     for step in steps:
         if callback(ledger.marked(step.round)) is STOP and step.ending is None:
