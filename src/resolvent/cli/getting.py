@@ -61,12 +61,10 @@ def data(
         say(f"next: resolvent run logistic --data {path} {problem}")
 
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    data: """Examples:
-
-        resolvent data
-
-        resolvent data hospitals --to patients.csv
-
-        resolvent data a9a""",
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    data: (
+        "resolvent data",
+        "resolvent data hospitals --to patients.csv",
+        "resolvent data a9a",
+    ),
 }

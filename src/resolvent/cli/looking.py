@@ -257,30 +257,23 @@ def _answer() -> dict[str, Any]:
     return {"what": "a small problem", "found": f"gap {gap:.1e}, less than 1e-20 is right", "fine": gap < 1e-20}
 
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    ls: """Examples:
-
-        resolvent ls
-
-        resolvent ls --format json""",
-    show: """Examples:
-
-        resolvent show 1f2e
-
-        resolvent show runs/fedpi-least-squares-20260101-120000-1f2e --format json""",
-    report: """Examples:
-
-        resolvent report
-
-        resolvent report 1f2e 77ab --to picture.svg""",
-    export: """Examples:
-
-        resolvent export --to metrics.parquet
-
-        resolvent export 1f2e --to model.safetensors
-
-        resolvent export 1f2e --to onnx""",
-    doctor: """Examples:
-
-        resolvent doctor --format json""",
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    ls: (
+        "resolvent ls",
+        "resolvent ls --format json",
+    ),
+    show: (
+        "resolvent show 1f2e",
+        "resolvent show runs/fedpi-least-squares-20260101-120000-1f2e --format json",
+    ),
+    report: (
+        "resolvent report",
+        "resolvent report 1f2e 77ab --to picture.svg",
+    ),
+    export: (
+        "resolvent export --to metrics.parquet",
+        "resolvent export 1f2e --to model.safetensors",
+        "resolvent export 1f2e --to onnx",
+    ),
+    doctor: ("resolvent doctor --format json",),
 }

@@ -272,17 +272,14 @@ def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Ite
         yield outcome
 
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    compare: """Examples:
-
-        resolvent compare least-squares
-
-        resolvent compare logistic --data a9a.gz --users 20 --partition dirichlet:0.3 --rounds 100
-
-        resolvent compare my_task.py:task --settings fedavg:eta=0.05 --settings fedprox:eta=10,lr=0.1""",
-    sweep: """Examples:
-
-        resolvent sweep logistic --grid scheme.eta=1e-3,1e-2,1e-1 --grid anderson.memory=0,2,10 --seeds 4
-
-        resolvent sweep mnist --grid scheme.eta=10,100 --seeds 4 --together""",
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    compare: (
+        "resolvent compare least-squares",
+        "resolvent compare logistic --data a9a.gz --users 20 --partition dirichlet:0.3 --rounds 100",
+        "resolvent compare my_task.py:task --settings fedavg:eta=0.05 --settings fedprox:eta=10,lr=0.1",
+    ),
+    sweep: (
+        "resolvent sweep logistic --grid scheme.eta=1e-3,1e-2,1e-1 --grid anderson.memory=0,2,10 --seeds 4",
+        "resolvent sweep mnist --grid scheme.eta=10,100 --seeds 4 --together",
+    ),
 }

@@ -113,7 +113,7 @@ FLAGS = (
     _flag("--positive", "problem.positive", "CLASS"),
 )  # fmt: skip
 
-ALGORITHMS = "\n\n        ".join(["Algorithms:", *(f"- {name}: {row.about}" for name, row in TABLE.items())])
+ALGORITHMS = ("Algorithms:", *(f"- {name}: {row.about}" for name, row in TABLE.items()))
 """What --help says of each."""
 
 Trust = Annotated[

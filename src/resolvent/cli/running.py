@@ -208,37 +208,24 @@ def _where(run: Folder) -> str:
     return "" if run.path.parent == RUNS else f" --out {run.path.parent}"
 
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    run: """Examples:
-
-        resolvent run least-squares --algorithm fedpi --eta 1e-5 --rounds 200 --anderson 2 --participation 0.5
-
-        resolvent run experiment.toml --set scheme.eta=1e-4
-
-        resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
-
-        resolvent run mnist --preset quick --algorithm fedavg --batch 20 --local-steps 2 --lr 0.05
-
-        The last is FedAvg as it is usually run: --local-steps epochs of minibatches with the step --lr.
-
-        """
-    + ALGORITHMS,
-    resume: """Examples:
-
-        resolvent resume fedpi-least-squares-20260101-120000-1f2e
-
-        resolvent resume 1f2e
-
-        resolvent resume 1f2e --rounds 400""",
-    fork: """Examples:
-
-        resolvent fork 1f2e --set scheme.eta=1e-3 --rounds 400""",
-    explain: """Examples:
-
-        resolvent explain least-squares --algorithm fedprox --eta 1e-5
-
-        resolvent explain experiment.toml --format json
-
-        """
-    + ALGORITHMS,
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    run: (
+        "resolvent run least-squares --algorithm fedpi --eta 1e-5 --rounds 200 --anderson 2 --participation 0.5",
+        "resolvent run experiment.toml --set scheme.eta=1e-4",
+        "resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3",
+        "resolvent run mnist --preset quick --algorithm fedavg --batch 20 --local-steps 2 --lr 0.05",
+        "The last is FedAvg as it is usually run: --local-steps epochs of minibatches with the step --lr.",
+        *ALGORITHMS,
+    ),
+    resume: (
+        "resolvent resume fedpi-least-squares-20260101-120000-1f2e",
+        "resolvent resume 1f2e",
+        "resolvent resume 1f2e --rounds 400",
+    ),
+    fork: ("resolvent fork 1f2e --set scheme.eta=1e-3 --rounds 400",),
+    explain: (
+        "resolvent explain least-squares --algorithm fedprox --eta 1e-5",
+        "resolvent explain experiment.toml --format json",
+        *ALGORITHMS,
+    ),
 }

@@ -51,14 +51,11 @@ def _is(missing: list[str]) -> str:
     return "is" if len(missing) == 1 else "are"
 
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    ui: """Examples:
-
-        resolvent ui
-
-        resolvent ui --runs out --port 9000
-
-        resolvent ui --host 0.0.0.0
-
-    The last one can be reached from other machines. Browsers need the token in the address that is printed.""",
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    ui: (
+        "resolvent ui",
+        "resolvent ui --runs out --port 9000",
+        "resolvent ui --host 0.0.0.0",
+        "The last one can be reached from other machines. Browsers need the token in the address that is printed.",
+    ),
 }
