@@ -115,7 +115,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"program"},
         {"method"},
     ],
-    "config": [{"presets", "toml"}, {"problem_sections"}, {"sections"}, {"reading"}],
+    "config": [{"presets", "toml"}, {"problem_sections"}, {"sections"}],
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimators"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [

@@ -18,6 +18,7 @@ from resolvent.errors import InputError, StorageError
 from resolvent.experiment import exporting, opening
 from resolvent.experiment.exporting import FORMS
 from resolvent.installed import install
+from resolvent.report import tables
 from resolvent.runs import Folder, checkpoints, regular
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import model_of
@@ -180,22 +181,10 @@ def _chosen(names: list[str] | None, out: Path) -> list[Folder]:
 
 def _metrics(chosen: list[Folder], to: Path) -> bytes:
     """The rows of runs, as a file of this suffix."""
-    import pandas as pd
-
-    frames = [run.history().assign(run=run.id) for run in chosen]
-    frame = pd.concat(frames, ignore_index=True)
-    frame = frame[["run", *(name for name in frame if name != "run")]]
-    if to.suffix == ".csv":
-        return frame.to_csv(index=False).encode()
-    if to.suffix == ".tsv":
-        return frame.to_csv(index=False, sep="\t").encode()
     if to.suffix == ".json":
-        return output.as_json(frame.to_dict("records")).encode()
-    if to.suffix == ".parquet":
-        try:
-            return frame.to_parquet(index=False)
-        except ImportError:
-            raise InputError(f"Parquet needs pyarrow, which is not installed; {install('parquet')}") from None
+        return output.as_json(tables.rows(chosen).to_dict("records")).encode()
+    if to.suffix in (".csv", ".tsv", ".parquet"):
+        return tables.encoded(tables.rows(chosen), to.suffix[1:])
     raise InputError(f"--to is {to}, but .csv, .tsv, .json, .parquet, .npz, .safetensors, .pt or .onnx is needed")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.errors import InputError
+from resolvent.report.tables import strict
 from resolvent.runs import durable, regular
 from resolvent.runs.metrics import heading
 
@@ -117,6 +118,4 @@ def _columns(names: list[str], table: NDArray[np.float64], begin: int) -> Column
 def plain(values: NDArray[np.float64]) -> list[float | None]:
     """Numbers as JSON has them: those that are not finite become None."""
     numbers: list[float | None] = values.tolist()
-    if np.isfinite(values).all():
-        return numbers
-    return [value if value is not None and math.isfinite(value) else None for value in numbers]
+    return numbers if np.isfinite(values).all() else strict(numbers)  # type: ignore[no-any-return]
