@@ -123,11 +123,11 @@ def export(
 
 def doctor(out: Out = RUNS, form: Form = Format.table) -> int:
     """Check this machine: versions, optional packages, whether runs can be written, and a small problem's answer."""
-    found = [*_packages(), _writable(out), _answer()]
+    checks = [*_packages(), _writable(out), _answer()]
     about = environment()
     rows = [{"what": key, "found": str(about[key]), "fine": True} for key in ("python", "processor", "cores", "gpu")]
-    output.rows(rows + found, form)
-    bad = [row for row in found if not row["fine"]]
+    output.rows(rows + checks, form)
+    bad = [row for row in checks if not row["fine"]]
     if bad:
         say(*(f"{row['what']}: {row['found']}" for row in bad))
     return 1 if bad else 0
@@ -147,8 +147,8 @@ def _listed(run: Folder) -> dict[str, Any] | None:
     if not run.path.is_dir():
         return None
     line: dict[str, Any] = dict.fromkeys(("run", "status", "round", "eta", "anderson", "gap", "value", "created"))
-    told = {"run": run.id, "status": "damaged", "damage": str(runs.damaged(run, wrong))}
-    return line | told
+    about = {"run": run.id, "status": "damaged", "damage": str(runs.damaged(run, wrong))}
+    return line | about
 
 
 def _line(run: Folder) -> dict[str, Any]:
@@ -197,20 +197,20 @@ def _one(chosen: list[Folder], to: Path) -> Folder:
 def _model(chosen: list[Folder], to: Path) -> bytes:
     """A run's model, as a file of this suffix; where the last checkpoint is damaged, that is said."""
     run = _one(chosen, to)
-    held, complaints = run.newest()
-    if held is None:
+    newest, complaints = run.newest()
+    if newest is None:
         damaged = f": {complaints[0]}" if complaints else ""
         raise InputError(f"run {run.id} has no model yet{damaged}; `{run.resuming}` goes on with it")
-    say(*(f"{words}: the model is that of round {held.round}" for words in complaints))
+    say(*(f"{words}: the model is that of round {newest.round}" for words in complaints))
     end = run.end
     if (
         not complaints
         and end is not None
         and end.get("checkpoint") not in (None, checkpoints.newest_name(run.checkpoints))
     ):
-        say(f"checkpoint {end['checkpoint']} is missing: the model is that of round {held.round}")
-    told = opening.description(run)
-    return exporting.encode(to.suffix.removeprefix("."), told, model_of(held.state), held.state.memory)
+        say(f"checkpoint {end['checkpoint']} is missing: the model is that of round {newest.round}")
+    described, state = opening.description(run), newest.state
+    return exporting.encode(to.suffix.removeprefix("."), described, model_of(state), state.memory)
 
 
 def _packages() -> list[dict[str, Any]]:
@@ -221,10 +221,10 @@ def _packages() -> list[dict[str, Any]]:
                       ("matplotlib", "plot"), ("plotly", "plot"), ("pyarrow", "parquet"),
                       ("tensorboard", "tensorboard")):  # fmt: skip
         try:
-            found = metadata.version(name)
+            version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found = f"not installed; {install(why)}" if why else "missing"
-        rows.append({"what": name, "found": found, "fine": bool(why) or found != "missing"})
+            version = f"not installed; {install(why)}" if why else "missing"
+        rows.append({"what": name, "found": version, "fine": bool(why) or version != "missing"})
     return rows
 
 

@@ -69,16 +69,17 @@ def run(
     quiet: Quiet = False,
 ) -> int:
     """Run one algorithm on one problem, and store it on disk as it goes."""
-    config = configure(problem_of(problem), options | _tensorboard(tensorboard, options))
+    options["set_"] = [*(options["set_"] or ()), *["store.tensorboard=true"] * tensorboard]
+    config = configure(problem_of(problem), options)
     if config.run.engine == ALL_REDUCE:
         return _on_ranks(lambda: ranks.begin(config, out, lambda built: _note(built, quiet), _bar(quiet)), form, quiet)
     built = experiment.build(config)
     _note(built, quiet)
     outcome = experiment.begin(built, out, _bar(quiet))
-    told = _tell(outcome, form, quiet, _coefficients(outcome.run, built.task.problem))
+    code = _tell(outcome, form, quiet, _coefficients(outcome.run, built.task.problem))
     if built.task.partition:
         _draw_partition(built.task.partition, outcome.run, quiet)
-    return told
+    return code
 
 
 def resume(
@@ -145,10 +146,6 @@ def _on_ranks(run: Callable[[], Outcome], form: Format, quiet: bool) -> int:
     return _tell(outcome, form, quiet) if first_rank() else CODES.get(outcome.status, 0)
 
 
-def _tensorboard(wanted: bool, options: Options) -> Options:
-    return {"set_": [*(options["set_"] or ()), "store.tensorboard=true"]} if wanted else {}
-
-
 def _coefficients(run: Folder, problem: Any) -> dict[Any, Any]:
     """The coefficients of a table's model by name, in the units of the table; nothing for other problems."""
     model, preparation = run.model(), getattr(problem, "preparation", None)
@@ -179,7 +176,8 @@ def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, A
     if coefficients and form is Format.table and not quiet:
         _show_coefficients(coefficients)
     if outcome.status == "interrupted" and not quiet:
-        say(f"go on with: resolvent resume {outcome.run.id}" + _where(outcome.run))
+        out = outcome.run.path.parent
+        say(f"go on with: resolvent resume {outcome.run.id}" + ("" if out == RUNS else f" --out {out}"))
     return CODES.get(outcome.status, 0)
 
 
@@ -202,10 +200,6 @@ def _draw_partition(partition: dict[str, Any], run: Folder, quiet: bool) -> None
         words = f"note: {error}"
     if not quiet:
         say(words)
-
-
-def _where(run: Folder) -> str:
-    return "" if run.path.parent == RUNS else f" --out {run.path.parent}"
 
 
 COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {

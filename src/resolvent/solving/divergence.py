@@ -38,8 +38,8 @@ class Score(NamedTuple):
     def of(cls, value: float, residual: float, state: State) -> Score:
         """A residual counts once everybody has answered; numbers that are not finite count as the worst."""
         value = value if math.isfinite(value) else math.inf
-        known = math.isfinite(residual) and (value < math.inf or state.complete)
-        return cls(value, residual if known else math.inf)
+        counts = math.isfinite(residual) and (value < math.inf or state.complete)
+        return cls(value, residual if counts else math.inf)
 
     def __str__(self) -> str:
         if self.value < math.inf:
@@ -97,8 +97,8 @@ class Divergence:
 
     # --- divergence --------------------------------------------------------------------------------------------------
 
-    def check(self, happened: Round, came: int) -> str | None:
-        """In what way this round shows that the run has diverged, if it does. Came: users not counted before."""
+    def check(self, happened: Round, visits: int) -> str | None:
+        """In what way this round shows that the run has diverged, if it does. visits: of users, not counted before."""
         assert happened.step is not None
         (u, Tu), state = happened.step, happened.state
         squares = self._engine.gram(torch.stack([Tu - u, u])).diagonal().tolist()
@@ -107,7 +107,7 @@ class Divergence:
         if not (math.isfinite(self.residual) and math.isfinite(size) and math.isfinite(model)):
             return "its numbers are no longer finite"
         lasts = (VISITS if state.complete else PATIENCE) * self._engine.facts.users
-        self.yardstick = self.yardstick.after(self.residual, size, happened.eta, came, lasts)
+        self.yardstick = self.yardstick.after(self.residual, size, happened.eta, visits, lasts)
         return self._thrown_out(state, max(size, model))
 
     def _thrown_out(self, state: State, size: float) -> str | None:

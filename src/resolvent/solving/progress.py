@@ -50,11 +50,11 @@ class Bar:
         if self._rich is None and self._line is None:
             self._open()
         if self._line is not None:
-            self._line.update(Text(self._told(now, words())))
+            self._line.update(Text(self._sentence(now, words())))
         else:
             self._rich.update(self._task, completed=self._done, words=words())
 
-    def _told(self, now: float, words: str) -> str:
+    def _sentence(self, now: float, words: str) -> str:
         left = (now - self._began) / self._done * (self._total - self._done)
         return f"{self._title}  {self._done}/{self._total} rounds  {_clock(left)} left  {words}"
 

@@ -120,8 +120,7 @@ class Run:
         features; for a network, a batch of its inputs. One trained by a loss of torch's for classes returns the
         likeliest class, any other one its output.
         """
-        found: NDArray[Any] = predicting.predict(self, X)
-        return found
+        return predicting.predict(self, X)
 
     def probabilities(self, X: Any) -> NDArray[Any]:
         """The probability of each class, (rows, classes), where the model has them."""

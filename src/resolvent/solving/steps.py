@@ -192,9 +192,9 @@ def watched(steps: Iterator[Step], divergence: Divergence, often: bool) -> Itera
     moved: Round | None = None
     for step in steps:
         happened = step.round
-        came = happened.step is not None
-        moved = happened if came else moved
-        looks = often or step.last or happened.state.round % CHECK == 0 or (came and divergence.yardstick.open)
+        moves = happened.step is not None
+        moved = happened if moves else moved
+        looks = often or step.last or happened.state.round % CHECK == 0 or (moves and divergence.yardstick.open)
         if looks and moved is not None:
             step.diverged = divergence.check(moved, happened.participants)
         yield step
