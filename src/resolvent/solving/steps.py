@@ -207,7 +207,7 @@ def halted(
     for step in steps:
         if step.diverged is None:
             step.ending = _ending(step, ledger, stop, cadence, earlier)
-        agreed = peers.agree(None if step.diverged is step.ending is None else (step.diverged, step.ending))
+        agreed = peers.agree((step.diverged, step.ending) if step.diverged or step.ending else None)
         if agreed is not None:
             step.diverged, ending = agreed
             step.ending = None if ending is None else Ending(*ending)

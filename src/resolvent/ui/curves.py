@@ -18,12 +18,12 @@ from resolvent.errors import InputError
 from resolvent.report.tables import strict
 from resolvent.runs import durable, regular
 from resolvent.runs.metrics import heading
+from resolvent.solving.history_columns import AVERAGED
 
 RETAINED = 200
 """Runs whose columns stay in memory."""
 MAX_ROWS = 4000
 """Rows that are sent at once; of longer runs every k-th row is."""
-AVERAGED = {"gap": "average_gap", "value": "average_value"}
 Columns = dict[str, list[float | None]]
 
 
@@ -118,4 +118,4 @@ def _columns(names: list[str], table: NDArray[np.float64], begin: int) -> Column
 def plain(values: NDArray[np.float64]) -> list[float | None]:
     """Numbers as JSON has them: those that are not finite become None."""
     numbers: list[float | None] = values.tolist()
-    return numbers if np.isfinite(values).all() else strict(numbers)  # type: ignore[no-any-return]
+    return numbers if np.isfinite(values).all() else strict(numbers)
