@@ -147,7 +147,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "solving": [
         {"objective", "stopping", "metrics", "progress", "description", "agreement", "traffic"},
-        {"history_columns", "network_outputs", "divergence", "beginning", "checking"},
+        {"network_outputs", "divergence", "beginning", "checking"},
         {"evaluating", "patience", "predicting", "recording"},
         {"run", "history"},
         {"steps"},

@@ -18,11 +18,11 @@ from resolvent.errors import InputError, StorageError
 from resolvent.experiment import exporting, opening
 from resolvent.experiment.exporting import FORMS
 from resolvent.installed import install
+from resolvent.iteration.metric_names import of_reported
 from resolvent.report import tables
 from resolvent.runs import Folder, checkpoints, regular
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import model_of
-from resolvent.solving.history_columns import of_reported
 
 MODELS = tuple(form for form in FORMS if form != "json")
 """Suffixes of files that hold a model; a .json file holds metrics."""

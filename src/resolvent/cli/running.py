@@ -19,8 +19,8 @@ from resolvent.errors import InputError, refuse
 from resolvent.experiment import ranks
 from resolvent.experiment.conduct import check_made_here
 from resolvent.experiment.driving import Outcome
+from resolvent.iteration.metric_names import of_reported
 from resolvent.runs import Folder
-from resolvent.solving.history_columns import of_reported
 
 ProblemName = Annotated[
     str,

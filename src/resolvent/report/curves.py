@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resolvent.iteration.metric_names import AVERAGED
 from resolvent.iteration.table import TABLE
 from resolvent.runs import Folder
-from resolvent.solving.history_columns import AVERAGED
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,12 +14,11 @@ from torch import Tensor
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
 from resolvent.iteration.checkpoint import pack
 from resolvent.iteration.engine import Look, Traffic
-from resolvent.iteration.metric_names import FIRST, LAST, checked
+from resolvent.iteration.metric_names import AVERAGED, COUNTS, FIRST, LAST, checked, with_average
 from resolvent.iteration.part import Cost
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
-from resolvent.solving.history_columns import AVERAGED, with_average
 from resolvent.solving.objective import Objective
 from resolvent.solving.traffic import Bytes
 
@@ -35,8 +34,6 @@ MAX_WAITING_BYTES = 1 << 24
 """Of states that may wait until their values are known."""
 PLAIN = ("round", "eta", "residual", "consensus", "stationarity", *LAST)
 """Columns that are no metrics of a model."""
-COUNTS = ("round", "participants", "bytes_up", "bytes_down")
-"""Columns of whole numbers."""
 
 
 class Columns(dict[str, "array[Any]"]):

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.engine import PERSONAL, Ask, Engine
+from resolvent.iteration.metric_names import of_reported
 from resolvent.iteration.state import State
 from resolvent.solving import predicting
 from resolvent.solving.description import Description
-from resolvent.solving.history_columns import of_reported
 from resolvent.solving.stopping import Best
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.errors import InputError
+from resolvent.iteration.metric_names import AVERAGED
 from resolvent.report.tables import strict
 from resolvent.runs import durable, regular
 from resolvent.runs.metrics import heading
-from resolvent.solving.history_columns import AVERAGED
 
 RETAINED = 200
 """Runs whose columns stay in memory."""
