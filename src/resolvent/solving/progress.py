@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
@@ -55,8 +56,8 @@ class Bar:
             self._rich.update(self._task, completed=self._done, words=words())
 
     def _sentence(self, now: float, words: str) -> str:
-        left = (now - self._began) / self._done * (self._total - self._done)
-        return f"{self._title}  {self._done}/{self._total} rounds  {_clock(left)} left  {words}"
+        left = timedelta(seconds=round((now - self._began) / self._done * (self._total - self._done)))
+        return f"{self._title}  {self._done}/{self._total} rounds  {left} left  {words}"
 
     def _open(self) -> None:
         if in_notebook():
@@ -92,9 +93,3 @@ class Text:
 
     def __repr__(self) -> str:
         return self._words
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}"
