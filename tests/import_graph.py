@@ -115,7 +115,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"program"},
         {"method"},
     ],
-    "config": [{"presets", "toml"}, {"problem_sections"}, {"sections"}, {"reading"}],
+    "config": [{"presets", "toml"}, {"problem_sections"}, {"sections"}],
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimators"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
@@ -147,7 +147,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "solving": [
         {"objective", "stopping", "metrics", "progress", "description", "agreement", "traffic"},
-        {"history_columns", "network_outputs", "divergence", "beginning", "checking"},
+        {"network_outputs", "divergence", "beginning", "checking"},
         {"evaluating", "patience", "predicting", "recording"},
         {"run", "history"},
         {"steps"},

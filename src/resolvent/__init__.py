@@ -6,6 +6,7 @@
 True
 """
 
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from resolvent import data, theory
@@ -170,33 +171,21 @@ __all__ = [
     "theory",
 ]
 
+LATER = {
+    "AllReduce": "resolvent.engines.all_reduce:AllReduce",
+    "Neural": "resolvent.networks.problem:Neural",
+    "models": "resolvent.networks.models",
+    "open": "resolvent.experiment.opening:open_run",
+    "plot": "resolvent.report.plotting:plot",
+    "solve_seeds": "resolvent.solving.seeds:solve_seeds",
+}
+"""What is imported when it is first asked for."""
+
 
 def __getattr__(name: str) -> Any:
     """Constructors of rows added to TABLE; and what few need, when it is first asked for: network code, ranks."""
     if name in TABLE:
         return TABLE[name].scheme
-    if name == "Neural":
-        from resolvent.networks.problem import Neural
-
-        return Neural
-    if name == "open":
-        from resolvent.experiment.opening import open_run
-
-        return open_run
-    if name == "plot":
-        from resolvent.report.plotting import plot
-
-        return plot
-    if name == "AllReduce":
-        from resolvent.engines.all_reduce import AllReduce
-
-        return AllReduce
-    if name == "models":
-        from resolvent.networks import models
-
-        return models
-    if name == "solve_seeds":
-        from resolvent.solving.seeds import solve_seeds
-
-        return solve_seeds
+    if name in LATER:
+        return resolve_name(LATER[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -662,11 +662,11 @@ def test_tensorboard_reads_every_row_once(monkeypatch: pytest.MonkeyPatch) -> No
 # --- help, version, completion ---------------------------------------------------------------------------------------
 
 TABLES = (running.COMMANDS, many.COMMANDS, looking.COMMANDS)
-EPILOGS = {command.__name__: words for table in TABLES for command, words in table.items()}
+EPILOGS = {command.__name__: lines for table in TABLES for command, lines in table.items()}
 EXAMPLES = [
     line.strip()
-    for words in (*EPILOGS.values(), main.app.info.epilog)
-    for line in words.splitlines()
+    for lines in (*EPILOGS.values(), main.app.info.epilog.splitlines())
+    for line in lines
     if "resolvent " in line
 ]
 

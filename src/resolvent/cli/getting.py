@@ -35,38 +35,36 @@ def data(
 ) -> None:
     """Get a data set: a made-up table of five hospitals, a LIBSVM set, or images (which go to the cache)."""
     if name is None:
-        output.rows([{"set": known, "what": about} for known, about in ABOUT.items()], form)
+        output.rows([{"set": each, "what": about} for each, about in ABOUT.items()], form)
         return
-    known = configs.alike(name)
-    if known not in ABOUT:
-        raise InputError(f"there is no data set {name!r}{configs.nearest(known, ABOUT)}")
-    if known in IMAGES:
+    chosen = configs.alike(name)
+    if chosen not in ABOUT:
+        raise InputError(f"there is no data set {name!r}{configs.nearest(chosen, ABOUT)}")
+    if chosen in IMAGES:
         if to is not None:
-            raise InputError(f"--to is {to}, but {known} goes to the cache, where runs find it; leave --to out")
-        images = IMAGES[known]()
-        output.pairs({"set": known, "images": len(images.y_train) + len(images.y_test)}, form)
+            raise InputError(f"--to is {to}, but {chosen} goes to the cache, where runs find it; leave --to out")
+        images = IMAGES[chosen]()
+        output.pairs({"set": chosen, "images": len(images.y_train) + len(images.y_test)}, form)
         return
-    path = to or Path(f"{known}.csv" if known == HOSPITALS else f"{known}.gz")
+    path = to or Path(f"{chosen}.csv" if chosen == HOSPITALS else f"{chosen}.gz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if known == HOSPITALS:
+        if chosen == HOSPITALS:
             path.write_text(samples.hospitals().to_csv(index=False), encoding="utf-8")
         else:
-            samples.sample(known, path)
+            samples.sample(chosen, path)
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror or error}); name another file with --to") from None
-    output.pairs({"set": known, "file": str(path)}, form)
+    output.pairs({"set": chosen, "file": str(path)}, form)
     if form is Format.table:
-        problem = "--user-column hospital --target ill" if known == HOSPITALS else "--users 20"
+        problem = "--user-column hospital --target ill" if chosen == HOSPITALS else "--users 20"
         say(f"next: resolvent run logistic --data {path} {problem}")
 
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    data: """Examples:
-
-        resolvent data
-
-        resolvent data hospitals --to patients.csv
-
-        resolvent data a9a""",
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    data: (
+        "resolvent data",
+        "resolvent data hospitals --to patients.csv",
+        "resolvent data a9a",
+    ),
 }

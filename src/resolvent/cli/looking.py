@@ -18,10 +18,11 @@ from resolvent.errors import InputError, StorageError
 from resolvent.experiment import exporting, opening
 from resolvent.experiment.exporting import FORMS
 from resolvent.installed import install
+from resolvent.iteration.metric_names import of_reported
+from resolvent.report import tables
 from resolvent.runs import Folder, checkpoints, regular
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import model_of
-from resolvent.solving.history_columns import of_reported
 
 MODELS = tuple(form for form in FORMS if form != "json")
 """Suffixes of files that hold a model; a .json file holds metrics."""
@@ -122,11 +123,11 @@ def export(
 
 def doctor(out: Out = RUNS, form: Form = Format.table) -> int:
     """Check this machine: versions, optional packages, whether runs can be written, and a small problem's answer."""
-    found = [*_packages(), _writable(out), _answer()]
+    checks = [*_packages(), _writable(out), _answer()]
     about = environment()
     rows = [{"what": key, "found": str(about[key]), "fine": True} for key in ("python", "processor", "cores", "gpu")]
-    output.rows(rows + found, form)
-    bad = [row for row in found if not row["fine"]]
+    output.rows(rows + checks, form)
+    bad = [row for row in checks if not row["fine"]]
     if bad:
         say(*(f"{row['what']}: {row['found']}" for row in bad))
     return 1 if bad else 0
@@ -146,8 +147,8 @@ def _listed(run: Folder) -> dict[str, Any] | None:
     if not run.path.is_dir():
         return None
     line: dict[str, Any] = dict.fromkeys(("run", "status", "round", "eta", "anderson", "gap", "value", "created"))
-    told = {"run": run.id, "status": "damaged", "damage": str(runs.damaged(run, wrong))}
-    return line | told
+    about = {"run": run.id, "status": "damaged", "damage": str(runs.damaged(run, wrong))}
+    return line | about
 
 
 def _line(run: Folder) -> dict[str, Any]:
@@ -180,22 +181,10 @@ def _chosen(names: list[str] | None, out: Path) -> list[Folder]:
 
 def _metrics(chosen: list[Folder], to: Path) -> bytes:
     """The rows of runs, as a file of this suffix."""
-    import pandas as pd
-
-    frames = [run.history().assign(run=run.id) for run in chosen]
-    frame = pd.concat(frames, ignore_index=True)
-    frame = frame[["run", *(name for name in frame if name != "run")]]
-    if to.suffix == ".csv":
-        return frame.to_csv(index=False).encode()
-    if to.suffix == ".tsv":
-        return frame.to_csv(index=False, sep="\t").encode()
     if to.suffix == ".json":
-        return output.as_json(frame.to_dict("records")).encode()
-    if to.suffix == ".parquet":
-        try:
-            return frame.to_parquet(index=False)
-        except ImportError:
-            raise InputError(f"Parquet needs pyarrow, which is not installed; {install('parquet')}") from None
+        return output.as_json(tables.rows(chosen).to_dict("records")).encode()
+    if to.suffix in (".csv", ".tsv", ".parquet"):
+        return tables.encoded(tables.rows(chosen), to.suffix[1:])
     raise InputError(f"--to is {to}, but .csv, .tsv, .json, .parquet, .npz, .safetensors, .pt or .onnx is needed")
 
 
@@ -208,20 +197,20 @@ def _one(chosen: list[Folder], to: Path) -> Folder:
 def _model(chosen: list[Folder], to: Path) -> bytes:
     """A run's model, as a file of this suffix; where the last checkpoint is damaged, that is said."""
     run = _one(chosen, to)
-    held, complaints = run.newest()
-    if held is None:
+    newest, complaints = run.newest()
+    if newest is None:
         damaged = f": {complaints[0]}" if complaints else ""
         raise InputError(f"run {run.id} has no model yet{damaged}; `{run.resuming}` goes on with it")
-    say(*(f"{words}: the model is that of round {held.round}" for words in complaints))
+    say(*(f"{words}: the model is that of round {newest.round}" for words in complaints))
     end = run.end
     if (
         not complaints
         and end is not None
         and end.get("checkpoint") not in (None, checkpoints.newest_name(run.checkpoints))
     ):
-        say(f"checkpoint {end['checkpoint']} is missing: the model is that of round {held.round}")
-    told = opening.description(run)
-    return exporting.encode(to.suffix.removeprefix("."), told, model_of(held.state), held.state.memory)
+        say(f"checkpoint {end['checkpoint']} is missing: the model is that of round {newest.round}")
+    described, state = opening.description(run), newest.state
+    return exporting.encode(to.suffix.removeprefix("."), described, model_of(state), state.memory)
 
 
 def _packages() -> list[dict[str, Any]]:
@@ -232,10 +221,10 @@ def _packages() -> list[dict[str, Any]]:
                       ("matplotlib", "plot"), ("plotly", "plot"), ("pyarrow", "parquet"),
                       ("tensorboard", "tensorboard")):  # fmt: skip
         try:
-            found = metadata.version(name)
+            version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found = f"not installed; {install(why)}" if why else "missing"
-        rows.append({"what": name, "found": found, "fine": bool(why) or found != "missing"})
+            version = f"not installed; {install(why)}" if why else "missing"
+        rows.append({"what": name, "found": version, "fine": bool(why) or version != "missing"})
     return rows
 
 
@@ -257,30 +246,23 @@ def _answer() -> dict[str, Any]:
     return {"what": "a small problem", "found": f"gap {gap:.1e}, less than 1e-20 is right", "fine": gap < 1e-20}
 
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    ls: """Examples:
-
-        resolvent ls
-
-        resolvent ls --format json""",
-    show: """Examples:
-
-        resolvent show 1f2e
-
-        resolvent show runs/fedpi-least-squares-20260101-120000-1f2e --format json""",
-    report: """Examples:
-
-        resolvent report
-
-        resolvent report 1f2e 77ab --to picture.svg""",
-    export: """Examples:
-
-        resolvent export --to metrics.parquet
-
-        resolvent export 1f2e --to model.safetensors
-
-        resolvent export 1f2e --to onnx""",
-    doctor: """Examples:
-
-        resolvent doctor --format json""",
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    ls: (
+        "resolvent ls",
+        "resolvent ls --format json",
+    ),
+    show: (
+        "resolvent show 1f2e",
+        "resolvent show runs/fedpi-least-squares-20260101-120000-1f2e --format json",
+    ),
+    report: (
+        "resolvent report",
+        "resolvent report 1f2e 77ab --to picture.svg",
+    ),
+    export: (
+        "resolvent export --to metrics.parquet",
+        "resolvent export 1f2e --to model.safetensors",
+        "resolvent export 1f2e --to onnx",
+    ),
+    doctor: ("resolvent doctor --format json",),
 }

@@ -50,8 +50,8 @@ def _options(
 
 
 for commands in (m.COMMANDS for m in (running, many, looking, getting, reproducing, ui)):
-    for command, words in commands.items():
-        app.command(epilog=words)(command)
+    for command, examples in commands.items():
+        app.command(epilog="\n\n        ".join(["Examples:", *examples]))(command)
 app.add_typer(federate.app, name="federate")
 
 

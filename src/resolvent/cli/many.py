@@ -129,7 +129,7 @@ def _own_settings(given: Sequence[str], names: Sequence[str]) -> dict[str, list[
         for pair in pairs.split(","):
             option, equals, value = (part.strip() for part in pair.partition("="))
             if not equals or option not in keys or option == "algorithm":
-                which = ", ".join(known for known in keys if known != "algorithm")
+                which = ", ".join(name for name in keys if name != "algorithm")
                 refuse("--settings", quoted(text), f"OPTION=VALUE with one of {which} is needed")
             flag = keys[option]
             own[algorithm_of(name.strip())].append((flag.key, value if flag.text else configs.literal(value)))
@@ -227,8 +227,8 @@ def _seeds_together(settled: dict[Config, str], out: Path, quiet: bool) -> bool:
         batches.setdefault(experiment.but_for_seed(config), []).append(config)
     for batch in batches.values():
         built = [experiment.build(config) for config in batch]
-        found = [experiment.find(each.fingerprint, out) for each in built]
-        left = [each for each, run in zip(built, found, strict=True) if run is None or run.end is None]
+        stored = [experiment.find(each.fingerprint, out) for each in built]
+        left = [each for each, run in zip(built, stored, strict=True) if run is None or run.end is None]
         if len(left) < 2:
             continue
         if not quiet:
@@ -272,17 +272,14 @@ def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Ite
         yield outcome
 
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    compare: """Examples:
-
-        resolvent compare least-squares
-
-        resolvent compare logistic --data a9a.gz --users 20 --partition dirichlet:0.3 --rounds 100
-
-        resolvent compare my_task.py:task --settings fedavg:eta=0.05 --settings fedprox:eta=10,lr=0.1""",
-    sweep: """Examples:
-
-        resolvent sweep logistic --grid scheme.eta=1e-3,1e-2,1e-1 --grid anderson.memory=0,2,10 --seeds 4
-
-        resolvent sweep mnist --grid scheme.eta=10,100 --seeds 4 --together""",
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    compare: (
+        "resolvent compare least-squares",
+        "resolvent compare logistic --data a9a.gz --users 20 --partition dirichlet:0.3 --rounds 100",
+        "resolvent compare my_task.py:task --settings fedavg:eta=0.05 --settings fedprox:eta=10,lr=0.1",
+    ),
+    sweep: (
+        "resolvent sweep logistic --grid scheme.eta=1e-3,1e-2,1e-1 --grid anderson.memory=0,2,10 --seeds 4",
+        "resolvent sweep mnist --grid scheme.eta=10,100 --seeds 4 --together",
+    ),
 }

@@ -59,11 +59,11 @@ def _flag(option: str, key: str, metavar: str = "", choices: Collection[str] = (
 
 def _part(kind: str) -> Flag:
     """The option that names a part of the round."""
-    known = registry.parts(kind)
+    names = registry.parts(kind)
     usual = registry.KINDS[kind].usual
     alone = f"; a number alone is that of {usual}" if usual else ""
     help = f"{registry.KINDS[kind].about[:-1]}: {registry.usages(kind)}{alone}."
-    return Flag(PART_OPTIONS.get(kind, f"--{kind}"), kind, "NAME:VALUE", help, ALGORITHM, True, known, False)
+    return Flag(PART_OPTIONS.get(kind, f"--{kind}"), kind, "NAME:VALUE", help, ALGORITHM, True, names, False)
 
 
 FLAGS = (
@@ -113,7 +113,7 @@ FLAGS = (
     _flag("--positive", "problem.positive", "CLASS"),
 )  # fmt: skip
 
-ALGORITHMS = "\n\n        ".join(["Algorithms:", *(f"- {name}: {row.about}" for name, row in TABLE.items())])
+ALGORITHMS = ("Algorithms:", *(f"- {name}: {row.about}" for name, row in TABLE.items()))
 """What --help says of each."""
 
 Trust = Annotated[

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from resolvent.report.tables import strict
+
 
 def first_rank() -> bool:
     """Whether this process speaks: it is alone, or rank 0 of those that torchrun started."""
@@ -44,35 +46,29 @@ def rows(
     """Rows of one shape. `columns` are what people see, by key, with headings; machines get everything."""
     if form is Format.json:
         write(as_json(rows))
-        return None
-    if form is Format.tsv:
+    elif form is Format.tsv:
         keys = list(rows[0]) if rows else []
         for line in (keys, *([_machine(row[key]) for key in keys] for row in rows)):
             write("\t".join(line))
-        return None
-    if not rows:
-        return None
-    columns = columns or {key: key.replace("_", " ") for key in rows[0]}
-    _table([[_person(row[key]) for key in columns] for row in rows], list(columns.values()), title, note)
-    return None
+    elif rows:
+        columns = columns or {key: key.replace("_", " ") for key in rows[0]}
+        _table([[_person(row[key]) for key in columns] for row in rows], list(columns.values()), title, note)
 
 
 def pairs(about: Mapping[str, Any], form: Format, title: str = "") -> None:
     """One thing and what is known of it."""
     if form is Format.json:
         write(as_json(about))
-        return None
-    if form is Format.tsv:
+    elif form is Format.tsv:
         for key, value in about.items():
             write(f"{key}\t{_machine(value)}")
-        return None
-    _table([[key.replace("_", " "), _person(value)] for key, value in about.items()], ["", ""], title)
-    return None
+    else:
+        _table([[key.replace("_", " "), _person(value)] for key, value in about.items()], ["", ""], title)
 
 
 def as_json(value: Any) -> str:
     """JSON that any reader takes: NaN and infinity become null."""
-    return json.dumps(_strict(value), indent=2)
+    return json.dumps(strict(value), indent=2)
 
 
 def say(*lines: str) -> None:
@@ -89,11 +85,8 @@ def escaped(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in "\n\t" or c == "\xa0" else _spelled(c) for c in text)
-
-
-def _spelled(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    shown = [c if c.isprintable() or c in "\n\t\xa0" else c.encode("unicode_escape").decode() for c in text]
+    return "".join(shown)
 
 
 def _table(cells: Sequence[Sequence[str]], headings: Sequence[str], title: str, note: str = "") -> None:
@@ -132,13 +125,5 @@ def _person(value: Any) -> str:
 
 
 def _machine(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(_strict(value))
+    text = value if isinstance(value, str) else json.dumps(strict(value))
     return escaped(text.replace("\t", " ").replace("\n", " "))
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _strict(item) for key, item in value.items()}
-    return [_strict(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -152,14 +152,11 @@ def _bar(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda words: bar.update(task, advance=1, description=words)
 
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    reproduce: """Examples:
-
-        resolvent reproduce
-
-        resolvent reproduce fig-extrap --panel left
-
-        resolvent reproduce all --scale quick
-
-        resolvent reproduce all --only convex --verdicts docs/paper.md""",
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    reproduce: (
+        "resolvent reproduce",
+        "resolvent reproduce fig-extrap --panel left",
+        "resolvent reproduce all --scale quick",
+        "resolvent reproduce all --only convex --verdicts docs/paper.md",
+    ),
 }

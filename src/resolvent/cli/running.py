@@ -19,8 +19,8 @@ from resolvent.errors import InputError, refuse
 from resolvent.experiment import ranks
 from resolvent.experiment.conduct import check_made_here
 from resolvent.experiment.driving import Outcome
+from resolvent.iteration.metric_names import of_reported
 from resolvent.runs import Folder
-from resolvent.solving.history_columns import of_reported
 
 ProblemName = Annotated[
     str,
@@ -69,16 +69,17 @@ def run(
     quiet: Quiet = False,
 ) -> int:
     """Run one algorithm on one problem, and store it on disk as it goes."""
-    config = configure(problem_of(problem), options | _tensorboard(tensorboard, options))
+    options["set_"] = [*(options["set_"] or ()), *["store.tensorboard=true"] * tensorboard]
+    config = configure(problem_of(problem), options)
     if config.run.engine == ALL_REDUCE:
         return _on_ranks(lambda: ranks.begin(config, out, lambda built: _note(built, quiet), _bar(quiet)), form, quiet)
     built = experiment.build(config)
     _note(built, quiet)
     outcome = experiment.begin(built, out, _bar(quiet))
-    told = _tell(outcome, form, quiet, _coefficients(outcome.run, built.task.problem))
+    code = _tell(outcome, form, quiet, _coefficients(outcome.run, built.task.problem))
     if built.task.partition:
         _draw_partition(built.task.partition, outcome.run, quiet)
-    return told
+    return code
 
 
 def resume(
@@ -145,10 +146,6 @@ def _on_ranks(run: Callable[[], Outcome], form: Format, quiet: bool) -> int:
     return _tell(outcome, form, quiet) if first_rank() else CODES.get(outcome.status, 0)
 
 
-def _tensorboard(wanted: bool, options: Options) -> Options:
-    return {"set_": [*(options["set_"] or ()), "store.tensorboard=true"]} if wanted else {}
-
-
 def _coefficients(run: Folder, problem: Any) -> dict[Any, Any]:
     """The coefficients of a table's model by name, in the units of the table; nothing for other problems."""
     model, preparation = run.model(), getattr(problem, "preparation", None)
@@ -179,7 +176,8 @@ def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, A
     if coefficients and form is Format.table and not quiet:
         _show_coefficients(coefficients)
     if outcome.status == "interrupted" and not quiet:
-        say(f"go on with: resolvent resume {outcome.run.id}" + _where(outcome.run))
+        out = outcome.run.path.parent
+        say(f"go on with: resolvent resume {outcome.run.id}" + ("" if out == RUNS else f" --out {out}"))
     return CODES.get(outcome.status, 0)
 
 
@@ -204,41 +202,24 @@ def _draw_partition(partition: dict[str, Any], run: Folder, quiet: bool) -> None
         say(words)
 
 
-def _where(run: Folder) -> str:
-    return "" if run.path.parent == RUNS else f" --out {run.path.parent}"
-
-
-COMMANDS: dict[Callable[..., Any], str] = {
-    run: """Examples:
-
-        resolvent run least-squares --algorithm fedpi --eta 1e-5 --rounds 200 --anderson 2 --participation 0.5
-
-        resolvent run experiment.toml --set scheme.eta=1e-4
-
-        resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3
-
-        resolvent run mnist --preset quick --algorithm fedavg --batch 20 --local-steps 2 --lr 0.05
-
-        The last is FedAvg as it is usually run: --local-steps epochs of minibatches with the step --lr.
-
-        """
-    + ALGORITHMS,
-    resume: """Examples:
-
-        resolvent resume fedpi-least-squares-20260101-120000-1f2e
-
-        resolvent resume 1f2e
-
-        resolvent resume 1f2e --rounds 400""",
-    fork: """Examples:
-
-        resolvent fork 1f2e --set scheme.eta=1e-3 --rounds 400""",
-    explain: """Examples:
-
-        resolvent explain least-squares --algorithm fedprox --eta 1e-5
-
-        resolvent explain experiment.toml --format json
-
-        """
-    + ALGORITHMS,
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    run: (
+        "resolvent run least-squares --algorithm fedpi --eta 1e-5 --rounds 200 --anderson 2 --participation 0.5",
+        "resolvent run experiment.toml --set scheme.eta=1e-4",
+        "resolvent run logistic --data a9a.gz --users 20 --partition dirichlet:0.3",
+        "resolvent run mnist --preset quick --algorithm fedavg --batch 20 --local-steps 2 --lr 0.05",
+        "The last is FedAvg as it is usually run: --local-steps epochs of minibatches with the step --lr.",
+        *ALGORITHMS,
+    ),
+    resume: (
+        "resolvent resume fedpi-least-squares-20260101-120000-1f2e",
+        "resolvent resume 1f2e",
+        "resolvent resume 1f2e --rounds 400",
+    ),
+    fork: ("resolvent fork 1f2e --set scheme.eta=1e-3 --rounds 400",),
+    explain: (
+        "resolvent explain least-squares --algorithm fedprox --eta 1e-5",
+        "resolvent explain experiment.toml --format json",
+        *ALGORITHMS,
+    ),
 }

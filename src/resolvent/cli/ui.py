@@ -32,7 +32,8 @@ def ui(
     """Open the live page: runs as they grow, the explorer of alpha, beta, gamma and eta, the reproduced paper."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise InputError(f"the page needs {', '.join(missing)}, which {_is(missing)} not installed; {install('ui')}")
+        are = "is" if len(missing) == 1 else "are"
+        raise InputError(f"the page needs {', '.join(missing)}, which {are} not installed; {install('ui')}")
     if runs.exists() and not runs.is_dir():
         raise InputError(f"--runs is {runs}, which is a file; name the folder of runs")
     from resolvent.ui import server
@@ -47,18 +48,11 @@ def ui(
         server.serve(runs, listener, guard)
 
 
-def _is(missing: list[str]) -> str:
-    return "is" if len(missing) == 1 else "are"
-
-
-COMMANDS: dict[Callable[..., Any], str] = {
-    ui: """Examples:
-
-        resolvent ui
-
-        resolvent ui --runs out --port 9000
-
-        resolvent ui --host 0.0.0.0
-
-    The last one can be reached from other machines. Browsers need the token in the address that is printed.""",
+COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
+    ui: (
+        "resolvent ui",
+        "resolvent ui --runs out --port 9000",
+        "resolvent ui --host 0.0.0.0",
+        "The last one can be reached from other machines. Browsers need the token in the address that is printed.",
+    ),
 }

@@ -20,7 +20,7 @@ class HeldOut:
     """
 
     def __init__(self, A: Any, b: Any, names: Sequence[Any] | None = None) -> None:
-        if _is_matrix(A):
+        if getattr(A, "ndim", None) == 2 and not isinstance(A, list | tuple):
             A, b = [A], [b]
         try:
             self.A: tuple[Any, ...] = tuple(_matrix(a, i) for i, a in enumerate(A))
@@ -63,10 +63,6 @@ class HeldOut:
 
     def __repr__(self) -> str:
         return f"HeldOut({sum(self.sizes)} rows of {self.users} {'user' if self.users == 1 else 'users'})"
-
-
-def _is_matrix(A: Any) -> bool:
-    return getattr(A, "ndim", None) == 2 and not isinstance(A, list | tuple)
 
 
 def _matrix(A: Any, user: int) -> Any:

@@ -90,14 +90,14 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
 
 def _check_metrics(names: tuple[str, ...], engine: str, made: Task) -> None:
     """Refuse metrics that cannot be computed, before a folder is made."""
-    told = ",".join(names)
+    asked = ",".join(names)
     for name in names or ("",):
         if name not in NAMED:
             raise InputError(f"there is no metric {name!r}{configs.nearest(name, NAMED)}")
     if engine == FLOWER:
-        refuse("run.metrics", quoted(told), "users of a federation measure their own held-out data: leave it out")
+        refuse("run.metrics", quoted(asked), "users of a federation measure their own held-out data: leave it out")
     if made.test is None and "inspect" not in made.problem.offers:
-        refuse("run.metrics", quoted(told), "held-out rows are needed: give --test or --test-users")
+        refuse("run.metrics", quoted(asked), "held-out rows are needed: give --test or --test-users")
     with within("run"):
         evaluations(facts_of(made.problem), test=made.test, metrics=names)
 

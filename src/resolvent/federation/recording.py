@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from resolvent.engines.flower.engine import FlowerEngine
+from resolvent.iteration.metric_names import with_average
 from resolvent.iteration.state import State
 from resolvent.runs.recorder import Recorder
-from resolvent.solving.history_columns import with_average
 from resolvent.solving.objective import Objective
 from resolvent.solving.recording import Entry
 from resolvent.solving.stopping import Ending

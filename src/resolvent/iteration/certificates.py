@@ -69,6 +69,7 @@ def gather(
     p: Tensor | None,
     spread: Spread | None,
     error: Tensor | None,
+    meeting: Met | None,
     together: bool,
     unsent: Tensor | None = None,
 ) -> Evidence:
@@ -78,15 +79,15 @@ def gather(
     certifies = engine.facts.operator.certifies
     if together:
         alone = no_spread if certifies == "u" else spread
-        return Evidence(eta, step, None if p is None else (u, p), None, alone, error, certifies)
+        return Evidence(eta, step, None if p is None else (u, p), None, alone, error, certifies, meeting)
     moved = Tu - u
     if unsent is not None:
-        return Evidence(eta, step, None, engine.gram(torch.stack([moved, unsent])), lags=True)
+        return Evidence(eta, step, None, engine.gram(torch.stack([moved, unsent])), meeting=meeting, lags=True)
     if p is None:
-        return Evidence(eta, step, None, engine.gram(moved.unsqueeze(0)))
+        return Evidence(eta, step, None, engine.gram(moved.unsqueeze(0)), meeting=meeting)
     means = engine.mean(u), engine.mean(p)
     apart = u - means[0] if certifies == "u" else p - means[1]
-    return Evidence(eta, step, means, engine.gram(torch.stack([moved, apart])), None, error, certifies)
+    return Evidence(eta, step, means, engine.gram(torch.stack([moved, apart])), None, error, certifies, meeting)
 
 
 def no_spread(u: Tensor) -> Tensor:

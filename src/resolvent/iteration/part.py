@@ -65,12 +65,15 @@ class NoMemory:
     """As accelerations say it: no point is ever given up."""
 
 
+NO_MEMORY = NoMemory()
+
+
 class Part:
     """The defaults: a part that remembers nothing, moves no fixed point and costs nothing."""
 
     def begin(self, u: Tensor) -> Any:
         """What it remembers before the first round, from the rows of u that are held here, (users, d) or (1, d)."""
-        return NoMemory()
+        return NO_MEMORY
 
     def fits(self, past: Any, rows: int) -> bool:
         """Whether it can go on from what another run remembers, with so many rows of u; else it begins anew."""

@@ -63,10 +63,10 @@ class Presence:
 
     def after(self, who: Tensor | None, every: Callable[[Tensor], bool]) -> Presence:
         """Once these users have answered; `every` says whether flags are true for all users, wherever they live."""
-        if self.seen is None:
+        if self.seen is None or self.complete:
             return self
         seen = torch.ones_like(self.seen) if who is None else self.seen.index_fill(0, who, True)
-        return replace(self, seen=seen, complete=self.complete or every(seen))
+        return replace(self, seen=seen, complete=every(seen))
 
     def gathered(self, z: Tensor, who: Tensor | None) -> tuple[Presence, Tensor, Tensor | None]:
         """The rows z that meet, and whose they are, once these users have answered."""

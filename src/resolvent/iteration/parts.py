@@ -12,7 +12,7 @@ from resolvent.iteration.averaging import Average, Averaging
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.meeting import Meet, TheMean
 from resolvent.iteration.packing import remembered
-from resolvent.iteration.part import Cost, Effect, NoMemory
+from resolvent.iteration.part import NO_MEMORY, Cost, Effect, NoMemory
 from resolvent.iteration.participation import Everyone, Participation, Presence
 from resolvent.iteration.scheme import Scheme, mix
 from resolvent.iteration.sending import Everything, Send
@@ -25,10 +25,10 @@ class Memories:
     """What the parts of a round remember, under the names that they have in `Parts`."""
 
     participation: Presence = Presence()  # noqa: RUF009 (frozen)
-    send: Any = NoMemory()  # noqa: RUF009 (frozen)
-    meet: Any = NoMemory()  # noqa: RUF009 (frozen)
-    accelerate: Any = NoMemory()  # noqa: RUF009 (frozen)
-    eta: Any = NoMemory()  # noqa: RUF009 (frozen)
+    send: Any = NO_MEMORY
+    meet: Any = NO_MEMORY
+    accelerate: Any = NO_MEMORY
+    eta: Any = NO_MEMORY
     average: Average | None = None
 
 

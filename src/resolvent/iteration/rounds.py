@@ -99,8 +99,7 @@ class Round(NamedTuple):
         error = None if state.error is None or not certified else self.engine.facts.peers.largest(state.error)
         p = state.p if certified else None
         meeting = None if self.meeting is None or self.meeting.normal is None else self.meeting
-        evidence = gather(self.engine, self.eta, self.step, p, self.spread, error, self.together, self.unsent)
-        return evidence._replace(meeting=meeting)
+        return gather(self.engine, self.eta, self.step, p, self.spread, error, meeting, state.together, self.unsent)
 
     @property
     def certificates(self) -> Certificates:
@@ -131,26 +130,27 @@ class Round(NamedTuple):
 
 def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, seed: int = 0) -> Iterator[Round]:
     """The scheme, for ever. A round moves, then asks, then meets, so that every p_i belongs to the u_i beside it."""
-    facts, mixing = engine.facts, scheme.fixed_mixing  # numbers that never change are read once
     participation, send, meet = parts.participation, parts.send, parts.meet
     accelerate, step_size, average = parts.accelerate, parts.eta, parts.average
+    facts, mixing, steady = engine.facts, scheme.fixed_mixing, step_size.fixed(scheme)  # what never changes: read once
+    users, names, weights, centred = facts.users, facts.numbers, facts.weights, facts.wants_centre
     while True:
         t, past = state.round, state.parts
-        asked = engine.present(participation.present(seed, t, facts.users))
+        asked = engine.present(participation.present(seed, t, users))
         if asked.came == 0:  # nobody came: nothing happens
             state = replace(state, round=t + 1, parts=replace(past, average=average.skip(past.average, t)))
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
-        eta, tuned, cost, looked = step_size(engine, scheme, state, meet)
+        eta, tuned, cost, looked = steady or step_size(engine, scheme, state, meet)
         if looked and send.compresses and state.next is not None:  # at mean(p), which the meeting does not have
-            cost += Cost(up=facts.users * facts.dim)
+            cost += Cost(up=users * facts.dim)
         if t > 0 and eta != state.eta:
             past = replace(past, accelerate=accelerate.restart(past.accelerate))
             state = _changed(engine, scheme, parts, replace(state, parts=past), eta)
         alpha, beta, gamma = mixing or scheme.mixing(t)
 
-        ask = Ask(t, eta, asked.who, seed, facts.numbers)
-        u, p, presence, answer = _answered(engine, ask, state, asked)
+        ask = Ask(t, eta, asked.who, seed, names)
+        u, p, presence, answer = _answered(engine, ask, state, asked, centred)
         who = answer.who
         if answer.came == 0:  # nobody has answered yet: only what users remember has changed
             left = replace(state.parts, average=average.skip(past.average, t))
@@ -160,13 +160,13 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
 
         z = mix(u, p, alpha)  # (gFL-1)
         presence, z, whose = presence.gathered(z, who)
-        zhat, sent = send(z, past.send, ask._replace(who=who))
+        zhat, sent = send(z, past.send, ask if who is ask.who else ask._replace(who=who))
         step = alpha * eta / beta if beta else 0.0
-        meeting, convened = meet(Gathering(zhat, whose, engine.mean, facts.weights, step, t, seed), past.meet)
+        meeting, convened = meet(Gathering(zhat, whose, engine.mean, weights, step, t, seed), past.meet)
         w = meeting.w
         met, accelerated = accelerate.on_mean(past.accelerate, state.met, w, engine.gram)
-        Tu = mix(u, mix(z, met, beta), gamma).expand_as(u)  # (gFL-2), (gFL-3)
-        plain = Tu if met is w else mix(u, mix(z, w, beta), gamma).expand_as(u)  # T itself does not extrapolate
+        Tu = _rows(mix(u, mix(z, met, beta), gamma), u)  # (gFL-2), (gFL-3)
+        plain = Tu if met is w else _rows(mix(u, mix(z, w, beta), gamma), u)  # T itself does not extrapolate
         ahead, accelerated = accelerate.on_u(accelerated, u, Tu, engine.gram)
         model = w if accelerated.accepted else state.w
 
@@ -192,6 +192,11 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         )  # fmt: skip
 
 
+def _rows(x: Tensor, u: Tensor) -> Tensor:
+    """x with as many rows as u: where beta = gamma = 1 everybody moves to the meeting point, which is one row."""
+    return x if x.shape == u.shape else x.expand_as(u)
+
+
 class Answered(NamedTuple):
     """What came back in a round, beside u and p."""
 
@@ -206,9 +211,14 @@ class Answered(NamedTuple):
     spread: Spread | None = None
 
 
-def _answered(engine: Engine, ask: Ask, state: State, asked: Present) -> tuple[Tensor, Tensor, Presence, Answered]:
-    """Ask users where the last meeting sent them: u, p and who has taken part afterwards, and what came back."""
-    presence, centred = state.parts.participation, engine.facts.wants_centre
+def _answered(
+    engine: Engine, ask: Ask, state: State, asked: Present, centred: bool
+) -> tuple[Tensor, Tensor, Presence, Answered]:
+    """Ask users where the last meeting sent them: u, p and who has taken part afterwards, and what came back.
+
+    centred: whether they are told mean(u) as well.
+    """
+    presence = state.parts.participation
     if state.together:
         u = state.u if state.next is None else state.next
         mean = engine.local_mean(ask._replace(centre=u) if centred else ask, u, state.memory)
@@ -242,4 +252,4 @@ def _changed(engine: Engine, scheme: Scheme, parts: Parts, state: State, eta: fl
     zhat = parts.send.unchanged(z, state.parts.send)
     gathering = Gathering(zhat, presence.whose, engine.mean, engine.facts.weights, alpha * eta / beta, state.round)
     met = parts.meet(gathering, state.parts.meet)[0].w
-    return replace(state, u=u, eta=eta, met=met, next=mix(u, mix(z, met, beta), gamma).expand_as(u))
+    return replace(state, u=u, eta=eta, met=met, next=_rows(mix(u, mix(z, met, beta), gamma), u))

@@ -27,7 +27,7 @@ from resolvent.iteration.acceleration import Gram
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.meeting import Meet
 from resolvent.iteration.packing import remembered
-from resolvent.iteration.part import Cost, NoMemory, Part
+from resolvent.iteration.part import NO_MEMORY, Cost, NoMemory, Part
 from resolvent.iteration.scheme import Scheme
 
 Mean = Callable[[Tensor], Tensor]
@@ -90,6 +90,10 @@ class StepSize(Part):
     def __call__(self, engine: Engine, scheme: Scheme, state: Any, meet: Meet) -> Chosen:
         raise NotImplementedError
 
+    def fixed(self, scheme: Scheme) -> Chosen | None:
+        """What it chooses in every round, where that is always the same; else None."""
+        return None
+
     def go_on(self, past: Any, eta: float) -> Any:
         """What it remembers where another step size has remembered `past`, of a run whose last eta is this."""
         return past
@@ -100,10 +104,13 @@ class Scheduled(StepSize):
     """The scheme's own eta, a number or a schedule."""
 
     def __call__(self, engine: Engine, scheme: Scheme, state: Any, meet: Meet) -> Chosen:
-        return Chosen(scheme.eta_at(state.round), NoMemory())
+        return Chosen(scheme.eta_at(state.round), NO_MEMORY)
+
+    def fixed(self, scheme: Scheme) -> Chosen | None:
+        return Chosen(scheme.eta_at(0), NO_MEMORY) if scheme.changes == "never" else None
 
     def go_on(self, past: Any, eta: float) -> NoMemory:
-        return NoMemory()
+        return NO_MEMORY
 
 
 @dataclass(frozen=True)

@@ -97,13 +97,13 @@ class Evaluator:
         """
         users = len(self.data.sizes)
         loss, hits, asked = PartialMeans(W, (users,)), W.new_zeros(users), W.new_zeros(users)
-        known = self.torch_loss
+        by = self.torch_loss
         for outputs, batch in self._outputs(W, buffers or {}):
             if seen is not None:
                 seen.add(outputs, batch)
             loss.add(batch, self._losses(outputs, batch), self.mean)
-            if accuracy and known is not None and known.classes and _are_classes(outputs, batch.y):
-                right, count = _hits(outputs, batch, known.ignored)
+            if accuracy and by is not None and by.classes and _are_classes(outputs, batch.y):
+                right, count = _hits(outputs, batch, by.ignored)
                 hits, asked = batch.added(hits, right), batch.added(asked, count)
         return loss.result(), hits / asked if accuracy and bool((asked > 0).all()) else None
 

@@ -52,8 +52,8 @@ class TorchLoss:
 
     @property
     def is_mean(self) -> bool:
-        known = {"reduction", *LOSSES[self.function][1]}
-        return self.settings["reduction"] == "mean" and self.given.keys() <= known
+        usual = {"reduction", *LOSSES[self.function][1]}
+        return self.settings["reduction"] == "mean" and self.given.keys() <= usual
 
     @property
     def is_default(self) -> bool:
@@ -88,8 +88,8 @@ class TorchLoss:
 
 def mean_loss(loss: Callable[..., Any]) -> TorchLoss | None:
     """One of torch's mean losses, given as a function, a module or a functools.partial; None for all other losses."""
-    known = torch_loss(loss)
-    return known if known is not None and known.is_mean else None
+    form = torch_loss(loss)
+    return form if form is not None and form.is_mean else None
 
 
 def torch_loss(loss: Callable[..., Any]) -> TorchLoss | None:

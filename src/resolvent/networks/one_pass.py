@@ -44,7 +44,7 @@ class OnePass:
         from resolvent.networks.stacked.cpu_loops import step
 
         kind = self.x.numpy().dtype.type
-        arrays = [_array(each) for each in (self.x, g.contiguous(), self.v, self.u)]
+        arrays = [None if each is None else each.numpy() for each in (self.x, g.contiguous(), self.v, self.u)]
         moved = None if moves is None else moves.flatten().numpy()
         with np.errstate(over="ignore"):  # 1e60 is infinite in single precision, as for torch
             constants = kind(self.lr), kind(self.momentum), kind(self.eta)
@@ -79,7 +79,3 @@ def _compiles(x: Tensor) -> bool:
 def _rows(u: Tensor) -> Tensor:
     """One row where all are the same one, else all of them, without gaps."""
     return (u[:1] if len(u) > 1 and u.stride(0) == 0 else u).contiguous()
-
-
-def _array(x: Tensor | None) -> Any:
-    return None if x is None else x.numpy()

@@ -29,14 +29,14 @@ def as_user_data(users: Any, argument: str, placement: Placement) -> UserData:
     if len(resident) == len(users):
         check_alike([RowKind.of(pair) for pair in resident], names)
         return stacked(resident)
-    readers = tuple(map(reader, [_stream(*each) for each in zip(users, arrays, strict=True)], names))
+    streams = [
+        user if pair is None else TensorDataset(*(t.detach().clone() for t in pair))
+        for user, pair in zip(users, arrays, strict=True)
+    ]
+    readers = tuple(map(reader, streams, names))
     surveys = tuple(survey(each, placement, name) for each, name in zip(readers, names, strict=True))
     check_alike([each.kind for each in surveys], names)
     return Streamed(readers, surveys, placement)
-
-
-def _stream(user: Any, pair: XY | None) -> Any:
-    return user if pair is None else TensorDataset(*(t.detach().clone() for t in pair))
 
 
 def is_pair(given: Any) -> bool:

@@ -48,7 +48,7 @@ class WorkingCopy:
 
     def gradient(self, out: Tensor) -> None:
         """Write the parameters' gradients to `out` (d,); 0 for those that the loss does not depend on."""
-        parts = [torch.zeros_like(p) if p.grad is None else _dense(p.grad) for p in self._trained]
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in self._trained]
         torch.cat([part.reshape(-1) for part in parts], out=out)
         for p in self._trained:
             p.grad = None
@@ -66,7 +66,3 @@ class WorkingCopy:
         """
         with attributes_restored(self.module):
             yield self.module.eval()
-
-
-def _dense(grad: Tensor) -> Tensor:
-    return grad.to_dense() if grad.is_sparse else grad

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,10 @@ def panel_of(figure: Figure, panel: Panel, archive: Archive) -> JudgedPanel:
     """
     seeds = {line.label: [_ended(archive, config) for config in plan(panel, line, PAPER)] for line in panel.lines}
     missing = sum(frame is None for frames in seeds.values() for frame in frames)
-    leading = {label: _leading(frames) for label, frames in seeds.items()}
+    leading = {  # the runs of seeds 0, 1, ... up to the first that is missing
+        label: [frame for frame in takewhile(lambda frame: frame is not None, frames) if frame is not None]
+        for label, frames in seeds.items()
+    }
     for ours in (False, True):
         labels = [line.label for line in panel.lines if line.ours == ours]
         begun = [label for label in labels if any(frame is not None for frame in seeds[label])]
@@ -130,16 +134,6 @@ def panel_of(figure: Figure, panel: Panel, archive: Archive) -> JudgedPanel:
 def _ended(archive: Archive, config: Config) -> pd.DataFrame | None:
     frame = archive.get(asked(config))
     return None if frame is None or frame.attrs["status"] == UNFINISHED else frame
-
-
-def _leading(seeds: list[pd.DataFrame | None]) -> list[pd.DataFrame]:
-    """The runs of seeds 0, 1, ... up to the first that is missing."""
-    frames = []
-    for frame in seeds:
-        if frame is None:
-            break
-        frames.append(frame)
-    return frames
 
 
 def begun(panel: Panel, archive: Archive) -> dict[str, pd.DataFrame]:

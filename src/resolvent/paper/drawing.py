@@ -10,8 +10,7 @@ from resolvent.paper.figure import Panel, PanelLine
 from resolvent.paper.judging import JudgedPanel
 from resolvent.paper.results import Results
 from resolvent.report.curves import colour_of as algorithm_colour
-from resolvent.report.figures import DPI, symbols, width
-from resolvent.runs.durable import storing
+from resolvent.report.figures import DPI, save, sheet, symbols, width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,12 +25,7 @@ def picture(judged: JudgedPanel, folder: Path, dpi: int = DPI, note: str = "") -
     panel, results = judged.panel, judged.results
     if results is None or panel.table is not None:
         return None
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axis = plt.subplots(figsize=SIZE, layout="constrained")
+    figure, (axis,) = sheet(size=SIZE)
     if panel.draw is not None:
         panel.draw(axis, results)
     else:
@@ -43,14 +37,7 @@ def picture(judged: JudgedPanel, folder: Path, dpi: int = DPI, note: str = "") -
     if handles:
         names = [symbols(label) for label in labels]
         figure.legend(handles, names, frameon=False, fontsize=8, loc="outside right upper")
-    path = folder / f"{judged.figure.name}-{panel.key}.png"
-    try:
-        with storing(path, "name another folder with --out"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=dpi)
-    finally:
-        plt.close(figure)
-    return path
+    return save(figure, folder / f"{judged.figure.name}-{panel.key}.png", dpi, "name another folder with --out")
 
 
 def colour_of(line: PanelLine) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resolvent.iteration.metric_names import AVERAGED
 from resolvent.iteration.table import TABLE
 from resolvent.runs import Folder
 
@@ -25,7 +26,6 @@ MAX_DRAWN_ROWS = 4000
 """Curves of no more rows are drawn as they are."""
 STRETCHES = 250
 """Of equal numbers of rows, and as many whose lengths grow in proportion, for logarithmic axes."""
-AVERAGED = {"average_gap": "gap", "average_value": "value"}
 QUIET = {"run": ("seed", "threads"), "problem": ("seed", "sha256"), "store": None}
 """Settings that do not tell curves apart: sections, or some of their keys."""
 
@@ -74,7 +74,7 @@ def reported(frame: pd.DataFrame) -> pd.DataFrame:
     """A history whose value and gap are those of the model that the run hands back."""
     if "average_gap" not in frame:
         return frame
-    return frame.drop(columns=["gap", "value"]).rename(columns=AVERAGED)
+    return frame.drop(columns=list(AVERAGED)).rename(columns={average: name for name, average in AVERAGED.items()})
 
 
 def drawn_rows(table: pd.DataFrame) -> NDArray[np.int64]:

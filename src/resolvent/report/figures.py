@@ -43,7 +43,7 @@ def draw(curves: Sequence[Curve], path: Path, title: str = "", y: str | None = N
     shown = [curve for curve in curves if curve.frames]
     xs = list(xs) or telling_axes(shown)
     y = y or (measure(shown[0].frames[0]) if shown else "value")
-    figure, axes = _figure(len(xs))
+    figure, axes = sheet(len(xs))
     log = logarithmic(shown, y)
     for axis, x in zip(axes, xs, strict=True):
         for place, curve in enumerate(shown):
@@ -56,7 +56,7 @@ def draw(curves: Sequence[Curve], path: Path, title: str = "", y: str | None = N
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def telling_axes(curves: Sequence[Curve]) -> list[str]:
@@ -122,7 +122,7 @@ def _ticks(axis: Axes) -> None:
 
 def draw_partition(partition: dict[str, Any], path: Path, title: str = "Who holds what") -> Path:
     """One bar per user, divided by class."""
-    figure, (axis,) = _figure(1)
+    figure, (axis,) = sheet()
     counts = partition.get("counts") or [[rows] for rows in partition["users"]]
     classes = partition.get("classes") or [""]
     bottom = [0] * len(counts)
@@ -136,29 +136,30 @@ def draw_partition(partition: dict[str, Any], path: Path, title: str = "Who hold
     axis.set(xlabel="user", ylabel="rows")
     axis.xaxis.get_major_locator().set_params(integer=True)
     figure.suptitle(plain(title), x=0.01, ha="left", fontsize=11)
-    return _save(figure, path)
+    return save(figure, path)
 
 
-def _figure(panels: int) -> tuple[Figure, Any]:
+def sheet(panels: int = 1, size: tuple[float, float] | None = None) -> tuple[Figure, Any]:
+    """An empty picture, and its axes beside each other."""
     needed("matplotlib")
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(
-        1, panels, figsize=(2.2 + 4.2 * panels, 4.0), layout="constrained", squeeze=False, sharey=True
-    )
+    size = size or (2.2 + 4.2 * panels, 4.0)
+    figure, axes = plt.subplots(1, panels, figsize=size, layout="constrained", squeeze=False, sharey=True)
     return figure, axes[0]
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path, dpi: int = DPI, advice: str = "name another place for it") -> Path:
+    """Write a picture and let go of it."""
     from matplotlib import pyplot as plt
 
     try:
-        with storing(path, "name another place for it"):
+        with storing(path, advice):
             path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=DPI)
+            figure.savefig(path, dpi=dpi)
     finally:
         plt.close(figure)
     return path

@@ -13,7 +13,7 @@ from typing import Any
 
 from resolvent.report.curves import Curve, drawn_rows, logarithmic
 from resolvent.report.figures import AXES, MAX_LEGEND_CLASSES, needed
-from resolvent.report.tables import NOTE, columns, measure, summary
+from resolvent.report.tables import NOTE, columns, measure, strict, summary
 from resolvent.runs.durable import storing
 
 NOT_Y = {"round", "seconds", "bytes", "bytes_up", "bytes_down", "participants"}
@@ -88,8 +88,8 @@ def _trace(curve: Curve, ys: Iterable[str]) -> dict[str, Any]:
 
     bands = {name: curve.over("round", name)[1] for name in ys if name in curve.frames[0]}
     rows = drawn_rows(pd.concat(list(bands.values()), axis=1))
-    lines = {name: {key: _plain(band[key].iloc[rows]) for key in band} for name, band in bands.items()}
-    xs = {name: _plain(curve.over(name, "round")[0].iloc[rows]) for name in AXES}
+    lines = {name: {key: strict(band[key].iloc[rows].tolist()) for key in band} for name, band in bands.items()}
+    xs = {name: strict(curve.over(name, "round")[0].iloc[rows].tolist()) for name in AXES}
     return {
         "label": curve.label,
         "colour": curve.colour,
@@ -98,10 +98,6 @@ def _trace(curve: Curve, ys: Iterable[str]) -> dict[str, Any]:
         "x": xs,
         "y": lines,
     }
-
-
-def _plain(values: Iterable[float]) -> list[float | None]:
-    return [None if not math.isfinite(value) else value for value in values]
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

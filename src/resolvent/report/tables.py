@@ -1,13 +1,16 @@
-"""The summary of some runs: one row per curve."""
+"""Tables of some runs: the summary, one row per curve, and their histories as files."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from resolvent.errors import InputError
+from resolvent.installed import install
 from resolvent.report.curves import Curve, apart_from_anderson
+from resolvent.runs import Folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +31,33 @@ def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
         siblings.setdefault(apart_from_anderson(curve.first), []).append(curve)
     limits = {key: _limit(min(those, key=_unrest)) for key, those in siblings.items()}
     return [_row(curve, limits[apart_from_anderson(curve.first)]) for curve in curves]
+
+
+def rows(runs: Sequence[Folder]) -> pd.DataFrame:
+    """The rows of runs below each other, the run's id first."""
+    import pandas as pd
+
+    frame = pd.concat([run.history().assign(run=run.id) for run in runs], ignore_index=True)
+    return frame[["run", *(name for name in frame if name != "run")]]
+
+
+def encoded(frame: pd.DataFrame, kind: str) -> bytes:
+    """The content of a file of this kind: csv, tsv or parquet."""
+    if kind != "parquet":
+        return frame.to_csv(index=False, sep="\t" if kind == "tsv" else ",").encode()
+    try:
+        return frame.to_parquet(index=False)
+    except ImportError:
+        raise InputError(f"Parquet needs pyarrow, which is not installed; {install('parquet')}") from None
+
+
+def strict(value: Any) -> Any:
+    """Plain values as JSON has them: numbers that are not finite become None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: strict(item) for key, item in value.items()}
+    return [strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

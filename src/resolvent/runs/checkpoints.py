@@ -71,16 +71,13 @@ def tensors(content: bytes) -> dict[str, Tensor]:
 
 def decode(content: bytes) -> Checkpoint:
     """A checkpoint from its bytes; raises ValueError where they are none, whatever they are."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
+    named = tensors(content)
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         numbers = json.loads(header["__metadata__"]["numbers"])
-        stored = Checkpoint(numbers["state"]["round"], load(content), numbers)
+        stored = Checkpoint(numbers["state"]["round"], named, numbers)
         _ = stored.state, stored.extent, stored.kept
-    except (SafetensorError, ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError,
-            ValueError) as error:  # fmt: skip
+    except (RuntimeError, *regular.UNFIT) as error:
         raise ValueError(f"{type(error).__name__} while reading it") from error
     return stored
 

@@ -212,7 +212,8 @@ def model_of(state: State) -> Tensor:
 
 def extended(written: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
     """A configuration with the number of rounds that was asked for last."""
-    more = [event["rounds"] for event in events if event["kind"] == "extended" and _counts(event)]
+    asked = [event.get("rounds") for event in events if event["kind"] == "extended"]
+    more = [rounds for rounds in asked if isinstance(rounds, int) and rounds > 0]
     if not more or not isinstance(written.get("run"), dict):
         return written
     return written | {"run": written["run"] | {"rounds": more[-1]}}
@@ -227,10 +228,6 @@ def status_after(event: dict[str, Any]) -> str:
     """The status of a run that no process writes, after the event that says where it stands."""
     kind = str(event.get("kind", "killed"))
     return "killed" if kind in ("resumed", "extended") else kind
-
-
-def _counts(event: dict[str, Any]) -> bool:
-    return isinstance(event.get("rounds"), int) and event["rounds"] > 0
 
 
 def _brief(error: Exception) -> str:

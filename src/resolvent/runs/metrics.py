@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resolvent.iteration.metric_names import COUNTS
 from resolvent.runs import durable, regular
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ USERS = "users.csv"
 """Each user's metrics on held-out data."""
 PART_BYTES = 1 << 24
 """Of a file, read at a time: as text, rows take ten times the memory of their numbers."""
-COUNTS = ("round", "participants", "bytes_up", "bytes_down")
 
 
 class Extent(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,21 +26,18 @@ from resolvent.sklearn.fitting import Objective, fitted, mixture, strength
 Floats = NDArray[np.float64]
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """A linear model over users' rows, fitted by rounds of a federated algorithm."""
 
-    coef_: Floats
-    intercept_: Any
-
-    def __init__(
-        self, fit_intercept: bool, max_iter: int, tol: float, algorithm: str, eta: float | str, anderson: int
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.algorithm = algorithm
-        self.eta = eta
-        self.anderson = anderson
+    fit_intercept: bool = True
+    max_iter: int = 1000
+    tol: float = 1e-8
+    algorithm: str = "fedpi"
+    eta: float | str = "auto"
+    anderson: int = 10
+    coef_: Floats = field(init=False)
+    intercept_: Any = field(init=False)
 
     def _rows(self, X: Any, y: Any, numeric: bool = True) -> tuple[Any, Any]:
         """Checked rows, dense or sparse, and targets."""
@@ -64,6 +62,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+@dataclass(repr=False, eq=False)
 class FederatedLinearRegression(RegressorMixin, _Federated):  # type: ignore[misc]
     """Linear regression over users' rows. The penalty says which of scikit-learn's objectives it has, with n rows:
 
@@ -77,23 +76,10 @@ class FederatedLinearRegression(RegressorMixin, _Federated):  # type: ignore[mis
     each column's size and of the spread of y; a ConvergenceWarning says where it was not reached.
     """
 
-    def __init__(
-        self,
-        penalty: str | None = None,
-        *,
-        alpha: float = 1.0,
-        l1_ratio: float = 0.5,
-        fit_intercept: bool = True,
-        max_iter: int = 1000,
-        tol: float = 1e-8,
-        algorithm: str = "fedpi",
-        eta: float | str = "auto",
-        anderson: int = 10,
-    ) -> None:
-        super().__init__(fit_intercept, max_iter, tol, algorithm, eta, anderson)
-        self.penalty = penalty
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
+    penalty: str | None = None
+    _: KW_ONLY
+    alpha: float = 1.0
+    l1_ratio: float = 0.5
 
     def fit(self, X: Any, y: Any, users: Any = None) -> FederatedLinearRegression:
         """Fit the model. users: whose row each one is; without it all rows are one user's."""
@@ -112,6 +98,7 @@ class FederatedLinearRegression(RegressorMixin, _Federated):  # type: ignore[mis
         return self._linear(X)
 
 
+@dataclass(repr=False, eq=False)
 class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[misc]
     """Logistic regression over users' rows, with the objective of sklearn.linear_model.LogisticRegression:
 
@@ -123,23 +110,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     each column's size; a ConvergenceWarning says where it was not reached.
     """
 
-    def __init__(
-        self,
-        penalty: str | None = "l2",
-        *,
-        C: float = 1.0,
-        l1_ratio: float = 0.5,
-        fit_intercept: bool = True,
-        max_iter: int = 1000,
-        tol: float = 1e-8,
-        algorithm: str = "fedpi",
-        eta: float | str = "auto",
-        anderson: int = 10,
-    ) -> None:
-        super().__init__(fit_intercept, max_iter, tol, algorithm, eta, anderson)
-        self.penalty = penalty
-        self.C = C
-        self.l1_ratio = l1_ratio
+    penalty: str | None = "l2"
+    _: KW_ONLY
+    C: float = 1.0
+    l1_ratio: float = 0.5
 
     def fit(self, X: Any, y: Any, users: Any = None) -> FederatedLogisticRegression:
         """Fit the model. users: whose row each one is; without it all rows are one user's."""
@@ -153,16 +127,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             refuse("C", self.C, "a number > 0 is needed")
         over = 0.0 if math.isinf(self.C) else 1 / float(self.C)
         l1, l2 = (share * over for share in mixture(self))
-        if many == 2:
-            b, objective = (
-                np.where(codes == 1, 1.0, -1.0),
-                Objective(partial(Logistic, reg=0.0), correction.logistic, l1, l2),
-            )
-        else:
-            b, objective = (
-                codes.astype(np.float64),
-                Objective(partial(Softmax, reg=0.0), correction.softmax, l1, l2, many),
-            )
+        b = np.where(codes == 1, 1.0, -1.0) if many == 2 else codes.astype(np.float64)
+        objective = Objective(partial(Logistic, reg=0.0), correction.logistic, l1, l2)
+        if many > 2:
+            objective = Objective(partial(Softmax, reg=0.0), correction.softmax, l1, l2, many)
         coefficients, intercepts = self._fit(X, b, users, objective)
         if many > 2:  # a constant added to every class's score changes nothing: the smallest scores are reported
             intercepts = intercepts - intercepts.mean()
@@ -193,6 +161,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         return np.asarray(np.log(self.predict_proba(X)))
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class FederatedPoissonRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     """Poisson regression over users' rows, with the objective of sklearn.linear_model.PoissonRegressor:
 
@@ -203,19 +172,7 @@ class FederatedPoissonRegressor(RegressorMixin, _Federated):  # type: ignore[mis
     each column's size and of the mean of y; a ConvergenceWarning says where it was not reached.
     """
 
-    def __init__(
-        self,
-        *,
-        alpha: float = 1.0,
-        fit_intercept: bool = True,
-        max_iter: int = 1000,
-        tol: float = 1e-8,
-        algorithm: str = "fedpi",
-        eta: float | str = "auto",
-        anderson: int = 10,
-    ) -> None:
-        super().__init__(fit_intercept, max_iter, tol, algorithm, eta, anderson)
-        self.alpha = alpha
+    alpha: float = 1.0
 
     def fit(self, X: Any, y: Any, users: Any = None) -> FederatedPoissonRegressor:
         """Fit the model. users: whose row each one is; without it all rows are one user's."""

@@ -43,8 +43,7 @@ class Description:
         codes = list(self.predictor.classes)
         if self.preparation is None:
             return codes
-        found: list[Any] = self.preparation.labels(np.array(codes)).tolist()
-        return found
+        return self.preparation.labels(np.array(codes)).tolist()  # type: ignore[no-any-return]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `fixed` is a file of its own."""
@@ -56,13 +55,13 @@ class Description:
         }
 
     @staticmethod
-    def from_dict(told: Any, fixed: Mapping[str, Tensor]) -> Description:
+    def from_dict(stored: Any, fixed: Mapping[str, Tensor]) -> Description:
         """What `as_dict` wrote; ValueError, in a few words, where it is something else."""
-        if not isinstance(told, Mapping):
+        if not isinstance(stored, Mapping):
             raise ValueError("the model is no object")
-        kind, network = told.get("kind", ""), told.get("network")
-        predictor = _read("predictor", Predictor.from_dict, told.get("predictor"))
-        preparation = _read("preparation", Preparation.from_dict, told.get("preparation"))
+        kind, network = stored.get("kind", ""), stored.get("network")
+        predictor = _read("predictor", Predictor.from_dict, stored.get("predictor"))
+        preparation = _read("preparation", Preparation.from_dict, stored.get("preparation"))
         if not isinstance(kind, str):
             raise ValueError("the model's kind is no text")
         if network is not None:
@@ -100,11 +99,11 @@ def settings(
     return {"problem": problem, "scheme": finite, "anderson": {"memory": memory}, "run": run}
 
 
-def _read(what: str, read: Any, told: Any) -> Any:
-    if told is None:
+def _read(what: str, read: Any, stored: Any) -> Any:
+    if stored is None:
         return None
     try:
-        return read(told)
+        return read(stored)
     except (InputError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         brief = (str(error).splitlines() or [""])[0][:100]
         raise ValueError(f"the {what} cannot be read ({type(error).__name__}: {brief})") from error

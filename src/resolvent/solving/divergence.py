@@ -38,8 +38,8 @@ class Score(NamedTuple):
     def of(cls, value: float, residual: float, state: State) -> Score:
         """A residual counts once everybody has answered; numbers that are not finite count as the worst."""
         value = value if math.isfinite(value) else math.inf
-        known = math.isfinite(residual) and (value < math.inf or state.complete)
-        return cls(value, residual if known else math.inf)
+        counts = math.isfinite(residual) and (value < math.inf or state.complete)
+        return cls(value, residual if counts else math.inf)
 
     def __str__(self) -> str:
         if self.value < math.inf:

@@ -41,13 +41,13 @@ class Evaluations:
         self.own: Own = {}
 
     def __call__(self, model: Tensor) -> dict[str, float]:
-        """Metrics of a linear model (d,)."""
-        found: dict[str, float] = {}
+        """Metrics of a linear model (1, d)."""
+        metrics: dict[str, float] = {}
         for evaluation in self._linear:
-            pooled, own = evaluation(model)
-            found |= pooled
+            pooled, own = evaluation(model[0])
+            metrics |= pooled
             self.own |= {name: (evaluation.data.names, values) for name, values in own.items()}
-        return found
+        return metrics
 
     def look(self, evaluate: bool) -> Look:
         """What an engine whose users have held-out data is asked for."""

@@ -14,12 +14,11 @@ from torch import Tensor
 from resolvent.iteration.certificates import Certificates, Evidence, certificates
 from resolvent.iteration.checkpoint import pack
 from resolvent.iteration.engine import Look, Traffic
-from resolvent.iteration.metric_names import FIRST, LAST, checked
+from resolvent.iteration.metric_names import AVERAGED, COUNTS, FIRST, LAST, checked, with_average
 from resolvent.iteration.part import Cost
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
-from resolvent.solving.history_columns import AVERAGED, with_average
 from resolvent.solving.objective import Objective
 from resolvent.solving.traffic import Bytes
 
@@ -35,8 +34,6 @@ MAX_WAITING_BYTES = 1 << 24
 """Of states that may wait until their values are known."""
 PLAIN = ("round", "eta", "residual", "consensus", "stationarity", *LAST)
 """Columns that are no metrics of a model."""
-COUNTS = ("round", "participants", "bytes_up", "bytes_down")
-"""Columns of whole numbers."""
 
 
 class Columns(dict[str, "array[Any]"]):
@@ -94,10 +91,11 @@ class History:
         columns["seconds"].append(seconds)
         metrics = self.inspected(state, evaluate)
         self._inspected, self.evaluated = "value" in metrics, evaluate
-        for name in OF_MODELS:
-            if name in metrics:
-                columns[name].append(metrics.pop(name))
-        self._add(metrics, len(columns["round"]) - 1)
+        if metrics or self._more:
+            for name in OF_MODELS:
+                if name in metrics:
+                    columns[name].append(metrics.pop(name))
+            self._add(metrics, len(columns["round"]) - 1)
         self._waiting.append((state.w, state.reported, happened.evidence()))
         self._states.append(state)
         self._most_states = self._most_states or max(1, MAX_WAITING_BYTES // _bytes(state))
@@ -109,12 +107,13 @@ class History:
         model, where that is another, the value and gap are there as well."""
         inspect, own = self._objective.inspect, (state.p, state.memory)
         metrics = inspect(state.reported, *own, self._evaluations.look(evaluate)) or {}
-        for name in metrics.keys() & set(AVERAGED.values()):
-            checked(name)
-        if metrics and self._averaging:
-            last = metrics if state.parts.average is None else inspect(state.w, *own, VALUES)
-            metrics = with_average(last or {}, metrics)
-        return metrics | (self._evaluations(state.reported[0]) if evaluate else {})
+        if metrics:
+            for name in metrics.keys() & set(AVERAGED.values()):
+                checked(name)
+            if self._averaging:
+                last = metrics if state.parts.average is None else inspect(state.w, *own, VALUES)
+                metrics = with_average(last or {}, metrics)
+        return metrics | self._evaluations(state.reported) if evaluate else metrics
 
     def measured(self, models: Tensor, averages: Tensor) -> dict[str, Tensor]:
         """Figures of models (k, d), where users say no more than that of each, and of the averages beside them."""

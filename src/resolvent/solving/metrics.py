@@ -93,8 +93,7 @@ def rmse(j: Judged) -> float:
 
 def _log_sum_exp(t: Floats) -> Floats:
     top = t.max(1)
-    found: Floats = top + np.log(np.exp(t - top[:, None]).sum(1))
-    return found
+    return np.asarray(top + np.log(np.exp(t - top[:, None]).sum(1)))
 
 
 NAMED: dict[str, Callable[[Judged], float]] = {"accuracy": accuracy, "auc": auc, "log_loss": log_loss, "rmse": rmse}

@@ -32,8 +32,8 @@ def read(outputs: Any, targets: Any, loss: str | None, ignored: int | None = Non
     if loss is None and o.ndim == y.ndim + 1 and y.dtype.kind in "iu":
         axes = [axis for axis in {1, o.ndim - 1} if _fits(o, y, axis)]
         if axes:
-            found = _scores(o, y, axes[0], None)
-            return found._replace(scores=found.decision, link=None) if len(axes) == 1 else None
+            judged = _scores(o, y, axes[0], None)
+            return judged._replace(scores=judged.decision, link=None) if len(axes) == 1 else None
     return Judged(y.reshape(-1), o.reshape(-1), o.reshape(-1), None) if o.size == y.size else None
 
 

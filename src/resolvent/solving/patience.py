@@ -29,8 +29,8 @@ class Patience:
             refuse("stop.metric", quoted(stop.metric), f"the history has {', '.join(metrics)}")
         value = float(row[stop.metric])
         if stop.better(value, math.nan if best is None else best.value):
-            found = _best(happened, value)
-            self.best, self.waited = found if due else replace(found, beaten=best, waited=self.waited), 0
+            now = _best(happened, value)
+            self.best, self.waited = now if due else replace(now, beaten=best, waited=self.waited), 0
             return None
         self.waited += 1
         if self.waited < stop.patience:

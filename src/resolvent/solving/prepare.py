@@ -48,7 +48,7 @@ from resolvent.solving.patience import patience
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.recording import Continued, MonitorState, Recorder
 from resolvent.solving.run import Run
-from resolvent.solving.steps import Cadence, Ledger, Step
+from resolvent.solving.steps import Cadence, Ledger
 from resolvent.solving.stopping import Ending, Stop
 from resolvent.theory.explain import Explanation, explain
 
@@ -143,9 +143,15 @@ class Prepared:
         watched = steps.watched(rows, ledger.divergence, often=ledger.recorder is not None)
         earlier = 0 if goes_on else state.round
         halted = steps.halted(watched, ledger, self.stop, self.cadence, earlier, peers)
-        called = steps.called(steps.stored(halted, ledger), ledger, self.callback, peers)
+        chain = steps.stored(halted, ledger)
+        if self.callback is not None:
+            chain = steps.called(chain, ledger, self.callback, peers)
+        if bar.shown:
+            chain = steps.shown(chain, bar, ledger.divergence)
         try:
-            step: Step = next(each for each in steps.shown(called, bar, ledger.divergence) if each.ending is not None)
+            for step in chain:
+                if step.ending is not None:
+                    break
         except BlewUp as error:
             return ledger.blew_up(error), ()
         except KeyboardInterrupt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
@@ -34,7 +35,7 @@ class Bar:
     """
 
     def __init__(self, title: str, total: int, shown: bool) -> None:
-        self._title, self._total, self._shown = title, total, shown
+        self._title, self._total, self.shown = title, total, shown
         self._began = self._last = time.perf_counter()
         self._done = 0
         self._rich: Any = None
@@ -44,19 +45,19 @@ class Bar:
     def advance(self, now: float, words: Any) -> None:
         """One more round; `words` is called for the text beside the bar only when it is drawn."""
         self._done += 1
-        if not self._shown or now - self._last < REFRESH or now - self._began < PATIENCE:
+        if not self.shown or now - self._last < REFRESH or now - self._began < PATIENCE:
             return
         self._last = now
         if self._rich is None and self._line is None:
             self._open()
         if self._line is not None:
-            self._line.update(Text(self._told(now, words())))
+            self._line.update(Text(self._sentence(now, words())))
         else:
             self._rich.update(self._task, completed=self._done, words=words())
 
-    def _told(self, now: float, words: str) -> str:
-        left = (now - self._began) / self._done * (self._total - self._done)
-        return f"{self._title}  {self._done}/{self._total} rounds  {_clock(left)} left  {words}"
+    def _sentence(self, now: float, words: str) -> str:
+        left = timedelta(seconds=round((now - self._began) / self._done * (self._total - self._done)))
+        return f"{self._title}  {self._done}/{self._total} rounds  {left} left  {words}"
 
     def _open(self) -> None:
         if in_notebook():
@@ -92,9 +93,3 @@ class Text:
 
     def __repr__(self) -> str:
         return self._words
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}"

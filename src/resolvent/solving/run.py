@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.engine import PERSONAL, Ask, Engine
+from resolvent.iteration.metric_names import of_reported
 from resolvent.iteration.state import State
 from resolvent.solving import predicting
 from resolvent.solving.description import Description
-from resolvent.solving.history_columns import of_reported
 from resolvent.solving.stopping import Best
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ class Run:
         features; for a network, a batch of its inputs. One trained by a loss of torch's for classes returns the
         likeliest class, any other one its output.
         """
-        found: NDArray[Any] = predicting.predict(self, X)
-        return found
+        return predicting.predict(self, X)
 
     def probabilities(self, X: Any) -> NDArray[Any]:
         """The probability of each class, (rows, classes), where the model has them."""

@@ -58,9 +58,9 @@ def side_by_side(
         joint = Joint(networks, choice.local_operator(schemes[0], problems[0]), schemes[0].steady)
         if joint.joins:
             pieces = [partial(each, engine) for each, engine in zip(work, joint.engines, strict=True)]
-            found = joint.run(pieces)
-            for result in found:
+            results = joint.run(pieces)
+            for result in results:
                 if isinstance(result, BaseException):
                     raise result
-            return found  # type: ignore[return-value]
+            return results  # type: ignore[return-value]
     return [each("in_process") for each in work]

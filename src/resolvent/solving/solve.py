@@ -63,22 +63,6 @@ def solve(
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so. What code of yours raises
     in a round comes through, with the Run so far as its attribute `run`.
     """
+    arguments = {name: given for name, given in locals().items() if name != "parts"}
     check_keywords(parts)
-    return prepare(
-        problem,
-        scheme,
-        rounds,
-        engine=engine,
-        seed=seed,
-        start=start,
-        stop=stop,
-        every=every,
-        callback=callback,
-        progress=progress,
-        eta=eta,
-        test=test,
-        validation=validation,
-        metrics=metrics,
-        validate_every=validate_every,
-        **parts,
-    ).run()
+    return prepare(**arguments, **parts).run()

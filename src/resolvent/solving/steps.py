@@ -2,7 +2,7 @@
 
     for step in shown(called(stored(halted(watched(recorded(timed(rounds)))))))
 
-A `Step` passes through all of them. Each generator adds what it found out, and none looks into another.
+A `Step` passes through all of them, and none looks into another. Whoever is not there (no callback, no bar) has none.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from resolvent.errors import BlewUp, InputError
 from resolvent.iteration.facts import ALONE, Peers
+from resolvent.iteration.metric_names import of_reported
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence
 from resolvent.solving.history import History
-from resolvent.solving.history_columns import of_reported
 from resolvent.solving.patience import Patience
 from resolvent.solving.progress import Bar
 from resolvent.solving.recording import Entry, MonitorState, Recorder
@@ -28,8 +28,9 @@ CHECK = 10
 """Rounds between two checks for divergence, where nobody records every round."""
 
 
-class Step(NamedTuple):
-    """A round on its way through the generators."""
+@dataclass(slots=True)
+class Step:
+    """A round on its way through the generators, each of which adds what it found out."""
 
     round: Round
     seconds: float
@@ -105,29 +106,28 @@ class Ledger:
             return
         self.improves(step.round)
 
-    def conclude(self, step: Step, row: dict[str, Any]) -> Step:
-        """A step that ends the run, with what must be said of the end; or with how the end shows divergence."""
+    def conclude(self, step: Step, row: dict[str, Any]) -> None:
+        """Add to a step that ends the run what must be said of the end; or how the end shows divergence."""
         assert step.ending is not None
         value = of_reported(row)["value"]
         if self.divergence.overflowed(value):
-            return step._replace(diverged=f"the value rose from {self.divergence.first:.3g} to {value}")
-        remarks = tuple(self.divergence.remarks(step.round.state, value))
-        ending = Ending(step.ending.status, "; ".join([step.ending.reason, *remarks]))
-        return step._replace(ending=ending, remarks=remarks)
+            step.diverged = f"the value rose from {self.divergence.first:.3g} to {value}"
+            return
+        step.remarks = tuple(self.divergence.remarks(step.round.state, value))
+        step.ending = Ending(step.ending.status, "; ".join([step.ending.reason, *step.remarks]))
 
-    def store(self, step: Step, row: dict[str, Any] | None, new: bool = True) -> Step:
+    def store(self, step: Step, row: dict[str, Any] | None, new: bool = True) -> None:
         """Tell the recorder of a round and how the run ends, if it does; `new`: its row was not told before."""
         happened, divergence = step.round, self.divergence
         if step.ending is not None and row is not None and step.diverged is None:
-            step = self.conclude(step, row)
+            self.conclude(step, row)
         if step.diverged is not None:
-            return step._replace(ending=self.diverge(happened.number, step.diverged, row if new else None))
-        if self.recorder is not None:
+            step.ending = self.diverge(happened.number, step.diverged, row if new else None)
+        elif self.recorder is not None:
             other = None if divergence.best is happened.state else divergence.best
             own = None if step.ending is None else self.history.user_frame()
             entry = Entry(self.marked(happened).state, row if new else None, self.remembered, step.ending)
             self.recorder(entry._replace(best=other, kept=self.kept, users=own))
-        return step
 
     def diverge(self, number: int, how: str, row: dict[str, Any] | None = None) -> Ending:
         """The run has diverged by this round: the best state is handed back."""
@@ -154,9 +154,6 @@ class Cadence:
         """Whether the metrics of this round are computed even if it is not the last one."""
         return number % self.validate_every == 0
 
-    def records(self, number: int) -> bool:
-        return number % self.every == 0 or self.validates(number)
-
 
 # --- the generators --------------------------------------------------------------------------------------------------
 
@@ -174,17 +171,20 @@ def timed(loop: Iterator[Round], rounds: int, ledger: Ledger) -> Iterator[Step]:
 def recorded(steps: Iterator[Step], ledger: Ledger, cadence: Cadence, stop: Any, begun: bool) -> Iterator[Step]:
     """Rows of the history. begun: whether there are rows of an earlier part of the run."""
     limits = isinstance(stop, Stop) and stop.limits
+    history = ledger.history
     for step in steps:
-        happened, number = step.round, step.round.number
-        ledger.history.bytes.count(happened)
-        due = step.last or cadence.validates(number)
-        recorded = step.last or cadence.records(number)
-        if recorded or limits:
-            due, begun = due or (recorded and not begun), begun or recorded
-            ledger.history.record(happened, step.seconds, due)
+        happened = step.round
+        number = happened.state.round
+        history.bytes.count(happened)
+        step.due = step.last or cadence.validates(number)
+        step.recorded = step.due or number % cadence.every == 0
+        step.noted = step.recorded or limits
+        if step.noted:
+            step.due, begun = step.due or (step.recorded and not begun), begun or step.recorded
+            history.record(happened, step.seconds, step.due)
         elif number & (number - 1) == 0:  # seldom recorded: some states must be known, should the run diverge
             ledger.divergence.measure(happened)
-        yield step._replace(recorded=recorded, noted=recorded or limits, due=due)
+        yield step
 
 
 def watched(steps: Iterator[Step], divergence: Divergence, often: bool) -> Iterator[Step]:
@@ -194,7 +194,9 @@ def watched(steps: Iterator[Step], divergence: Divergence, often: bool) -> Itera
         came = happened.step is not None
         scheduled = often or happened.number % CHECK == 0 or (came and divergence.yardstick.open)
         divergence.yardstick = divergence.yardstick.reached(happened.eta)
-        yield step._replace(diverged=divergence.check(happened, scheduled) if scheduled or step.last else None)
+        if scheduled or step.last:
+            step.diverged = divergence.check(happened, scheduled)
+        yield step
 
 
 def halted(
@@ -202,12 +204,13 @@ def halted(
 ) -> Iterator[Step]:
     """What ends the run, if anything does: all who run the loop agree. earlier: rounds that are not counted."""
     for step in steps:
-        how, ending = step.diverged, None
-        if how is None:
-            ending = _ending(step, ledger, stop, cadence, earlier)
-        agreed = peers.agree(None if how is None and ending is None else (how, ending))
-        how, ending = (None, None) if agreed is None else agreed
-        yield step._replace(diverged=how, ending=None if ending is None else Ending(*ending))
+        if step.diverged is None:
+            step.ending = _ending(step, ledger, stop, cadence, earlier)
+        agreed = peers.agree((step.diverged, step.ending) if step.diverged or step.ending else None)
+        if agreed is not None:
+            step.diverged, ending = agreed
+            step.ending = None if ending is None else Ending(*ending)
+        yield step
 
 
 def _ending(step: Step, ledger: Ledger, stop: Any, cadence: Cadence, earlier: int) -> Ending | None:
@@ -226,35 +229,36 @@ def _ending(step: Step, ledger: Ledger, stop: Any, cadence: Cadence, earlier: in
 
 def stored(steps: Iterator[Step], ledger: Ledger) -> Iterator[Step]:
     """Whoever stores the run is told of every round, before the next begins."""
+    history, recorder = ledger.history, ledger.recorder
     for step in steps:
         ends = step.diverged is not None or step.ending is not None
         if ends:
             ledger.complete(step)
-        told = ends or (step.recorded and ledger.recorder is not None)
-        row = ledger.history.row() if told else None
-        if ledger.history.settled:
+        row = history.row() if ends or (step.recorded and recorder is not None) else None
+        if history.settled:
             ledger.consider()
         if step.noted and not (step.recorded or ends):
-            ledger.history.forget()
-        yield ledger.store(step._replace(recorded=step.recorded or ends), row)
+            history.forget()
+        step.recorded = step.recorded or ends
+        if ends or recorder is not None:
+            ledger.store(step, row)
+        yield step
 
 
-def called(
-    steps: Iterator[Step], ledger: Ledger, callback: Callable[[Round], Any] | None, peers: Peers
-) -> Iterator[Step]:
+def called(steps: Iterator[Step], ledger: Ledger, callback: Callable[[Round], Any], peers: Peers) -> Iterator[Step]:
     """The caller's own function sees every round, and may end the run."""
     for step in steps:
-        said = None if callback is None else callback(ledger.marked(step.round))
-        if said is STOP and step.ending is None:
+        if callback(ledger.marked(step.round)) is STOP and step.ending is None:
             if peers is not ALONE:
                 raise InputError(
                     "the callback has ended the run on this rank alone; say so by stop=, on which all ranks agree"
                 )
-            new = not step.recorded
-            ledger.complete(step._replace(noted=step.recorded))
+            new, step.noted = not step.recorded, step.recorded
+            ledger.complete(step)
             row = ledger.history.row()
             ledger.consider()
-            step = ledger.store(step._replace(ending=Ending("stopped", "as the callback said")), row, new)
+            step.ending = Ending("stopped", "as the callback said")
+            ledger.store(step, row, new)
         yield step
 
 

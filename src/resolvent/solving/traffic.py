@@ -17,23 +17,21 @@ class Bytes:
 
     def __init__(self, engine: Engine, cost: Cost, unreported: Traffic) -> None:
         """cost: what crosses for each user and round."""
-        self._engine, self._cost = engine, cost
-        self._size = torch.finfo(engine.facts.dtype).bits // 8
-        self._counted = Traffic(0, 0)
+        self._engine, size = engine, torch.finfo(engine.facts.dtype).bits // 8
+        self._size, self._answer, self._question = size, cost.up * size + cost.bytes_up, cost.down * size
+        self._up = self._down = 0
         self._reported = Traffic(-unreported.up, -unreported.down)
 
     def count(self, happened: Round) -> None:
         """Add a round's numbers: for each question and for each answer, whichever round that answers."""
-        up = happened.participants * self._cost.up + happened.cost.up
-        down = happened.asked * self._cost.down + happened.cost.down
-        more = happened.participants * self._cost.bytes_up + happened.cost.bytes_up
-        self._counted = Traffic(self._counted.up + up * self._size + more, self._counted.down + down * self._size)
+        more = happened.cost
+        self._up += happened.participants * self._answer + more.up * self._size + more.bytes_up
+        self._down += happened.asked * self._question + more.down * self._size
 
     @property
     def unreported(self) -> Traffic:
-        moved = self._engine.traffic
-        total = self._counted if moved is None else moved
-        return Traffic(total.up - self._reported.up, total.down - self._reported.down)
+        up, down = self._engine.traffic or (self._up, self._down)
+        return Traffic(up - self._reported.up, down - self._reported.down)
 
     def report(self) -> Traffic:
         """Those of a new row."""

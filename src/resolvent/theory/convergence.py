@@ -96,8 +96,8 @@ def contracts(setting: Setting) -> bool:
 def _averaged_words(setting: Setting) -> str:
     if setting.forward:
         bound = largest_step(setting)
-        known = "" if bound is None else f" = {bound:.3g}"
-        return f"forward-backward splitting converges for convex smooth f_i and {_name(setting)} < 2/L{known}"
+        number = "" if bound is None else f" = {bound:.3g}"
+        return f"forward-backward splitting converges for convex smooth f_i and {_name(setting)} < 2/L{number}"
     name = "Douglas-Rachford splitting, Spingarn's partial inverse" if setting.agrees else "T is averaged"
     if setting.penalty is not None and setting.agrees:
         name = "Douglas-Rachford splitting of f, and of g where users agree"

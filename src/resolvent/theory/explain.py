@@ -73,11 +73,11 @@ class Explanation:
     @property
     def facts(self) -> dict[str, Any]:
         """Everything that is said, as plain values; None for numbers that are not known."""
-        told = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
         numbers = {
-            name: value if math.isfinite(value) else None for name, value in told.items() if type(value) is float
+            name: value if math.isfinite(value) else None for name, value in values.items() if type(value) is float
         }
-        return told | numbers | {"findings": [str(finding) for finding in self.findings]}
+        return values | numbers | {"findings": [str(finding) for finding in self.findings]}
 
     def __str__(self) -> str:
         sure = self.theorem is not None or self.solves in (NEITHER, UNKNOWN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +18,7 @@ from resolvent.errors import DamagedRun
 from resolvent.iteration import registry
 from resolvent.iteration.table import TABLE
 from resolvent.report.page import DASHES
+from resolvent.report.tables import strict
 from resolvent.runs import Folder, damaged
 from resolvent.ui import examples, explorer, models, recipes
 from resolvent.ui.curves import Curves
@@ -49,15 +49,7 @@ class Json(JSONResponse):
         try:
             return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
         except ValueError:  # rare enough that looking for them each time would be a waste
-            return json.dumps(_strict(content), separators=(",", ":"), allow_nan=False).encode()
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
+            return json.dumps(strict(content), separators=(",", ":"), allow_nan=False).encode()
 
 
 def router(out: Path, ending: Callable[[], bool]) -> APIRouter:

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.errors import InputError
+from resolvent.iteration.metric_names import AVERAGED
+from resolvent.report.tables import strict
 from resolvent.runs import durable, regular
 from resolvent.runs.metrics import heading
 
@@ -22,7 +24,6 @@ RETAINED = 200
 """Runs whose columns stay in memory."""
 MAX_ROWS = 4000
 """Rows that are sent at once; of longer runs every k-th row is."""
-AVERAGED = {"gap": "average_gap", "value": "average_value"}
 Columns = dict[str, list[float | None]]
 
 
@@ -117,6 +118,4 @@ def _columns(names: list[str], table: NDArray[np.float64], begin: int) -> Column
 def plain(values: NDArray[np.float64]) -> list[float | None]:
     """Numbers as JSON has them: those that are not finite become None."""
     numbers: list[float | None] = values.tolist()
-    if np.isfinite(values).all():
-        return numbers
-    return [value if value is not None and math.isfinite(value) else None for value in numbers]
+    return numbers if np.isfinite(values).all() else strict(numbers)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from resolvent import report, runs
 from resolvent.errors import InputError
-from resolvent.installed import install
+from resolvent.report import tables
 from resolvent.runs import Folder
 
 KINDS = {
@@ -29,7 +29,7 @@ def download(kind: str, chosen: Sequence[Folder], x: str, y: str | None) -> byte
         if wrong := run.damage():
             raise runs.damaged(run, wrong)
     if kind in ("csv", "parquet"):
-        return _rows(kind, chosen)
+        return tables.encoded(tables.rows(chosen), kind)
     curves = report.curves(chosen)
     names = {str(name) for curve in curves for frame in curve.frames for name in frame}
     if y is not None and any(y not in frame for curve in curves for frame in curve.frames):
@@ -41,16 +41,3 @@ def download(kind: str, chosen: Sequence[Folder], x: str, y: str | None) -> byte
         else:
             report.draw(curves, path, y=y, xs=[x])
         return path.read_bytes()
-
-
-def _rows(kind: str, chosen: Sequence[Folder]) -> bytes:
-    import pandas as pd
-
-    frame = pd.concat([run.history().assign(run=run.id) for run in chosen], ignore_index=True)
-    frame = frame[["run", *(name for name in frame if name != "run")]]
-    if kind == "csv":
-        return frame.to_csv(index=False).encode()
-    try:
-        return frame.to_parquet(index=False)
-    except ImportError:
-        raise InputError(f"Parquet needs pyarrow, which is not installed; {install('parquet')}") from None

@@ -114,12 +114,12 @@ class Jobs:
     def _row(self, job: Job) -> dict[str, Any]:
         code = job.process.poll()
         if job.run is None and not job.searched:
-            job.run, job.searched = self._found(job), code is not None
+            job.run, job.searched = self._begun(job), code is not None
         status = "running" if code is None else "failed" if code in (2, 4) or code < 0 else "ended"
         message = _said(job.output) if status == "failed" else ""
         return {"id": job.id, "run": job.run, "status": status, "words": message}
 
-    def _found(self, job: Job) -> str | None:
+    def _begun(self, job: Job) -> str | None:
         """The run that a job has begun."""
         for row in self._store.rows():
             if row["status"] == "running" and holder(self._store.out / row["id"]) == job.process.pid:

@@ -171,6 +171,6 @@ class Explore(Strict):
     algorithm: Annotated[str, Field(max_length=40)] = ""
 
     def setup(self) -> Setup:
-        told = self.model_dump()
-        own = {name: told.pop(name) for name in ("users", "dim", "heterogeneity", "penalty", "seed")}
-        return Setup(sizes=Sizes(**own), **told)
+        asked = self.model_dump()
+        own = {name: asked.pop(name) for name in ("users", "dim", "heterogeneity", "penalty", "seed")}
+        return Setup(sizes=Sizes(**own), **asked)

@@ -18,7 +18,7 @@ from typing import Any
 
 from resolvent.config import toml
 from resolvent.errors import InputError
-from resolvent.iteration.table import TABLE
+from resolvent.report.curves import GREY, colour_of
 from resolvent.runs import Folder, damaged, lock, regular
 from resolvent.runs.folder import extended, standing, status_after
 from resolvent.runs.metrics import heading
@@ -168,7 +168,7 @@ def _row(run: Folder) -> Row:
     texts = dict.fromkeys(("title", "algorithm", "problem", "settings", "status", "reason", "created"), "")
     numbers = dict.fromkeys(("rounds", "round", "seed", "users", "dim"), 0)
     return {"id": run.id, **texts, **numbers, "value": None, "gap": None, "accuracy": None, "seconds": None,
-            "colour": "#666666"}  # fmt: skip
+            "colour": GREY}  # fmt: skip
 
 
 def _summary(run: Folder, running: bool) -> Row:
@@ -194,7 +194,7 @@ def _summary(run: Folder, running: bool) -> Row:
         "gap": last.get("average_gap", last.get("gap")),
         "accuracy": last.get("test_accuracy"),
         "seconds": last.get("seconds"),
-        "colour": TABLE[algorithm].colour if algorithm in TABLE else "#666666",
+        "colour": colour_of(algorithm),
     }
 
 

@@ -66,7 +66,7 @@ class Workspace:
         self.generated = not obstacle_for(like.device, like.dtype, compute)
         self.programs: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
-        self._held: dict[int, tuple[tuple[object, ...], Tensor]] = {}
+        self._contents: dict[int, tuple[tuple[object, ...], Tensor]] = {}
 
     def holds(self, buffer: Tensor, x: Tensor) -> bool:
         """Whether the buffer has x already, within one capture; if not, it is about to.
@@ -78,9 +78,9 @@ class Workspace:
         if capture is None:
             return False
         content = (capture, x.data_ptr(), x._version, x.shape, x.stride(), x.dtype)
-        held = self._held.get(buffer.data_ptr(), (None, x))[0] == content
-        self._held[buffer.data_ptr()] = content, x  # as long as x is there, nothing else gets its address
-        return held
+        same = self._contents.get(buffer.data_ptr(), (None, x))[0] == content
+        self._contents[buffer.data_ptr()] = content, x  # as long as x is there, nothing else gets its address
+        return same
 
     def clear(self) -> None:
         """Drop all programs and buffers."""

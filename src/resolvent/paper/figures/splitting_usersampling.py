@@ -25,7 +25,7 @@ def _especially(results: Results) -> ClaimVerdict:
     return ClaimVerdict.of(last == one, f"{numbers}{last} is last at {short(floors[last])}")
 
 
-def _held(results: Results) -> ClaimVerdict:
+def _with_hold(results: Results) -> ClaimVerdict:
     ends = {x.label: (x.name, results.final(x.label), results.floor(x.name)) for x in results.shown(":")}
     numbers = ", ".join(f"{name} {short(held)} instead of {short(printed)}" for name, held, printed in ends.values())
     parts = {label: held < printed / 100 for label, (_, held, printed) in ends.items()}
@@ -62,7 +62,7 @@ SHORT = (
 CLAIMS = (
     Claim("With only some users present, no algorithm reaches the correct solution.", _nobody),
     Claim("FedAvg with k = 1 suffers especially.", _especially, why=SHORT),
-    Claim("If absent users' rows stay as they are, FedPi and FedSplit reach the solution.", _held, ours=True),
+    Claim("If absent users' rows stay as they are, FedPi and FedSplit reach the solution.", _with_hold, ours=True),
 )
 
 

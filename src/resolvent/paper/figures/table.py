@@ -121,7 +121,7 @@ def _nonconvex(results: Results) -> ClaimVerdict:
     return ClaimVerdict.share({x: losses[x][1] < 0.7 * losses[x][0] for x in those}, f"losses: {numbers}")
 
 
-def _held(results: Results) -> dict[str, tuple[float, float]]:
+def _with_hold(results: Results) -> dict[str, tuple[float, float]]:
     """The first and the last gap with hold."""
     labels = {title: f"{title} | {HELD}" for title in ("FedSplit", "FedPi")}
     return {title: (results.at(label, 1), results.final(label)) for title, label in labels.items()}
@@ -129,14 +129,14 @@ def _held(results: Results) -> dict[str, tuple[float, float]]:
 
 def _sampled(results: Results) -> ClaimVerdict:
     """The table's question marks ask for theory; what runs say is that with hold the exact methods stay exact."""
-    held = _held(results)
-    numbers = ", ".join(f"{title}: {short(first)} -> {short(last)}" for title, (first, last) in held.items())
-    parts = {title: last < 1e-9 * first for title, (first, last) in held.items()}
+    ends = _with_hold(results)
+    numbers = ", ".join(f"{title}: {short(first)} -> {short(last)}" for title, (first, last) in ends.items())
+    parts = {title: last < 1e-9 * first for title, (first, last) in ends.items()}
     return ClaimVerdict.share(parts, f"gaps with hold at p = 0.5: {numbers}")
 
 
 def _sampled_first(results: Results) -> ClaimVerdict:
-    return each({title: last for title, (_, last) in _held(results).items()}, lambda gap: gap < 1e-9)
+    return each({title: last for title, (_, last) in _with_hold(results).items()}, lambda gap: gap < 1e-9)
 
 
 ONE_STEP = First(

@@ -76,6 +76,12 @@ class Affine:
     dtype: torch.dtype = torch.float64
 
     @cached_property
+    def _multiplied(self) -> bool:
+        """Whether a map is one product: worth its making, and no longer than the two that it is made of."""
+        r, d = self.spectrum.V.shape[1:]
+        return self.steady and 2 * r > d
+
+    @cached_property
     def _fused(self) -> tuple[Tensor, Tensor]:
         """p_i = u_i M_i + m_i: one batched product per round instead of two."""
         K = self.spectrum.hessian(self.c)
@@ -84,12 +90,11 @@ class Affine:
 
     def __call__(self, u: Tensor, who: Tensor | None) -> Tensor:
         """The answers of the users `who` (None: all) to their rows of u, or to one row that they share."""
-        r, d = self.spectrum.V.shape[1:]
-        if self.steady and 2 * r > d:
+        if self._multiplied:
             M, m = self._fused
             if who is not None:
                 M, m = M[who], m[who]
-            return rows_times(u.expand(len(M), d), M) + m
+            return rows_times(u if u.shape == m.shape else u.expand_as(m), M) + m
         part, c = (self.spectrum, self.c) if who is None else (self.spectrum.take(who), self.c[who])
         return (u - part.back(c * part.coordinates(u))).to(u.dtype)
 
