@@ -69,6 +69,7 @@ FAILED: dict[str, tuple[int, ...]] = {
         7100482,
         7100839,
     ),
+    "explain against limits": (383557978,),
     "networks against autograd": (210375508,),
     "newton on functions of one's own": (30000919,),
     "penalised minima": (7100355,),

@@ -45,9 +45,24 @@ def _without_parts(setting: Setting) -> Target:
 
 
 def _of_one(setting: Setting) -> Target:
-    """One user: where it stops moving, u = p, its gradient is zero, whatever the numbers are."""
+    """One user: where it stops moving, u = p, its gradient is zero, unless its steps are so long that several of them
+    lead back to where they began."""
+    if _may_return(setting):
+        return Target(UNKNOWN, why="several local steps longer than 2/L may lead back to where they began")
     sound = setting.law.minimises
     return Target(ORIGINAL, 0.0, exactly=sound, error=0.0 if sound else math.nan)
+
+
+def _may_return(setting: Setting) -> bool:
+    """Whether users take several steps that no bound on the curvature makes contract."""
+    law, problem = setting.law, setting.problem
+    step = setting.eta.high if setting.forward else law.lr
+    if max(law.steps, default=1) == 1 or step is None or problem is None or problem.lipschitz is None:
+        return False
+    steepest = float(problem.lipschitz.max()) + (
+        1 / setting.eta.low if law.proximal and not setting.forward and setting.eta.low > 0 else 0.0
+    )
+    return step * steepest > 2
 
 
 def _vanishing(setting: Setting) -> Target:
