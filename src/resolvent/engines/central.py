@@ -6,7 +6,7 @@ from typing import Self
 
 from torch import Tensor
 
-from resolvent.iteration.engine import Look, Present, Traffic
+from resolvent.iteration.engine import Curvature, Look, Present, Traffic
 from resolvent.iteration.facts import Facts, Memory
 from resolvent.problems.problem import select
 
@@ -46,7 +46,7 @@ class CentralSums:
     def every(self, flags: Tensor) -> bool:
         return bool(flags.all())
 
-    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+    def curvature(self, w: Tensor) -> Curvature | None:
         return None
 
     def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:

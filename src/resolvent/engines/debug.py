@@ -13,6 +13,7 @@ from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration.engine import PERSONAL, Answers, Ask, MeanAnswer
 from resolvent.iteration.facts import Memory
 from resolvent.local.bound import Bound
+from resolvent.local.metric_bound import bind
 from resolvent.local.operators import Operator
 from resolvent.problems.custom import Custom
 from resolvent.problems.problem import Problem, select
@@ -27,7 +28,7 @@ class Debug(HoldsProblem):
         self.problem: Any = problem
         self.users, self.certifies = problem.users, operator.certifies
         self._alone = [problem.take(torch.tensor([i], device=self.facts.device)) for i in range(self.users)]
-        self._bound: list[Bound] = [operator.bind(one, steady) for one in self._alone]
+        self._bound: list[Bound] = [bind(operator, one, steady) for one in self._alone]
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         who = range(self.users) if ask.who is None else ask.who.tolist()
@@ -72,14 +73,17 @@ class Debug(HoldsProblem):
         alone = self._alone[i]
         if isinstance(alone, Custom) and alone.check:
             try:
-                verify_answer(alone, u, p if self.certifies == "p" else None, ask.eta, [ask.t, i])
+                verify_answer(
+                    alone, u, p if self.certifies == "p" and ask.metric is None else None, ask.eta, [ask.t, i]
+                )
             except InputError as error:
                 raise BadAnswer(f"{where} failed: {error}".replace("of user 0 ", "")) from error
 
     def _check_descent(self, i: int, ask: Ask, u: Tensor, p: Tensor, where: str) -> None:
-        """A prox lowers f(x) + |x - u|^2 / (2 eta) below its value at u, where u is in the domain of f."""
+        """A prox lowers f(x) + |x - u|_M^2 / (2 eta) below its value at u, where u is in the domain of f."""
+        way = p - u if ask.metric is None else ask.metric.coordinates(p - u)
         before = float(self._alone[i].value(u)[0])
-        after = float(self._alone[i].value(p)[0]) + float((p - u).square().sum()) / (2 * ask.eta)
+        after = float(self._alone[i].value(p)[0]) + float(way.square().sum()) / (2 * ask.eta)
         rounding = 1e-9 if u.dtype == torch.float64 else 1e-4
         if not (after <= before + rounding * (1 + abs(before)) or math.isnan(before)):
             raise BadAnswer(

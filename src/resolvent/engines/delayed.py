@@ -13,8 +13,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Answers, Ask, Engine, Look, MeanAnswer, Present, Traffic
+from resolvent.iteration.engine import Answers, Ask, Curvature, Engine, Look, MeanAnswer, Present, Traffic
 from resolvent.iteration.facts import Facts, Memory
+from resolvent.iteration.metric import moved
 from resolvent.iteration.participation import Participation, Stragglers
 from resolvent.iteration.state import State
 
@@ -60,6 +61,7 @@ class Delayed:
         users = {name: tensor for name, tensor in memory.items() if not name.startswith(PREFIX)}
         under_way = {name: tensor for name, tensor in memory.items() if name.startswith(PREFIX)} or self._nothing(u)
         at, p, due, eta, clock = (under_way[PREFIX + name] for name in ("at", "p", "due", "eta", "clock"))
+        at, eta = self._now(at, p, eta, ask)
         idle = due.isinf().nonzero().flatten()
         error, shown = (under_way.get(PREFIX + name) for name in ("error_under_way", "error"))
         if len(idle):
@@ -77,8 +79,7 @@ class Delayed:
             shown = error if shown is None else shown.index_copy(0, who, error[who])
             left |= {"error": shown, "error_under_way": error}
         memory = users | {PREFIX + name: tensor for name, tensor in left.items()}
-        now = self._now(at[who], p[who], eta[who], ask.eta)
-        return Answers(who, now, p[who], memory, shown, len(arrived), float(clock), len(idle))
+        return Answers(who, at[who], p[who], memory, shown, len(arrived), float(clock), len(idle))
 
     def _here(self, who: Tensor) -> Tensor:
         """Those of these users who live here, by index among them."""
@@ -86,16 +87,19 @@ class Delayed:
         assert here is not None
         return here
 
-    def _now(self, at: Tensor, p: Tensor, asked: Tensor, eta: float) -> Tensor:
-        """The points that late answers belong to at today's eta.
+    def _now(self, at: Tensor, p: Tensor, asked: Tensor, ask: Ask) -> tuple[Tensor, Tensor]:
+        """The points that answers under way belong to at today's eta and metric, and the eta of each.
 
         p = prox_eta f(u) means that g = (u - p) / eta is a subgradient at p, so p is as well the prox of p + eta' g at
         eta'. Gradient steps have no such point: their answers stay where they were asked.
         """
-        late = asked != eta
-        if self.facts.operator.certifies != "p" or not bool(late.any()):
-            return at
-        return torch.where(late.unsqueeze(1), p + (eta / asked).unsqueeze(1).to(p) * (at - p), at)
+        before = ask.metric_before if ask.metric_before is not None else ask.metric
+        changed = (asked > 0) & ((asked != ask.eta) | (before is not ask.metric))
+        if self.facts.operator.certifies != "p" or not bool(changed.any()):
+            return at, asked
+        ratio = (ask.eta / torch.where(changed, asked, 1)).unsqueeze(1).to(p)
+        now = p + ratio * moved(at - p, torch.zeros_like(p), (1.0, before), (1.0, ask.metric))
+        return torch.where(changed.unsqueeze(1), now, at), torch.where(changed, ask.eta, asked)
 
     def _nothing(self, u: Tensor) -> Memory:
         nobody = u.new_full((self.facts.users,), math.inf, dtype=torch.float64)
@@ -117,7 +121,7 @@ class Delayed:
     def every(self, flags: Tensor) -> bool:
         return self.engine.every(flags)
 
-    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+    def curvature(self, w: Tensor) -> Curvature | None:
         return self.engine.curvature(w)
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:

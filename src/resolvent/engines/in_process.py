@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.central import CentralSums
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, Curvature, Look, MeanAnswer
 from resolvent.iteration.facts import Facts, Memory, facts_of
+from resolvent.iteration.metric_choice import MAX_HESSIAN_DIM
+from resolvent.local.metric_bound import bind
 from resolvent.local.operators import Operator
 from resolvent.local.training import Trained
 from resolvent.problems.newton.krylov import krylov
 from resolvent.problems.problem import Problem, objective
 
-MAX_HESSIAN_DIM = 1000
-"""The longest model whose mean Hessian is asked for: it has d^2 numbers, and its eigenvalues take d^3 operations."""
 MAX_HESSIAN_NUMBERS = 1 << 24
 """In the Hessians that are held at a time."""
 
@@ -28,7 +28,7 @@ class HoldsProblem(CentralSums):
     def __init__(self, problem: Problem, operator: Operator) -> None:
         super().__init__(facts_of(problem, operator))
 
-    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+    def curvature(self, w: Tensor) -> Curvature | None:
         return curvature(self.facts, w)
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
@@ -45,7 +45,7 @@ class InProcess(HoldsProblem):
 
     def __init__(self, problem: Problem, operator: Operator, steady: bool = True) -> None:
         super().__init__(problem, operator)
-        self._bound = operator.bind(problem, steady)
+        self._bound = bind(operator, problem, steady)
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         p, memory = self._bound.rows(ask, u, memory)
@@ -66,7 +66,7 @@ class InProcess(HoldsProblem):
         return self._bound.compute(ask, u, memory)
 
 
-def curvature(facts: Facts, w: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+def curvature(facts: Facts, w: Tensor, weights: Tensor | None = None) -> Curvature | None:
     """The gradient (d,) and the Hessian (d, d) of f at w (1, d); of long models in coordinates of a Krylov space.
 
     With `weights`, (users,), of that weighted sum; a Krylov space of some users is not that of all: None then.
@@ -75,9 +75,9 @@ def curvature(facts: Facts, w: Tensor, weights: Tensor | None = None) -> tuple[T
         return None
     problem: Any = facts.problem
     if facts.matrix_free:
-        return krylov(problem, w) if weights is None else None
+        return Curvature(*krylov(problem, w)) if weights is None else None
     lam = facts.weights if weights is None else weights
-    return None if facts.dim > MAX_HESSIAN_DIM else (lam @ problem.grad(w), _mean_hessian(problem, w, lam))
+    return None if facts.dim > MAX_HESSIAN_DIM else Curvature(lam @ problem.grad(w), _mean_hessian(problem, w, lam))
 
 
 def _mean_hessian(problem: Any, w: Tensor, lam: Tensor) -> Tensor:

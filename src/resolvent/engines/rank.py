@@ -19,8 +19,9 @@ from resolvent.engines.in_process import curvature, measure
 from resolvent.engines.interrupts import Interrupts
 from resolvent.engines.process_group import Group, same
 from resolvent.errors import BadAnswer, BlewUp, InputError, RankLost
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, Look, MeanAnswer, Present, Traffic
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, Curvature, Look, MeanAnswer, Present, Traffic
 from resolvent.iteration.facts import Facts, Memory, facts_of
+from resolvent.local.metric_bound import bind
 from resolvent.problems.problem import weighted
 
 SPREAD = "_spread"
@@ -39,7 +40,7 @@ class RankEngine:
     ) -> None:
         assert facts.numbers is not None
         self.problem, self.group = problem, group
-        self._bound = facts.operator.bind(problem, steady)
+        self._bound = bind(facts.operator, problem, steady)
         self._names, self._first = facts.numbers.to(facts.device), int(facts.numbers[0])
         self._lam = facts.weights[self._names]
         self._share = self._lam.sum()
@@ -187,13 +188,13 @@ class RankEngine:
     def every(self, flags: Tensor) -> bool:
         return int(self.group.sum((~flags).sum().cpu())) == 0
 
-    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+    def curvature(self, w: Tensor) -> Curvature | None:
         found = curvature(self.facts, w, self._lam)
         if found is None:
             return None
-        gradient, hessian = found
+        gradient, hessian = found[:2]
         both = self.group.sum(torch.cat([gradient.to(hessian), hessian.flatten()]))
-        return both[: len(gradient)].to(gradient), both[len(gradient) :].view_as(hessian)
+        return Curvature(both[: len(gradient)].to(gradient), both[len(gradient) :].view_as(hessian))
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         if self._measured:  # by rank 0, which has the whole problem and so knows f*

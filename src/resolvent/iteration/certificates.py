@@ -1,9 +1,9 @@
 """The residual and the certificates of a round. Evidence is gathered in the round and read many rounds at a time.
 
-With g_i = (u_i - p_i) / eta, a subgradient of f_i at p_i (at u_i after one gradient step), a point solves the original
-problem when stationarity |sum_i lambda_i g_i| and consensus, how far the p_i are apart, BOTH vanish. u - p is known to
-the rounding error of p only, and eta divides that too: stationarity includes its bound, so that it vanishes for no eta
-that is too small to move anything.
+With g_i = M (u_i - p_i) / eta, a subgradient of f_i at p_i (at u_i after one gradient step), a point solves the
+original problem when stationarity |sum_i lambda_i g_i| and consensus, how far the p_i are apart, BOTH vanish. u - p is
+known to the rounding error of p only, and eta divides that too: stationarity includes its bound, so that it vanishes
+for no eta that is too small to move anything. M is the metric, the identity mostly; the residual is measured in it.
 
 With a penalty g the meeting point is W = prox_{s g}(mean(z)), and n = (mean(z) - W) / s is a subgradient of g at W. A
 point solves f + g when |sum_i lambda_i g_i + n| and the distances of the p_i to W both vanish. That the p_i agree among
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from resolvent.iteration.engine import Engine, Spread
 from resolvent.iteration.meeting import Met
+from resolvent.iteration.metric import Metric
 
 ROUNDING = 2.0
 """Units in the last place by which an answer is taken to be wrong."""
@@ -47,6 +48,8 @@ class Evidence(NamedTuple):
     """Which points are certified, "u" or "p"."""
     meeting: Met | None = None
     """Where users met, with the subgradient of g there; None without a penalty."""
+    metric: Metric | None = None
+    """That of the prox; its largest eigenvalue is 1, so that no error grows by it."""
     lags: bool = False
     """Whether the meeting lacks a part of z: the residual is then |T u - u| plus what that part can add to it."""
 
@@ -72,6 +75,7 @@ def gather(
     meeting: Met | None,
     together: bool,
     unsent: Tensor | None = None,
+    metric: Metric | None = None,
 ) -> Evidence:
     """The evidence of a round: u and T u, and the answers p where they belong to the u beside them; or what the meeting
     lacks, as far as it could move T u."""
@@ -80,14 +84,16 @@ def gather(
     if together:
         alone = no_spread if certifies == "u" else spread
         return Evidence(eta, step, None if p is None else (u, p), None, alone, error, certifies, meeting)
-    moved = Tu - u
+    moved = Tu - u if metric is None else metric.coordinates(Tu - u)
     if unsent is not None:
-        return Evidence(eta, step, None, engine.gram(torch.stack([moved, unsent])), meeting=meeting, lags=True)
+        lacking = unsent if metric is None else metric.coordinates(unsent)
+        return Evidence(eta, step, None, engine.gram(torch.stack([moved, lacking])), meeting=meeting, lags=True)
     if p is None:
         return Evidence(eta, step, None, engine.gram(moved.unsqueeze(0)), meeting=meeting)
     means = engine.mean(u), engine.mean(p)
     apart = u - means[0] if certifies == "u" else p - means[1]
-    return Evidence(eta, step, means, engine.gram(torch.stack([moved, apart])), None, error, certifies, meeting)
+    squares = engine.gram(torch.stack([moved, apart]))
+    return Evidence(eta, step, means, squares, None, error, certifies, meeting, metric)
 
 
 def no_spread(u: Tensor) -> Tensor:
@@ -109,7 +115,7 @@ def _alike(e: Evidence | None) -> tuple[object, ...]:
     if e is None:
         return (object(),)
     shape = None if e.squares is None else e.squares.shape
-    return e.pull is None, shape, e.spread, e.error is None, e.certifies, e.meeting is None, e.lags
+    return e.pull is None, shape, e.spread, e.error is None, e.certifies, e.metric, e.meeting is None, e.lags
 
 
 def _certify(block: list[Evidence]) -> list[Certificates]:
@@ -128,6 +134,8 @@ def _certify(block: list[Evidence]) -> list[Certificates]:
         most = torch.maximum(*(torch.linalg.vector_norm(mean, dim=1) for mean in (mean_u, mean_p)))
         rounding = ROUNDING * torch.finfo(most.dtype).eps * torch.hypot(most, apart)  # hypot: the norm of all rows
         moved = mean_u - mean_p
+        if first.metric is not None:  # row by row, so that their bits do not depend on the rounds read together
+            moved = torch.cat([first.metric.times(row) for row in moved.split(1)])
         meetings = [e.meeting for e in block if e.meeting is not None]
         if meetings:
             at = mean_u if first.certifies == "u" else mean_p

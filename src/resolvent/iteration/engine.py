@@ -17,6 +17,7 @@ from torch import Tensor
 
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.facts import Memory as Memory  # for whoever implements the seam
+from resolvent.iteration.metric import Metric
 
 PERSONAL = "personal"
 """The entry of a memory that has the latest answers of users who share u, (users, d), where they are retained."""
@@ -47,6 +48,10 @@ class Ask(NamedTuple):
     """One for each user, where users of several runs are asked at once; None: they are of one run."""
     centre: Tensor | None = None
     """mean(u), (1, d), or one row per user, where the operator wants it (`wants_centre`)."""
+    metric: Metric | None = None
+    """That of the prox; None: the identity."""
+    metric_before: Metric | None = None
+    """That of the round before, where it has just changed."""
 
     @property
     def seeding(self) -> Seed:
@@ -91,6 +96,17 @@ class MeanAnswer(NamedTuple):
     """Whose answers it is the mean of, where not everybody asked has answered; None: all of those asked."""
     came: int | None = None
     """How many answered in all; None: all of those asked."""
+
+
+class Curvature(NamedTuple):
+    """The gradient (k,) and the Hessian (k, k) of f at a model: k = d, or in coordinates of a few directions."""
+
+    gradient: Tensor
+    hessian: Tensor
+    basis: Tensor | None = None
+    """Orthonormal directions (k, d); None: the coordinates are those of the model."""
+    beyond: float = 0.0
+    """How far the Hessian leads out of these directions."""
 
 
 class Present(NamedTuple):
@@ -169,9 +185,9 @@ class Engine(Protocol):
         """Whether these flags, one per user here, are true for all users."""
         ...
 
-    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The weighted mean of the users' gradients (d,) and Hessians (d, d) at a model w (1, d); None where users do
-        not know them, or would have to send too much."""
+    def curvature(self, w: Tensor) -> Curvature | None:
+        """The weighted mean of the users' gradients and Hessians at a model w (1, d); None where users do not know
+        them, or would have to send too much."""
         ...
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:

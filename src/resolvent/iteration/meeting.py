@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from resolvent.errors import InputError, quoted, refuse
+from resolvent.iteration.metric import Metric
+from resolvent.iteration.metric_prox import launch
 from resolvent.iteration.part import Effect, Part
 from resolvent.iteration.registry import part
 
@@ -46,6 +48,8 @@ class Gathering(NamedTuple):
     """alpha eta / beta."""
     t: int = 0
     seed: int = 0
+    metric: Metric | None = None
+    """In which the prox of a penalty is taken; None: the identity."""
 
     @property
     def mean(self) -> Tensor:
@@ -58,6 +62,8 @@ class Meet(Part):
 
     needs_rows = True
     """Whether each user's own z is needed; else means of them suffice, and users who start together may share one u."""
+    penalises = False
+    """Whether the objective has a term g of its own here."""
     central = False
     """Whether it needs the rows of all users in one place."""
 
@@ -85,13 +91,20 @@ class TheMean(Meet):
 
 @dataclass(frozen=True)
 class MeanThenProx(Meet):
-    """The mean, or another meeting point, then prox_{s g}, given as a function of (point, s)."""
+    """The mean, or another meeting point, then prox_{s g}, given as a function of (point, s).
 
+    In a metric M the prox is that of the point from which the identity's ends in the same W, `launch`: the difference
+    over s is a subgradient of g at W there too.
+    """
+
+    penalises = True
     prox: Callable[[Tensor, float], Tensor]
     span: float = 1.0
     held: Callable[[Tensor], Tensor] | None = None
     """Which coordinates of a point lie at a kink or a bound of g, where that is known."""
     first: Meet = TheMean()
+    value: Callable[[Tensor], Tensor] | None = None
+    """g, where it is a sum over coordinates: its prox can then be taken in a metric."""
 
     @property
     def needs_rows(self) -> bool:  # type: ignore[override]
@@ -114,8 +127,12 @@ class MeanThenProx(Meet):
                 "alpha > 0 and beta > 0 are needed"
             )
         (mean, _, _), memory = self.first(at, memory)
-        w = self.prox(mean, s)
-        return Met(w, (mean - w) / s, s), memory
+        before = mean
+        if at.metric is not None:
+            assert self.value is not None
+            before = launch(self.prox, self.value, at.metric, mean, s)
+        w = self.prox(before, s)
+        return Met(w, (before - w) / s, s), memory
 
     def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
         """The step of the proximal gradient method in place of the gradient, over the coordinates that g lets move.

@@ -9,8 +9,8 @@ from typing import Any
 from resolvent.errors import quoted, refuse
 
 FIRST = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity", "average_value", "average_gap")
-LAST = ("participants", "bytes_up", "bytes_down", "clock", "seconds")
-COUNTS = ("round", "participants", "bytes_up", "bytes_down")
+LAST = ("participants", "metric", "bytes_up", "bytes_down", "clock", "seconds")
+COUNTS = ("round", "participants", "metric", "bytes_up", "bytes_down")
 """Columns of whole numbers."""
 AVERAGED = {"value": "average_value", "gap": "average_gap"}
 """Columns of the average, where one is handed back, beside those of the round's own model."""

@@ -50,6 +50,7 @@ class ElasticNet:
 
     l1: Tensor
     l2: Tensor
+    separable = True
 
     def __init__(self, l1: float | Any, l2: float | Any) -> None:
         object.__setattr__(self, "l1", _strength(l1, "l1"))
@@ -173,6 +174,11 @@ def held(penalty: Penalty) -> Callable[[Tensor], Tensor] | None:
     """The function that says which coordinates of a point lie at a kink or a bound, where a penalty has one."""
     found: Callable[[Tensor], Tensor] | None = getattr(penalty, "held", None)
     return found
+
+
+def separable(penalty: Penalty) -> bool:
+    """Whether a penalty is a sum over coordinates, free ones left out, and says so."""
+    return bool(getattr(split(penalty)[0], "separable", False))
 
 
 def split(penalty: Penalty) -> tuple[Penalty, tuple[int, ...]]:

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from resolvent.iteration.acceleration import Gram
 from resolvent.iteration.certificates import Certificates, Evidence, certificates, gather
 from resolvent.iteration.engine import Ask, Engine, Look, Present, Spread
 from resolvent.iteration.facts import Memory
 from resolvent.iteration.meeting import Gathering, Met
+from resolvent.iteration.metric import Metric, moved
 from resolvent.iteration.part import Cost
 from resolvent.iteration.participation import Presence
 from resolvent.iteration.parts import Memories, Parts
@@ -99,7 +101,9 @@ class Round(NamedTuple):
         error = None if state.error is None or not certified else self.engine.facts.peers.largest(state.error)
         p = state.p if certified else None
         meeting = None if self.meeting is None or self.meeting.normal is None else self.meeting
-        return gather(self.engine, self.eta, self.step, p, self.spread, error, meeting, state.together, self.unsent)
+        return gather(
+            self.engine, self.eta, self.step, p, self.spread, error, meeting, state.together, self.unsent, state.metric
+        )
 
     @property
     def certificates(self) -> Certificates:
@@ -108,12 +112,13 @@ class Round(NamedTuple):
 
     @property
     def residual(self) -> float:
-        """|T u - u| in the lambda norm, plus |`unsent`|: a bound on it where the meeting lacks a part of z."""
+        """|T u - u| in the lambda norm and the metric, plus |`unsent`|: a bound where the meeting lacks a part of z."""
         if self.step is None:
             return math.nan
         u, Tu = self.step
         rows = [Tu - u] if self.unsent is None else [Tu - u, self.unsent]
-        return sum(math.sqrt(x) for x in self.engine.gram(torch.stack(rows)).diagonal().tolist())
+        gram = in_metric(self.engine, self.state.metric)
+        return sum(math.sqrt(x) for x in gram(torch.stack(rows)).diagonal().tolist())
 
     @property
     def stationarity(self) -> float:
@@ -141,15 +146,17 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             state = replace(state, round=t + 1, parts=replace(past, average=average.skip(past.average, t)))
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
-        eta, tuned, cost, looked = steady or step_size(engine, scheme, state, meet)
+        eta, tuned, cost, looked, metric = steady or step_size(engine, scheme, state, meet)
         if looked and send.compresses and state.next is not None:  # at mean(p), which the meeting does not have
             cost += Cost(up=users * facts.dim)
-        if t > 0 and eta != state.eta:
+        before = None if metric is state.metric else state.metric
+        if t > 0 and (eta != state.eta or metric is not state.metric):
             past = replace(past, accelerate=accelerate.restart(past.accelerate))
-            state = _changed(engine, scheme, parts, replace(state, parts=past), eta)
+            state = _changed(engine, scheme, parts, replace(state, parts=past), eta, metric)
+        gram = in_metric(engine, metric)
         alpha, beta, gamma = mixing or scheme.mixing(t)
 
-        ask = Ask(t, eta, asked.who, seed, names)
+        ask = Ask(t, eta, asked.who, seed, names, metric=metric, metric_before=before)
         u, p, presence, answer = _answered(engine, ask, state, asked, centred)
         who = answer.who
         if answer.came == 0:  # nobody has answered yet: only what users remember has changed
@@ -162,12 +169,12 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         presence, z, whose = presence.gathered(z, who)
         zhat, sent = send(z, past.send, ask if who is ask.who else ask._replace(who=who))
         step = alpha * eta / beta if beta else 0.0
-        meeting, convened = meet(Gathering(zhat, whose, engine.mean, weights, step, t, seed), past.meet)
+        meeting, convened = meet(Gathering(zhat, whose, engine.mean, weights, step, t, seed, metric), past.meet)
         w = meeting.w
-        met, accelerated = accelerate.on_mean(past.accelerate, state.met, w, engine.gram)
+        met, accelerated = accelerate.on_mean(past.accelerate, state.met, w, gram)
         Tu = _rows(mix(u, mix(z, met, beta), gamma), u)  # (gFL-2), (gFL-3)
         plain = Tu if met is w else _rows(mix(u, mix(z, w, beta), gamma), u)  # T itself does not extrapolate
-        ahead, accelerated = accelerate.on_u(accelerated, u, Tu, engine.gram)
+        ahead, accelerated = accelerate.on_u(accelerated, u, Tu, gram)
         model = w if accelerated.accepted else state.w
 
         averaged = average.include(past.average, t, eta, model)
@@ -178,6 +185,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             w=model,
             met=met,
             eta=eta,
+            metric=metric,
             next=ahead,
             memory=answer.memory,
             error=answer.error,
@@ -241,15 +249,21 @@ def _answered(
     return u, p, presence.after(who, engine.every), back
 
 
-def _changed(engine: Engine, scheme: Scheme, parts: Parts, state: State, eta: float) -> State:
-    """A new eta. A scheme exact at any eta keeps every p_i and g_i = (u_i - p_i) / eta."""
+def in_metric(engine: Engine, metric: Metric | None) -> Gram:
+    """Inner products of stacks of rows, sum_i lambda_i <a_i, M b_i>."""
+    return engine.gram if metric is None else lambda rows: engine.gram(metric.coordinates(rows))
+
+
+def _changed(engine: Engine, scheme: Scheme, parts: Parts, state: State, eta: float, metric: Metric | None) -> State:
+    """A new eta or metric. A scheme exact in any keeps every p_i and g_i = M (u_i - p_i) / eta."""
     presence = state.parts.participation
     if not scheme.exact or presence.z is not None or state.next is None:
         return state
     alpha, beta, gamma = scheme.mixing(state.round - 1)
-    u = torch.lerp(state.p, state.u, eta / state.eta)
+    u = moved(state.u, state.p, (state.eta, state.metric), (eta, metric))
     z = mix(u, state.p, alpha)
     zhat = parts.send.unchanged(z, state.parts.send)
     gathering = Gathering(zhat, presence.whose, engine.mean, engine.facts.weights, alpha * eta / beta, state.round)
+    gathering = gathering._replace(metric=metric)
     met = parts.meet(gathering, state.parts.meet)[0].w
-    return replace(state, u=u, eta=eta, met=met, next=_rows(mix(u, mix(z, met, beta), gamma), u))
+    return replace(state, u=u, eta=eta, metric=metric, met=met, next=_rows(mix(u, mix(z, met, beta), gamma), u))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from resolvent.iteration.facts import Memory
+from resolvent.iteration.metric import Metric
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.parts import Memories, Parts
 from resolvent.iteration.scheme import Scheme
@@ -31,6 +32,8 @@ class State:
     met: Tensor
     """The meeting point that u moves by: mean(z), extrapolated with Anderson on the mean."""
     eta: float = math.nan
+    metric: Metric | None = None
+    """In which p_i is the prox of u_i; None: the identity."""
     next: Tensor | None = None
     memory: Memory = field(default_factory=dict)
     """What users remember. The loop hands it on and does not look inside."""

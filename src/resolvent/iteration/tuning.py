@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration.acceleration import Gram
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.engine import Curvature, Engine
 from resolvent.iteration.meeting import Meet
+from resolvent.iteration.metric import Metric, change, of_hessian, of_products, subgradients
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.part import NO_MEMORY, Cost, NoMemory, Part
 from resolvent.iteration.scheme import Scheme
@@ -36,6 +37,8 @@ LOOKS = 20
 """How often eta is reconsidered."""
 WORTHWHILE = 2.0
 """The least factor by which eta is changed: a change costs the acceleration its memory."""
+WORTHWHILE_METRIC = 1.1
+"""The same for the metric, along any direction."""
 RELEVANT = 1e-8
 """A direction counts if it holds this share of what f - f* was at the first look, as a quadratic model sees it."""
 WIDEST = 100.0
@@ -57,6 +60,8 @@ class Tuning:
     """The round of the next look."""
     gain: float = 0.0
     """f - f* at the first look, as a quadratic model sees it."""
+    unit: float = math.nan
+    """The eta at which the metric is f's Hessian."""
     p: Tensor | None = None
     g: Tensor | None = None
 
@@ -82,10 +87,15 @@ class Chosen(NamedTuple):
     cost: Cost = Cost()
     looked: bool = False
     """Whether mean(p) was needed for it."""
+    metric: Metric | None = None
+    """That of the round to come; None: the identity."""
 
 
 class StepSize(Part):
     """chosen = step_size(engine, scheme, state, meet): the eta of the round to come."""
+
+    curved = False
+    """Whether it chooses a metric too."""
 
     def __call__(self, engine: Engine, scheme: Scheme, state: Any, meet: Meet) -> Chosen:
         raise NotImplementedError
@@ -115,9 +125,10 @@ class Scheduled(StepSize):
 
 @dataclass(frozen=True)
 class Automatic(StepSize):
-    """eta is found while running, from eta0 on."""
+    """eta is found while running, from eta0 on; with `curved` the metric too, where users know their Hessians."""
 
     eta0: float = 1.0
+    curved: bool = False
 
     def begin(self, u: Tensor) -> Tuning:
         return Tuning(self.eta0)
@@ -129,17 +140,61 @@ class Automatic(StepSize):
         """An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta
         changes: a gradient and half of a symmetric Hessian come back, or, of a long model, products one by one."""
         tuning, begun, t, facts = state.parts.eta, state.next is not None, state.round, engine.facts
+        metric: Metric | None = state.metric
         waits = not tuning.wanted(t) or (begun and not state.parts.participation.complete)
         if waits or facts.operator.certifies != "p":
-            return Chosen(tuning.eta, tuning)
+            return Chosen(tuning.eta, tuning, metric=metric)
+        if self.curved and metric is not None and "spectrum" in facts.offers:  # the same Hessian everywhere
+            tuning = tuning.looked(t, None)
+            tuning = scaled(tuning, metric, state, engine) if meet.penalises else tuning
+            return Chosen(tuning.eta, tuning, looked=meet.penalises, metric=metric)
         at = engine.mean(state.p)
         curved = engine.curvature(at)
         if curved is None:
             tuning = travelled(tuning, t, state.u, state.p, engine.mean, engine.gram) if begun else tuning
             return Chosen(tuning.eta, tuning, looked=True)
-        tuning, products = balanced(tuning, t, *meet.curvature(at, *curved)), 1 + len(curved[0])
+        products = 1 + len(curved.gradient)
         vectors = (products, products) if facts.matrix_free else ((facts.dim + 3) / 2, 1)
-        return Chosen(tuning.eta, tuning, Cost(*(int(facts.users * each) * facts.dim for each in vectors)), True)
+        cost = Cost(*(int(facts.users * each) * facts.dim for each in vectors))
+        if not self.curved:
+            tuning = balanced(tuning, t, *meet.curvature(at, curved.gradient, curved.hessian))
+            return Chosen(tuning.eta, tuning, cost, True)
+        tuning, metric = in_metric(tuning, curved, state, engine)
+        if metric is not None and metric is not state.metric:
+            cost += Cost(down=facts.users * metric.numbers)
+        return Chosen(tuning.eta, tuning, cost, True, metric)
+
+
+def in_metric(tuning: Tuning, seen: Curvature, state: Any, engine: Engine) -> tuple[Tuning, Metric | None]:
+    """The metric of f's Hessian, with eta its scale; both as they were where they are still good enough."""
+    t, now = state.round, state.metric
+    if seen.basis is None:
+        chosen = of_hessian(seen.hessian, engine.facts.dtype, t)
+    else:
+        relevant, first, _ = relevant_curvature(tuning, seen.gradient, seen.hessian)
+        chosen, tuning = of_products(seen.hessian, seen.basis, seen.beyond, relevant, t), replace(tuning, gain=first)
+    tuning = tuning.looked(t, None)
+    if chosen is None:
+        return tuning, now
+    metric, unit = chosen
+    new = scaled(replace(tuning, unit=unit), metric, state, engine)
+    if now is not None and change(now, state.eta, metric, new.eta) <= WORTHWHILE_METRIC:
+        return replace(tuning, p=new.p, g=new.g), now
+    return new, metric
+
+
+def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine) -> Tuning:
+    """The scale of a metric. At `unit` it is that of f's Hessian; users who are alike go further in a round at a larger
+    one, as far as what `travelled` looks at allows, seen in the metric."""
+    if state.next is None:
+        return replace(tuning, eta=tuning.unit)
+    g, eta = subgradients(state.u, state.p, (state.eta, state.metric)), tuning.unit
+    if tuning.p is not None and tuning.g is not None:
+        pull = g - tuning.g
+        moved = float(metric.coordinates(engine.mean(state.p - tuning.p)).square().sum())
+        pulled = float(engine.gram(metric.pull(pull - engine.mean(pull)).unsqueeze(0)))
+        eta = max(eta, CAUTION * math.sqrt(moved / pulled)) if 0 < pulled < math.inf and moved < math.inf else eta
+    return replace(tuning, eta=eta, p=state.p, g=g)
 
 
 def balanced(tuning: Tuning, t: int, gradient: Tensor, hessian: Tensor) -> Tuning:
@@ -150,14 +205,19 @@ def balanced(tuning: Tuning, t: int, gradient: Tensor, hessian: Tensor) -> Tunin
     """
     if not bool(torch.isfinite(hessian).all() and torch.isfinite(gradient).all()):
         return tuning.looked(t, None)
+    least, first, largest = relevant_curvature(tuning, gradient, hessian)
+    return tuning.looked(t, 1 / math.sqrt(least) / math.sqrt(largest) if least > 0 else None, gain=first)
+
+
+def relevant_curvature(tuning: Tuning, gradient: Tensor, hessian: Tensor) -> tuple[float, float, float]:
+    """The least curvature along which f still falls by much, 0 where there is none; what there is to gain in all, as at
+    the first look; and the largest curvature."""
     s, V = torch.linalg.eigh(hessian.double())
     gain = (V.T @ gradient.double()).square() / (2 * s)
     gain = torch.where(s > len(s) * torch.finfo(hessian.dtype).eps * s[-1], gain, 0)
     first = tuning.gain if tuning.looks else float(gain.sum())
     counts = gain > RELEVANT * first
-    least = float(s[counts].min()) if bool(counts.any()) else 0.0
-    eta = 1 / math.sqrt(least) / math.sqrt(float(s[-1])) if least > 0 else None
-    return tuning.looked(t, eta, gain=first)
+    return float(s[counts].min()) if bool(counts.any()) else 0.0, first, float(s[-1])
 
 
 def travelled(tuning: Tuning, t: int, u: Tensor, p: Tensor, mean: Mean, gram: Gram) -> Tuning:

@@ -45,6 +45,7 @@ class Box(Constraint):
 
     low: Tensor
     high: Tensor
+    separable = True
 
     def __init__(self, low: float | Any, high: float | Any) -> None:
         lo, hi = as_tensor(low, "low"), as_tensor(high, "high")
@@ -89,6 +90,7 @@ class Orthant(Constraint):
 
     dim: int | None = None
     """None: of any dimension, as a constraint."""
+    separable = True
 
     def __post_init__(self) -> None:
         if self.dim is not None:

@@ -15,6 +15,7 @@ from resolvent.iteration.checkpoint import moved
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.meeting import MeanThenProx, Meet
+from resolvent.iteration.metric_choice import MetricChoice, obstacle
 from resolvent.iteration.parts import Parts
 from resolvent.iteration.penalties import Penalty, held, penalised
 from resolvent.iteration.scheme import Scheme
@@ -55,18 +56,19 @@ def beginning(engine: Engine, scheme: Scheme, parts: Parts, start: ArrayLike | T
     return begin(u0, w0, rows, scheme, parts)
 
 
-def step_size(facts: Facts, scheme: Scheme) -> StepSize:
+def step_size(facts: Facts, scheme: Scheme, operator: Operator, metric: MetricChoice) -> StepSize:
     """The scheme's eta; an automatic one starts at 1/L where L is known, else where the problem itself suggests."""
+    curved = metric.curved(obstacle(scheme, facts, operator))
     if not scheme.auto:
         return Scheduled()
     _, L = closed_forms.curvatures(facts)
-    return Automatic(1 / L if 0 < L < float("inf") else facts.typical_eta)
+    return Automatic(1 / L if 0 < L < float("inf") else facts.typical_eta, curved)
 
 
 def meeting(facts: Facts, operator: Operator, meet: Meet) -> Meet:
     """Where users meet: then the prox of the penalty, where there is one."""
     g = facts.g
-    return meet if g is None else MeanThenProx(g.prox, span_of(operator, facts), held(g), meet)
+    return meet if g is None else MeanThenProx(g.prox, span_of(operator, facts), held(g), meet, g.value)
 
 
 def with_penalty(problem: Any, engine: Any, penalty: Penalty | None) -> tuple[Any, Penalty | None]:

@@ -11,6 +11,7 @@ from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.averaging import Averaging
 from resolvent.iteration.facts import Facts, facts_of, needs_problem
 from resolvent.iteration.meeting import Meet, as_meet
+from resolvent.iteration.metric_choice import MetricChoice, as_metric, obstacle
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.sending import Send, as_send, refuse_compression
@@ -33,6 +34,7 @@ def check(
     seed: int = 0,
     send: Send | None = None,
     meet: Meet | None = None,
+    metric: MetricChoice | None = None,
 ) -> Operator:
     """The local operator, once everything that `solve` needs of these arguments is there."""
     facts = facts_of(problem)
@@ -50,6 +52,7 @@ def check(
             f'eta is "auto", but {operator} computes the prox only roughly and nothing is known of the curvature; '
             "give eta a number"
         )
+    as_metric(metric).curved(obstacle(scheme, facts, operator))
     whole(rounds, "rounds")
     whole(every, "every")
     Averaging(average)

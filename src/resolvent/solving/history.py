@@ -53,11 +53,18 @@ class History:
     """Records rounds, column by column. Nothing is read back before a block is full, or `row` or `frame` asks."""
 
     def __init__(
-        self, objective: Objective, averaging: bool, evaluations: Evaluations, cost: Cost, unreported: Traffic
+        self,
+        objective: Objective,
+        averaging: bool,
+        evaluations: Evaluations,
+        cost: Cost,
+        unreported: Traffic,
+        curved: bool = False,
     ) -> None:
-        """cost: numbers per user and round. unreported: bytes of rounds since the last row, where a run goes on."""
+        """cost: numbers per user and round. unreported: bytes of rounds since the last row, where a run goes on.
+        curved: whether there is a metric to tell of."""
         self._objective, engine = objective, objective.engine
-        self._averaging = averaging
+        self._averaging, self._curved = averaging, curved
         self._evaluations = evaluations
         self._more = list(evaluations.columns)
         self.evaluated = False
@@ -86,6 +93,8 @@ class History:
         up, down = self.bytes.report()
         columns["bytes_up"].append(up)
         columns["bytes_down"].append(down)
+        if self._curved:
+            columns["metric"].append(0 if state.metric is None else state.metric.since + 1)
         if happened.clock is not None:
             columns["clock"].append(happened.clock)
         columns["seconds"].append(seconds)
@@ -252,7 +261,7 @@ class History:
     def _names(self) -> list[str]:
         """The columns in the order that people read."""
         more = [name for name in self._columns if name not in FIRST + LAST]
-        sometimes = (*AVERAGED.values(), "clock")
+        sometimes = (*AVERAGED.values(), "clock", "metric")
         return [name for name in (*FIRST, *more, *LAST) if name in self._columns or name not in sometimes]
 
 

@@ -25,7 +25,9 @@ class Patience:
         stop, best = self._stop, self.best
         assert stop.metric is not None
         if stop.metric not in row:
-            metrics = [name for name in row if name not in ("round", "eta", "participants", "clock", "seconds")]
+            metrics = [
+                name for name in row if name not in ("round", "eta", "participants", "metric", "clock", "seconds")
+            ]
             refuse("stop.metric", quoted(stop.metric), f"the history has {', '.join(metrics)}")
         value = float(row[stop.metric])
         if stop.better(value, math.nan if best is None else best.value):

@@ -24,6 +24,7 @@ from resolvent.iteration.checkpoint import moved
 from resolvent.iteration.engine import Engine, Joining
 from resolvent.iteration.facts import Facts, is_problem
 from resolvent.iteration.meeting import Meet, as_meet
+from resolvent.iteration.metric_choice import MetricChoice, as_metric
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.parts import Parts
 from resolvent.iteration.penalties import Penalty
@@ -61,6 +62,7 @@ class PartKeywords(TypedDict, total=False):
     participation: Participation | float | None
     send: Send | None
     meet: Meet | None
+    metric: MetricChoice | str | None
     penalty: Penalty | None
     average: str | None
 
@@ -169,7 +171,14 @@ class Prepared:
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
         objective, averages = Objective(self.engine, self.facts), self.parts.average.kind is not None
         return Ledger(
-            History(objective, averages, self.evaluations, self.parts.cost(self.facts), remembered.unreported),
+            History(
+                objective,
+                averages,
+                self.evaluations,
+                self.parts.cost(self.facts),
+                remembered.unreported,
+                self.parts.eta.curved,
+            ),
             Divergence(objective, self.scheme.name, state, best, score),
             patience(self.stop, None if left is None else left.kept, remembered.waited, device),
             None if isinstance(left, Continued) else left,
@@ -186,6 +195,7 @@ class Prepared:
             "penalty": self.facts.penalty,
             "send": parts.send,
             "meet": self.arguments.get("meet"),
+            "metric": self.arguments.get("metric"),
         }
         plain = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every, "average": parts.average.kind}
         return described(given, plain, self.start)
@@ -230,6 +240,7 @@ def prepare(
     scheme, participation = as_scheme(scheme, eta), as_participation(parts.get("participation"))
     accelerate = one_acceleration(parts.get("anderson"), parts.get("accelerate"))
     send, meet = as_send(parts.get("send")), as_meet(parts.get("meet"))
+    metric = as_metric(parts.get("metric"))
     problem, beside = with_penalty(problem, engine, parts.get("penalty"))
     check_hooks(stop, callback, progress)
     ready: Any = engine
@@ -241,8 +252,8 @@ def prepare(
     facts = facts if beside is None else replace(facts, penalty=beside, counted=False)
     average = parts.get("average")
     if explanation is None:
-        check(facts, scheme, participation, rounds, every, average, seed, send, meet)
-        explanation = explain(scheme, facts, participation, accelerate, send=send, meet=meet)
+        check(facts, scheme, participation, rounds, every, average, seed, send, meet, metric)
+        explanation = explain(scheme, facts, participation, accelerate, send=send, meet=meet, metric=metric)
         for finding in explanation.findings:
             warnings.warn(str(finding), finding.about, stacklevel=3)
     measured = evaluations(facts, validation, test, metrics, validate_every)
@@ -258,7 +269,7 @@ def prepare(
             send,
             meeting(facts, operator, meet),
             accelerate,
-            step_size(facts, scheme),
+            step_size(facts, scheme, operator, metric),
             Averaging(average),
         ),
         explanation=explanation,

@@ -12,13 +12,14 @@ from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.facts import Facts, facts_of, needs_problem
 from resolvent.iteration.meeting import Meet, as_meet
+from resolvent.iteration.metric_choice import MetricChoice, as_metric, obstacle
 from resolvent.iteration.part import Finding
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.parts import Parts
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.sending import Send, as_send
 from resolvent.iteration.table import TABLE, as_scheme
-from resolvent.local.choice import exact_names, settled
+from resolvent.local.choice import exact_names, local_operator, settled
 from resolvent.local.law import NEITHER, ORIGINAL, REGULARISED, UNKNOWN, Target
 from resolvent.problems.problem import Problem
 from resolvent.theory.convergence import averaged, contracts, largest_step, promise
@@ -48,6 +49,8 @@ class Explanation:
     findings: tuple[Finding, ...]
     penalty: str = ""
     """g at the meeting point; empty where there is none."""
+    metric: str = ""
+    """In which metric proxes are taken, where eta is automatic, and what that costs; empty where it is a number."""
     kin: str = ""
     """What the algorithm is an instance of, and what differs from its paper; empty where its name says it."""
 
@@ -84,6 +87,7 @@ class Explanation:
         lines = [f"{'' if sure else 'Where it converges, '}{self.scheme} solves {self.problem}."]
         lines.append(f"Convergence: {self.theorem or self.why}.")
         lines.append(f"Personal models: {self.personal}.")
+        lines += [f"Metric: {self.metric}."] if self.metric else []
         lines += [f"{self.kin}."] if self.kin else []
         return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
 
@@ -96,6 +100,7 @@ def explain(
     *,
     send: Send | None = None,
     meet: Meet | None = None,
+    metric: MetricChoice | str | None = None,
 ) -> Explanation:
     """Say what this configuration solves. Without a problem, what holds for convex f_i with an exact prox is said."""
     if problem is not None:
@@ -124,6 +129,7 @@ def explain(
         personal=_personal(setting, aim),
         findings=findings,
         penalty="" if setting.penalty is None else str(setting.penalty),
+        metric=_metric(setting, as_metric(metric)),
         kin=next((row.kin for row in TABLE.values() if row.title == setting.scheme.name), ""),
     )
 
@@ -141,6 +147,21 @@ def _personal(setting: Setting, aim: Target) -> str:
     at = "" if setting.beta.limit == 1 else f" at eta = {aim.eta_eff:g}"
     more = ", after its local steps" if setting.forward else ", which is what pFedMe trains"
     return f"each user's own is {about}prox_eta f_i of the model{at}{more}"
+
+
+def _metric(setting: Setting, choice: MetricChoice) -> str:
+    """Which metric an automatic eta comes with."""
+    scheme, facts = setting.scheme, setting.problem
+    if facts is None or not scheme.auto:
+        return ""
+    why = obstacle(scheme, facts, local_operator(scheme, facts))
+    if not choice.curved(why):
+        return f"the identity, since {why}" if why else "the identity, as was asked for"
+    if facts.matrix_free:
+        return "the mean Hessian along a few directions, found before rounds 1, 2, 3, 5, 9, ... by up to 64 products"
+    d, once = facts.dim, "spectrum" in facts.offers
+    when = "before round 1 only" if once else "before rounds 1, 2, 3, 5, 9, ..., and sent back where it has changed"
+    return f"the mean Hessian, for which every user sends {d * (d + 3) // 2} numbers {when}"
 
 
 # --- what speaks against it ------------------------------------------------------------------------------------------

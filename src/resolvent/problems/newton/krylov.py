@@ -13,8 +13,9 @@ RESOLVED = 3e-2
 """Part of the gradient that Newton's step may leave, where the space has all of the curvature that matters."""
 
 
-def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient g (k,) and the Hessian H (k, k) of f at w (1, d), seen from g, H g, H^2 g, ... (Lanczos' method).
+def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+    """The gradient g (k,) and the Hessian H (k, k) of f at w (1, d), seen from g, H g, H^2 g, ... (Lanczos' method); an
+    orthonormal basis (k, d) of that space, and how far the last product led out of it.
 
     In those coordinates H is tridiagonal and g is along the first. Its eigenvalues are those of H that matter for g.
     The space grows until Newton's step in it leaves next to nothing of g: a smaller one has not seen the least
@@ -23,7 +24,7 @@ def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor]:
     g, product = (problem.weights @ problem.grad(w)).unsqueeze(0), problem.hessian_times(w)
     size = torch.linalg.vector_norm(g)
     if not bool(torch.isfinite(size)) or float(size) == 0:
-        return size.reshape(1), size.new_zeros((1, 1))
+        return size.reshape(1), size.new_zeros((1, 1)), torch.zeros_like(g), 0.0
     basis, T = [g / size], size.new_zeros((MOST, MOST))
     for k in range(MOST):
         v = (problem.weights @ product(basis[-1])).unsqueeze(0)
@@ -39,7 +40,7 @@ def krylov(problem: Any, w: Tensor) -> tuple[Tensor, Tensor]:
             break
         T[k, k + 1] = T[k + 1, k] = beta
         basis.append(v / beta)
-    return torch.nn.functional.pad(size.reshape(1), (0, many - 1)), T[:many, :many].clone()
+    return torch.nn.functional.pad(size.reshape(1), (0, many - 1)), T[:many, :many].clone(), Q, float(beta)
 
 
 def _left(T: Tensor, beta: Tensor) -> float:
