@@ -21,10 +21,11 @@ from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import NOTHING_YET, Question, describe_operator
 from resolvent.engines.flower.plausibility import PATIENCE, judge, left_out
 from resolvent.engines.flower.rule import Limits, Rule
-from resolvent.engines.in_process import MAX_HESSIAN_DIM
 from resolvent.errors import BadAnswer, InputError
-from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Traffic
+from resolvent.iteration.engine import Answers, Ask, Curvature, MeanAnswer, Traffic
 from resolvent.iteration.facts import Facts, Memory
+from resolvent.iteration.metric import FullMetric, Metric, moved
+from resolvent.iteration.metric_choice import MAX_HESSIAN_DIM
 from resolvent.problems.problem import select
 
 AFTER, ERROR = "flower.after", "flower.error"
@@ -67,6 +68,9 @@ class FlowerEngine(CentralSums):
         self._late: set[int] = set()
         self._max_move, self._left_out = limits.move, set[int]()
         self._after = torch.full((facts.users,), NOTHING_YET)
+        self._metrics: dict[int, Metric] = {}
+        self._told: dict[int, tuple[int, int]] = {}
+        """Of users who have answered in a metric: the round it is of, and how many answers were refused until then."""
 
     @property
     def traffic(self) -> Traffic:
@@ -94,7 +98,7 @@ class FlowerEngine(CentralSums):
         p = torch.cat([_answer(taken[user]) for user in users])
         if everybody:
             return Answers(ask.who, u.expand(len(asked), -1), p, memory, error)
-        at = torch.cat([self._now(taken[user], ask.eta) for user in users])
+        at = torch.cat([self._now(taken[user], ask) for user in users])
         return Answers(torch.tensor(users), at, p, memory, error)
 
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
@@ -179,9 +183,18 @@ class FlowerEngine(CentralSums):
 
     def _ask(self, user: int, ask: Ask, row: Tensor, models: Tensor | None) -> Question:
         after = int(self._after[user])
-        return replace(
+        question = replace(
             self._question, t=ask.t, user=user, eta=ask.eta, seed=ask.seed, after=after, u=row, models=models
         )
+        metric = ask.metric
+        if metric is None:
+            return question
+        assert isinstance(metric, FullMetric)
+        self._metrics[metric.since] = metric
+        told = self._told.get(user) == (metric.since, self._asking.refused[self.facts.names[user]])
+        if told:
+            return replace(question, metric=metric.since)
+        return replace(question, metric=metric.since, vectors=metric.V, values=metric.s)
 
     def _remembered(self, memory: Memory, taken: dict[int, Taken]) -> Memory:
         """Which answer of every user was taken last, and the bounds on their errors."""
@@ -189,6 +202,7 @@ class FlowerEngine(CentralSums):
         error = memory.get(ERROR, torch.full((users,), torch.nan, dtype=self.facts.dtype)).clone()
         for user, (_, question, answer, _) in taken.items():
             after[user] = question.t
+            self._told[user] = question.metric, self._asking.refused[self.facts.names[user]]
             error[user] = torch.nan if answer.error is None else answer.error
             if answer.forgot:
                 self._note("forgot", user=self.facts.names[user], round=question.t + 1)
@@ -196,17 +210,16 @@ class FlowerEngine(CentralSums):
         any_bound = ERROR in memory or not bool(error.isnan().all())
         return {AFTER: after} | ({ERROR: error} if any_bound else {})
 
-    def _now(self, taken: Taken, eta: float) -> Tensor:
-        """The point that an answer belongs to at today's eta: p is as well the prox of p + eta'/eta (u - p) at eta'."""
-        u, asked = _point(taken), taken.question.eta
-        if asked == eta or self.facts.operator.certifies != "p":
+    def _now(self, taken: Taken, ask: Ask) -> Tensor:
+        """The point that an answer belongs to at today's eta and metric: p is the prox of that as well."""
+        u, asked = _point(taken), (taken.question.eta, self._metrics.get(taken.question.metric))
+        if asked == (ask.eta, ask.metric) or self.facts.operator.certifies != "p":
             return u
-        p = _answer(taken)
-        return p + (eta / asked) * (u - p)
+        return moved(u, _answer(taken), asked, (ask.eta, ask.metric))
 
     # --- values and curvature ----------------------------------------------------------------------------------------
 
-    def curvature(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+    def curvature(self, w: Tensor) -> Curvature | None:
         facts = self.facts
         if self._left_out or not (self._asks_curvature and facts.convex and facts.dim <= MAX_HESSIAN_DIM):
             return None
@@ -216,7 +229,7 @@ class FlowerEngine(CentralSums):
         if answers is None or any(a.grad is None or a.hessian is None for a in answers):
             return None
         grads, hessians = (torch.cat([getattr(a, name) for a in answers]) for name in ("grad", "hessian"))
-        return facts.weights @ grads, torch.tensordot(facts.weights, hessians, 1)
+        return Curvature(facts.weights @ grads, torch.tensordot(facts.weights, hessians, 1))
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         """Known values; where models ride on the next question, those that are not known yet are asked for then."""

@@ -79,14 +79,22 @@ class Question:
     after: int = NOTHING_YET
     operator: dict[str, Any] = field(default_factory=dict)
     steady: bool = True
+    metric: int = NOTHING_YET
+    """The round before which the metric of the prox was chosen; NOTHING_YET: the identity."""
     u: Tensor | None = None
     models: Tensor | None = None
+    vectors: Tensor | None = None
+    values: Tensor | None = None
+    """The eigenvectors (d, d) and eigenvalues (d,) of the metric, for a node that does not know it yet."""
+
+    ARRAYS = ("u", "models", "vectors", "values")
 
     def packet(self) -> Packet:
-        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("u", "models")}
+        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in self.ARRAYS}
+        of_metric = {"vectors": self.vectors, "values": self.values}
         if self.u is not None and self.models is not None and torch.equal(self.u, self.models):
-            return Packet(told | {MODELS_ARE_U: True}, _arrays(u=self.u))
-        return Packet(told, _arrays(u=self.u, models=self.models))
+            return Packet(told | {MODELS_ARE_U: True}, _arrays(u=self.u, **of_metric))
+        return Packet(told, _arrays(u=self.u, models=self.models, **of_metric))
 
     @classmethod
     def of(cls, packet: Packet) -> Question:
@@ -107,6 +115,7 @@ class Question:
     def _check(self) -> None:
         """Refuse what no server asks, before anything is computed with it or stored under its name."""
         for name, least, end in (("t", 0, MAX_COUNT), ("user", 0, MAX_COUNT), ("after", NOTHING_YET, MAX_COUNT),
+                                 ("metric", NOTHING_YET, MAX_COUNT),
                                  ("seed", 0, 2**63)):  # fmt: skip
             if type(value := getattr(self, name)) is not int or not least <= value < end:
                 raise Malformed(f"{name} is {quoted(value)}, and a whole number from {least} is needed")
@@ -119,6 +128,17 @@ class Question:
         for name, rows in (("u", self.u), ("models", self.models)):
             if rows is not None and rows.ndim != 2:
                 raise Malformed(f"{name} is of shape {tuple(rows.shape)}, and rows are needed")
+        if self.vectors is not None or self.values is not None:
+            self._check_metric(self.vectors, self.values)
+
+    def _check_metric(self, V: Tensor | None, s: Tensor | None) -> None:
+        """Refuse what is no metric of the length of u."""
+        d = 0 if self.u is None else self.u.shape[1]
+        if V is None or s is None or V.shape != (d, d) or s.shape != (d,):
+            raise Malformed("the metric is not one of as many coordinates as u")
+        orthogonal = bool(((V.T @ V - torch.eye(d, dtype=V.dtype)).abs() <= 1e-6).all())
+        if not (orthogonal and bool(((s > 0) & (s <= 1)).all())):
+            raise Malformed("the metric is not positive definite")
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,16 @@ from torch import Tensor
 
 from resolvent.engines.flower.memory import Memories
 from resolvent.engines.flower.messages import NOTHING_YET, Answer, Description, Question, operator_of
-from resolvent.engines.flower.packets import Packet
-from resolvent.engines.in_process import MAX_HESSIAN_DIM
+from resolvent.engines.flower.packets import Malformed, Packet
 from resolvent.errors import InputError
 from resolvent.installed import version
 from resolvent.iteration import metric_names
 from resolvent.iteration.engine import PERSONAL, Ask
 from resolvent.iteration.facts import Memory, facts_of, is_problem
+from resolvent.iteration.metric import FullMetric, Metric
+from resolvent.iteration.metric_choice import MAX_HESSIAN_DIM
 from resolvent.local.choice import check
+from resolvent.local.metric_bound import bind
 
 USER_FILE = "user.py"
 """Says what the user's problem is, in the node's own folder."""
@@ -47,6 +49,7 @@ class Node:
         self.problem, self._metrics = problem, metrics
         self._memories = Memories(folder)
         self._bound: dict[str, Any] = {}
+        self._known_metric: tuple[tuple[str, int], Metric] | None = None
 
     def handle(self, packet: Packet) -> Packet:
         """The answer to a question. What the user's own code raises comes through."""
@@ -90,7 +93,7 @@ class Node:
         evaluated = self._evaluated(question, memory)
         names = torch.tensor([question.user])
         own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
-        ask = Ask(question.t, question.eta, None, question.seed, names)
+        ask = Ask(question.t, question.eta, None, question.seed, names, metric=self._metric(question))
         p, now = self._operator(question).rows(ask, question.u.to(self.problem.weights.device), own)
         self._memories.store(question.run, question.t, now | {PERSONAL: p})
         bound = now.get("error")
@@ -125,8 +128,19 @@ class Node:
         if key not in self._bound:
             operator = operator_of(question.operator)
             check(operator, self.facts)
-            self._bound = {key: operator.bind(self.problem, question.steady)}
+            self._bound = {key: bind(operator, self.problem, question.steady)}
         return self._bound[key]
+
+    def _metric(self, question: Question) -> Metric | None:
+        """The metric of the question: the one that came with it, or with an earlier one."""
+        if question.metric == NOTHING_YET:
+            return None
+        name = question.run, question.metric
+        if question.vectors is not None and question.values is not None:
+            self._known_metric = name, FullMetric(question.vectors, question.values, question.metric)
+        if self._known_metric is None or self._known_metric[0] != name:
+            raise Malformed("the metric of this question is not known here")
+        return self._known_metric[1]
 
     def _evaluated(self, question: Question, memory: Memory) -> dict[str, Any]:
         """f_i, and more, at the models that came with the question."""
