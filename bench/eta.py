@@ -113,7 +113,7 @@ def needed(problem: Any, eta: float | str, mode: str, most: int = MOST) -> float
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stop = rs.Stop(gap=TARGET * first)
-        run = rs.solve(problem, rs.fedpi(eta), rounds=most, stop=stop, progress=False, **MODES[mode])
+        run = rs.solve(problem, rs.fedpi(eta), rounds=most, stop=stop, metric="identity", progress=False, **MODES[mode])
     return run.state.round if run.status == "stopped" else math.inf
 
 

@@ -40,8 +40,9 @@ INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
         {"registry"},
         {"schedules", "packing", "penalties", "metric_names"},
-        {"facts", "part", "scheme", "yardstick"},
-        {"engine", "averaging", "acceleration", "participation", "meeting", "table"},
+        {"facts", "part", "scheme", "yardstick", "metric"},
+        {"engine", "averaging", "acceleration", "participation", "metric_prox", "metric_choice", "table"},
+        {"meeting"},
         {"certificates", "sending", "tuning", "anderson", "momentum", "robust", "server"},
         {"compression", "parts"},
         {"state"},
@@ -91,7 +92,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"bound", "descent", "law"},
         {"newton", "training"},
         {"operators"},
-        {"choice", "normalised", "tilted"},
+        {"choice", "metric_bound", "normalised", "tilted"},
     ],
     "networks": [
         {"layout", "row_readers", "models", "cuda_graphs", "mean_losses", "dropout"},

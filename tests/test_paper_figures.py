@@ -118,7 +118,7 @@ def test_sampling_that_holds_reaches_the_solution(make: object, least_squares: r
 def test_automatic_eta_from_any_start(
     name: str, eta: float, least_squares: rs.LeastSquares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resolvent.solving.prepare.step_size", lambda facts, scheme: Automatic(eta))
+    monkeypatch.setattr("resolvent.solving.prepare.step_size", lambda *given: Automatic(eta))
     run = rs.solve(least_squares, name, rounds=60, stop=rs.Stop(gap=1e-10))
     assert run.status == "stopped"
     assert run.history.eta.iloc[-1] == pytest.approx(rs.theory.best_eta(least_squares), rel=0.2)

@@ -11,7 +11,7 @@ import resolvent as rs
 from bench.eta import KINDS, ratios_to_best
 from resolvent.iteration.tuning import LOOKS, RELEVANT, WIDEST, Tuning, balanced, travelled
 
-FEW: dict[str, Any] = {"progress": False}
+FEW: dict[str, Any] = {"progress": False, "metric": "identity"}
 
 
 def hundred_rows(seed: int = 0, users: int = 6, d: int = 4) -> tuple[Any, Any]:

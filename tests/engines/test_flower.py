@@ -20,7 +20,9 @@ from resolvent.engines.flower import engine as engines
 from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.flower.facts import gather
 from resolvent.engines.flower.grid import Post
+from resolvent.engines.flower.messages import Question
 from resolvent.engines.flower.node import Node
+from resolvent.engines.flower.packets import Malformed
 from resolvent.engines.flower.rule import Rule
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration import checkpoint
@@ -422,3 +424,57 @@ def test_logistic_regression_equals_scikit_learn_on_the_pooled_rows() -> None:
     sklearn = linear_model.LogisticRegression(C=1 / (3 * reg), fit_intercept=False, tol=1e-12, max_iter=10_000)
     fitted = sklearn.fit(np.concatenate(X), np.concatenate(y))
     np.testing.assert_allclose(run.model, fitted.coef_[0], rtol=1e-6)
+
+
+# --- the metric ------------------------------------------------------------------------------------------------------
+
+
+def test_the_metric_is_sent_once_and_again_to_a_node_that_has_lost_it() -> None:
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((3, 20, 4)) * [1, 3, 10, 30]
+    whole = rs.Logistic(A, np.where(rng.random((3, 20)) < 0.5, 1.0, -1.0), reg=0.1)
+    grid = FakeGrid(nodes_of(whole))
+    seen: list[tuple[int, int, bool]] = []
+
+    def watch(node: Node, user: int) -> None:
+        own = node._local
+
+        def local(question: Any) -> Any:
+            seen.append((question.t, user, question.vectors is not None))
+            return own(question)
+
+        node._local = local  # type: ignore[method-assign]
+
+    for user, node in enumerate(grid.nodes):
+        watch(node, user)
+
+    def lose(happened: rs.Round) -> None:
+        if happened.number == 6:
+            grid.nodes[1] = nodes_of(whole)[1]
+            watch(grid.nodes[1], 1)
+
+    run = rs.solve(None, rs.fedpi("auto"), 30, engine=engine_over(whole, rs.NewtonProx(), grid=grid), callback=lose,
+                   progress=False)  # fmt: skip
+    assert run.history.stationarity.iloc[-1] < 1e-6 * run.history.stationarity.iloc[0]
+    chosen = sorted({since - 1 for since in run.history.metric})
+    assert [(t, user) for t, user, sent in seen if sent and t < 6] == [(t, i) for t in chosen for i in range(3)]
+    lost = [sent for t, user, sent in seen if t >= 6 and user == 1]
+    assert lost[:2] == [False, True]  # it said that it does not know the metric, and was asked again
+    assert not any(lost[2:])
+
+
+def test_a_server_s_metric_is_checked() -> None:
+    u, eye = torch.zeros(1, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    ones = torch.ones(2, dtype=torch.float64)
+    for vectors, values in [
+        (eye, -ones),
+        (eye, 2 * ones),
+        (2 * eye, ones),
+        (eye[:1], ones),
+        (eye, None),
+        (eye, ones / 0),
+    ]:
+        question = Question("local", "a-run", u=u, metric=0, vectors=vectors, values=values)
+        with pytest.raises(Malformed, match="the metric is not"):
+            Question.of(question.packet())
+    assert Question.of(Question("local", "a-run", u=u, metric=0, vectors=eye, values=ones).packet()).metric == 0

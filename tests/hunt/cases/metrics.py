@@ -360,12 +360,13 @@ def averaged_networks(seed: int) -> str:
 
 
 class Counting(InProcess):
-    """Notes how many users each round asks, and in which rounds they are asked for their curvature."""
+    """Notes how many users each round asks, and in which rounds for their curvature or in a new metric."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.asked: dict[int, int] = {}
         self.curved: list[int] = []
+        self.metrics: list[tuple[int, Any]] = []
         self._curved = False
 
     def _note(self, t: int, users: int) -> None:
@@ -375,6 +376,8 @@ class Counting(InProcess):
 
     def local(self, ask: Any, u: Tensor, memory: Any) -> Any:
         self._note(ask.t, len(u))
+        if ask.metric is not None and not (self.metrics and self.metrics[-1][1] is ask.metric):
+            self.metrics.append((ask.t, ask.metric))
         return super().local(ask, u, memory)
 
     def local_mean(self, ask: Any, u: Tensor, memory: Any) -> Any:
@@ -431,6 +434,8 @@ def message_bytes(seed: int) -> str:
     for t in engine.curved:  # a gradient and half of a Hessian from each user, asked at one model
         down[t] += m
         up[t] += m * (d + 3) / 2
+    for t, _ in engine.metrics:  # d eigenvectors and d eigenvalues to each user
+        down[t] += m * (d + 1)
     table: Any = run.history
     for name, vectors in (("bytes_up", up), ("bytes_down", down)):
         so_far = np.cumsum(vectors * 8.0 * d)[table["round"].to_numpy() - 1]
