@@ -134,6 +134,15 @@ def test_few_products_see_the_steepest_directions() -> None:
     torch.testing.assert_close(metric.times(steepest) / eta, steepest * s[-1], rtol=1e-3, atol=1e-3 * float(s[-1]))
 
 
+def test_one_direction_is_a_metric_too() -> None:
+    """A gradient that is an eigenvector: the Krylov space has no second direction."""
+    rows = [sp.csr_array(np.eye(1, 600)) for _ in range(3)]
+    problem = rs.Logistic(rows, [np.ones(1)] * 3, reg=0.5)
+    run = rs.solve(problem, rs.fedpi("auto"), 20, **QUIET)
+    assert isinstance(run.state.metric, LowRankMetric)
+    assert run.history.gap.iloc[-1] <= 1e-12
+
+
 # --- the prox --------------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +299,31 @@ def test_a_run_that_goes_on_has_the_bits_of_one_that_never_stopped(name: str, at
     assert torch.equal(whole.state.u, rest.state.u)
     assert torch.equal(whole.state.w, rest.state.w)
     assert rest.history.residual.tolist() == whole.history.residual.tolist()[at:]
+
+
+def test_answers_under_way_when_the_first_metric_comes_belong_to_it() -> None:
+    problem, late = least_squares(2), rs.Stragglers([1.0, 2.0, 3.7, 9.3], close=0.5)
+    begun = rs.solve(problem, rs.fedpi(0.01), 7, participation=late, **QUIET)
+
+    def check(r: Any) -> None:
+        g = problem.grad(r.state.p)
+        torch.testing.assert_close(r.state.metric.times(r.state.u - r.state.p) / r.eta, g, rtol=1e-7, atol=1e-7)
+
+    rs.solve(problem, rs.fedpi("auto"), 40, participation=late, start=begun.state, callback=check, **QUIET)
+
+
+def test_where_somebody_is_away_at_a_look_the_metric_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, looks = InProcess.curvature, []
+
+    def curvature(self: Any, w: Any) -> Any:
+        looks.append(w)
+        return own(self, w) if len(looks) == 1 else None
+
+    monkeypatch.setattr(InProcess, "curvature", curvature)
+    run = rs.solve(logistic(0), rs.fedpi("auto"), 20, **QUIET)
+    assert len(looks) == 6
+    assert set(run.history.metric) == {1}
+    assert run.history.eta.nunique() == 1
 
 
 def test_the_model_of_least_norm_is_still_reached() -> None:

@@ -93,7 +93,7 @@ class Delayed:
         p = prox_eta f(u) means that g = (u - p) / eta is a subgradient at p, so p is as well the prox of p + eta' g at
         eta'. Gradient steps have no such point: their answers stay where they were asked.
         """
-        before = ask.metric_before if ask.metric_before is not None else ask.metric
+        before = ask.metric_before
         changed = (asked > 0) & ((asked != ask.eta) | (before is not ask.metric))
         if self.facts.operator.certifies != "p" or not bool(changed.any()):
             return at, asked

@@ -51,7 +51,7 @@ class Ask(NamedTuple):
     metric: Metric | None = None
     """That of the prox; None: the identity."""
     metric_before: Metric | None = None
-    """That of the round before, where it has just changed."""
+    """That of the round before; another one than `metric` where it has just changed."""
 
     @property
     def seeding(self) -> Seed:

@@ -192,7 +192,7 @@ def of_products(hessian: Tensor, basis: Tensor, beyond: float, relevant: float, 
         return None
     others = s[~converged]
     rest = (relevant * float(others[-1] if len(others) else s[0])) ** 0.5
-    kept = converged & (s > rest)
+    kept = converged & (s >= rest)
     V = (basis.double().T @ S[:, kept]).contiguous()
     return LowRankMetric(V, s[kept] / largest, rest / largest, since, len(basis)), 1 / largest
 
@@ -204,7 +204,8 @@ def change(old: Metric, eta: float, new: Metric, new_eta: float) -> float:
     root = torch.linalg.cholesky(inside[0])
     whitened = torch.linalg.solve_triangular(root, inside[1], upper=False)
     s = torch.linalg.eigvalsh(torch.linalg.solve_triangular(root, whitened.T, upper=False)).tolist()
-    factors = [x * eta / new_eta for x in (s[0], s[-1], new.rest / old.rest)]
+    ratios = (s[0], s[-1]) if Q.shape[0] == Q.shape[1] else (s[0], s[-1], new.rest / old.rest)
+    factors = [x * eta / new_eta for x in ratios]
     return max(*factors, *(1 / x for x in factors if x > 0)) if min(factors) > 0 else math.inf
 
 

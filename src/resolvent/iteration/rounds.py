@@ -149,7 +149,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         eta, tuned, cost, looked, metric = steady or step_size(engine, scheme, state, meet)
         if looked and send.compresses and state.next is not None:  # at mean(p), which the meeting does not have
             cost += Cost(up=users * facts.dim)
-        before = None if metric is state.metric else state.metric
+        before = state.metric if t else metric
         if t > 0 and (eta != state.eta or metric is not state.metric):
             past = replace(past, accelerate=accelerate.restart(past.accelerate))
             state = _changed(engine, scheme, parts, replace(state, parts=past), eta, metric)

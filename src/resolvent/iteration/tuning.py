@@ -150,6 +150,8 @@ class Automatic(StepSize):
             return Chosen(tuning.eta, tuning, looked=meet.penalises, metric=metric)
         at = engine.mean(state.p)
         curved = engine.curvature(at)
+        if curved is None and metric is not None:  # somebody is away: it stays as it is until the next look
+            return Chosen(tuning.eta, tuning.looked(t, None), looked=True, metric=metric)
         if curved is None:
             tuning = travelled(tuning, t, state.u, state.p, engine.mean, engine.gram) if begun else tuning
             return Chosen(tuning.eta, tuning, looked=True)
