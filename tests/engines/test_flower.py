@@ -478,3 +478,13 @@ def test_a_server_s_metric_is_checked() -> None:
         with pytest.raises(Malformed, match="the metric is not"):
             Question.of(question.packet())
     assert Question.of(Question("local", "a-run", u=u, metric=0, vectors=eye, values=ones).packet()).metric == 0
+
+
+def test_a_metric_is_refused_where_users_are_not_asked_for_hessians() -> None:
+    rng = np.random.default_rng(0)
+    whole = rs.LeastSquares(rng.standard_normal((3, 20, 4)), rng.standard_normal((3, 20)))
+    engine = engine_over(whole, rs.ExactProx(), curvature=False)
+    with pytest.raises(InputError, match="users are not asked for Hessians: set `curvature = true`"):
+        rs.solve(None, rs.fedpi("auto"), 3, engine=engine, metric="auto", progress=False)
+    run = rs.solve(None, rs.fedpi("auto"), 3, engine=engine, progress=False)
+    assert run.explanation.metric.startswith("the identity, since users are not asked for Hessians")

@@ -109,6 +109,8 @@ class Facts:
     """Further facts by name, computed when they are asked for; None where there is no such fact."""
     peers: Peers = ALONE
     """The other processes that run the same loop."""
+    sends_hessians: bool = True
+    """Whether users who know their Hessians may be asked for them."""
     whole_answers: bool = False
     """Whether users' whole answers cross to the process that runs the loop, whatever `send` makes of them there."""
 

@@ -63,6 +63,10 @@ def obstacle(scheme: Scheme, facts: Facts, operator: Any) -> str | None:
         return f"users compute {operator}, which is no exact prox"
     if not facts.convex or not {"grad", "hessian"} <= facts.offers:
         return f"the users' functions ({facts.kind}) have no Hessians, or are not convex"
+    if not facts.sends_hessians:
+        return "users are not asked for Hessians: set `curvature = true` in the federation's configuration"
+    if facts.matrix_free and facts.here < facts.users:
+        return "Hessians are known by products only, which ranks do not put together"
     if facts.dim > MAX_HESSIAN_DIM and not facts.matrix_free:
         return f"a Hessian of {facts.dim} x {facts.dim} numbers is more than users are asked for"
     if facts.g is not None and not separable(facts.g):

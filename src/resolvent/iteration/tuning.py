@@ -5,6 +5,7 @@ distance of the p_i to their mean over eta. A large eta helps the first and hurt
 together at eta = 1 / sqrt(mu L), with mu and L the least and the largest curvature of f = sum_i lambda_i f_i.
 
 - Where users know their Hessians, eta is that, from the mean Hessian at the mean of the p_i (`balanced`).
+- With `curved` it is the scale of a metric, that of the mean Hessian (`in_metric`), which is chosen with it.
 - Elsewhere it follows how far the mean of the p_i and the g_i have travelled (`travelled`): eta = |d mean(p)| / |d g|.
 - Where the prox is inexact, p and g tell nothing of f, and eta stays where it starts.
 
