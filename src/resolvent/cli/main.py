@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import resolvent
-from resolvent.cli import federate, getting, looking, many, output, reproducing, running, ui
+from resolvent.cli import federate, getting, looking, many, output, predicting, reproducing, running, ui
 from resolvent.cli.output import ReaderLeft
 from resolvent.engines import process_group
 from resolvent.errors import BadAnswer, InputError, NotJoined, RankLost, RoundFailed
@@ -49,7 +49,7 @@ def _options(
     """Options of every command."""
 
 
-for commands in (m.COMMANDS for m in (running, many, looking, getting, reproducing, ui)):
+for commands in (m.COMMANDS for m in (running, many, looking, predicting, getting, reproducing, ui)):
     for command, examples in commands.items():
         app.command(epilog="\n\n        ".join(["Examples:", *examples]))(command)
 app.add_typer(federate.app, name="federate")

@@ -7,7 +7,7 @@ from resolvent.data.images import Images, cifar10, fashion_mnist, mnist, normali
 from resolvent.data.partition import counts, split, splits
 from resolvent.data.preparation import Preparation
 from resolvent.data.samples import hospitals
-from resolvent.data.tables import Table, columns, is_table, read, signs, stem
+from resolvent.data.tables import Table, columns, frame, inputs, is_table, read, signs, stem
 
 __all__ = [
     "HeldOut",
@@ -21,8 +21,10 @@ __all__ = [
     "dividing",
     "fashion_mnist",
     "fitted",
+    "frame",
     "from_frame",
     "hospitals",
+    "inputs",
     "is_table",
     "mnist",
     "normalised",

@@ -67,6 +67,29 @@ def read(path: str | Path, target: str | int | None = None, width: int | None = 
     return table
 
 
+def frame(path: str | Path) -> pd.DataFrame:
+    """All columns of a file, none of which need be a target: rows to predict."""
+    content = _loaded(Path(path), None, exact=True)
+    if isinstance(content, Table):
+        import pandas as pd
+
+        _check_finite(content, Path(path).name)
+        return pd.DataFrame(content.x, columns=list(content.features))
+    return as_frame(content, "path")
+
+
+def inputs(path: str | Path) -> NDArray[Any]:
+    """A batch of a network's inputs: the array x of an NPZ file, in its own shape."""
+    path = Path(path)
+    if path.suffix.lower() != NPZ or not path.is_file():
+        refuse("path", path, "an .npz file with an array x, a batch of the network's inputs, is needed")
+    there = npz.arrays(path, path.name)
+    key = next((key for key in npz.X_KEYS if key in there), None)
+    if key is None:
+        refuse("path", f"{path}, which has {', '.join(there) or 'nothing'}", "an array x is needed")
+    return there[key]
+
+
 def columns(path: str | Path, target: str | int | None = None) -> tuple[pd.DataFrame, str]:
     """The columns of a file, text among them, and the name of its target, found as `read` finds it."""
     name, content = Path(path).name, _loaded(Path(path), target, exact=True)
