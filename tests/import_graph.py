@@ -138,8 +138,8 @@ INSIDE: dict[str, list[set[str]]] = {
     "federation": [
         {"settings", "superlink", "superexec", "supernode", "guard"},
         {"project", "processes"},
-        {"keys", "bundle", "template"},
-        {"control"},
+        {"keys", "bundle", "template", "site"},
+        {"control", "agreeing"},
         {"deployment"},
         {"nodes", "worker", "recording"},
         {"up", "server_app", "export"},

@@ -43,7 +43,7 @@ def test_labels_and_probabilities_of_a_table_in_another_order(table: pd.DataFram
 
 def test_the_score_is_said_where_the_file_has_the_answers(table: pd.DataFrame) -> None:
     run = run_of("--target", "ill")
-    said = resolvent("predict", run.folder.name, "patients.csv", "--format", "json")
+    said = resolvent("predict", "latest", "patients.csv", "--format", "json")
     assert f"accuracy {run.score(table, table['ill']):.4g}" in said.err
     assert '"P(yes)"' in said.out
 

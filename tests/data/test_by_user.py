@@ -311,7 +311,7 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     ),
     "holes": (lambda: with_hole("age"), {}, r"'age' with 4 missing values \(the first in row 5\).*mean"),
     "a hole in text": (lambda: with_hole("ward"), {}, "'ward' with 4 missing.*most_frequent"),
-    "the mean of text": (lambda: with_hole("ward"), {"impute": "mean"}, "'ward' with 4 missing.*text has no mean"),
+    "the mean of text": (lambda: with_hole("ward"), {"impute": {"ward": "mean"}}, "'ward' with 4.*text has no mean"),
     "nothing but holes": (lambda: changed(age=np.nan), {"impute": "mean"}, "'age'.*drop it"),
     "a hole in the target": (lambda: with_hole("ill"), {}, "target is 'ill', missing.*4 rows.*row 5"),
     "a hole in the users": (lambda: with_hole("hospital"), {}, "user is 'hospital' with 4 missing"),
@@ -388,3 +388,32 @@ def test_a_new_row_that_does_not_fit_has_its_sentence(name: str) -> None:
 def test_a_damaged_preparation_is_refused() -> None:
     with pytest.raises(InputError, match="the preparation cannot be read"):
         Preparation.from_dict({"columns": []})
+
+
+def messy() -> pd.DataFrame:
+    return changed(
+        id=[f"patient {k}" for k in range(N)], seen="2024-03-01", age=np.where(np.arange(N) % 3, 50.0, np.nan)
+    )
+
+
+def test_all_complaints_come_at_once_with_what_would_pass() -> None:
+    """Identifiers first, whatever share is held out."""
+    with pytest.raises(InputError, match=r"3 columns cannot be used.*'id'.*'seen'.*'age'.*this passes") as caught:
+        from_frame(messy(), "hospital", "ill", test=0.2)
+    words = str(caught.value)
+    assert "drop=['id', 'seen'] (--drop id,seen)" in words
+    assert 'impute="mean" (--impute mean)' in words
+    passed = from_frame(messy(), "hospital", "ill", test=0.2, drop=["id", "seen"], impute="mean")
+    assert "age" in passed.preparation.features
+
+
+def test_an_identifier_is_named_before_the_share() -> None:
+    with pytest.raises(InputError, match=r"'id' with .* different texts"):
+        from_frame(messy().drop(columns=["seen", "age"]), "hospital", "ill", test=0.2)
+
+
+def test_one_way_to_fill_means_the_most_frequent_for_text() -> None:
+    made = from_frame(with_hole("ward"), "hospital", "ill", impute="mean")
+    fills = {feature.name: feature.fill for feature in made.preparation.columns}
+    assert fills["ward"] == with_hole("ward")["ward"].mode()[0]
+    assert isinstance(fills["age"], float)

@@ -78,8 +78,7 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def made(tmp_path: Path, rounds: int, user: str = demo.USER, eta: float = 0.25, more: str = "") -> Project:
     project = template.write(tmp_path / "project")
     (project.path / "user.py").write_text(user)
-    settings(project, "rounds = 30\n", f"rounds = {rounds}\n{more}")
-    settings(project, "eta = 1.0", f"eta = {eta}")
+    template.fix(project, eta, rounds, more)
     return project
 
 

@@ -98,7 +98,7 @@ def test_the_lasso_is_scikit_learn_s(intercept: bool, strength: float) -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     made = template.write(tmp_path / "project")
-    settings(made, "eta = 1.0\n\n[run]\nrounds = 30", "eta = 0.3\n\n[run]\nrounds = 8")
+    template.fix(made, eta=0.3, rounds=8)
     settings(made, '# penalty = "l1:0.1" ', 'penalty = "l1:2.0" ')
     for name in NAMES:
         keys.make_node(made, name)

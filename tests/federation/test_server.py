@@ -53,7 +53,7 @@ def pooled() -> rs.Logistic:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     made = template.write(tmp_path / "project")
-    settings(made, "eta = 1.0\n\n[run]\nrounds = 30", "eta = 0.3\n\n[run]\nrounds = 8")
+    template.fix(made, eta=0.3, rounds=8)
     for name in NAMES:
         keys.make_node(made, name)
     return made

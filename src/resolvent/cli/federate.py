@@ -13,13 +13,26 @@ from resolvent import config as configs
 from resolvent.cli import output
 from resolvent.cli.background import alone, detached
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import RUNS, Form, Out, Quiet
+from resolvent.cli.running import RUNS, Form, Out, Quiet, show_coefficients
 from resolvent.engines.flower.grid import needed
 from resolvent.errors import InputError, refuse, whole
-from resolvent.federation import control, demo, doctor, export, keys, processes, running, simulation, template, up
+from resolvent.experiment import opening
+from resolvent.federation import (
+    control,
+    demo,
+    doctor,
+    export,
+    keys,
+    processes,
+    running,
+    settings,
+    simulation,
+    template,
+    up,
+)
 from resolvent.federation.nodes import NodeProcesses
-from resolvent.federation.project import opened
-from resolvent.runs import Folder
+from resolvent.federation.project import Project, opened
+from resolvent.runs import Folder, metrics
 
 app = typer.Typer(
     help="Real federations over Flower: users on machines of their own, with TLS and keys.",
@@ -33,6 +46,9 @@ Detach = Annotated[bool, typer.Option("--detach", help="Go on in the background;
 Setting = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Reaches user.py in node_config; repeatable.")
 ]
+DataFile = Annotated[
+    Path | None, typer.Option("--data", metavar="FILE", help="The node's table; node_config['data'] of user.py.")
+]
 KILLED = 4
 
 
@@ -44,14 +60,17 @@ def init(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="The server's port.")] = 9443,
     users: Annotated[int, typer.Option("--users", help="How many nodes a run waits for.")] = 3,
+    table: Annotated[bool, typer.Option("--table", help="Every node has a table: no user.py is needed.")] = False,
+    target: Annotated[str, typer.Option("--target", metavar="COLUMN", help="With --table: what to predict.")] = "y",
     no_keys: Annotated[bool, typer.Option("--no-keys", help="No certificates: on a node's machine.")] = False,
 ) -> None:
-    """Make a project: user.py, federation.toml, certificates, and a README with the commands."""
+    """Make a project: federation.toml, user.py (or tables), certificates, and a README with the commands."""
     whole(users, "--users")
-    project = template.write(folder, host, port, users)
+    project = template.write(folder, host, port, users, target if table else None)
     if not no_keys:
         keys.make_server(project, [host])
-    say(f"{folder}: a federation; read README.md there, and put your data into user.py")
+    next_ = "look at [data] in federation.toml" if table else "put your data into user.py"
+    say(f"{folder}: a federation; read README.md there, and {next_}")
 
 
 @app.command(name="keys")
@@ -74,6 +93,10 @@ def make_keys(
 @app.command(name="up")
 def bring_up(
     nodes: Annotated[int, typer.Option("--nodes", help="How many nodes.")] = 3,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option("--data", metavar="FILE", help="A node's table, after which it is named; one for each node."),
+    ] = None,
     setting: Setting = None,
     detach: Detach = False,
     where: Where = HERE,
@@ -81,15 +104,18 @@ def bring_up(
     """Run the whole federation on this machine, with TLS and keys, for trying out; Ctrl-C ends it."""
     needed()
     whole(nodes, "--nodes")
-    project = opened(where)
+    project, given = opened(where), _given(setting)
     alone(project, up.ROLE)
+    each = up.nodes_of(tables, given) if tables else {f"site-{k}": given for k in range(nodes)}
+    _needs_table(project, all("data" in own for own in each.values()))
     if detach:
-        detached(project, "up", "up", "--nodes", str(nodes), *_passed_on(setting))
+        files = [part for path in tables or () for part in ("--data", str(path.resolve()))]
+        detached(project, "up", "up", "--nodes", str(nodes), *files, *_passed_on(setting))
         return
-    names = [f"site-{k}" for k in range(nodes)]
-    with up.Federation(project, names, dict.fromkeys(names, _given(setting))) as federation:
+    with up.Federation(project, each, each) as federation:
         note = processes.note(project.state, "up")
-        say(f"the server listens at 127.0.0.1:{federation.server.port}; {nodes} nodes are up; Ctrl-C ends all of it")
+        there = f"{len(each)} nodes are up ({', '.join(each)})"
+        say(f"the server listens at 127.0.0.1:{federation.server.port}; {there}; Ctrl-C ends all of it")
         try:
             up.watch(federation.check)
         finally:
@@ -113,19 +139,22 @@ def server(detach: Detach = False, where: Where = HERE) -> None:
 @app.command()
 def node(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The node's name, that of its key.")],
+    table: DataFile = None,
     setting: Setting = None,
     detach: Detach = False,
     where: Where = HERE,
 ) -> None:
     """Run a node, on the machine that has the data; Ctrl-C ends it."""
     needed()
-    project, role = opened(where), f"node-{name}"
+    project, role, given = opened(where), f"node-{name}", _with_table(table, setting)
     keys.check_name(name)
     alone(project, role)
+    _needs_table(project, "data" in given)
     if detach:
-        detached(project, role, "node", name, *_passed_on(setting))
+        files = [] if table is None else ["--data", str(table.resolve())]
+        detached(project, role, "node", name, *files, *_passed_on(setting))
         return
-    with closing(NodeProcesses(project, name, project.server(), _given(setting)).open()) as running_node:
+    with closing(NodeProcesses(project, name, project.server(), given).open()) as running_node:
         running_node.await_problem()
         note = processes.note(project.state, role)
         try:
@@ -158,7 +187,7 @@ def run(
         say("the run was begun; `resolvent federate status` shows how it stands")
         return 0
     try:
-        return _tell(following.wait(None if quiet else demo.Progress(say)), form)
+        return _tell(following.wait(None if quiet else demo.Progress(say), waiting=None if quiet else say), form)
     except KeyboardInterrupt:
         following.stop()
         say("the run was stopped; go on with: resolvent federate run --resume")
@@ -210,11 +239,16 @@ def stop(where: Where = HERE) -> None:
 @app.command(name="doctor")
 def look(
     node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Build this node's problem, too.")] = None,
+    table: DataFile = None,
+    setting: Setting = None,
     form: Form = Format.table,
     where: Where = HERE,
 ) -> int:
     """Check ports, certificates, clocks, versions and keys, and say what is wrong."""
-    rows = doctor.examine(where, node)
+    given = _with_table(table, setting)
+    if given and node is None:
+        raise InputError("--set and --data are for a node's problem; give --node NAME as well")
+    rows = doctor.examine(where, node, given)
     output.rows(rows, form)
     bad = [row for row in rows if not row["fine"]]
     say(*(f"{row['what']}: {row['found']}" for row in bad))
@@ -262,12 +296,40 @@ def _given(settings: list[str] | None) -> dict[str, Any]:
     return given
 
 
+def _with_table(table: Path | None, settings: list[str] | None) -> dict[str, Any]:
+    """What a node is given: --set, and the table of --data, found from any folder."""
+    given = _given(settings)
+    if table is None:
+        return given
+    if not table.is_file():
+        raise InputError(f"--data is {table}, but no such file is there; name this node's table")
+    return given | {"data": str(table.resolve())}
+
+
+def _needs_table(project: Project, given: bool) -> None:
+    """Refuse a node that would have no data, before any process is started."""
+    if settings.terms_of(project.config()) is not None and not given:
+        raise InputError("federation.toml has a section [data], so every node needs a table; give --data FILE")
+
+
 def _passed_on(settings: list[str] | None) -> list[str]:
     return [part for one in settings or () for part in ("--set", one)]
 
 
 def _tell(done: Folder, form: Format) -> int:
     row = {name: value for name, value in done.row().items() if value == value}
-    about = {"run": done.id, "status": done.status, "reason": (done.end or {}).get("reason")}
-    output.pairs(about | row | {"folder": str(done.path)}, form)
+    about: dict[str, Any] = {"run": done.id, "status": done.status, "reason": (done.end or {}).get("reason")}
+    about |= row | {"folder": str(done.path)}
+    model, preparation = done.model(), opening.description(done).preparation
+    coefficients = {} if model is None or preparation is None else preparation.unscale(model)
+    sites = metrics.read_users(done.path)
+    lines = [] if sites is None else [{"site": name} | dict(own) for name, own in sites.iterrows()]
+    if form is not Format.table:
+        named = {"coefficients": {str(name): value for name, value in coefficients.items()}} if coefficients else {}
+        output.pairs(about | named | ({"sites": lines} if lines else {}), form)
+    else:
+        output.pairs(about, form)
+        output.rows(lines, form, "Held-out rows, by site")
+        if coefficients:
+            show_coefficients(coefficients)
     return {"diverged": 3}.get(done.status, 0)

@@ -39,7 +39,8 @@ def predict(
     frame = _predicted(run, rows)
     _score(run, rows)
     if out is None:
-        output.rows(frame.to_dict("records"), form)
+        lines: list[Any] = frame.to_dict("records")
+        output.rows(lines, form)
         return
     _write(frame, out)
     if form is Format.table:

@@ -43,7 +43,9 @@ def run_names(incomplete: str) -> list[str]:
 
 RunName = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="A run's id, its beginning or end, or its folder.", autocompletion=run_names),
+    typer.Argument(
+        metavar="RUN", help="A run's id, its beginning or end, its folder, or latest.", autocompletion=run_names
+    ),
 ]
 FAR = 1e-6
 """A gap, relative to the value, above which coefficients are not yet what they will be."""
@@ -174,14 +176,14 @@ def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, A
         above = f"the objective is still {far / value:.2g} of its value above its minimum"
         say(f"note: {above}; give {_advice(outcome.run.config)}")
     if coefficients and form is Format.table and not quiet:
-        _show_coefficients(coefficients)
+        show_coefficients(coefficients)
     if outcome.status == "interrupted" and not quiet:
         out = outcome.run.path.parent
         say(f"go on with: resolvent resume {outcome.run.id}" + ("" if out == RUNS else f" --out {out}"))
     return CODES.get(outcome.status, 0)
 
 
-def _show_coefficients(coefficients: dict[Any, Any]) -> None:
+def show_coefficients(coefficients: dict[Any, Any]) -> None:
     """A table of the first of them: one column, or one per class."""
     many = {"coefficient": coefficients}
     if any(isinstance(value, dict) for value in coefficients.values()):

@@ -189,6 +189,18 @@ class FederationSection(Penalised):
     """How many times the median of the others' weights one may be that follows from a user's own number of rows."""
     curvature: bool = False
     """Whether an automatic eta may ask for users' gradients and Hessians."""
+    table: TableProblem | None = None
+    """The problem that the sites' tables become, by the section [data] of federation.toml; else user.py makes it."""
+    target: str | None = None
+    user_column: str | None = None
+    drop: tuple[str, ...] | None = None
+    categories: tuple[str, ...] | None = None
+    impute: str | None = None
+    test: float | None = None
+    positive: float | str | None = None
+    standardise: bool = True
+    intercept: bool = True
+    reg: float | None = None
 
 
 ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection

@@ -119,12 +119,12 @@ def from_frame(
 
     user: the column that says whose row it is. target: the column to predict. drop: columns that are no features.
     test: the share of each user's rows that is held out. test_users: users who are held out whole. impute: "mean",
-    "median" or "most_frequent", or a dict of these by column; without it missing values are refused. standardise: every
-    feature gets mean 0 and spread 1 over the training rows. intercept: whether the model has one. positive: the class
-    that is told from the others. seed: of the test rows and of a partition. categories: columns that are categories
-    though they hold numbers; text is categories anyway. users, partition: without `user`, rows are dealt to this many
-    users, "iid" or as rs.data.split says. kind: the problem that the labels are for; "auto" is what they suggest: text,
-    booleans and numbers of two values are classes, other numbers are numbers.
+    "median" or "most_frequent" (as text always is), or a dict of these by column; else missing values are refused.
+    standardise: every feature gets mean 0 and spread 1 over the training rows. intercept: whether the model has one.
+    positive: the class that is told from the others. seed: of the test rows and of a partition. categories: columns
+    that are categories though they hold numbers; text is categories anyway. users, partition: without `user`, rows
+    are dealt to this many users, "iid" or as rs.data.split says. kind: the problem that the labels are for; "auto"
+    is what they suggest: text, booleans and numbers of two values are classes, other numbers are numbers.
 
     Statistics (levels, fills, means, spreads) are merged from what each user reports of its own training rows.
     """
@@ -132,7 +132,7 @@ def from_frame(
     user, target = (None if name is None else str(name) for name in (user, target))  # frames number their columns too
     drop, categories = _listed("drop", drop), _listed("categories", categories)
     impute = {str(name): kind for name, kind in impute.items()} if isinstance(impute, Mapping) else impute
-    names = _features(frame, user, target, drop, categories)
+    names = feature_names(frame, user, target, drop, categories)
     assert target is not None
     reports.check(impute, names)
     labels = column(frame, target)
@@ -140,9 +140,7 @@ def from_frame(
         labels, None if kind == "auto" else fitted.KINDS[fitted.kind_name(kind, None)].needs, positive
     )
     codes = meaning.encode(labels)
-    columns = [coding.as_coded(column(frame, name), name in categories) for name in names]
-    for raw in columns:
-        reports.check_filled(raw, impute)
+    columns = coding.coded_columns(frame, names, impute, categories)
     if user is None:
         owned = by_partition(partition, codes, users, seed)
     elif users is not None or partition is not None:
@@ -154,7 +152,7 @@ def from_frame(
     division = divided(owned, test, test_users, seed, grouped if meaning.classes is None else [*grouped, codes])
     features = [coding.feature(raw, division.training, impute, raw.name in categories) for raw in columns]
     preparation = Preparation(tuple(features), meaning, None, tuple(drop), user)
-    _check_features(preparation.features)
+    check_features(preparation.features)
     check_dense(len(frame), len(preparation.features), "the frame")
     x = preparation.matrix(columns)
     if standardise:
@@ -171,7 +169,7 @@ def _listed(argument: str, names: Any) -> list[str]:
     return [str(name) for name in names]
 
 
-def _features(
+def feature_names(
     frame: pd.DataFrame, user: str | None, target: str | None, drop: Sequence[str], categories: Sequence[str]
 ) -> list[str]:
     """The names of the columns that become features, once every name that was given is there."""
@@ -199,7 +197,7 @@ def _features(
     return features
 
 
-def _check_features(names: tuple[str, ...]) -> None:
+def check_features(names: tuple[str, ...]) -> None:
     if not names:
         refuse("frame", "without a feature that varies", "columns of numbers, or of two categories or more, are needed")
     name, many = Counter(names).most_common(1)[0]

@@ -3,20 +3,57 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data import reports
+from resolvent.data import columns, reports
 from resolvent.data.columns import DATES, NUMBER, TEXT, Column
 from resolvent.data.preparation import Feature
-from resolvent.errors import refuse
+from resolvent.errors import InputError, refuse
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ALWAYS_CATEGORIES = 20
 """Text of at most this many different values is categories, however few rows there are."""
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{2,4}( .*)?")
+
+
+def coded_columns(
+    frame: pd.DataFrame, names: Sequence[str], impute: reports.Impute, categories: Sequence[str]
+) -> list[Column]:
+    """The columns of features, each checked. All that cannot be used is refused in one message, with what would pass.
+
+    Columns that look like identifiers come first: to drop them is what everything else may hang on.
+    """
+    made, wrong, holes = [], [], []
+    for name in names:
+        try:
+            raw = as_coded(columns.column(frame, name), name in categories)
+            check_categories(raw, name in categories)
+        except InputError as error:
+            wrong.append((name, error))
+            continue
+        try:
+            reports.check_filled(raw, impute)
+        except InputError as error:
+            holes.append((name, error))
+        made.append(raw)
+    if len(wrong) + len(holes) > 1:
+        drop = [name for name, _ in wrong]
+        fill = not isinstance(impute, Mapping)
+        drop += [] if fill else [name for name, _ in holes]
+        ways = [f"drop={drop!r} (--drop {','.join(drop)})"] * bool(drop)
+        ways += ['impute="mean" (--impute mean)'] * bool(fill and holes)
+        said = "; ".join(str(error) for _, error in wrong + holes)
+        raise InputError(f"{len(wrong) + len(holes)} columns cannot be used: {said}; this passes: {' and '.join(ways)}")
+    for _, only in wrong + holes:
+        raise only
+    return made
 
 
 def as_coded(column: Column, category: bool) -> Column:
@@ -37,16 +74,20 @@ def feature(column: Column, users: Sequence[NDArray[np.int64]], impute: reports.
     if column.kind != TEXT:
         return Feature(column.name, None, fill)
     levels = reports.levels(column, users)
-    if not category and not column.coded:
-        _check_categories(column, levels)
+    if not levels and not category and not column.coded:
+        refuse("column", repr(column.name), "no training row has a value there: drop it")
     return Feature(column.name, levels, fill)
 
 
-def _check_categories(column: Column, levels: tuple[str, ...]) -> None:
-    """Refuse text that is no category: numbers with a few words among them, dates, names."""
+def check_categories(column: Column, category: bool) -> None:
+    """Refuse text that is no category: numbers with a few words among them, dates, names.
+
+    category: it is one, whatever its values look like.
+    """
+    levels = sorted(set(column.texts[~column.missing])) if column.kind == TEXT else []
     name, n = repr(column.name), len(levels)
-    if not n:
-        refuse("column", name, "no training row has a value there: drop it")
+    if not n or category or column.coded:
+        return
     if all(_DATE.fullmatch(level.strip()) for level in levels):
         refuse("column", name, DATES)
     words = [level for level in levels if not is_number(level)]

@@ -60,28 +60,30 @@ FILLS: dict[str, Callable[[Values], Any]] = {"mean": mean, "median": median, "mo
 
 def levels(column: Column, users: Sequence[NDArray[np.int64]]) -> tuple[str, ...]:
     """The categories that any user holds, sorted."""
-    return tuple(sorted(counts(_present(column, users))))
+    return tuple(sorted(counts(present_values(column, users))))
 
 
 def fill(column: Column, users: Sequence[NDArray[np.int64]], impute: Impute) -> Fill | None:
     """What replaces a missing value of this column, from the users' rows; None where a missing value is refused."""
-    kind = _kind(column, impute)
+    kind = kind_of(column, impute)
     if kind is None:
         return None
-    present = _present(column, users)
+    present = present_values(column, users)
     if not any(map(len, present)):
         refuse("column", quoted(column.name), "no training row has a value there: drop it")
     return FILLS[kind](present) if column.kind == TEXT else float(FILLS[kind](present))
 
 
-def _present(column: Column, users: Sequence[NDArray[np.int64]]) -> Values:
+def present_values(column: Column, users: Sequence[NDArray[np.int64]]) -> Values:
     return [column.values[rows][~column.missing[rows]] for rows in users]
 
 
-def _kind(column: Column, impute: Impute) -> str | None:
-    """How a column is filled; None where it is not."""
-    asked = impute.get(column.name) if isinstance(impute, Mapping) else impute
-    return None if column.kind == TEXT and asked != "most_frequent" else asked
+def kind_of(column: Column, impute: Impute) -> str | None:
+    """How a column is filled; None where it is not. What is given once means the most frequent value for text."""
+    if isinstance(impute, Mapping):
+        asked = impute.get(column.name)
+        return None if column.kind == TEXT and asked != "most_frequent" else asked
+    return "most_frequent" if impute is not None and column.kind == TEXT else impute
 
 
 def check(impute: Impute, columns: Sequence[str]) -> None:
@@ -96,9 +98,9 @@ def check(impute: Impute, columns: Sequence[str]) -> None:
 
 def check_filled(column: Column, impute: Impute) -> None:
     """Refuse missing values that nothing fills."""
-    if not column.missing.any() or _kind(column, impute) is not None:
+    if not column.missing.any() or kind_of(column, impute) is not None:
         return
-    kind = impute.get(column.name) if isinstance(impute, Mapping) else impute
+    kind = impute.get(column.name) if isinstance(impute, Mapping) else None
     if kind is not None:
         refuse("column", column.holes, f"text has no {kind}: impute this column by most_frequent, or drop it")
     kinds = "most_frequent" if column.kind == TEXT else ", ".join(FILLS)

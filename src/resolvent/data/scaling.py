@@ -101,7 +101,11 @@ def standardisation(users: Sequence[Any], features: Sequence[str] | None = None)
     """
     if not len(users):
         refuse("users", "an empty list", "at least one user's rows are needed")
-    total = merged(moments(X) for X in users)
+    return scaling_of(merged(moments(X) for X in users), features)
+
+
+def scaling_of(total: Moments, features: Sequence[str] | None = None) -> Scaling:
+    """The standardisation that the merged moments of all rows say."""
     for j in np.flatnonzero(~np.isfinite(total.mean) | ~np.isfinite(total.root)):
         name = repr(features[int(j)]) if features is not None else str(j)
         refuse(

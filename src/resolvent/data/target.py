@@ -55,9 +55,9 @@ class Target:
 
     def encode(self, labels: Column) -> NDArray[np.float64]:
         """-1 and +1 for two classes, numbers from 0 for more, else the numbers themselves."""
-        _check_present(labels)
+        check_present(labels)
         if self.classes is None:
-            _check_numbers(labels)
+            check_numbers(labels)
             return labels.numbers
         code = {word(label): k for k, label in enumerate(self.classes)} | {word(label): 0 for label in self.rest}
         unknown = sorted(set(labels.texts) - set(code))
@@ -90,25 +90,34 @@ def target(labels: Column, needs: str | None, positive: Any = None) -> Target:
 
     Text, booleans and numbers of two values are classes. Other numbers are numbers.
     """
-    _check_present(labels)
-    classes = tuple(
-        _json_label(value) for value in sorted({word(v) if labels.kind == TEXT else v for v in labels.exact})
-    )
+    check_present(labels)
+    made = meaning(labels.name, classes_of(labels), labels.kind == NUMBER, needs, positive)
+    if made.classes is None:
+        check_numbers(labels)
+    return made
+
+
+def classes_of(labels: Column) -> tuple[Label, ...]:
+    """The different labels, in order."""
+    return tuple(_json_label(value) for value in sorted({word(v) if labels.kind == TEXT else v for v in labels.exact}))
+
+
+def meaning(name: str, classes: tuple[Label, ...], numbers: bool, needs: str | None, positive: Any = None) -> Target:
+    """What labels are to a problem, from the different ones that there are, and whether they are numbers."""
     if needs is None:
-        numbers = labels.kind == NUMBER and len(classes) != 2 and positive is None
+        numbers = numbers and len(classes) != 2 and positive is None
         needs = NUMBERS if numbers else TWO if len(classes) == 2 or positive is not None else MANY
     if needs in (NUMBERS, COUNTS):
         if positive is not None:
             refuse("positive", quoted(positive), "only classes have a positive one: leave it out")
-        _check_numbers(labels)
-        return Target(labels.name)
+        return Target(name)
     if len(classes) < 2:
-        refuse("target", f"{labels.name!r}, which is {classes[0]!r} in every row", "at least two classes are needed")
+        refuse("target", f"{name!r}, which is {classes[0]!r} in every row", "at least two classes are needed")
     if needs == MANY and positive is None:
         if len(classes) > MAX_CLASSES:
-            refuse("target", f"{labels.name!r} with {len(classes)} classes", f"at most {MAX_CLASSES} are needed")
-        return Target(labels.name, classes, each=len(classes) == 2)
-    return _two(labels.name, classes, positive)
+            refuse("target", f"{name!r} with {len(classes)} classes", f"at most {MAX_CLASSES} are needed")
+        return Target(name, classes, each=len(classes) == 2)
+    return _two(name, classes, positive)
 
 
 def _json_label(value: Any) -> Label:
@@ -120,7 +129,7 @@ def _json_label(value: Any) -> Label:
     return float(value) if float(value) == value else word(value)
 
 
-def _check_present(labels: Column) -> None:
+def check_present(labels: Column) -> None:
     """Refuse labels that are missing or infinite."""
     missing = labels.missing if labels.kind == TEXT else ~np.isfinite(labels.numbers)
     if missing.any():
@@ -129,7 +138,7 @@ def _check_present(labels: Column) -> None:
         refuse("target", f"{labels.name!r}, {what}", "one label per row is needed: leave those rows out")
 
 
-def _check_numbers(labels: Column) -> None:
+def check_numbers(labels: Column) -> None:
     if labels.kind == TEXT:
         what, way = ("categories", "convert it by astype(float), or ") if labels.coded else ("text", "")
         refuse("target", f"{labels.name!r}, a column of {what}", f"numbers are needed: {way}name another one")

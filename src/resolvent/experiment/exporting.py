@@ -83,6 +83,8 @@ def parts(
     if prepared is not None:
         about["preparation"] = prepared.as_dict()
         about["features"] = list(prepared.features)
+        named = prepared.unscale(model.double().numpy())
+        about["in_units_of_the_table"] = {str(name): value for name, value in named.items()}
         if prepared.scaling is not None:
             tensors["mean"] = torch.tensor(prepared.scaling.mean, dtype=torch.float64)
             tensors["scale"] = torch.tensor(prepared.scaling.scale, dtype=torch.float64)

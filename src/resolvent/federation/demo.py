@@ -58,9 +58,7 @@ def demo(rounds: int, out: Path, say: Callable[[str], None]) -> tuple[Folder, fl
     try:
         project = template.write(folder / "project", users=len(NODES))
         (project.path / "user.py").write_text(USER)
-        settings = project.path / "federation.toml"
-        text = settings.read_text().replace("rounds = 30", f"rounds = {rounds}").replace("eta = 1.0", "eta = 0.25")
-        settings.write_text(text)
+        template.fix(project, eta=0.25, rounds=rounds)
         say(f"three nodes, a server, TLS and keys in {project.path}")
         with Federation(project, NODES) as federation:
             say(f"the server listens at 127.0.0.1:{federation.server.port}; {len(NODES)} nodes are up")

@@ -6,7 +6,7 @@ import email.utils
 import http.client
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
@@ -27,8 +27,8 @@ MAX_CLOCK_DIFFERENCE = 30.0
 FLOWER_VERSION = "1.41."
 
 
-def examine(folder: Path, node: str | None = None) -> list[Row]:
-    """One row per thing: what, what was found, and whether that is fine."""
+def examine(folder: Path, node: str | None = None, given: Mapping[str, Any] | None = None) -> list[Row]:
+    """One row per thing: what, what was found, and whether that is fine. given: what the node is started with."""
     rows = [_flower()]
     try:
         project = opened(folder)
@@ -44,7 +44,7 @@ def examine(folder: Path, node: str | None = None) -> list[Row]:
         except (InputError, OSError, ValueError) as error:
             rows.append(_row(check.__name__.strip("_"), str(error), False))
     if node is not None:
-        rows.append(_user(project, node, config.problem.users))
+        rows.append(_user(project, node, config.problem.users, given or {}))
     return rows
 
 
@@ -142,13 +142,17 @@ def greet(ca: Path, server: Server, seconds: float = 3.0) -> tuple[str | None, f
     return None, None
 
 
-def _user(project: Project, node: str, users: int) -> Row:
-    """Whether user.py makes a problem that a node can answer for."""
+def _user(project: Project, node: str, users: int, given: Mapping[str, Any]) -> Row:
+    """Whether user.py, or the node's table, makes a problem that a node can answer for."""
     from resolvent.engines.flower.messages import Question
-    from resolvent.engines.flower.node import load_node
+    from resolvent.federation.site import TableNode, load
 
     try:
-        loaded = load_node(project.path, {"name": node, "number": 0, "of": users}, project.state / "doctor")
+        loaded = load(project.path, {"name": node, "number": 0, "of": users, **given}, project.state / "doctor")
+        if isinstance(loaded, TableNode):
+            told = loaded.table.report()
+            columns = ", ".join(column["name"] for column in told["columns"][:12])
+            return _row("table", f"{told['rows']} rows to train on, {told['held_out']} held out: {columns}", True)
         facts = loaded.handle(Question("describe", "doctor").packet()).header["facts"]
     except Exception as error:
         return _row("user.py", f"{type(error).__name__}: {error}", False)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from resolvent.engines.flower.memory import latest
-from resolvent.engines.flower.node import load_node
 from resolvent.errors import InputError
 from resolvent.federation.nodes import CONFIG
 from resolvent.federation.project import Project
+from resolvent.federation.site import load
 from resolvent.iteration.engine import PERSONAL
 
 
@@ -35,7 +35,7 @@ def personal(project: Project, node: str, to: Path, run: str | None = None) -> t
 
     config = state / CONFIG  # what the node was last started with
     given = json.loads(config.read_text()) if config.is_file() else {"name": node}
-    problem: Any = load_node(project.path, given, state / "memory").problem
+    problem: Any = getattr(load(project.path, given, state / "memory"), "problem", None)
     content = {"model": p.clone()}
     if isinstance(problem, Neural):
         parameters = problem.module(p, tensors, 0).state_dict()

@@ -83,9 +83,11 @@ class Project:
         """What a run does, as configured; [federation] is what other runs call their problem."""
         tree = {name: section for name, section in self.tree().items() if name != "server"}
         tree = configs.with_values(tree, values or [])
-        problem = tree.pop("federation", {})
+        problem, table = tree.pop("federation", {}), tree.pop("data", None)
         if "problem" in tree or not isinstance(problem, dict):
             refuse(FILE, "a file with a section [problem]", "a federation's users bring their own: see user.py")
+        if table is not None:
+            problem = settings.with_data(problem, table)
         config = configs.read(tree | {"problem": {"name": "federation"} | problem})
         settings.check(config)
         return config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.iteration.metric_names import with_average
@@ -12,6 +12,9 @@ from resolvent.runs.recorder import Recorder
 from resolvent.solving.objective import Objective
 from resolvent.solving.recording import Entry
 from resolvent.solving.stopping import Ending
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RISEN = {"value": 1e-6, "stationarity": 10.0}
 """Times its first size by which a column must have risen for it to be said when a run ends."""
@@ -62,7 +65,15 @@ class OneBehind:
         if row and ending is not None:
             rises = [(name, first, row.get(name, math.nan)) for name, first in self._first.items()]
             self.remarks = [f"the {n} rose from {a:.3g} to {b:.3g}" for n, a, b in rises if b - a > RISEN[n] * abs(a)]
-        self._recorder(entry._replace(row=row, ending=ending))
+        users = None if ending is None else self._users(entry.state)
+        self._recorder(entry._replace(row=row, ending=ending, users=users))
+
+    def _users(self, state: State) -> pd.DataFrame | None:
+        """Each user's own metrics of the last model."""
+        import pandas as pd
+
+        own = self._engine.evaluation.of_users(state.reported)
+        return None if own is None else pd.DataFrame(own, index=list(self._engine.facts.names))
 
     def _complete(self, state: State, row: dict[str, Any]) -> dict[str, Any]:
         """The row with what users have said of its models by now."""

@@ -87,13 +87,23 @@ class Following:
             return report
         return {}
 
-    def wait(self, seen: Callable[[Folder], None] | None = None, check: Callable[[], None] | None = None) -> Folder:
-        """Wait until the run has ended; `seen` is called now and then, once its folder is there, and at the end."""
-        asked = time.monotonic()
+    def wait(
+        self,
+        seen: Callable[[Folder], None] | None = None,
+        check: Callable[[], None] | None = None,
+        waiting: Callable[[str], None] | None = None,
+    ) -> Folder:
+        """Wait until the run has ended; `seen` is called now and then, once its folder is there, and at the end.
+
+        waiting: told whom the run is waiting for, before its first round.
+        """
+        asked, said = time.monotonic(), ""
         while True:
             report = self.reported()
             if "failed" in report:
                 raise InputError(f"the run failed: {report['failed']}")
+            if waiting is not None and report.get("waiting", said) != said:
+                waiting(said := report["waiting"])
             if "run" in report and seen is not None:
                 seen(Folder(Path(report["run"])))
             if report.get("status"):
@@ -131,7 +141,7 @@ class Following:
             raise Killed("the server ended before the run began; start it again, and then the run") from None
         with suppress(InputError):  # the superlink may be starting again
             status = self.status()
-            if status.startswith(OVER) and not self.reported():
+            if status.startswith(OVER) and not self.reported().keys() & {"run", "failed"}:
                 raise Killed(f"the server's side of the run ended ({status}); see .federation/superexec.log")
 
     def status(self) -> str:

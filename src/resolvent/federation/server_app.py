@@ -16,10 +16,12 @@ from resolvent import config as configs
 from resolvent import runs
 from resolvent.config import Config
 from resolvent.config.sections import FLOWER
+from resolvent.data.preparation import Preparation
+from resolvent.engines.flower.asking import Note
 from resolvent.engines.flower.claims import show_weights
 from resolvent.engines.flower.engine import FlowerEngine
 from resolvent.engines.flower.evaluation import NO_VALUE
-from resolvent.engines.flower.facts import gather
+from resolvent.engines.flower.facts import gather, wait
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.plausibility import left_out
 from resolvent.errors import BadAnswer, InputError, RoundFailed
@@ -27,6 +29,7 @@ from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.driving import about, rounds
 from resolvent.experiment.tasks import Task
 from resolvent.federation import keys, settings
+from resolvent.federation.agreeing import Agreement
 from resolvent.federation.project import Project, opened
 from resolvent.federation.recording import OneBehind
 from resolvent.iteration.facts import Facts
@@ -39,6 +42,8 @@ from resolvent.theory import closed_forms
 
 NETWORK_ETA = 0.1
 """The eta of FedPi and FedSplit on networks, unless one is given."""
+UNITS = "units"
+"""The event that a column seems to have other units at one site."""
 OUTSIDE = "it was stopped from outside"
 """Flower ends the process of a run that was stopped by SystemExit, whose text is 0, or lets a signal interrupt it."""
 
@@ -61,7 +66,7 @@ def main(grid: Any, given: Mapping[str, Any]) -> None:
         project, out = opened(Path(str(given["project"]))), Path(str(given["out"]))
         folder = conduct(grid, project, out, str(given["resume"]), ticket)
     except BaseException as error:
-        if isinstance(error, Exception) or not (ticket and ticket.exists()):  # else the run itself says that it stopped
+        if isinstance(error, Exception) or not _begun(ticket):  # else the run itself says that it stopped
             _write(ticket, {"failed": _why(error)})
         raise
     end = folder.end or {}
@@ -78,7 +83,7 @@ def conduct(
         if run is not None and run.folder.end is not None:
             return run.folder
         config = project.config() if run is None else configs.read(run.folder.config)
-        facts = _gathered(post, config, None if run is None else run.folder.about["problem"])
+        facts, remarks = _gathered(post, config, None if run is None else run.folder.about, _waiting(ticket))
         experiment = prepared(config, facts)
         if run is None:
             description = about(experiment)
@@ -86,20 +91,43 @@ def conduct(
             description["problem"] |= agreed
             run = stack.enter_context(OpenRun.begin(out, experiment.name, experiment.config, description))
             show_weights(facts.names, facts.weights, facts.sizes, run.folder.note)
+            for remark in remarks:
+                run.folder.note(UNITS, reason=remark)
         _rounds(run, experiment, facts, post, ticket)
         return run.folder
 
 
-def _gathered(post: Post, config: Config, agreed: dict[str, Any] | None) -> Facts:
-    """What users say of themselves. It does not change the weights that were agreed on when a run began."""
+def _gathered(post: Post, config: Config, about: dict[str, Any] | None, note: Note) -> tuple[Facts, tuple[str, ...]]:
+    """What users say of themselves, and what must be pointed out of their tables.
+
+    It does not change the weights and the schema that were agreed on when a run began.
+    """
     section: Any = config.problem
     weights, most = settings.weights_of(section), settings.limits_of(section).weight
-    names = None if agreed is None else tuple(agreed["names"])
-    facts = gather(post, "joining", section.users, weights, section.join, names=names, max_weight=most)
+    names = wait(post, section.users, section.join, None if about is None else tuple(about["problem"]["names"]), note)
+    agreed, terms = None, settings.terms_of(config)
+    if terms is not None:
+        stored = None if about is None else Preparation.from_dict(about["model"]["preparation"])
+        agreed = Agreement(post, names, terms, section.join).reach(stored)
+    schema = "" if agreed is None else agreed.schema
+    facts = gather(
+        post, "joining", section.users, weights, section.join, note, names=names, max_weight=most, schema=schema
+    )
     facts = replace(facts, penalty=settings.penalty_of(section))
-    if agreed is None:
-        return facts
-    return replace(facts, weights=torch.tensor(agreed["weights"], dtype=facts.dtype))
+    facts = facts if agreed is None else agreed.known(facts)
+    if about is not None:
+        facts = replace(facts, weights=torch.tensor(about["problem"]["weights"], dtype=facts.dtype))
+    return facts, () if agreed is None else agreed.remarks
+
+
+def _waiting(ticket: Path | None) -> Note:
+    """Writes into the ticket whom the run is waiting for."""
+
+    def note(kind: str, **about: Any) -> None:
+        if kind == "waiting":
+            _write(ticket, {"waiting": about["reason"]})
+
+    return note
 
 
 def prepared(config: Config, facts: Facts) -> Experiment:
@@ -141,7 +169,7 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
         run.leave("interrupted", OUTSIDE)
         raise
     reason = OUTSIDE if status == "interrupted" else reason
-    remarks = [*missing(facts, recording.state), *without_value(run.folder), *recording.remarks]
+    remarks = [*missing(facts, recording.state), *without_value(run.folder), *units(run.folder), *recording.remarks]
     run.end(status, "; ".join([reason, *remarks]))
 
 
@@ -170,6 +198,16 @@ def without_value(folder: Folder) -> Iterator[str]:
     """What must be said of a run in which somebody reported no finite value, before it was resumed or after."""
     if names := sorted({event["user"] for event in folder.events if event["kind"] == NO_VALUE}):
         yield f"{', '.join(names)} reported no finite value (see the events), so whether the value fell is not known"
+
+
+def _begun(ticket: Path | None) -> bool:
+    """Whether whoever began the run was told its folder."""
+    return ticket is not None and ticket.exists() and "run" in json.loads(ticket.read_text())
+
+
+def units(folder: Folder) -> Iterator[str]:
+    """What must be said of a run whose tables seem to have columns in different units."""
+    yield from dict.fromkeys(event["reason"] for event in folder.events if event["kind"] == UNITS)
 
 
 def _write(ticket: Path | None, message: dict[str, Any]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from resolvent.config import Config
+from resolvent.config import Config, nearest
+from resolvent.data.sites import Terms
 from resolvent.engines.flower.rule import Limits, Rule
-from resolvent.errors import quoted, refuse
+from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.registry import within
 from resolvent.iteration.sending import as_send, refuse_compression
@@ -21,6 +23,7 @@ def check(config: Config) -> None:
     with within("federation"):
         for read in (rule_of, limits_of, weights_of, penalty_of):
             read(config.problem)
+    terms_of(config)
     refuse_compression(as_send(dict(config.parts).get("send")))
     if config.run.metrics is not None:
         refuse("run.metrics", config.run.metrics, "a federation's metrics are those of metrics(...) in user.py")
@@ -30,6 +33,31 @@ def check(config: Config) -> None:
     if stop.metric not in (None, *KNOWN_AT_ONCE):
         later = "users report metrics of a model with their next answers, too late to stop by them"
         refuse("stop.metric", quoted(stop.metric), f"{later}: stop by stop.certificates, residual or seconds instead")
+
+
+def with_data(section: dict[str, Any], given: Any) -> dict[str, Any]:
+    """[federation] with the keys of [data], which say what the sites' tables become."""
+    known = [field.name for field in fields(Terms) if field.name != "seed"]
+    if not isinstance(given, dict):
+        refuse("data", quoted(given), "a section [data] with keys is needed")
+    for key in given:
+        if key not in known:
+            raise InputError(f"there is no key data.{key}{nearest(key, known)}")
+    if not given.get("target"):
+        raise InputError("data.target is missing; name the column to predict")
+    return section | {"table": "auto"} | {"table" if key == "problem" else key: given[key] for key in given}
+
+
+def terms_of(config: Config) -> Terms | None:
+    """What the sites' tables become; None where user.py makes their problems."""
+    section: Any = config.problem
+    if section.table is None:
+        return None
+    own = {f.name: getattr(section, f.name) for f in fields(Terms) if f.name not in ("problem", "seed")}
+    own = {name: value for name, value in own.items() if value is not None}
+    terms = Terms(**own, problem=section.table, seed=config.run.seed)
+    terms.check()
+    return terms
 
 
 def rule_of(section: Any) -> Rule:

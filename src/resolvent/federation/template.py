@@ -8,7 +8,7 @@ from resolvent.errors import InputError, StorageError
 from resolvent.federation.project import FILE, Project, private
 
 FEDERATION = """\
-# A federation: what is run, when rounds close, and where the server is. Nodes need the section [server] only.
+# A federation: what is run, when rounds close, and where the server is. Nodes need {needed}.
 
 [server]
 host = "{host}"        # a name or address at which nodes reach the server; its certificate has it
@@ -27,18 +27,34 @@ min_users = 1          # but not before so many users have answered
 # curvature = true     # let eta = "auto" ask for gradients and Hessians too
 # penalty = "l1:0.1"   # minimise f + g: l1, l2, elastic-net, box, orthant, simplex, ball
 
-[scheme]
+{data}[scheme]
 algorithm = "fedpi"    # fedavg, fedprox, fedsplit, fedpi, fedrp, reflect_gradient, reflect_prox
-eta = 1.0
+# eta = 1.0            # found while it runs, where the problem is convex and the algorithm exact
 
 [run]
-rounds = 30
+rounds = 100           # at most
 
-# [anderson]           # for convex problems: fewer rounds
-# memory = 3
+[anderson]             # fewer rounds; for networks take it out
+memory = 5
 
-# [stop]
-# certificates = 1e-6  # before the last round, once these are as small
+[stop]
+certificates = 1e-6    # before the last round, once these are as small
+"""
+
+DATA = """\
+[data]                 # each node's table, `federate node NAME --data FILE`; every site needs the same section
+target = "{target}"        # the column to predict
+# problem = "auto"     # logistic, softmax, least-squares, poisson, huber, squared-hinge, quantile
+# user_column = "site" # a column that is no feature; as are those of
+# drop = ["id"]
+# categories = ["zip"] # numbers that are codes
+# impute = "mean"      # fill missing numbers by the mean of all sites, text by the most frequent
+test = 0.2             # the share of each site's rows that is held out
+# positive = "yes"     # the class that is told from the others
+# standardise = true
+# intercept = true
+# reg = 0.1            # the ridge; 1 / (sites * rows) unless given
+
 """
 
 USER = '''\
@@ -116,6 +132,35 @@ Nodes' public keys go into `keys/nodes/NAME.pub`, before `federate run`. Take on
     resolvent federate export --node site-0 --to mine.safetensors   # this node's personal model
 """
 
+TABLE_README = """\
+# A federation of tables
+
+Every site has a table of its own, which never leaves it. `federation.toml` says what is run, and in [data] which column
+is predicted.
+`keys/` has certificates and keys: never copy a file whose name is not named here.
+
+## Trying it out, on one machine
+
+    resolvent federate up --data a.csv --data b.csv --data c.csv     # in one terminal; Ctrl-C ends it
+    resolvent federate run                   # in another
+    resolvent predict latest new.csv --out predictions.csv
+
+## The server's machine
+
+    resolvent federate server                # until Ctrl-C
+    resolvent federate run                   # in another terminal; --resume goes on after a crash
+
+Nodes' public keys go into `keys/nodes/NAME.pub`. Take one away, and that node is shut out.
+
+## A site's machine
+
+    pip install 'resolvent[flower]'
+    # copy from the server's machine: federation.toml and keys/ca.crt, into a folder of the same form
+    resolvent federate keys --node site-0    # makes keys/nodes/site-0, which stays here, and site-0.pub for the server
+    resolvent federate doctor --node site-0 --data /srv/patients.csv
+    resolvent federate node site-0 --data /srv/patients.csv          # until Ctrl-C
+"""
+
 IGNORED = """\
 .federation/
 runs/
@@ -127,18 +172,22 @@ keys/nodes/*
 """
 
 
-def write(folder: Path, host: str = "127.0.0.1", port: int = 9443, users: int = 3) -> Project:
-    """A new project; files that are there already are not touched."""
+def write(folder: Path, host: str = "127.0.0.1", port: int = 9443, users: int = 3, table: str | None = None) -> Project:
+    """A new project; files that are there already are not touched.
+
+    table: the column to predict, where every node has a table; else user.py makes the nodes' problems.
+    """
     if (folder / FILE).exists():
         raise InputError(f"{folder} has a {FILE} already; name another folder, or change that one")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = {
-            FILE: FEDERATION.format(host=host, port=port, users=users),
-            "user.py": USER,
-            "README.md": README.format(users=users),
+            FILE: _settings(host, port, users, table),
+            "README.md": (README if table is None else TABLE_README).format(users=users),
             ".gitignore": IGNORED,
         }
+        if table is None:
+            files["user.py"] = USER
         for name, text in files.items():
             if not (folder / name).exists():
                 (folder / name).write_text(text)
@@ -146,3 +195,16 @@ def write(folder: Path, host: str = "127.0.0.1", port: int = 9443, users: int = 
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); name another folder") from None
     return private(Project(folder.resolve()))
+
+
+def _settings(host: str, port: int, users: int, table: str | None) -> str:
+    data = "" if table is None else DATA.format(target=table.replace("\\", "\\\\").replace('"', '\\"'))
+    needed = "the section [server] only" if table is None else "the sections [server] and [data]"
+    return FEDERATION.format(host=host, port=port, users=users, data=data, needed=needed)
+
+
+def fix(project: Project, eta: float, rounds: int, more: str = "") -> None:
+    """Let a new project run FedPi with this eta for so many rounds, and nothing beside; more: further sections."""
+    path = project.path / FILE
+    head = path.read_text().partition("[scheme]")[0]
+    path.write_text(f'{head}[scheme]\nalgorithm = "fedpi"\neta = {eta}\n\n[run]\nrounds = {rounds}\n{more}')

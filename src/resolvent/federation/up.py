@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Never, Self
 
+from resolvent.data import stem
 from resolvent.errors import InputError
 from resolvent.federation import control, deployment, keys, processes
 from resolvent.federation.nodes import NodeProcesses
@@ -22,6 +24,20 @@ def watch(check: Callable[[], None]) -> Never:
     while True:
         check()
         time.sleep(1.0)
+
+
+def nodes_of(tables: Iterable[Path], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each node is given, by its name: its own table, after which it is called."""
+    nodes: dict[str, dict[str, Any]] = {}
+    for path in tables:
+        if not path.is_file():
+            raise InputError(f"--data is {path}, but no such file is there; name a node's table")
+        name = "".join(c if c.isascii() and c.isalnum() else "-" for c in stem(path))[: keys.MAX_NAME]
+        keys.check_name(name)
+        if name in nodes:
+            raise InputError(f"two tables are called {name!r}, and nodes are named after them; rename one")
+        nodes[name] = {**given, "data": str(path.resolve())}
+    return nodes
 
 
 class ServerProcesses:

@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from resolvent.engines.flower import forward
-from resolvent.engines.flower.node import Node, load_node
+from resolvent.engines.flower.node import Node
 from resolvent.engines.flower.packets import Packet, from_bytes, to_bytes
+from resolvent.federation.site import load
 
 MAX_SECONDS = 86_400.0
 """Seconds for one answer, at most: whoever has taken over the server cannot occupy this node for ever."""
@@ -67,7 +68,7 @@ def within(seconds: float) -> Iterator[None]:
 
 def main() -> None:
     folder, path, memory, config = (Path(word) for word in sys.argv[1:5])
-    node = load_node(folder, json.loads(config.read_text()), memory)
+    node = load(folder, json.loads(config.read_text()), memory)
     print("ready", flush=True)
     serve(node, path)
 

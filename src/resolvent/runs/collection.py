@@ -103,12 +103,14 @@ def sound(out: Path) -> tuple[list[Folder], list[str]]:
 
 
 def find(name: str, out: Path) -> Folder:
-    """A run by its path, its id, or the beginning or end of one."""
+    """A run by its path, its id, or the beginning or end of one; "latest" is the newest."""
     with suppress(OSError):  # a name that no file can have
         for path in (Path(name), out / name):
             if name and ((path / "about.json").is_file() or (path / "checkpoints").is_dir()):
                 return Folder(path)
     there = folders(out)
+    if name == "latest" and there:
+        return there[-1]
     alike = [run for run in there if name and (run.id.startswith(name) or run.id.endswith(name))]
     if len(alike) == 1:
         return alike[0]

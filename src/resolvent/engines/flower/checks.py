@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.engines.flower.messages import Answer, Question
+from resolvent.engines.flower.messages import TELLING, Answer, Question
 from resolvent.engines.flower.packets import Malformed, Packet, from_records
 from resolvent.engines.flower.rule import Limits
 
@@ -31,7 +31,7 @@ def examine(packet: Packet, question: Question, metrics: tuple[str, ...], limits
             raise Refused(f"it answers {name} {str(answered)[:40]!r}, but {asked!r} was asked")
     if type(header["forgot"]) is not bool or not isinstance(header["facts"], dict):
         raise Refused("its fields are not those of an answer")
-    if header["facts"] and question.verb != "describe":
+    if header["facts"] and question.verb not in TELLING:
         raise Refused("it tells facts that were not asked for")
     fields: dict[str, Any] = {name: header[name] for name in ("verb", "run", "t", "user", "forgot", "facts")}
     fields["error"] = _error(header["error"], question)

@@ -64,7 +64,8 @@ class FlowerEngine(CentralSums):
         self.rule, self._run, self._asks_curvature, self._note = rule, run, curvature, note
         self._asking = Asking(post, facts.names, limits, facts.metrics, note)
         self.evaluation = Evaluation(self.facts, ride, note)
-        self._question = Question("local", run, operator=describe_operator(operator), steady=steady)
+        self._question = Question("local", run, operator=describe_operator(operator), steady=steady,
+                                  schema=facts.lookup("schema") or "")  # fmt: skip
         self._late: set[int] = set()
         self._max_move, self._left_out = limits.move, set[int]()
         self._after = torch.full((facts.users,), NOTHING_YET)

@@ -90,7 +90,28 @@ class Evaluation:
         if len(reports) < self._facts.users or any(name not in metrics for metrics in reports.values()):
             return math.nan
         numbers = torch.tensor([reports[user][name] for user in range(self._facts.users)], dtype=torch.float64)
-        return float(weighted(self._facts.weights.double(), numbers))
+        held_out = self._facts.lookup("held_out")
+        if name == "value" or held_out is None:
+            return float(weighted(self._facts.weights.double(), numbers))
+        return pooled(name, numbers, held_out)
+
+    def of_users(self, model: Tensor) -> dict[str, list[float]] | None:
+        """Each user's own metrics of a model (1, d), where all have reported them."""
+        reports = self._reports.get(_key(model), {})
+        if not self._facts.metrics or len(reports) < self._facts.users:
+            return None
+        every = range(self._facts.users)
+        return {name: [reports[user].get(name, math.nan) for user in every] for name in self._facts.metrics}
+
+
+def pooled(name: str, numbers: Tensor, rows: Tensor) -> float:
+    """A metric of all held-out rows, from those of each user's: exact for means over rows and for the rmse; an AUC is
+    the mean of the users'. Users of whom it is not known, with one class alone say, are left out."""
+    known = ~numbers.isnan() & (rows > 0)
+    if not bool(known.any()):
+        return math.nan
+    share, values = rows[known].double() / rows[known].sum(), numbers[known]
+    return float((share @ values**2).sqrt() if name.endswith("rmse") else share @ values)
 
 
 def _key(row: Tensor) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from resolvent.engines.flower.asking import Asking, Note, unnoted
 from resolvent.engines.flower.claims import check_constants, check_weights
 from resolvent.engines.flower.grid import Post
-from resolvent.engines.flower.messages import TYPES, Answer, Description, Question
+from resolvent.engines.flower.messages import TABLE, TYPES, Answer, Description, Question
 from resolvent.engines.flower.packets import Malformed
 from resolvent.engines.flower.rule import MAX_WEIGHT, Limits
 from resolvent.errors import InputError, quoted, refuse
@@ -31,16 +31,18 @@ def gather(
     note: Note = unnoted,
     names: tuple[str, ...] | None = None,
     max_weight: float = MAX_WEIGHT,
+    schema: str = "",
 ) -> Facts:
     """Wait for the users, ask each what it is, and put that together. `names`: the users of a run that goes on.
 
     weights: "rows" (every row counts the same, as if all lay in one place), "users" (every user's mean over its rows
     does), numbers by name, or numbers. max_weight: how many times the others' median a weight may be that follows from
-    what a user says of itself; its fourth power is the limit for the constants of its function.
+    what a user says of itself; its fourth power is the limit for the constants of its function. schema: the name of
+    the preparation that nodes with tables have agreed on.
     """
-    names = _wait(post, users, patience, names)
+    names = wait(post, users, patience, names, note)
     asking = Asking(post, names, Limits(), (), note)
-    found = _ask(asking, {i: Question("describe", run, user=i) for i in range(len(names))}, patience)
+    found = ask_all(asking, {i: Question("describe", run, user=i, schema=schema) for i in range(len(names))}, patience)
     told = [_description(name, found[i].facts) for i, name in enumerate(names)]
     first = told[0]
     for name, other in zip(names, told, strict=True):
@@ -53,7 +55,7 @@ def gather(
     start = None
     if first.starts:
         zero = torch.zeros((1, first.dim), dtype=TYPES[first.dtype])
-        begun = _ask(asking, {0: Question("start", run, u=zero)}, patience)[0].p
+        begun = ask_all(asking, {0: Question("start", run, u=zero)}, patience)[0].p
         assert begun is not None
         start = begun[0]
     kind = TYPES[first.dtype]
@@ -79,12 +81,19 @@ def gather(
     )
 
 
-def _wait(post: Post, users: int, patience: float, names: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The names of the users, once enough of them are online."""
-    until = time.monotonic() + patience
+def wait(
+    post: Post, users: int, patience: float, names: tuple[str, ...] | None, note: Note = unnoted
+) -> tuple[str, ...]:
+    """The names of the users, once enough of them are online; until then it is noted who is waited for."""
+    until, said = time.monotonic() + patience, None
     while True:
         there = post.online()
         wanted = sorted(there) if names is None else [name for name in names if name in there]
+        if len(wanted) < users and said != wanted:
+            absent = [name for name in (post.names if names is None else names) if name not in there]
+            here = f" ({', '.join(wanted)})" if wanted else ""
+            note("waiting", reason=f"{len(wanted)} of {users} nodes are here{here}; waiting for {' or '.join(absent)}")
+            said = wanted
         if len(wanted) >= users:
             return tuple(wanted) if names is None else names
         if time.monotonic() >= until:
@@ -93,7 +102,8 @@ def _wait(post: Post, users: int, patience: float, names: tuple[str, ...] | None
         time.sleep(POLL)
 
 
-def _ask(asking: Asking, questions: dict[int, Question], patience: float) -> dict[int, Answer]:
+def ask_all(asking: Asking, questions: dict[int, Question], patience: float) -> dict[int, Answer]:
+    """What every user answers; a refusal with the reasons where somebody does not."""
     reasons: list[str] = []
     heard = asking.note
 
@@ -111,6 +121,8 @@ def _ask(asking: Asking, questions: dict[int, Question], patience: float) -> dic
 
 
 def _description(name: str, facts: Any) -> Description:
+    if facts == {TABLE: True}:
+        raise InputError(f"node {name} has a table, but federation.toml here has no [data]; copy one to the other")
     try:
         return Description.of(facts)
     except Malformed as error:

@@ -55,6 +55,11 @@ class Post:
     def __init__(self, grid: Any, known: Mapping[bytes, str] | None = None) -> None:
         self._grid, self._known = careful(grid), known
 
+    @property
+    def names(self) -> list[str]:
+        """Whoever may be a user."""
+        return sorted((self._known or {}).values())
+
     def online(self) -> dict[str, Online]:
         """The users' nodes that are online now, by name."""
         nodes = list(self._grid.get_nodes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,13 @@ from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.metric_names import is_free
 
-VERBS = ("describe", "start", "local", "measure", "curvature")
+VERBS = ("describe", "start", "local", "measure", "curvature", "schema", "moments", "prepare")
+TELLING = ("describe", "schema", "moments", "prepare")
+"""Questions whose answers are facts in plain values."""
 TYPES = {"float64": torch.float64, "float32": torch.float32}
 MODELS_ARE_U = "models_are_u"
+TABLE = "table"
+"""The fact by which a node says that it has a table where none is expected, or none where one is."""
 NOTHING_YET = -1
 """The round of a user's last answer, where there is none."""
 MAX_COUNT, MAX_CONSTANT = 2**53, 1e150
@@ -28,6 +33,8 @@ ROUNDING = 1e-4
 """How much a user's convexity may exceed its smoothness by rounding, where both are computed in float32."""
 MAX_NAME = 200
 """Characters of a name that a node may give, or a server."""
+SCHEMA = re.compile(r"[0-9a-f]{16}")
+"""The name of a preparation: the beginning of its SHA-256."""
 MAX_STEPS = 100_000
 """Steps, or whatever else an operator counts, that a node takes for one answer."""
 
@@ -81,6 +88,10 @@ class Question:
     steady: bool = True
     metric: int = NOTHING_YET
     """The round before which the metric of the prox was chosen; NOTHING_YET: the identity."""
+    schema: str = ""
+    """Which preparation of its table a node goes by, where it has one."""
+    table: dict[str, Any] = field(default_factory=dict)
+    """A preparation that is told."""
     u: Tensor | None = None
     models: Tensor | None = None
     vectors: Tensor | None = None
@@ -125,6 +136,10 @@ class Question:
             raise Malformed(f"run is {quoted(self.run)}, and a name of at most {MAX_NAME} characters is needed")
         if not isinstance(self.operator, dict) or type(self.steady) is not bool:
             raise Malformed("operator or steady are not what they must be")
+        if type(self.schema) is not str or not (self.schema == "" or SCHEMA.fullmatch(self.schema)):
+            raise Malformed("schema is no name of a preparation")
+        if not isinstance(self.table, dict):
+            raise Malformed("table is no preparation")
         for name, rows in (("u", self.u), ("models", self.models)):
             if rows is not None and rows.ndim != 2:
                 raise Malformed(f"{name} is of shape {tuple(rows.shape)}, and rows are needed")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.flower.memory import Memories
-from resolvent.engines.flower.messages import NOTHING_YET, Answer, Description, Question, operator_of
+from resolvent.engines.flower.messages import NOTHING_YET, TABLE, Answer, Description, Question, operator_of
 from resolvent.engines.flower.packets import Malformed, Packet
 from resolvent.errors import InputError
 from resolvent.installed import version
@@ -82,6 +82,10 @@ class Node:
             version=version(),
         )
         return self._answer(question, facts=description.told())
+
+    def _schema(self, question: Question) -> Answer:
+        """A user whose user.py makes its problem has no table."""
+        return self._answer(question, facts={TABLE: False})
 
     def _start(self, question: Question) -> Answer:
         assert self.facts.start is not None
