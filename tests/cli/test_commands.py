@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,12 +21,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file
 
 import resolvent as rs
 from command_line import SMALL, Process, Said, beside, main, model, resolvent, rows, strictly
 from resolvent import experiment
-from resolvent.cli import looking, many, running
+from resolvent.cli import commands, looking, many, running
 from resolvent.config import Config
 from resolvent.experiment.tasks import task
 from resolvent.installed import install
@@ -340,6 +342,7 @@ def everything(out: Path) -> dict[Path, tuple[bytes, int]]:
 NET = """
 import resolvent as rs
 import torch
+import typer
 
 
 def net():
@@ -673,6 +676,28 @@ EXAMPLES = [
 
 def test_version() -> None:
     assert resolvent("--version") == Said(0, f"{rs.__version__}\n", "")
+
+
+def test_what_computes_nothing_imports_neither_torch_nor_pandas() -> None:
+    """Their imports take two seconds; a person who asks for help or for the list of runs should not wait for them."""
+    resolvent(*FEDPI)
+    for words in (["--help"], ["--version"], ["ls"], ["show", only().id]):
+        code = (
+            f"import sys; sys.argv[1:] = {words!r}; from resolvent.cli.main import _run; assert _run() == 0; "
+            "assert not {'torch', 'pandas', 'numpy', 'scipy'} & set(sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+def test_help_lists_every_command_with_its_own_first_sentence() -> None:
+    group = typer.main.get_command(main.app)
+    context = typer.Context(group)
+    for name, (_, sentence) in commands.sentences().items():
+        command = group.get_command(context, name)  # type: ignore[attr-defined]
+        assert " ".join(command.help.split()).startswith(" ".join(sentence.split()))
+    assert group.get_command(context, "nothing") is None  # type: ignore[attr-defined]
 
 
 def test_without_a_command_the_help_is_shown() -> None:

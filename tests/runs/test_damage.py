@@ -12,8 +12,7 @@ import pytest
 
 from command_line import model, resolvent
 from command_line import rows as rows_of
-from resolvent import config, experiment
-from resolvent.config import toml
+from resolvent import config, experiment, toml
 from resolvent.errors import DamagedRun, InputError
 from resolvent.runs import Folder, durable, sums
 from resolvent.runs.recorder import Recorder
@@ -167,7 +166,7 @@ def test_a_run_that_memory_does_not_hold_is_listed_as_damaged(
     def fill(path: Path) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("resolvent.runs.metrics.read", fill)
+    monkeypatch.setattr("resolvent.runs.metrics.rows", fill)
     run = copied(originals["whole"], tmp_path)
     assert run.damage() == ["metrics.csv cannot be read (MemoryError)"]
 

@@ -7,7 +7,8 @@ import pytest
 from resolvent import config, experiment
 from resolvent.errors import InputError, RoundFailed, StorageError
 from resolvent.experiment.driving import about, rounds
-from resolvent.runs import Folder, OpenRun, lock
+from resolvent.runs import Folder, lock
+from resolvent.runs.open_run import OpenRun
 
 BUILT = experiment.build(config.read({"problem": {"users": 3, "dim": 3, "rows": 6}, "run": {"rounds": 4}}))
 

@@ -11,9 +11,10 @@ import typer
 
 from resolvent import config as configs
 from resolvent.cli import output
+from resolvent.cli.arguments import RUNS, Form, Out, Quiet
 from resolvent.cli.background import alone, detached
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import RUNS, Form, Out, Quiet, show_coefficients
+from resolvent.cli.running import show_coefficients
 from resolvent.engines.flower.grid import needed
 from resolvent.errors import InputError, refuse, whole
 from resolvent.experiment import opening

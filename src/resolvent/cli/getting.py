@@ -11,8 +11,8 @@ import typer
 from resolvent import config as configs
 from resolvent import data as sets
 from resolvent.cli import output
+from resolvent.cli.arguments import Form
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import Form
 from resolvent.data import samples
 from resolvent.errors import InputError
 

@@ -9,23 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from resolvent import report as reports
 from resolvent import runs
 from resolvent.cli import output
+from resolvent.cli.arguments import RUNS, Form, Out, RunName, run_names, sound
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import RUNS, Form, Out, RunName, run_names, sound
 from resolvent.errors import InputError, StorageError
-from resolvent.experiment import exporting, opening
-from resolvent.experiment.exporting import FORMS
 from resolvent.installed import install
 from resolvent.iteration.metric_names import of_reported
-from resolvent.report import tables
 from resolvent.runs import Folder, checkpoints, regular
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import model_of
 
-MODELS = tuple(form for form in FORMS if form != "json")
-"""Suffixes of files that hold a model; a .json file holds metrics."""
 RunNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[RUN]...", help="Runs; without any, all under --out.", autocompletion=run_names),
@@ -67,6 +61,8 @@ def report(
     form: Form = Format.table,
 ) -> None:
     """Draw runs: a table, and one self-contained HTML page (or a picture, by the file's suffix)."""
+    from resolvent import report as reports
+
     chosen = _chosen(names, out)
     path = to or out / "report.html"
     if path.suffix not in (".html", ".png", ".svg"):
@@ -99,8 +95,10 @@ def export(
     form: Form = Format.table,
 ) -> None:  # fmt: skip
     """Write the metrics of runs, or a run's model with all that it needs to predict, into one file."""
+    from resolvent.experiment.exporting import FORMS
+
     chosen = _chosen(names, out)
-    model = to.suffix.removeprefix(".") in MODELS
+    model = to.suffix.removeprefix(".") in {*FORMS} - {"json"}  # a .json file holds metrics
     if str(to) in FORMS:
         _one(chosen, to)
         to, model = Path(f"{chosen[0].id}.{to}"), True
@@ -181,6 +179,8 @@ def _chosen(names: list[str] | None, out: Path) -> list[Folder]:
 
 def _metrics(chosen: list[Folder], to: Path) -> bytes:
     """The rows of runs, as a file of this suffix."""
+    from resolvent.report import tables
+
     if to.suffix == ".json":
         return output.as_json(tables.rows(chosen).to_dict("records")).encode()
     if to.suffix in (".csv", ".tsv", ".parquet"):
@@ -196,6 +196,8 @@ def _one(chosen: list[Folder], to: Path) -> Folder:
 
 def _model(chosen: list[Folder], to: Path) -> bytes:
     """A run's model, as a file of this suffix; where the last checkpoint is damaged, that is said."""
+    from resolvent.experiment import exporting, opening
+
     run = _one(chosen, to)
     newest, complaints = run.newest()
     if newest is None:

@@ -13,15 +13,16 @@ from typing import Annotated
 import typer
 
 import resolvent
-from resolvent.cli import federate, getting, looking, many, output, predicting, reproducing, running, ui
+from resolvent.cli import output
+from resolvent.cli.commands import Commands
 from resolvent.cli.output import ReaderLeft
-from resolvent.engines import process_group
 from resolvent.errors import BadAnswer, InputError, NotJoined, RankLost, RoundFailed
 
 DONE, BAD_INPUT, DIVERGED, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
 
 app = typer.Typer(
     name="resolvent",
+    cls=Commands,
     help="Federated learning by operator splitting: one scheme, every algorithm.",
     epilog="""Examples:
 
@@ -49,12 +50,6 @@ def _options(
     """Options of every command."""
 
 
-for commands in (m.COMMANDS for m in (running, many, looking, predicting, getting, reproducing, ui)):
-    for command, examples in commands.items():
-        app.command(epilog="\n\n        ".join(["Examples:", *examples]))(command)
-app.add_typer(federate.app, name="federate")
-
-
 def main() -> None:
     """Run a command; bad input is one sentence and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
@@ -64,7 +59,7 @@ def main() -> None:
         code = _run()
     except Exception as error:
         sys.stderr = sys.__stderr__  # what nobody expected is shown, whichever rank it came from
-        process_group.announce(f"{type(error).__name__}: {error}")
+        _announce(f"{type(error).__name__}: {error}")
         raise
     sys.exit(code)
 
@@ -105,8 +100,16 @@ def _run() -> int:
 
 def _refuse(sentence: str) -> int:
     print(output.escaped(f"resolvent: {' '.join(sentence.split())}"), file=sys.stderr, flush=True)
-    process_group.announce(sentence)
+    _announce(sentence)
     return BAD_INPUT
+
+
+def _announce(words: str) -> None:
+    """Tell other ranks, where torchrun has started some."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        from resolvent.engines import process_group
+
+        process_group.announce(words)
 
 
 def _traceback(error: BaseException | None) -> str:

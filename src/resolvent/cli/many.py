@@ -16,9 +16,10 @@ import typer
 from resolvent import config as configs
 from resolvent import data, experiment, report
 from resolvent.cli import output
+from resolvent.cli.arguments import CODES, RUNS, Form, Out, Quiet
 from resolvent.cli.options import ALGORITHM, FLAGS, Options, configurable, problem_of, tree
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import CODES, RUNS, Form, Out, ProblemName, Quiet
+from resolvent.cli.running import ProblemName
 from resolvent.config import Config
 from resolvent.errors import InputError, quoted, refuse, whole
 from resolvent.experiment.build import algorithm as algorithm_of

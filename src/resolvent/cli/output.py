@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from resolvent.report.tables import strict
+from resolvent.runs.regular import strict
 
 
 def first_rank() -> bool:

@@ -10,8 +10,8 @@ import typer
 
 from resolvent import data, runs
 from resolvent.cli import output
+from resolvent.cli.arguments import RUNS, Form, RunName
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import RUNS, Form, RunName
 from resolvent.errors import InputError, StorageError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import typer
 
 from resolvent import report
 from resolvent.cli import output
+from resolvent.cli.arguments import CODES, Form, Quiet
 from resolvent.cli.output import Format, say
-from resolvent.cli.running import CODES, Form, Quiet
 from resolvent.errors import quoted, refuse
 from resolvent.paper import archive as archives
 from resolvent.paper import conduct, judging

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from resolvent import config as configs
 from resolvent import experiment, report, runs
 from resolvent.cli import output
+from resolvent.cli.arguments import CODES, RUNS, Form, Out, Quiet, RunName, sound
 from resolvent.cli.options import ALGORITHMS, Options, Trust, assignments, configurable, configure, problem_of
 from resolvent.cli.output import Format, first_rank, say
 from resolvent.config.problem_sections import PROBLEMS
@@ -30,35 +30,10 @@ ProblemName = Annotated[
         autocompletion=lambda incomplete: [name for name in PROBLEMS if name.startswith(incomplete)],
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of runs.")]
-Form = Annotated[Format, typer.Option("--format", help="For people or for machines.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, and nothing but the result.")]
-RUNS = Path("runs")
-
-
-def run_names(incomplete: str) -> list[str]:
-    """For the shell: the runs under the usual folder."""
-    return [run.id for run in runs.folders(RUNS) if run.id.startswith(incomplete)]
-
-
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="A run's id, its beginning or end, its folder, or latest.", autocompletion=run_names
-    ),
-]
 FAR = 1e-6
 """A gap, relative to the value, above which coefficients are not yet what they will be."""
 MOST_SHOWN = 30
 """Coefficients that a person is shown."""
-CODES = {"diverged": 3, "interrupted": 130}
-
-
-def sound(run: Folder) -> Folder:
-    """The run, if its files are what was written."""
-    if wrong := run.damage():
-        raise runs.damaged(run, wrong)
-    return run
 
 
 @configurable

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from resolvent.cli.arguments import RUNS
 from resolvent.cli.output import say
-from resolvent.cli.running import RUNS
 from resolvent.errors import InputError
 from resolvent.installed import install
 

@@ -5,7 +5,6 @@ An unknown key is an error with the nearest valid name; a value of the wrong typ
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import re
@@ -14,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from resolvent.config import toml
+from resolvent import toml
 from resolvent.config.presets import PRESETS
 from resolvent.config.problem_sections import (
     FITTED,
@@ -35,6 +34,7 @@ from resolvent.iteration.registry import alike as alike
 from resolvent.iteration.registry import nearest as nearest
 from resolvent.local.operators import NewtonProx
 from resolvent.solving.stopping import Stop
+from resolvent.toml import fingerprint_of as fingerprint_of
 
 SECTIONS = {"scheme": SchemeSection, "anderson": Anderson, "run": RunSection, "stop": Stop, "store": StoreSection}
 """Sections that are one class each."""
@@ -180,15 +180,6 @@ def literal(text: str) -> Any:
 def fingerprint(config: Config) -> str:
     """The same for two configurations that compute the same. A data file counts by its content, not its place."""
     return fingerprint_of(plain(config))
-
-
-def fingerprint_of(tree: Mapping[str, Any]) -> str:
-    """The fingerprint of a configuration as it was written."""
-    computed = {name: section for name, section in tree.items() if name != "store"}
-    problem = computed.get("problem")
-    if isinstance(problem, Mapping) and "sha256" in problem:
-        computed["problem"] = {key: value for key, value in problem.items() if key != "data"}
-    return hashlib.sha256(json.dumps(computed, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def plain(config: Config) -> dict[str, dict[str, Any]]:

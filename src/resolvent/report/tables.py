@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from resolvent.errors import InputError
 from resolvent.installed import install
 from resolvent.report.curves import Curve, apart_from_anderson
 from resolvent.runs import Folder
+from resolvent.runs.regular import strict as strict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,15 +50,6 @@ def encoded(frame: pd.DataFrame, kind: str) -> bytes:
         return frame.to_parquet(index=False)
     except ImportError:
         raise InputError(f"Parquet needs pyarrow, which is not installed; {install('parquet')}") from None
-
-
-def strict(value: Any) -> Any:
-    """Plain values as JSON has them: numbers that are not finite become None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: strict(item) for key, item in value.items()}
-    return [strict(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,6 +11,5 @@ runs/<id>/config.toml      what was asked for, with every default filled in
 
 from resolvent.runs.collection import create, find, folders, sound
 from resolvent.runs.folder import ENDED, Folder, damaged
-from resolvent.runs.open_run import OpenRun
 
-__all__ = ["ENDED", "Folder", "OpenRun", "create", "damaged", "find", "folders", "sound"]
+__all__ = ["ENDED", "Folder", "create", "damaged", "find", "folders", "sound"]

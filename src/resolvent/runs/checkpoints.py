@@ -6,15 +6,16 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
-
-from resolvent.iteration import checkpoint, packing
-from resolvent.iteration.state import State
 from resolvent.runs import durable, regular
 from resolvent.runs.metrics import Extent
-from resolvent.solving.stopping import Best
+
+if TYPE_CHECKING:  # a run is listed without torch
+    from torch import Tensor
+
+    from resolvent.iteration.state import State
+    from resolvent.solving.stopping import Best
 
 RETAINED = 2
 SUFFIX = ".safetensors"
@@ -31,6 +32,8 @@ class Checkpoint(NamedTuple):
 
     @property
     def state(self) -> State:
+        from resolvent.iteration import checkpoint
+
         return checkpoint.unpack(self.tensors, self.numbers["state"])
 
     @property
@@ -38,6 +41,9 @@ class Checkpoint(NamedTuple):
         """The best model by a metric, where the run has one."""
         if "kept" not in self.numbers:
             return None
+        from resolvent.iteration import packing
+        from resolvent.solving.stopping import Best
+
         tensors = {name.removeprefix(KEPT): tensor for name, tensor in self.tensors.items() if name.startswith(KEPT)}
         kept = packing.unpack(tensors, self.numbers["kept"])
         if not isinstance(kept, Best):

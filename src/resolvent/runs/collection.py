@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from resolvent.errors import InputError
 from resolvent.runs import checkpoints, durable, events, inspection, regular, sums, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.folder import FIXED, START, Folder, damaged
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_NAME_LENGTH = 80
 """Characters of a run's name, without date and number."""

@@ -10,16 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from resolvent.config import toml
+from resolvent import toml
 from resolvent.errors import DamagedRun, InputError
-from resolvent.iteration.state import State
 from resolvent.runs import checkpoints, durable, events, inspection, lock, metrics, regular
 from resolvent.runs.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
+
+    from resolvent.iteration.state import State
 
 ENDED = ("finished", "stopped", "diverged")
 """Statuses of a run that has ended for good; any other run can be resumed."""
@@ -133,6 +133,11 @@ class Folder:
         with self._reading("metrics.csv"):
             return metrics.read(self.metrics)
 
+    def rows(self) -> tuple[list[str], list[list[float]]]:
+        """The names of the columns, and the same rows as plain numbers."""
+        with self._reading("metrics.csv"):
+            return metrics.rows(self.metrics)
+
     def newest(self, rounds: int | None = None) -> tuple[Checkpoint | None, list[str]]:
         """The newest sound checkpoint, and one sentence for each that was skipped.
 
@@ -162,10 +167,10 @@ class Folder:
 
     def row(self) -> dict[str, Any]:
         """The last row; of a run that diverged, the row of the state that was returned. Empty where there is none."""
-        history, ended = self.history(), [event for event in self.events if event["kind"] == "diverged"][-1:]
+        (names, rows), ended = self.rows(), [event for event in self.events if event["kind"] == "diverged"][-1:]
         if ended and self.status == "diverged":
-            history = history[history["round"] == ended[0].get("round")]
-        return {str(name): value for name, value in next(iter(history.iloc[-1:].to_dict("records")), {}).items()}
+            rows = [row for row in rows if row[names.index("round")] == ended[0].get("round")]
+        return dict(zip(names, rows[-1], strict=True)) if rows else {}
 
     def state(self) -> State | None:
         """The State after the last round stored; None before the first."""

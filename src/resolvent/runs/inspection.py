@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resolvent import config as configs
+from resolvent import toml
 from resolvent.errors import DamagedRun
 from resolvent.runs import checkpoints, metrics, regular, sums
 from resolvent.runs.metrics import Extent
@@ -65,7 +65,7 @@ def _description(run: Folder) -> list[str]:
     wrong = [name for name, section in tree.items() if not isinstance(section, dict)]
     missing = [name for name in ("problem", "scheme", "anderson", "run") if name not in tree]
     fingerprint = about["fingerprint"].split("+")[0].rpartition("-")[2]
-    if wrong or missing or fingerprint != configs.fingerprint_of(tree):
+    if wrong or missing or fingerprint != toml.fingerprint_of(tree):
         return ["config.toml is not the configuration that this run was made with"]
     return []
 
@@ -77,7 +77,7 @@ def _rows(run: Folder) -> list[str]:
             return ["metrics.csv was changed since the run ended"]
         if "users" in end and (finding := sums.differs(run.path, metrics.USERS, end["users"])):
             return [finding]
-    return [] if "round" in run.history() else ["metrics.csv has no rounds"]
+    return [] if "round" in run.rows()[0] else ["metrics.csv has no rounds"]
 
 
 def made_by(about: dict[str, Any]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -59,3 +61,12 @@ def plain(tree: dict[str, Any]) -> dict[str, Any]:
         if not level:
             return tree
     raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+
+
+def strict(value: Any) -> Any:
+    """Plain values as JSON has them: numbers that are not finite become None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: strict(item) for key, item in value.items()}
+    return [strict(item) for item in value] if isinstance(value, list | tuple) else value

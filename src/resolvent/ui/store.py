@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resolvent.config import toml
+from resolvent import toml
 from resolvent.errors import InputError
 from resolvent.report.curves import GREY, colour_of
 from resolvent.runs import Folder, damaged, lock, regular

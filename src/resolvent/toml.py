@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 MAX_CHARACTERS = 1 << 22
@@ -41,3 +44,12 @@ def parse(text: str) -> dict[str, Any]:
     tree = tomllib.loads(text)
     repr(tree)  # ValueError where a hexadecimal number has more digits than a sentence about it could show
     return tree
+
+
+def fingerprint_of(tree: Mapping[str, Any]) -> str:
+    """The fingerprint of a configuration as it was written."""
+    computed = {name: section for name, section in tree.items() if name != "store"}
+    problem = computed.get("problem")
+    if isinstance(problem, Mapping) and "sha256" in problem:
+        computed["problem"] = {key: value for key, value in problem.items() if key != "data"}
+    return hashlib.sha256(json.dumps(computed, sort_keys=True, default=str).encode()).hexdigest()[:16]
