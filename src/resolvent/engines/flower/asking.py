@@ -126,16 +126,21 @@ class Asking:
     def all_of(self, questions: Mapping[int, Question], seconds: float, poll: float) -> dict[int, Answer] | None:
         """The answers of all these users, or None where somebody is busy, away, or takes longer than that."""
         online = self.online()
-        if self.busy or not questions.keys() <= online.keys() or self.ask(questions, online) != questions.keys():
+        if self.busy or not questions.keys() <= online.keys():
             return None
+        answers = self.some_of(questions, seconds, poll)
+        return answers if answers.keys() == questions.keys() else None
+
+    def some_of(self, questions: Mapping[int, Question], seconds: float, poll: float) -> dict[int, Answer]:
+        """The answers of those of these users who are there, idle, and take no longer than that."""
+        idle = {user: question for user, question in questions.items() if user not in self.busy}
+        waiting = self.ask(idle, self.online())
         answers: dict[int, Answer] = {}
         until = time.monotonic() + seconds
         while True:
-            answers |= {taken.user: taken.answer for taken in self.collect()}
-            if answers.keys() == questions.keys():
+            answers |= {taken.user: taken.answer for taken in self.collect() if taken.question is idle.get(taken.user)}
+            if not waiting & self.busy or time.monotonic() >= until:
                 return answers
-            if not self._sent or time.monotonic() >= until:
-                return None
             time.sleep(poll)
 
     def forget(self) -> None:

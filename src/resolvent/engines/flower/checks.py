@@ -13,7 +13,7 @@ from resolvent.engines.flower.messages import TELLING, Answer, Question
 from resolvent.engines.flower.packets import Malformed, Packet, from_records
 from resolvent.engines.flower.rule import Limits
 
-FIELDS = {"verb", "run", "t", "user", "error", "values", "metrics", "forgot", "facts"}
+FIELDS = {"verb", "run", "t", "user", "error", "values", "metrics", "forgot", "facts", "secure"}
 
 
 class Refused(Exception):
@@ -29,11 +29,13 @@ def examine(packet: Packet, question: Question, metrics: tuple[str, ...], limits
         answered, asked = header[name], getattr(question, name)
         if type(answered) is not type(asked) or answered != asked:
             raise Refused(f"it answers {name} {str(answered)[:40]!r}, but {asked!r} was asked")
-    if type(header["forgot"]) is not bool or not isinstance(header["facts"], dict):
+    if type(header["forgot"]) is not bool or not all(isinstance(header[name], dict) for name in ("facts", "secure")):
         raise Refused("its fields are not those of an answer")
     if header["facts"] and question.verb not in TELLING:
         raise Refused("it tells facts that were not asked for")
-    fields: dict[str, Any] = {name: header[name] for name in ("verb", "run", "t", "user", "forgot", "facts")}
+    if (header["secure"] and not question.secure) or (question.secure and _in_the_open(header)):
+        raise Refused("it hides what was not to be hidden, or the other way round")
+    fields: dict[str, Any] = {name: header[name] for name in ("verb", "run", "t", "user", "forgot", "facts", "secure")}
     fields["error"] = _error(header["error"], question)
     fields["values"], fields["metrics"] = _values(header["values"], header["metrics"], question, metrics)
     fields |= _tensors(packet.arrays, question, limits)
@@ -43,13 +45,13 @@ def examine(packet: Packet, question: Question, metrics: tuple[str, ...], limits
 def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict[str, Tensor]:
     """Finite numbers of the shape and type that the question needs, and no other arrays."""
     shapes = _shapes(question)
-    none_needed = question.verb == "curvature" and not arrays  # whoever does not know its Hessian says nothing
+    # whoever does not know its Hessian, or whose numbers have no room in a sum, sends none
+    none_needed = (question.verb == "curvature" or bool(question.secure)) and not arrays
     if arrays.keys() != shapes.keys() and not none_needed:
         raise Refused(f"it has the arrays {sorted(arrays)[:5]}, but {sorted(shapes)} are needed")
     tensors: dict[str, Tensor] = {}
     for name, array in arrays.items():
-        assert question.u is not None
-        kind = str(question.u.dtype).removeprefix("torch.")
+        kind = "int64" if name == "masked" else str(question.u.dtype).removeprefix("torch.")  # type: ignore[union-attr]
         if array.dtype != kind:
             raise Refused(f"{name} is of type {array.dtype}, but {kind} is needed")
         if array.shape != shapes[name]:
@@ -68,7 +70,13 @@ def _norm(array: Any) -> float:
     return largest * float(np.linalg.norm(array.astype(np.float64).ravel() / largest)) if largest > 0 else 0.0
 
 
+def _in_the_open(header: dict[str, Any]) -> bool:
+    return header["error"] is not None or header["values"] is not None or bool(header["metrics"])
+
+
 def _shapes(question: Question) -> dict[str, tuple[int, ...]]:
+    if question.secure and question.verb in ("local", "measure"):
+        return {"masked": (question.words,)}
     if question.u is None:
         return {}
     if question.verb == "curvature":

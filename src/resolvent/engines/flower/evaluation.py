@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ class Evaluation:
         self._without_value: set[int] = set()
         self._wanted: dict[str, Tensor] = {}
         self._reports: dict[str, dict[int, dict[str, float]]] = {}
+        self._means: dict[str, dict[str, float]] = {}
+        """By model, where only means over all users are known."""
 
     def want(self, models: Tensor, ride: bool = True) -> None:
         """Metrics of these models will be asked for: on the next question, if they are to `ride`."""
@@ -46,6 +49,7 @@ class Evaluation:
             del self._wanted[old]
         for old in list(self._reports)[: -max(RETAINED_MODELS, 2 * len(models))]:
             del self._reports[old]
+            self._means.pop(old, None)
 
     def riding(self) -> Tensor | None:
         """The models that go with the next question; they go once."""
@@ -65,6 +69,11 @@ class Evaluation:
             if (reports := self._reports.get(_key(row))) is not None:
                 reports[taken.user] = metrics
                 self._look_for_values(reports, taken.question)
+
+    def take_means(self, models: Tensor, means: Mapping[str, Sequence[float]]) -> None:
+        """What is known of models, one number each, without anybody having reported it."""
+        for k, row in enumerate(models.split(1)):
+            self._means[_key(row)] = {name: numbers[k] for name, numbers in means.items()}
 
     def _look_for_values(self, reports: dict[int, dict[str, float]], question: Question) -> None:
         """Note who has no finite value of a model. Problems without values have none, and nothing is said of them."""
@@ -86,6 +95,8 @@ class Evaluation:
         return {name: torch.tensor([self._mean(key, name) for key in keys], dtype=torch.float64) for name in names}
 
     def _mean(self, key: str, name: str) -> float:
+        if key in self._means:
+            return self._means[key].get(name, math.nan)
         reports = self._reports.get(key, {})
         if len(reports) < self._facts.users or any(name not in metrics for metrics in reports.values()):
             return math.nan

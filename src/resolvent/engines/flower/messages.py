@@ -17,7 +17,7 @@ from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.metric_names import is_free
 
-VERBS = ("describe", "start", "local", "measure", "curvature", "schema", "moments", "prepare")
+VERBS = ("describe", "start", "local", "measure", "curvature", "schema", "moments", "prepare", "keys", "shares", "unmask")
 TELLING = ("describe", "schema", "moments", "prepare")
 """Questions whose answers are facts in plain values."""
 TYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -35,6 +35,8 @@ MAX_NAME = 200
 """Characters of a name that a node may give, or a server."""
 SCHEMA = re.compile(r"[0-9a-f]{16}")
 """The name of a preparation: the beginning of its SHA-256."""
+NUMBER_WORDS = 4
+"""Masked words of one number that is neither a coordinate of p nor of u."""
 MAX_STEPS = 100_000
 """Steps, or whatever else an operator counts, that a node takes for one answer."""
 
@@ -98,7 +100,17 @@ class Question:
     values: Tensor | None = None
     """The eigenvectors (d, d) and eigenvalues (d,) of the metric, for a node that does not know it yet."""
 
+    secure: dict[str, Any] = field(default_factory=dict)
+    """Of a sum that nobody can open (`masking`): its keys, shares and masks; empty: what is answered is not hidden."""
+
     ARRAYS = ("u", "models", "vectors", "values")
+
+    @property
+    def words(self) -> int:
+        """How many masked words answer it."""
+        models = 0 if self.models is None else len(self.models)
+        numbers = models * len(self.secure.get("metrics", ())) + 2 * (self.verb == "local")
+        return NUMBER_WORDS * numbers + (self.u.shape[1] if self.u is not None else 0)
 
     def packet(self) -> Packet:
         told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in self.ARRAYS}
@@ -120,6 +132,8 @@ class Question:
             raise Malformed(f"this is no question ({error}); is the server of another version?") from None
         if type(made.verb) is not str or made.verb not in VERBS:
             raise Malformed(f"there is no question {quoted(made.verb)}; is the server of another version?")
+        if not all(isinstance(array, Tensor) and array.is_floating_point() for array in told.values()):
+            raise Malformed("an array is not one of real numbers")
         made._check()
         return made
 
@@ -134,8 +148,8 @@ class Question:
             raise Malformed(f"eta is {quoted(self.eta)}, and a number from 0 to {MAX_CONSTANT:g} is needed")
         if type(self.run) is not str or len(self.run) > MAX_NAME:
             raise Malformed(f"run is {quoted(self.run)}, and a name of at most {MAX_NAME} characters is needed")
-        if not isinstance(self.operator, dict) or type(self.steady) is not bool:
-            raise Malformed("operator or steady are not what they must be")
+        if not (isinstance(self.operator, dict) and isinstance(self.secure, dict)) or type(self.steady) is not bool:
+            raise Malformed("operator, secure or steady are not what they must be")
         if type(self.schema) is not str or not (self.schema == "" or SCHEMA.fullmatch(self.schema)):
             raise Malformed("schema is no name of a preparation")
         if not isinstance(self.table, dict):
@@ -173,11 +187,14 @@ class Answer:
     metrics: dict[str, list[float]] = field(default_factory=dict)
     forgot: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
+    secure: dict[str, Any] = field(default_factory=dict)
     p: Tensor | None = None
     grad: Tensor | None = None
     hessian: Tensor | None = None
+    masked: Tensor | None = None
+    """Instead of p, values, metrics and error: words that only a sum makes sense of."""
 
-    ARRAYS = ("p", "grad", "hessian")
+    ARRAYS = ("p", "grad", "hessian", "masked")
 
     def packet(self) -> Packet:
         told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in self.ARRAYS}

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.engines.flower.masking import Masks
 from resolvent.engines.flower.memory import Memories
 from resolvent.engines.flower.messages import NOTHING_YET, TABLE, Answer, Description, Question, operator_of
 from resolvent.engines.flower.packets import Malformed, Packet
+from resolvent.engines.flower.summands import in_words
 from resolvent.errors import InputError
 from resolvent.installed import version
 from resolvent.iteration import metric_names
@@ -33,9 +35,14 @@ Metrics = Callable[[Tensor], dict[str, float]]
 
 
 class Node:
-    """One user: its problem, what it remembers, and more metrics where it has any."""
+    """One user: its problem, what it remembers, and more metrics where it has any.
 
-    def __init__(self, problem: Any, folder: Path | None = None, metrics: Metrics | None = None) -> None:
+    secure: answer nothing about the data but in sums that nobody can open.
+    """
+
+    def __init__(
+        self, problem: Any, folder: Path | None = None, metrics: Metrics | None = None, secure: bool = False
+    ) -> None:
         if not is_problem(problem) or problem.users != 1:
             users = problem.users if is_problem(problem) else "no"
             raise InputError(f"a node is one user, but its problem has {users} users: give it this node's data alone")
@@ -50,10 +57,13 @@ class Node:
         self._memories = Memories(folder)
         self._bound: dict[str, Any] = {}
         self._known_metric: tuple[tuple[str, int], Metric] | None = None
+        self._secure, self._masks = secure, None
 
     def handle(self, packet: Packet) -> Packet:
         """The answer to a question. What the user's own code raises comes through."""
         question = Question.of(packet)
+        if self._secure and question.verb in ("local", "measure", "curvature") and not question.secure:
+            raise Malformed("this node answers only in sums that nobody can open, as its federation.toml says")
         return getattr(self, f"_{question.verb}")(question).packet()  # type: ignore[no-any-return]
 
     # --- the questions -----------------------------------------------------------------------------------------------
@@ -101,17 +111,50 @@ class Node:
         p, now = self._operator(question).rows(ask, question.u.to(self.problem.weights.device), own)
         self._memories.store(question.run, question.t, now | {PERSONAL: p})
         bound = now.get("error")
-        return self._answer(question, p=p, error=None if bound is None else float(bound[0]), forgot=forgot, **evaluated)
+        error = None if bound is None else float(bound[0])
+        return self._hidden(question, self._answer(question, p=p, error=error, forgot=forgot, **evaluated))
 
     def _measure(self, question: Question) -> Answer:
         memory, forgot = self._remembered(question)
-        return self._answer(question, forgot=forgot, **self._evaluated(question, memory))
+        return self._hidden(question, self._answer(question, forgot=forgot, **self._evaluated(question, memory)))
 
     def _curvature(self, question: Question) -> Answer:
         problem, w = self.problem, question.u
         if not (problem.convex and {"grad", "hessian"} <= problem.offers and problem.dim <= MAX_HESSIAN_DIM):
             return self._answer(question)
         return self._answer(question, grad=problem.grad(w), hessian=problem.hessian(w))
+
+    # --- sums that nobody can open -----------------------------------------------------------------------------------
+
+    def _keys(self, question: Question) -> Answer:
+        self._masks = Masks(str(question.secure.get("setup")), question.user)
+        return self._answer(question, secure=self._masks.keys())
+
+    def _shares(self, question: Question) -> Answer:
+        keys, needed = question.secure.get("keys"), question.secure.get("threshold")
+        return self._answer(question, secure=self._masks_of(question).share(keys, needed))
+
+    def _unmask(self, question: Question) -> Answer:
+        k, here, gone = (question.secure.get(name) for name in ("sum", "here", "gone"))
+        return self._answer(question, secure=self._masks_of(question).open(k, here, gone))
+
+    def _masks_of(self, question: Question) -> Masks:
+        masks = self._masks
+        if masks is None or (masks.setup, masks.user) != (question.secure.get("setup"), question.user):
+            raise Malformed("the keys of this sum are not known here: was this node started again?")
+        return masks
+
+    def _hidden(self, question: Question, answer: Answer) -> Answer:
+        """The same numbers under masks, times this user's weight, where the question asks for a sum."""
+        if not question.secure:
+            return answer
+        masks, told = self._masks_of(question), question.secure
+        masks.take(told.get("shares", {}))
+        words = in_words(question, answer)
+        if words is None:
+            return self._answer(question, forgot=answer.forgot, secure={"beyond": True})
+        masked = masks.mask(words, told.get("sum"), told.get("peers"))
+        return self._answer(question, forgot=answer.forgot, masked=torch.from_numpy(masked.view("int64")))
 
     # --- what they are made of ---------------------------------------------------------------------------------------
 
@@ -179,7 +222,7 @@ def _constant(numbers: Tensor | None) -> float | None:
     return float(numbers[0])
 
 
-def load_node(folder: Path, config: Mapping[str, Any], memory: Path | None = None) -> Node:
+def load_node(folder: Path, config: Mapping[str, Any], memory: Path | None = None, secure: bool = False) -> Node:
     """The node that `problem(config)`, and `metrics(model, config)` where there is one, of `user.py` make."""
     path = folder / USER_FILE
     if not path.is_file():
@@ -190,4 +233,4 @@ def load_node(folder: Path, config: Mapping[str, Any], memory: Path | None = Non
     if not callable(problem):
         raise InputError(f"{path} has no function problem(node_config)")
     own = (lambda model: metrics(model, given)) if callable(metrics) else None
-    return Node(problem(given), folder / MEMORY if memory is None else memory, own)
+    return Node(problem(given), folder / MEMORY if memory is None else memory, own, secure)

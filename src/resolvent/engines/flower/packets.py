@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-KINDS = {"float64": "<f8", "float32": "<f4"}
+KINDS = {"float64": "<f8", "float32": "<f4", "int64": "<i8"}
 """Types of numbers that cross, and how their bytes lie: little-endian, row by row."""
 RAW = "resolvent.raw"
 """How Flower's arrays say that their bytes are just the numbers."""
