@@ -19,7 +19,7 @@ from resolvent.engines.flower.messages import Question
 from resolvent.engines.flower.node import Node
 from resolvent.engines.flower.packets import Malformed, from_records
 from resolvent.engines.flower.rule import Rule
-from resolvent.engines.flower.secure import SecureEngine
+from resolvent.engines.flower.secure import SecureEngine, shared
 from resolvent.errors import BadAnswer, InputError
 from resolvent.local.choice import local_operator
 
@@ -106,8 +106,8 @@ def test_a_secure_run_goes_the_way_of_one_in_process(name: str) -> None:
     scheme = {"fedavg": rs.fedavg(0.01, steps=3), "fedrp": rs.fedrp(0.05)}.get(name, rs.fedprox(0.05))
     more: dict[str, Any] = {"anderson": 3} if name == "accelerated" else {}
     engine, _ = engine_over(whole, scheme)
-    secure = rs.solve(None, scheme, rounds=20, engine=engine, **more)
-    plain = rs.solve(whole, scheme, rounds=20, **more)
+    secure = rs.solve(None, scheme, rounds=10, engine=engine, **more)
+    plain = rs.solve(whole, scheme, rounds=10, **more)
     torch.testing.assert_close(secure.model, plain.model, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(
         torch.tensor(secure.history["value"].to_numpy()[:-1]),
@@ -185,7 +185,7 @@ def test_what_the_server_receives_tells_no_user_from_random_numbers() -> None:
         assert set(arrays) <= {"masked"}
         assert (header["values"], header["metrics"], header["error"]) == (None, {}, None)
         words += [arrays["masked"].astype(np.int64)[:DIM]] if arrays else []
-    bits = np.unpackbits(np.ascontiguousarray(words).view(np.uint8))
+    bits = np.unpackbits(np.concatenate(words).view(np.uint8))
     deviation = abs(bits.mean() - 0.5) * 2 * math.sqrt(len(bits))
     assert len(bits) > 40_000
     assert deviation < 5  # standard deviations of a fair coin
@@ -254,3 +254,59 @@ def test_schemes_that_need_everybodys_own_rows_are_refused() -> None:
 def test_two_users_are_too_few() -> None:
     with pytest.raises(InputError, match="a secure sum needs 3 users, but there are 2"):
         engine_over(problem(2), rs.fedprox(0.05))
+
+
+# --- users who keep their u_i ----------------------------------------------------------------------------------------
+
+
+def kept(whole: Any, scheme: Any, grid: FakeGrid | None = None, **more: Any) -> tuple[SecureEngine, Any]:
+    return engine_over(whole, scheme, grid, mixing=scheme.fixed_mixing, **more)
+
+
+@pytest.mark.parametrize("make", [rs.fedpi, rs.fedsplit, rs.reflect_prox])
+def test_users_who_keep_their_u_go_the_way_of_the_scheme(make: Any) -> None:
+    whole, scheme = problem(weights=[1.0, 2, 3, 1, 1, 4, 2]), make(0.05)
+    engine, _ = kept(whole, scheme)
+    secure = rs.solve(None, shared(scheme), rounds=10, engine=engine)
+    plain = rs.solve(whole, scheme, rounds=10)
+    torch.testing.assert_close(secure.model, plain.model, rtol=1e-9, atol=1e-9)
+    assert secure.history["stationarity"].isna().all()
+    assert secure.history["consensus"].isna().all()
+
+
+def test_no_rounding_piles_up_and_the_solution_is_that_of_the_pooled_rows() -> None:
+    whole, scheme = problem(), rs.fedpi(0.05)
+    engine, _ = kept(whole, scheme)
+    run = rs.solve(None, shared(scheme), rounds=60, engine=engine)
+    torch.testing.assert_close(run.model, whole.minimiser, rtol=0, atol=1e-11)
+
+
+def test_who_is_away_for_a_round_holds() -> None:
+    whole, scheme = problem(), rs.fedpi(0.05)
+    nodes = [Node(whole.take(torch.tensor([i])), secure=True) for i in range(USERS)]
+    grid = Watched(nodes)
+    engine, _ = kept(whole, scheme, grid, rule=HASTY)
+    away: dict[int, set[int]] = {2: {1}, 3: {1, 4}, 6: {0}}
+
+    def leave(happened: Any) -> None:
+        grid.offline = away.get(happened.number, set())
+
+    secure = rs.solve(None, shared(scheme), rounds=12, engine=engine, callback=leave)
+    trace = [[i not in away.get(t, ()) for i in range(USERS)] for t in range(12)]
+    plain = rs.solve(whole, scheme, rounds=12, participation=rs.Trace(trace))
+    torch.testing.assert_close(secure.model, plain.model, rtol=1e-9, atol=1e-9)
+
+
+def test_a_node_that_has_lost_what_it_added_is_not_counted_twice() -> None:
+    whole, scheme = problem(), rs.fedpi(0.05)
+    grid = Watched([Node(whole.take(torch.tensor([i])), secure=True) for i in range(USERS)])
+    engine, _ = kept(whole, scheme, grid, rule=HASTY)
+
+    def forget(happened: Any) -> None:
+        if happened.number == 2:
+            grid.nodes[3] = Node(whole.take(torch.tensor([3])), secure=True)
+
+    run = rs.solve(None, shared(scheme), rounds=9, engine=engine, callback=forget)
+    trace = [[t < 2 or i != 3 for i in range(USERS)] for t in range(9)]
+    held = rs.solve(whole, scheme, rounds=9, participation=rs.Trace(trace))
+    torch.testing.assert_close(run.model, held.model, rtol=1e-9, atol=1e-9)

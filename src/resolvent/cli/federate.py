@@ -64,10 +64,13 @@ def init(
     table: Annotated[bool, typer.Option("--table", help="Every node has a table: no user.py is needed.")] = False,
     target: Annotated[str, typer.Option("--target", metavar="COLUMN", help="With --table: what to predict.")] = "y",
     no_keys: Annotated[bool, typer.Option("--no-keys", help="No certificates: on a node's machine.")] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Secure sums: the server learns sums of answers and nothing else.")
+    ] = False,
 ) -> None:
     """Make a project: federation.toml, user.py (or tables), certificates, and a README with the commands."""
     whole(users, "--users")
-    project = template.write(folder, host, port, users, target if table else None)
+    project = template.write(folder, host, port, users, target if table else None, secure)
     if not no_keys:
         keys.make_server(project, [host])
     next_ = "look at [data] in federation.toml" if table else "put your data into user.py"

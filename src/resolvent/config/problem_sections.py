@@ -189,6 +189,8 @@ class FederationSection(Penalised):
     """How many times the median of the others' weights one may be that follows from a user's own number of rows."""
     curvature: bool = False
     """Whether an automatic eta may ask for users' gradients and Hessians."""
+    secure: bool = False
+    """Whether the server learns sums alone; nodes whose own file says so answer nothing else."""
     table: TableProblem | None = None
     """The problem that the sites' tables become, by the section [data] of federation.toml; else user.py makes it."""
     target: str | None = None

@@ -13,6 +13,7 @@ from resolvent.config.sections import FLOWER
 from resolvent.errors import ResolventWarning
 from resolvent.experiment.build import Experiment
 from resolvent.experiment.tasks import Task
+from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
 from resolvent.runs.environment import environment
 from resolvent.runs.folder import Folder
@@ -61,8 +62,17 @@ def drive(
     return Outcome(run.folder, status, reason, tuple(recorder.complaints))
 
 
-def rounds(experiment: Experiment, recorder: Resumable, progress: bool | None, engine: Any = None) -> tuple[str, str]:
-    """Run the rounds that remain, as a recorder stores them: the status and the reason. The one call of `solve`."""
+def rounds(
+    experiment: Experiment,
+    recorder: Resumable,
+    progress: bool | None,
+    engine: Any = None,
+    scheme: Scheme | None = None,
+) -> tuple[str, str]:
+    """Run the rounds that remain, as a recorder stores them: the status and the reason. The one call of `solve`.
+
+    scheme: what the loop sees of the experiment's, where users keep a part of it to themselves.
+    """
     config, remaining = experiment.config.run, experiment.config.run.rounds - recorder.done
     if recorder.ending is not None and (remaining <= 0 or recorder.ending.status != "finished"):
         return recorder.ending
@@ -72,7 +82,7 @@ def rounds(experiment: Experiment, recorder: Resumable, progress: bool | None, e
         warnings.simplefilter("ignore", ResolventWarning)  # the explanation says the same, and is shown or stored
         run = prepare(
             None if config.engine == FLOWER else experiment.task.problem,  # users of a federation are the engine's
-            experiment.scheme,
+            scheme or experiment.scheme,
             rounds=remaining,
             anderson=experiment.anderson,
             participation=experiment.participation,

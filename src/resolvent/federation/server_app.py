@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from resolvent.engines.flower.evaluation import NO_VALUE
 from resolvent.engines.flower.facts import gather, wait
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.plausibility import left_out
-from resolvent.errors import BadAnswer, InputError, RoundFailed
+from resolvent.engines.flower.secure import SHARED_U, SecureEngine, shared
+from resolvent.errors import BadAnswer, InputError, RoundFailed, refuse
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.driving import about, rounds
 from resolvent.experiment.tasks import Task
@@ -32,6 +34,8 @@ from resolvent.federation import keys, settings
 from resolvent.federation.agreeing import Agreement
 from resolvent.federation.project import Project, opened
 from resolvent.federation.recording import OneBehind
+from resolvent.federation.settings import KNOWN_AT_ONCE
+from resolvent.iteration.acceleration import Unaccelerated
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.participation import Everyone, Participation
 from resolvent.iteration.state import State
@@ -137,15 +141,37 @@ def prepared(config: Config, facts: Facts) -> Experiment:
     eta = 1 / L if 0 < L < float("inf") else None
     task = Task(facts, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else NETWORK_ETA)
     experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), task)
-    if isinstance(experiment.participation, Everyone):
+    if section.secure:
+        check_secure(experiment)
+    elif isinstance(experiment.participation, Everyone):
         experiment = replace(experiment, participation=Asked())
     return experiment
+
+
+def check_secure(experiment: Experiment) -> None:
+    """Refuse what sums cannot do: users must share u, or keep their own in a scheme that is exact and steady."""
+    scheme, stop = experiment.scheme, experiment.stop
+    if scheme.projects:
+        return
+    if not (scheme.exact and scheme.steady and scheme.fixed_mixing is not None):
+        refuse("scheme", str(scheme), SHARED_U)
+    if getattr(experiment.anderson, "on", "mean") == "u" and experiment.anderson != Unaccelerated():
+        refuse("acceleration", str(experiment.anderson), 'nobody knows all u_i of a secure sum: take on = "mean"')
+    if stop is not None and any(getattr(stop, name) is not None for name in KNOWN_AT_ONCE if hasattr(stop, name)):
+        refuse("stop", str(stop), "with secure sums the u_i, and so residual and certificates, are known to nobody")
+
+
+def _own_u(experiment: Experiment) -> tuple[float, float, float] | None:
+    """alpha, beta and gamma where users keep their u_i; None where they share one, or the server knows them."""
+    section: Any = experiment.config.problem
+    return None if not section.secure or experiment.scheme.projects else experiment.scheme.fixed_mixing
 
 
 def engine_of(experiment: Experiment, facts: Facts, post: Post, folder: Folder) -> FlowerEngine:
     """The engine of a run, whose events go into its folder."""
     section: Any = experiment.config.problem
-    return FlowerEngine(
+    make = partial(SecureEngine, mixing=_own_u(experiment)) if section.secure else FlowerEngine
+    return make(
         post,
         facts,
         local_operator(experiment.scheme, facts),
@@ -164,7 +190,8 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
     _write(ticket, {"run": str(run.folder.path)})
     recording = OneBehind(recorder, engine := engine_of(experiment, facts, post, run.folder))
     try:
-        status, reason = rounds(experiment, recording, False, engine)
+        scheme = experiment.scheme if _own_u(experiment) is None else shared(experiment.scheme)
+        status, reason = rounds(experiment, recording, False, engine, scheme)
     except (SystemExit, KeyboardInterrupt):
         run.leave("interrupted", OUTSIDE)
         raise

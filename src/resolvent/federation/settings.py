@@ -7,6 +7,7 @@ from typing import Any
 
 from resolvent.config import Config, nearest
 from resolvent.data.sites import Terms
+from resolvent.engines.flower.masking import FEWEST
 from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration.penalties import Penalty
@@ -24,6 +25,8 @@ def check(config: Config) -> None:
         for read in (rule_of, limits_of, weights_of, penalty_of):
             read(config.problem)
     terms_of(config)
+    if getattr(config.problem, "secure", False):
+        _check_secure(config)
     refuse_compression(as_send(dict(config.parts).get("send")))
     if config.run.metrics is not None:
         refuse("run.metrics", config.run.metrics, "a federation's metrics are those of metrics(...) in user.py")
@@ -58,6 +61,18 @@ def terms_of(config: Config) -> Terms | None:
     terms = Terms(**own, problem=section.table, seed=config.run.seed)
     terms.check()
     return terms
+
+
+def _check_secure(config: Config) -> None:
+    """Refuse what needs more of users than sums."""
+    section: Any = config.problem
+    if section.curvature:
+        refuse("federation.curvature", True, "gradients and Hessians would show a user's data: leave it out")
+    if section.table is not None:
+        refuse("federation.secure", True, "sites tell the means and spreads of their tables before the first round, "
+               "which are no sums over sites: take user.py instead of [data], or leave out `secure`")  # fmt: skip
+    if section.users < FEWEST:
+        refuse("federation.users", section.users, f"a secure sum needs {FEWEST}: of two, each could subtract its own")
 
 
 def rule_of(section: Any) -> Rule:

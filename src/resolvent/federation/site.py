@@ -30,9 +30,10 @@ RETAINED = 8
 
 def load(folder: Path, config: Mapping[str, Any], memory: Path | None = None) -> Any:
     """The node of this folder: of the table that it was given, where federation.toml has [data], else of user.py."""
-    terms = settings.terms_of(Project(folder).config()) if (folder / FILE).is_file() else None
+    agreed = Project(folder).config() if (folder / FILE).is_file() else None
+    terms = None if agreed is None else settings.terms_of(agreed)
     if terms is None:
-        return load_node(folder, config, memory)
+        return load_node(folder, config, memory, agreed is not None and bool(getattr(agreed.problem, "secure", False)))
     path = config.get("data")
     if not path:
         raise InputError(f"{FILE} has a section [data], and this node was given no table; start it with --data FILE")

@@ -25,10 +25,14 @@ min_users = 1          # but not before so many users have answered
 # max_move = 1e4       # withhold answers that lead so many times farther than the others'
 # max_weight = 100.0   # refuse a node whose own numbers give it so many times the others' weight
 # curvature = true     # let eta = "auto" ask for gradients and Hessians too
+{secure}secure = true        # the server learns sums alone; on a node: answer nothing else
 # penalty = "l1:0.1"   # minimise f + g: l1, l2, elastic-net, box, orthant, simplex, ball
 
 {data}[scheme]
 algorithm = "fedpi"    # fedavg, fedprox, fedsplit, fedpi, fedrp, reflect_gradient, reflect_prox
+{scheme}"""
+
+SCHEME = """\
 # eta = 1.0            # found while it runs, where the problem is convex and the algorithm exact
 
 [run]
@@ -39,6 +43,13 @@ memory = 5
 
 [stop]
 certificates = 1e-6    # before the last round, once these are as small
+"""
+
+SECURE_SCHEME = """\
+eta = 1.0              # a number: with secure sums nobody's own answer is known to find it by
+
+[run]
+rounds = 100           # all of them: nobody knows certificates
 """
 
 DATA = """\
@@ -172,17 +183,25 @@ keys/nodes/*
 """
 
 
-def write(folder: Path, host: str = "127.0.0.1", port: int = 9443, users: int = 3, table: str | None = None) -> Project:
+def write(
+    folder: Path,
+    host: str = "127.0.0.1",
+    port: int = 9443,
+    users: int = 3,
+    table: str | None = None,
+    secure: bool = False,
+) -> Project:
     """A new project; files that are there already are not touched.
 
     table: the column to predict, where every node has a table; else user.py makes the nodes' problems.
+    secure: whether the server is to learn sums alone.
     """
     if (folder / FILE).exists():
         raise InputError(f"{folder} has a {FILE} already; name another folder, or change that one")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = {
-            FILE: _settings(host, port, users, table),
+            FILE: _settings(host, port, users, table, secure),
             "README.md": (README if table is None else TABLE_README).format(users=users),
             ".gitignore": IGNORED,
         }
@@ -197,10 +216,12 @@ def write(folder: Path, host: str = "127.0.0.1", port: int = 9443, users: int = 
     return private(Project(folder.resolve()))
 
 
-def _settings(host: str, port: int, users: int, table: str | None) -> str:
+def _settings(host: str, port: int, users: int, table: str | None, secure: bool) -> str:
     data = "" if table is None else DATA.format(target=table.replace("\\", "\\\\").replace('"', '\\"'))
     needed = "the section [server] only" if table is None else "the sections [server] and [data]"
-    return FEDERATION.format(host=host, port=port, users=users, data=data, needed=needed)
+    needed += " and `secure` of [federation]" if secure else ""
+    scheme, off = (SECURE_SCHEME, "") if secure else (SCHEME, "# ")
+    return FEDERATION.format(host=host, port=port, users=users, data=data, needed=needed, secure=off, scheme=scheme)
 
 
 def fix(project: Project, eta: float, rounds: int, more: str = "") -> None:

@@ -16,7 +16,7 @@ from resolvent.engines.flower.masking import Masks
 from resolvent.engines.flower.memory import Memories
 from resolvent.engines.flower.messages import NOTHING_YET, TABLE, Answer, Description, Question, operator_of
 from resolvent.engines.flower.packets import Malformed, Packet
-from resolvent.engines.flower.summands import in_words
+from resolvent.engines.flower.summands import counted, in_words, mixing_of
 from resolvent.errors import InputError
 from resolvent.installed import version
 from resolvent.iteration import metric_names
@@ -24,12 +24,15 @@ from resolvent.iteration.engine import PERSONAL, Ask
 from resolvent.iteration.facts import Memory, facts_of, is_problem
 from resolvent.iteration.metric import FullMetric, Metric
 from resolvent.iteration.metric_choice import MAX_HESSIAN_DIM
+from resolvent.iteration.scheme import mix
 from resolvent.local.choice import check
 from resolvent.local.metric_bound import bind
 
 USER_FILE = "user.py"
 """Says what the user's problem is, in the node's own folder."""
 MEMORY = "memory"
+OWN_U, OWN_Z, SENT = "own.u", "own.z", "own.sent"
+"""Entries of the memory of a user who keeps its u_i: u_i, z_i, and what the server's sum has of z_i."""
 Metrics = Callable[[Tensor], dict[str, float]]
 """More metrics of a model (d,), from data of the user's own."""
 
@@ -108,6 +111,8 @@ class Node:
         names = torch.tensor([question.user])
         own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
         ask = Ask(question.t, question.eta, None, question.seed, names, metric=self._metric(question))
+        if question.secure.get("mixing"):
+            return self._own_step(question, ask, own, forgot, evaluated)
         p, now = self._operator(question).rows(ask, question.u.to(self.problem.weights.device), own)
         self._memories.store(question.run, question.t, now | {PERSONAL: p})
         bound = now.get("error")
@@ -144,13 +149,35 @@ class Node:
             raise Malformed("the keys of this sum are not known here: was this node started again?")
         return masks
 
-    def _hidden(self, question: Question, answer: Answer) -> Answer:
+    def _own_step(self, question: Question, ask: Ask, memory: Memory, forgot: bool, evaluated: Any) -> Answer:
+        """A round of a scheme whose u_i stays here: from the meeting point w to z_i, of which the sum gets what is new.
+
+        SENT is what the sum has of z_i, so that nobody is lost who is away for a round, and no rounding piles up.
+        """
+        alpha, beta, gamma = mixing_of(question.secure)
+        if forgot:
+            raise Malformed("what this node has added to the sum is not known here any more: begin a new run")
+        w = question.u.to(self.problem.weights)  # type: ignore[union-attr]
+        u = mix(memory[OWN_U], mix(memory[OWN_Z], w, beta), gamma) if OWN_U in memory else w
+        inner = {name: tensor for name, tensor in memory.items() if name not in (OWN_U, OWN_Z, SENT)}
+        p, now = self._operator(question).rows(ask, u, inner)
+        z, sent = mix(u, p, alpha), memory.get(SENT, torch.zeros(1, self.facts.dim, dtype=torch.float64))
+        answer = self._hidden(question, self._answer(question, p=z, **evaluated), sent)
+        if answer.masked is not None:
+            words = in_words(question, self._answer(question, p=z), sent)
+            assert words is not None
+            own = {OWN_U: u, OWN_Z: z, SENT: sent + counted(words, question), PERSONAL: p}
+            self._memories.store(question.run, question.t, now | own)
+        return answer
+
+    def _hidden(self, question: Question, answer: Answer, since: Tensor | None = None) -> Answer:
         """The same numbers under masks, times this user's weight, where the question asks for a sum."""
         if not question.secure:
             return answer
         masks, told = self._masks_of(question), question.secure
         masks.take(told.get("shares", {}))
-        words = in_words(question, answer)
+        at = question.u if since is None else since
+        words = in_words(question, answer, torch.zeros(1) if at is None else at)
         if words is None:
             return self._answer(question, forgot=answer.forgot, secure={"beyond": True})
         masked = masks.mask(words, told.get("sum"), told.get("peers"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +24,14 @@ from resolvent.engines.flower.summands import Sums, exponent_of, from_sum
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration.engine import Answers, Ask, Curvature, MeanAnswer, Spread
 from resolvent.iteration.facts import Memory
+from resolvent.iteration.scheme import Scheme
 
+SHARED_U = (
+    "with secure sums only the mean of all answers is known, so users must share one u (beta = 1, everybody is asked, "
+    "no compression, no robust meeting) or keep their own (fedpi or fedsplit with a constant eta), or leave out `secure`"
+)
+SUM = "flower.sum"
+"""The entry of the memory that has sum_i lambda_i z_i, (1, d), where users keep their u_i."""
 COARSER = 16
 """Bits by which the resolution is coarsened where somebody's numbers had no room."""
 
@@ -46,20 +54,25 @@ class Setup:
 
 
 class SecureEngine(FlowerEngine):
-    """The server's side, for schemes whose users share one u. Nobody's answer is known here, so none is judged."""
+    """The server's side, for schemes whose users share one u, or keep their own. Nobody's answer is known here, so none
+    is judged.
 
-    def __init__(self, *args: Any, **more: Any) -> None:
+    mixing: alpha, beta and gamma of a scheme whose u_i stay with the users; the loop then runs on its meeting points,
+    with `shared` of that scheme. The sum has what is new of each z_i, so that whoever is away for a round holds.
+    """
+
+    def __init__(self, *args: Any, mixing: tuple[float, float, float] | None = None, **more: Any) -> None:
         super().__init__(*args, **more)
+        self._mixing = mixing
+        if mixing is not None:
+            self.facts = replace(self.facts, operator=_uncertified(self.facts.operator))
         if self.facts.users < FEWEST:
             raise InputError(f"a secure sum needs {FEWEST} users, but there are {self.facts.users}: of two, each could "
                              "subtract its own answer")  # fmt: skip
         self._setup: Setup | None = None
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
-        raise InputError(
-            "with secure sums only the mean of all answers is known, so users must share one u (beta = 1, everybody is "
-            "asked, no compression, no robust meeting): take fedavg, fedprox or fedrp, or leave out `secure`"
-        )
+        raise InputError(SHARED_U)
 
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
         self._after = memory.get(AFTER, torch.full((self.facts.users,), NOTHING_YET))
@@ -67,19 +80,29 @@ class SecureEngine(FlowerEngine):
         sums, here = self._sum(lambda user: self._ask(user, ask, u, models), u, f"in round {ask.t + 1}")
         everybody = len(here) == self.facts.users
         self._take_means(models, sums, everybody)
+        after = self._after.clone()
+        after[here] = ask.t
+        memory = memory | {AFTER: after}
+        if self._mixing is not None:
+            return self._met(sums, u, memory, len(here))
         total = float(self.facts.weights.double()[here].sum())
         if not total > 0:
             raise BadAnswer(f"in round {ask.t + 1} only users of weight 0 answered, and their mean says nothing")
         step = torch.from_numpy(sums.step) / total
         spread = _spread(step, sums.square / total, len(here) * 2.0 ** exponent_of(u) / total)
         mean = u.double() + step
-        after = self._after.clone()
-        after[here] = ask.t
-        memory = memory | {AFTER: after}
         if sums.error is not None:  # the mean of the bounds is one on the mean, and nobody's own is known
             memory = memory | {ERROR: torch.full((self.facts.users,), sums.error / total, dtype=self.facts.dtype)}
         who = None if everybody else torch.tensor(here)
         return MeanAnswer(mean.to(u.dtype), spread, memory, memory.get(ERROR), who, len(here))
+
+    def _met(self, sums: Sums, w: Tensor, memory: Memory, came: int) -> MeanAnswer:
+        """The meeting point of all who have ever answered, at their latest z_i."""
+        seen = memory[AFTER] != NOTHING_YET
+        total = float(self.facts.weights.double()[seen].sum())
+        zsum = memory.get(SUM, torch.zeros(1, self.facts.dim, dtype=torch.float64)) + torch.from_numpy(sums.step)
+        mean = (zsum / total if total > 0 else w).to(w.dtype)
+        return MeanAnswer(mean, _unknown, memory | {SUM: zsum}, None, None, came)
 
     def curvature(self, w: Tensor) -> Curvature | None:
         return None
@@ -143,7 +166,8 @@ class SecureEngine(FlowerEngine):
         """A question whose answer only the sum makes known."""
         shares = {} if question.user in setup.delivered else setup.tokens[question.user]
         weight, names = float(self.facts.weights[question.user]), ["value", *self.facts.metrics]
-        told = {"setup": setup.name, "sum": k, "peers": setup.members, "users": len(setup.members), "shares": shares}
+        mixing = {} if self._mixing is None or question.verb != "local" else {"mixing": list(self._mixing)}
+        told = mixing | {"setup": setup.name, "sum": k, "peers": setup.members, "users": len(setup.members), "shares": shares}
         return replace(question, secure=told | {"weight": weight, "exponent": exponent, "metrics": names})
 
     def _opened(self, setup: Setup, k: int, masked: dict[int, Words], when: str) -> Words:
@@ -182,6 +206,22 @@ class SecureEngine(FlowerEngine):
             f"{when} only {came} users answered, and a secure sum is opened by {needed} at least; nothing was opened"
             f"{'; ' if refused else ''}{refused}; see the nodes' logs, and resume once they are back"
         )
+
+
+def _uncertified(operator: Any) -> Any:
+    """The operator of users who keep their u_i: the server knows too little of them to certify anything."""
+    copied = copy(operator)
+    object.__setattr__(copied, "certifies", None)
+    return copied
+
+
+def _unknown(u: Tensor) -> Tensor:
+    return u.new_full((len(u),), torch.nan)
+
+
+def shared(scheme: Scheme) -> Scheme:
+    """The scheme of meeting points alone: w is followed by the mean of the z_i that users make of it."""
+    return replace(scheme, alpha=1.0, beta=1.0, gamma=1.0)
 
 
 def _spread(step: Tensor, square: float, resolution: float) -> Spread:

@@ -10,6 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from resolvent.engines.flower.masking import (
@@ -19,6 +20,21 @@ from resolvent.engines.flower.messages import NUMBER_WORDS, Answer, Question
 from resolvent.engines.flower.packets import Malformed
 
 MAX_EXPONENT = 1000
+
+
+def counted(words: Words, question: Question) -> Tensor:
+    """What the server has of p - since once this user's words are in the sum: rounded, and without the weight."""
+    d = question.u.shape[1]  # type: ignore[union-attr]
+    step = from_words(words[:d], int(question.secure["exponent"])) / (question.secure["weight"] or 1.0)
+    return torch.from_numpy(step).unsqueeze(0)
+
+
+def mixing_of(told: dict[str, Any]) -> tuple[float, float, float]:
+    """alpha, beta and gamma of a scheme whose u_i stay with the users."""
+    given = told["mixing"]
+    if not (isinstance(given, list) and len(given) == 3 and all(type(x) is float and 0 <= x <= 2 for x in given)):
+        raise Malformed("mixing is not alpha, beta and gamma")
+    return tuple(given)  # type: ignore[return-value]
 
 
 class Sums(NamedTuple):
@@ -39,8 +55,8 @@ def exponent_of(u: Tensor) -> int:
     return (math.frexp(largest)[1] if largest > 0 else 0) - DIGITS
 
 
-def in_words(question: Question, answer: Answer) -> Words | None:
-    """The words of a user; None where one of them has no room in the sum."""
+def in_words(question: Question, answer: Answer, since: Tensor) -> Words | None:
+    """The words of a user; None where one of them has no room in the sum. `since`: what p is counted from."""
     told = question.secure
     weight, exponent, users, names = (told.get(name) for name in ("weight", "exponent", "users", "metrics"))
     if type(weight) is not float or not 0 <= weight <= 1 or type(users) is not int or users < 1:
@@ -48,8 +64,8 @@ def in_words(question: Question, answer: Answer) -> Words | None:
     if type(exponent) is not int or abs(exponent) > MAX_EXPONENT or not isinstance(names, list):
         raise Malformed("a sum needs an exponent and the names of metrics")
     parts: list[Words] = []
-    if answer.p is not None and question.u is not None:
-        move = (answer.p.double().cpu() - question.u.double().cpu()).numpy().ravel()
+    if answer.p is not None:
+        move = (answer.p.double().cpu() - since.double().cpu()).numpy().ravel()
         step = to_words(weight * move, exponent, users)
         if step is None:
             return None
