@@ -128,12 +128,14 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "engines.flower": [
         {"packets", "rule", "memory", "plausibility"},
-        {"messages", "grid"},
+        {"messages", "grid", "masking"},
+        {"summands"},
         {"checks", "node"},
         {"asking"},
         {"claims", "evaluation", "forward"},
         {"facts"},
         {"engine"},
+        {"secure"},
     ],
     "federation": [
         {"settings", "superlink", "superexec", "supernode", "guard"},

@@ -165,6 +165,16 @@ def test_a_killed_server_goes_on_as_if_it_had_never_stopped(project: Project, tm
     assert server_app.conduct(grid_of(project), project, project.runs, resume=left.id).path == left.path
 
 
+def test_a_value_that_is_not_known_yet_is_no_divergence(project: Project, tmp_path: Path) -> None:
+    settings(project, '"fedpi"', '"fedavg"')  # gradient steps, which need f to be finite
+    with pytest.raises(Power):
+        server_app.conduct(grid_of(project, memory=tmp_path, kind=Dies), project, project.runs)
+    (left,) = runs.folders(project.runs)
+    done = server_app.conduct(grid_of(project, memory=tmp_path), project, project.runs, resume=left.id)
+    assert done.status == "finished", done.events
+    assert np.isfinite(done.history()["value"]).all()
+
+
 def test_what_went_wrong_is_in_the_run_s_events(project: Project) -> None:
     grid = grid_of(project)
 

@@ -34,8 +34,6 @@ from resolvent.federation import keys, settings
 from resolvent.federation.agreeing import Agreement
 from resolvent.federation.project import Project, opened
 from resolvent.federation.recording import OneBehind
-from resolvent.federation.settings import KNOWN_AT_ONCE
-from resolvent.iteration.acceleration import Unaccelerated
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.participation import Everyone, Participation
 from resolvent.iteration.state import State
@@ -150,14 +148,18 @@ def prepared(config: Config, facts: Facts) -> Experiment:
 
 def check_secure(experiment: Experiment) -> None:
     """Refuse what sums cannot do: users must share u, or keep their own in a scheme that is exact and steady."""
-    scheme, stop = experiment.scheme, experiment.stop
+    scheme, stop, acceleration = experiment.scheme, experiment.stop, experiment.anderson
+    if not experiment.participation.full:
+        refuse("participation", str(experiment.participation), "a secure sum is among all who are there: leave it out")
+    if scheme.auto:
+        refuse("scheme.eta", '"auto"', "with secure sums nobody's own answer is known to choose it by: give a number")
     if scheme.projects:
         return
     if not (scheme.exact and scheme.steady and scheme.fixed_mixing is not None):
         refuse("scheme", str(scheme), SHARED_U)
-    if getattr(experiment.anderson, "on", "mean") == "u" and experiment.anderson != Unaccelerated():
-        refuse("acceleration", str(experiment.anderson), 'nobody knows all u_i of a secure sum: take on = "mean"')
-    if stop is not None and any(getattr(stop, name) is not None for name in KNOWN_AT_ONCE if hasattr(stop, name)):
+    if getattr(acceleration, "on", "mean") == "u" and getattr(acceleration, "memory", 1):
+        refuse("acceleration", str(acceleration), 'nobody knows all u_i of a secure sum: take on = "mean"')
+    if stop is not None and (stop.residual, stop.certificates, stop.metric) != (None, None, None):
         refuse("stop", str(stop), "with secure sums the u_i, and so residual and certificates, are known to nobody")
 
 

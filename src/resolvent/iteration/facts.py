@@ -113,6 +113,8 @@ class Facts:
     """Whether users who know their Hessians may be asked for them."""
     whole_answers: bool = False
     """Whether users' whole answers cross to the process that runs the loop, whatever `send` makes of them there."""
+    values_lag: bool = False
+    """Whether f of a model is known one round later than the model, and is NaN until then."""
 
     @property
     def here(self) -> int:

@@ -147,7 +147,10 @@ class Divergence:
 
     def overflowed(self, value: float) -> bool:
         """Whether f is not finite at the end of a run that takes gradients, and so needs f to be finite everywhere."""
-        return self._engine.facts.operator.certifies != "p" and math.isfinite(self.first) and not math.isfinite(value)
+        facts = self._engine.facts
+        if facts.values_lag and math.isnan(value):
+            return False
+        return facts.operator.certifies != "p" and math.isfinite(self.first) and not math.isfinite(value)
 
     def remarks(self, state: State, value: float) -> Iterator[str]:
         """What must be said of a run that ends with this value."""

@@ -58,7 +58,7 @@ class FlowerEngine(CentralSums):
         curvature: bool = False,
         note: Note = unnoted,
     ) -> None:
-        super().__init__(replace(facts, operator=operator, sends_hessians=curvature))
+        super().__init__(replace(facts, operator=operator, sends_hessians=curvature, values_lag=ride))
         if self.facts.wants_centre:
             raise InputError(f"{operator} needs the mean of all u_i, which no message carries yet; take another engine")
         self.rule, self._run, self._asks_curvature, self._note = rule, run, curvature, note

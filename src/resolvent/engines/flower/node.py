@@ -60,7 +60,8 @@ class Node:
         self._memories = Memories(folder)
         self._bound: dict[str, Any] = {}
         self._known_metric: tuple[tuple[str, int], Metric] | None = None
-        self._secure, self._masks = secure, None
+        self._secure = secure
+        self._masks: Masks | None = None
 
     def handle(self, packet: Packet) -> Packet:
         """The answer to a question. What the user's own code raises comes through."""

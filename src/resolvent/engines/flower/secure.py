@@ -22,13 +22,14 @@ from resolvent.engines.flower.masking import FEWEST, SUMS_PER_SETUP, Lists, Word
 from resolvent.engines.flower.messages import NOTHING_YET, Answer, Question
 from resolvent.engines.flower.summands import Sums, exponent_of, from_sum
 from resolvent.errors import BadAnswer, InputError
+from resolvent.iteration import schedules
 from resolvent.iteration.engine import Answers, Ask, Curvature, MeanAnswer, Spread
 from resolvent.iteration.facts import Memory
 from resolvent.iteration.scheme import Scheme
 
 SHARED_U = (
     "with secure sums only the mean of all answers is known, so users must share one u (beta = 1, everybody is asked, "
-    "no compression, no robust meeting) or keep their own (fedpi or fedsplit with a constant eta), or leave out `secure`"
+    "no compression, no robust meeting) or keep their own (fedpi or fedsplit with a constant eta)"
 )
 SUM = "flower.sum"
 """The entry of the memory that has sum_i lambda_i z_i, (1, d), where users keep their u_i."""
@@ -42,7 +43,7 @@ class Setup:
 
     name: str
     threshold: int
-    keys: dict[int, Lists]
+    keys: dict[int, dict[str, Any]]
     tokens: dict[int, dict[str, str]]
     """By user, the shares that the others encrypted for it, by sender."""
     used: int = 0
@@ -80,9 +81,9 @@ class SecureEngine(FlowerEngine):
         sums, here = self._sum(lambda user: self._ask(user, ask, u, models), u, f"in round {ask.t + 1}")
         everybody = len(here) == self.facts.users
         self._take_means(models, sums, everybody)
-        after = self._after.clone()
-        after[here] = ask.t
-        memory = memory | {AFTER: after}
+        self._after = self._after.clone()
+        self._after[here] = ask.t
+        memory = memory | {AFTER: self._after}
         if self._mixing is not None:
             return self._met(sums, u, memory, len(here))
         total = float(self.facts.weights.double()[here].sum())
@@ -111,8 +112,11 @@ class SecureEngine(FlowerEngine):
         self.evaluation.want(w, ride=False)
         question = replace(self._question, verb="measure", models=w)
         try:
-            sums, here = self._sum(lambda user: replace(question, user=user, after=int(self._after[user])), w, "")
-        except BadAnswer:
+            sums, here = self._sum(
+                lambda user: replace(question, user=user, after=int(self._after[user])), w, "after the last round"
+            )
+        except BadAnswer as error:
+            self._note("not_measured", reason=str(error))
             return
         self._take_means(w, sums, len(here) == self.facts.users)
 
@@ -167,7 +171,13 @@ class SecureEngine(FlowerEngine):
         shares = {} if question.user in setup.delivered else setup.tokens[question.user]
         weight, names = float(self.facts.weights[question.user]), ["value", *self.facts.metrics]
         mixing = {} if self._mixing is None or question.verb != "local" else {"mixing": list(self._mixing)}
-        told = mixing | {"setup": setup.name, "sum": k, "peers": setup.members, "users": len(setup.members), "shares": shares}
+        told = mixing | {
+            "setup": setup.name,
+            "sum": k,
+            "peers": setup.members,
+            "users": len(setup.members),
+            "shares": shares,
+        }
         return replace(question, secure=told | {"weight": weight, "exponent": exponent, "metrics": names})
 
     def _opened(self, setup: Setup, k: int, masked: dict[int, Words], when: str) -> Words:
@@ -221,7 +231,8 @@ def _unknown(u: Tensor) -> Tensor:
 
 def shared(scheme: Scheme) -> Scheme:
     """The scheme of meeting points alone: w is followed by the mean of the z_i that users make of it."""
-    return replace(scheme, alpha=1.0, beta=1.0, gamma=1.0)
+    one = schedules.constant(1.0)
+    return replace(scheme, alpha=one, beta=one, gamma=one)
 
 
 def _spread(step: Tensor, square: float, resolution: float) -> Spread:

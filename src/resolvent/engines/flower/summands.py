@@ -14,8 +14,13 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.flower.masking import (
-    DIGITS, Words, from_words, number_from_words, number_to_words, to_words,
-)  # fmt: skip
+    DIGITS,
+    Words,
+    from_words,
+    number_from_words,
+    number_to_words,
+    to_words,
+)
 from resolvent.engines.flower.messages import NUMBER_WORDS, Answer, Question
 from resolvent.engines.flower.packets import Malformed
 
@@ -24,7 +29,7 @@ MAX_EXPONENT = 1000
 
 def counted(words: Words, question: Question) -> Tensor:
     """What the server has of p - since once this user's words are in the sum: rounded, and without the weight."""
-    d = question.u.shape[1]  # type: ignore[union-attr]
+    d = 0 if question.u is None else question.u.shape[1]
     step = from_words(words[:d], int(question.secure["exponent"])) / (question.secure["weight"] or 1.0)
     return torch.from_numpy(step).unsqueeze(0)
 
@@ -34,7 +39,7 @@ def mixing_of(told: dict[str, Any]) -> tuple[float, float, float]:
     given = told["mixing"]
     if not (isinstance(given, list) and len(given) == 3 and all(type(x) is float and 0 <= x <= 2 for x in given)):
         raise Malformed("mixing is not alpha, beta and gamma")
-    return tuple(given)  # type: ignore[return-value]
+    return tuple(given)
 
 
 class Sums(NamedTuple):
