@@ -17,7 +17,19 @@ from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.metric_names import is_free
 
-VERBS = ("describe", "start", "local", "measure", "curvature", "schema", "moments", "prepare", "keys", "shares", "unmask")
+VERBS = (
+    "describe",
+    "start",
+    "local",
+    "measure",
+    "curvature",
+    "schema",
+    "moments",
+    "prepare",
+    "keys",
+    "shares",
+    "unmask",
+)
 TELLING = ("describe", "schema", "moments", "prepare")
 """Questions whose answers are facts in plain values."""
 TYPES = {"float64": torch.float64, "float32": torch.float32}
