@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -74,19 +75,12 @@ class HuberLoss(Loss):
     def least_curvature(self, t: Tensor, reach: Tensor) -> Tensor:
         return ((t - self.b).abs() + reach <= self.delta).to(t)
 
-    def divergence(self, t: Tensor) -> HuberDivergence:
-        return HuberDivergence(self, t)
+    def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        """k (r - n + h - k / 2) as a function of h, with n the slope at t and n + k that at t + h."""
+        n, inside = self.slope(t), self.curvature(t)
 
+        def of(h: Tensor) -> Tensor:
+            k = torch.where(inside * self.curvature(t + h) > 0, h, self.slope(t + h) - n)
+            return k * (t - self.b - n + (h - k / 2))
 
-@dataclass(frozen=True, eq=False)
-class HuberDivergence:
-    """k (r - n + h - k / 2) as a function of h, with n the slope at t and n + k that at t + h."""
-
-    loss: HuberLoss
-    t: Tensor
-
-    def __call__(self, h: Tensor) -> Tensor:
-        n, there = self.loss.slope(self.t), self.t + h
-        both = self.loss.curvature(self.t) * self.loss.curvature(there) > 0
-        k = torch.where(both, h, self.loss.slope(there) - n)
-        return k * (self.t - self.loss.b - n + (h - k / 2))
+        return of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,14 +29,12 @@ class Logistic(LinearModel):
 
     lipschitz: Tensor
     kind = "logistic"
+    labels = (-1, 1)
 
     def __init__(
         self, A: Any, b: Any, reg: Any = None, weights: Any = None, *, intercept: bool = False, penalty: Any = None
     ) -> None:
         super().__init__(LogisticLoss, A, b, reg, weights, intercept=intercept, penalty=penalty)
-
-    def _classes(self) -> tuple[int, int]:
-        return -1, 1
 
 
 class LogisticLoss(Loss):
@@ -62,42 +61,32 @@ class LogisticLoss(Loss):
         q = torch.sigmoid(t)  # whatever the label: phi'' is even
         return q * (1 - q)
 
-    def divergence(self, t: Tensor) -> LogisticDivergence:
-        return LogisticDivergence.at(self.b * t, self.b)
+    def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        """phi(a + b h) - phi(a) - phi'(a) b h as a function of h, for phi(a) = log(1 + e^-a) of the margins a = b t.
 
-    def weighted(self, weight: Floats) -> WeightedLogistic:
-        return WeightedLogistic(self.b.numpy(), weight)
-
-
-@dataclass(frozen=True, eq=False)
-class LogisticDivergence:
-    """phi(a + b h) - phi(a) - phi'(a) b h as a function of h, for phi(a) = log(1 + e^-a) of the margins a = b t.
-
-    It is never negative, and nothing cancels. The difference of the first two terms is log1p(q expm1(-b h)) with
-    q = sigmoid(-a). Below |h| = 1e-3 what is left after subtracting q b h would be rounding, and Taylor's formula to
-    fifth order is good to 1e-12 relative. Where expm1 would overflow the two terms are far apart.
-    """
-
-    a: Tensor
-    b: Tensor
-    q: Tensor
-    taylor: tuple[Tensor, Tensor, Tensor, Tensor]
-
-    @staticmethod
-    def at(a: Tensor, b: Tensor) -> LogisticDivergence:
+        It is never negative, and nothing cancels. The difference of the first two terms is log1p(q expm1(-b h)) with
+        q = sigmoid(-a). Below |h| = 1e-3 what is left after subtracting q b h would be rounding, and Taylor's formula
+        to fifth order is good to 1e-12 relative. Where expm1 would overflow the two terms are far apart.
+        """
+        a = self.b * t
         q = torch.sigmoid(-a)
         v = q * (1 - q)
         odd = (2 * q - 1) * v
-        return LogisticDivergence(a, b, q, (v / 2, odd / 6, (1 - 6 * v) * v / 24, (1 - 12 * v) * odd / 120))
+        c2, c3, c4, c5 = v / 2, odd / 6, (1 - 6 * v) * v / 24, (1 - 12 * v) * odd / 120
 
-    def __call__(self, h: Tensor) -> Tensor:
-        h, (c2, c3, c4, c5) = h * self.b, self.taylor
-        near = h * h * (c2 + h * (c3 + h * (c4 + h * c5)))
-        small = h.abs() < 1e-3
-        if bool(small.all()):
-            return near
-        far = torch.where(h < -FAR, softplus(-self.a - h) - softplus(-self.a), torch.log1p(self.q * torch.expm1(-h)))
-        return torch.where(small, near, far + self.q * h)
+        def of(h: Tensor) -> Tensor:
+            h = h * self.b
+            near = h * h * (c2 + h * (c3 + h * (c4 + h * c5)))
+            small = h.abs() < 1e-3
+            if bool(small.all()):
+                return near
+            far = torch.where(h < -FAR, softplus(-a - h) - softplus(-a), torch.log1p(q * torch.expm1(-h)))
+            return torch.where(small, near, far + q * h)
+
+        return of
+
+    def weighted(self, weight: Floats) -> WeightedLogistic:
+        return WeightedLogistic(self.b.numpy(), weight)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,21 +55,17 @@ class PoissonLoss(Loss):
     def curvature(self, t: Tensor) -> Tensor:
         return t.exp().clamp(max=_most(t))
 
-    def divergence(self, t: Tensor) -> PoissonDivergence:
-        return PoissonDivergence(t.exp())
+    def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        """e^t (e^h - 1 - h) as a function of h; a series where the terms would cancel."""
+        mean = t.exp()
+
+        def of(h: Tensor) -> Tensor:
+            series = h * h * (1 / 2 + h * (1 / 6 + h * (1 / 24 + h / 120)))
+            return mean * torch.where(h.abs() < NEAR, series, torch.expm1(h) - h)
+
+        return of
 
 
 def _most(t: Tensor) -> float:
     """The largest slope: products with it do not overflow."""
     return 1e200 if t.dtype == torch.float64 else 1e25
-
-
-@dataclass(frozen=True, eq=False)
-class PoissonDivergence:
-    """e^t (e^h - 1 - h) as a function of h; a series where the terms would cancel."""
-
-    mean: Tensor
-
-    def __call__(self, h: Tensor) -> Tensor:
-        series = h * h * (1 / 2 + h * (1 / 6 + h * (1 / 24 + h / 120)))
-        return self.mean * torch.where(h.abs() < NEAR, series, torch.expm1(h) - h)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +21,12 @@ class SquaredHinge(LinearModel):
 
     lipschitz: Tensor
     kind = "squared-hinge"
+    labels = (-1, 1)
 
     def __init__(
         self, A: Any, b: Any, reg: Any = None, weights: Any = None, *, intercept: bool = False, penalty: Any = None
     ) -> None:
         super().__init__(SquaredHingeLoss, A, b, reg, weights, intercept=intercept, penalty=penalty)
-
-    def _classes(self) -> tuple[int, int]:
-        return -1, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,19 +56,14 @@ class SquaredHingeLoss(Loss):
     def least_curvature(self, t: Tensor, reach: Tensor) -> Tensor:
         return 2 * (self.b * t + reach < 1).to(t)
 
-    def divergence(self, t: Tensor) -> SquaredHingeDivergence:
-        return SquaredHingeDivergence(self, t)
-
-
-@dataclass(frozen=True, eq=False)
-class SquaredHingeDivergence:
-    """k^2 + 2 n max(0, b h - m) as a function of h, with m = 1 - b t, n = max(0, m) and n + k the same at t + h."""
-
-    loss: SquaredHingeLoss
-    t: Tensor
-
-    def __call__(self, h: Tensor) -> Tensor:
-        m, along = 1 - self.loss.b * self.t, self.loss.b * h
+    def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        """k^2 + 2 n max(0, b h - m) as a function of h, with m = 1 - b t, n = max(0, m) and n + k the same at t + h."""
+        m = 1 - self.b * t
         n = m.clamp_min(0)
-        k = torch.where((m > 0) & (along < m), -along, (m - along).clamp_min(0) - n)
-        return k * k + 2 * n * (along - m).clamp_min(0)
+
+        def of(h: Tensor) -> Tensor:
+            along = self.b * h
+            k = torch.where((m > 0) & (along < m), -along, (m - along).clamp_min(0) - n)
+            return k * k + 2 * n * (along - m).clamp_min(0)
+
+        return of

@@ -14,12 +14,10 @@ from torch import Tensor
 from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows
-from resolvent.problems.linear.careful import careful_prox, rounding, value_rounding
+from resolvent.problems.linear import careful, products
 from resolvent.problems.linear.loss import Loss
 from resolvent.problems.linear.predictor import Predictor
-from resolvent.problems.linear.products import hessian_diagonal, hessian_times, preconditioner
 from resolvent.problems.newton.inverses import check_room
-from resolvent.problems.newton.safeguard import SafeProx
 from resolvent.problems.over_rows import Curved
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.reference import Pool, Unknown
@@ -42,6 +40,8 @@ class LinearModel(Curved):
 
     kind = ""
     """The name of the loss, for predictions; empty where there is none."""
+    labels: tuple[int, int] | None = None
+    """Of the two classes; None for a regression."""
     same = ("loss", "intercept", "penalty")
 
     def __init__(
@@ -65,10 +65,7 @@ class LinearModel(Curved):
         """What says how a model of this problem predicts."""
         if not self.kind:
             refuse("predictor", f"asked of {type(self).__name__}", "a loss that the package has is needed to predict")
-        return Predictor(self.kind, self.dim - self.intercept, self.intercept, self._classes(), self._numbers())
-
-    def _classes(self) -> tuple[Any, ...] | None:
-        return None
+        return Predictor(self.kind, self.dim - self.intercept, self.intercept, self.labels, self._numbers())
 
     def _numbers(self) -> dict[str, float]:
         return {}
@@ -142,17 +139,8 @@ class LinearModel(Curved):
         """Whether rows are sparse and a matrix of d x d numbers per user would be large."""
         return self.rows.sparse and super().matrix_free
 
-    def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
-        """The product with the Hessians at W, as a function of rows (users, d)."""
-        return hessian_times(self, as_rows(W, self))
-
-    def hessian_diagonal(self, W: Tensor) -> Tensor:
-        """(users, d)."""
-        return hessian_diagonal(self, as_rows(W, self))
-
-    def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
-        """The inverse of the diagonal of the Hessian of f at w (1, d)."""
-        return preconditioner(self, w)
+    hessian_times, hessian_diagonal = products.hessian_times, products.hessian_diagonal
+    preconditioner = products.preconditioner
 
     def excess(self, w: Tensor, size: float) -> float:
         """A bound on f(w) - f* by strong convexity, where reg pulls at all parameters; else infinite."""
@@ -161,20 +149,10 @@ class LinearModel(Curved):
 
     # --- what Newton's method needs ---------------------------------------------------------------------------------
 
-    def careful_prox(self, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
-        """The prox of the first user, certified."""
-        return careful_prox(self, u, eta, x, tol)
+    careful_prox, rounding, value_rounding = careful.careful_prox, careful.rounding, careful.value_rounding
 
     def _weighted(self, b: Floats, weight: Floats) -> WeightedLoss:
         return self.loss(torch.from_numpy(b)).weighted(weight)
-
-    def rounding(self, W: Tensor) -> Tensor:
-        """A bound on the rounding error of grad at W, about: units in the last place of every predictor and slope."""
-        return rounding(self, W)
-
-    def value_rounding(self, W: Tensor) -> Tensor:
-        """The same of value at W."""
-        return value_rounding(self, W)
 
     # --- constants and the minimum -----------------------------------------------------------------------------------
 

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.problems.inputs import as_rows
+
 TINY = 1e-10
 """Of the largest curvature of a parameter: the least that a preconditioner takes for granted."""
 
 
 def hessian_times(model: Any, W: Tensor) -> Callable[[Tensor], Tensor]:
     """The product with the Hessians at W, as a function of rows (users, d)."""
-    buckets = model.rows.buckets
+    W, buckets = as_rows(W, model), model.rows.buckets
     bend = [loss.curvature(b.margins(W)) for b, loss in zip(buckets, model._losses, strict=True)]
 
     def times(V: Tensor) -> Tensor:
@@ -26,7 +28,7 @@ def hessian_times(model: Any, W: Tensor) -> Callable[[Tensor], Tensor]:
 
 def hessian_diagonal(model: Any, W: Tensor) -> Tensor:
     """(users, d)."""
-    parts = []
+    W, parts = as_rows(W, model), []
     for bucket, loss in zip(model.rows.buckets, model._losses, strict=True):
         parts.append(bucket.combine_squares(loss.curvature(bucket.margins(W)).unsqueeze(1)).squeeze(1))
     diagonal: Tensor = model.rows.gather(parts) + model.ridge

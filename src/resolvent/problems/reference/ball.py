@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,17 +16,11 @@ TINY = 1e-14
 """mu r^2 relative to f below which the sphere is taken not to matter."""
 
 
-@dataclass(frozen=True, eq=False)
-class OnBall:
-    """A point z of the ball around 0, the multiplier mu, and a bound on f(z) - min f over the ball."""
+def minimise(f: Objective, members: np.ndarray, radius: float, size: Floats) -> tuple[Floats, float, float]:
+    """A point z of the ball around 0, the multiplier mu, and a bound on f(z) - min f over the ball.
 
-    z: Floats
-    mu: float
-    excess: float
-
-
-def minimise(f: Objective, members: np.ndarray, radius: float, size: Floats) -> OnBall:
-    """f is in coordinates x = size z around the centre of the ball, which bounds the members of z."""
+    f is in coordinates x = size z around the centre of the ball, which bounds the members of z.
+    """
     plain, inner = no_penalty(len(members)), members / size**2
 
     def lagrangian(mu: float) -> Objective:
@@ -54,7 +48,7 @@ def minimise(f: Objective, members: np.ndarray, radius: float, size: Floats) -> 
         x = np.where(members, x * (radius / length), x)
     z = x / size
     slack = mu / 2 * abs(radius**2 - float(z[members] @ z[members]))
-    return OnBall(z, mu, excess(lagrangian(mu), x) + slack)
+    return z, mu, excess(lagrangian(mu), x) + slack
 
 
 def _find_sphere(length: Callable[[float], float], radius: float, low: float, high: float) -> None:

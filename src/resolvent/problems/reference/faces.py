@@ -35,20 +35,20 @@ def descend(objective: Objective, g: Terms, near: Floats) -> Face:
     least = np.inf
     for _ in range(60 + 6 * len(near)):
         here = _Look.at(objective, g, face)
-        step = here.step()
-        if step.flat is not None:
-            face = _along(g, face, step.flat, here)
+        h, flat = here.step()
+        if flat is not None:
+            face = _along(g, face, flat, here)
             calm = 0
             continue
-        length, blocked = _room(g, face.w, step.h, face.moving)
-        size = float(np.sqrt(max(float(here.slope @ step.h), 0.0)))
+        length, blocked = _room(g, face.w, h, face.moving)
+        size = float(np.sqrt(max(float(here.slope @ h), 0.0)))
         if length < 1 and size > here.noise:
-            face, calm = _hold(g, face, step.h, length, blocked), 0
+            face, calm = _hold(g, face, h, length, blocked), 0
             least = np.inf
             continue
         if length >= 1:
-            share = 1.0 if size < 0.1 else here.share(step.h)
-            face = Face(np.where(face.moving, face.w - share * step.h, face.w), face.moving)
+            share = 1.0 if size < 0.1 else here.share(h)
+            face = Face(np.where(face.moving, face.w - share * h, face.w), face.moving)
         calm = calm + 1 if size <= max(here.noise, 0.0) or size >= 0.5 * least else 0
         least = min(least, size)
         if calm < SETTLED:
@@ -58,13 +58,6 @@ def descend(objective: Objective, g: Terms, near: Floats) -> Face:
             return face
         face, calm, least = released, 0, np.inf
     return face
-
-
-@dataclass(frozen=True, eq=False)
-class _Step:
-    h: Floats
-    flat: Floats | None = None
-    """A direction in which f does not change, where the moving columns depend on each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +88,15 @@ class _Look:
         stacked = np.vstack(rows)
         return _Look(objective, g, face, t, slope, stacked, 4 * EPS * float(np.linalg.norm(size)) + 1e-300)
 
-    def step(self) -> _Step:
-        """Newton's step h on the face, to be subtracted; or a direction in which f is flat."""
+    def step(self) -> tuple[Floats, Floats | None]:
+        """Newton's step h on the face, to be subtracted; or, where the moving columns depend on each other, a direction
+        in which f is flat."""
         from scipy.linalg import qr, solve_triangular
 
         h = np.zeros_like(self.face.w)
         m = self.rows.shape[1]
         if m == 0:
-            return _Step(h)
+            return h, None
         R, order = qr(self.rows, mode="r", pivoting=True, check_finite=False)[:2]
         rank = int(np.count_nonzero(np.abs(R.diagonal()) > DEPENDENT * max(abs(R[0, 0]), 1e-300)))
         if rank < m:
@@ -111,7 +105,7 @@ class _Look:
             v[order[rank]] = 1.0
             flat = np.zeros_like(h)
             flat[self.face.moving] = v
-            return _Step(h, flat)
+            return h, flat
 
         def inverse(x: Floats) -> Floats:
             half = solve_triangular(R[:m], x[order], trans="T", check_finite=False)
@@ -127,7 +121,7 @@ class _Look:
             if a @ across > 0:
                 own = own - across * ((a @ own) / (a @ across))
         h[self.face.moving] = own
-        return _Step(h)
+        return h, None
 
     def share(self, h: Floats) -> float:
         """The share of the step that brings the slope along it to zero, at most 1."""

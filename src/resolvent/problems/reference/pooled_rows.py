@@ -99,8 +99,8 @@ class PooledRows:
         shifted = replace(
             f, C=f.C / size, offset=f.predictors(g.centre), ridge=ridge / size**2, tilt=ridge * g.centre / size
         )
-        point = ball.minimise(shifted, g.members, g.radius, size)
-        return Candidate(g.centre + point.z, point.excess, mu=point.mu)
+        z, mu, excess = ball.minimise(shifted, g.members, g.radius, size)
+        return Candidate(g.centre + z, excess, mu=mu)
 
 
 def _subgradient(g: Terms, face: Face, v: Floats) -> Floats:

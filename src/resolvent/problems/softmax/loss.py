@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -31,19 +31,18 @@ def bend(p: Tensor, h: Tensor) -> Tensor:
     return p * (h - (p * h).sum(1, keepdim=True))
 
 
-@dataclass(frozen=True, eq=False)
-class Divergence:
+def divergence(p: Tensor) -> Callable[[Tensor], Tensor]:
     """log sum_k p_k exp(h_k) - p . h as a function of h, for probabilities p: never negative, and nothing cancels.
 
     With c = h - p . h it is log(1 + sum_k p_k (exp(c_k) - 1 - c_k)).
     """
 
-    p: Tensor
-
-    def __call__(self, h: Tensor) -> Tensor:
-        c = h - (self.p * h).sum(1, keepdim=True)
+    def of(h: Tensor) -> Tensor:
+        c = h - (p * h).sum(1, keepdim=True)
         series = c * c * (1 / 2 + c * (1 / 6 + c * (1 / 24 + c / 120)))
-        near = torch.log1p((self.p * torch.where(c.abs() < NEAR, series, torch.expm1(c) - c)).sum(1))
+        near = torch.log1p((p * torch.where(c.abs() < NEAR, series, torch.expm1(c) - c)).sum(1))
         if not bool((c > FAR).any()):
             return near
-        return torch.where((c > FAR).any(1), torch.logsumexp(self.p.log() + c, 1), near)
+        return torch.where((c > FAR).any(1), torch.logsumexp(p.log() + c, 1), near)
+
+    return of

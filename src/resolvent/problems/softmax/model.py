@@ -23,7 +23,7 @@ from resolvent.problems.reference.terms import terms
 from resolvent.problems.reference.wide import WidePool
 from resolvent.problems.rows import Bucket, as_data
 from resolvent.problems.softmax.labels import encoded, one_hot
-from resolvent.problems.softmax.loss import Divergence, bend, slopes, values
+from resolvent.problems.softmax.loss import bend, divergence, slopes, values
 from resolvent.problems.softmax.pooled import preconditioner, reach
 
 
@@ -163,10 +163,7 @@ class Softmax(Curved):
         """|A_i|^2 / 2 + reg_i, with |A_i| the largest singular value."""
         return self.rows.gather([bucket.largest() for bucket in self.rows.buckets]) / 2 + self.reg
 
-    def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
-        """The inverse of the blocks of each class, from some of the rows; beside them scores that all classes share,
-        which only reg pulls at."""
-        return preconditioner(self, w)
+    preconditioner = preconditioner
 
     def excess(self, w: Tensor, size: float) -> float:
         """By strong convexity; with intercepts, which reg leaves alone, by a ball in which a minimiser lies."""
@@ -205,11 +202,11 @@ class Softmax(Curved):
 
     def divergence(self, w: Tensor) -> Callable[[Tensor], Tensor]:
         M, buckets = self._matrices(w), self.rows.buckets
-        each = [Divergence(torch.softmax(bucket.scores(M), 1)) for bucket in buckets]
+        each = [divergence(torch.softmax(bucket.scores(M), 1)) for bucket in buckets]
 
         def to(e: Tensor) -> Tensor:
             H = self._matrices(e)
-            parts = [divergence(b.scores(H)).sum(1) for b, divergence in zip(buckets, each, strict=True)]
+            parts = [beyond(b.scores(H)).sum(1) for b, beyond in zip(buckets, each, strict=True)]
             return self.rows.gather(parts) + 0.5 * (self.ridge * e * e).sum(1)
 
         return to
