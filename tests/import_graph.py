@@ -51,7 +51,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "problems": [
         {"problem", "products", "room", "labels", "compensated"},
         {"inputs", "newton", "constraint", "sparse_rows"},
-        {"rows", "sets", "simplex", "callables"},
+        {"rows", "sets", "callables"},
         {"reference", "penalty_words", "linear_sets"},
         {"pinball", "quadratic", "over_rows"},
         {"linear"},
@@ -72,12 +72,12 @@ INSIDE: dict[str, list[set[str]]] = {
         {"generate", "verify"},
     ],
     "problems.quadratic": [{"affine", "jacobi"}, {"decomposition", "pooled"}],
-    "problems.linear": [{"loss", "predictor", "products", "careful"}, {"model"}],
-    "problems.softmax": [{"labels", "loss", "pooled"}, {"model"}],
+    "problems.linear": [{"loss", "predictor", "hessians", "careful"}, {"model"}],
+    "problems.softmax": [{"loss", "pooled"}, {"model"}],
     "problems.newton": [
-        {"inverses", "safeguard", "krylov"},
+        {"inverses", "safeguard"},
         {"equation"},
-        {"prox", "conjugate"},
+        {"prox", "krylov"},
         {"matrix_free"},
     ],
     "problems.reference": [

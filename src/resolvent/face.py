@@ -54,9 +54,8 @@ from resolvent.problems.linear_sets import AffineSet, Halfspace, ObtuseCone
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
 from resolvent.problems.quantile import Quantile
-from resolvent.problems.sets import Ball, Box, Orthant
+from resolvent.problems.sets import Ball, Box, Orthant, Simplex
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
-from resolvent.problems.simplex import Simplex
 from resolvent.problems.softmax.model import Softmax
 from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run

@@ -19,13 +19,13 @@ from resolvent.local import law as laws
 from resolvent.local.bound import Bound
 from resolvent.local.descent import descend, gradients
 from resolvent.local.law import Law, Target, UserFacts
-from resolvent.local.operators import Operator, check_descent, needs_of, pulls_error, rows_of_batch, steps_of
+from resolvent.local.operators import StepsOperator, check_descent, pulls_error, rows_of_batch, steps_of
 from resolvent.local.training import stepping
 
 
 @part("local", "normalised-steps")
 @dataclass(frozen=True)
-class NormalisedSteps(Operator):
+class NormalisedSteps(StepsOperator):
     """k_i gradient steps of size eta from u_i, whose displacement counts as that of `scale` steps: FedNova's.
 
     p_i = u_i + scale (y_i - u_i) / k_i, with y_i where the steps lead: users with many steps pull no harder than those
@@ -60,10 +60,6 @@ class NormalisedSteps(Operator):
     @property
     def _passes(self) -> NDArray[np.int64]:
         return np.atleast_1d(np.asarray(self.steps))
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return needs_of(self.batch)
 
     def settled(self, facts: Facts) -> NormalisedSteps:
         """With the scale that FedNova has: the weighted mean of the users' numbers of steps."""

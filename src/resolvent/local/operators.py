@@ -136,9 +136,19 @@ class NewtonProx(Operator):
         return Newton(problem, self.tol)
 
 
+class StepsOperator(Operator):
+    """An operator made of gradient steps: full ones, or over batches of so many rows."""
+
+    batch: int | None
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"grad"}) if self.batch is None else frozenset({"grad", "batches"})
+
+
 @part("local", "gradient-prox")
 @dataclass(frozen=True)
-class GradientProx(Operator):
+class GradientProx(StepsOperator):
     """k gradient steps on f_i + |x - u_i|^2 / (2 eta), from u_i. With `batch`, k shuffled passes over batches of rows.
 
     lr=None takes 1 / (L_i + 1/eta) where the problem knows L_i, else 0.01. `anderson` is the memory of an Anderson
@@ -174,10 +184,6 @@ class GradientProx(Operator):
             refuse("optimiser", "LBFGS", needed)
         if self.momentum or self.anderson:
             refuse("optimiser", optimiser, "it takes the steps by itself: leave out momentum and anderson")
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return needs_of(self.batch)
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
         """A prox, as closely as its steps come to it."""
@@ -229,7 +235,7 @@ class GradientProx(Operator):
 
 @part("local", "gradient-steps")
 @dataclass(frozen=True)
-class GradientSteps(Operator):
+class GradientSteps(StepsOperator):
     """k gradient steps of size eta on f_i, from u_i: G^k (eq:FB). With `batch`, k shuffled passes over the rows."""
 
     steps: int = 1
@@ -239,10 +245,6 @@ class GradientSteps(Operator):
 
     def __post_init__(self) -> None:
         check_descent(self.steps, self.batch, self.momentum)
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return needs_of(self.batch)
 
     @property
     def certifies(self) -> str | None:  # type: ignore[override]
@@ -276,10 +278,6 @@ class GradientSteps(Operator):
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
         steps = gradients(part, ask, self.steps, self.batch)
         return descend(part, u, ask.eta, self.momentum, steps)
-
-
-def needs_of(batch: int | None) -> frozenset[str]:
-    return frozenset({"grad"}) if batch is None else frozenset({"grad", "batches"})
 
 
 def rows_of_batch(batch: int | None, users: UserFacts) -> int | None:

@@ -35,7 +35,7 @@ from resolvent.local import law as laws
 from resolvent.local.bound import Bound
 from resolvent.local.descent import Gradient, descend, gradients
 from resolvent.local.law import Law, Target, UserFacts
-from resolvent.local.operators import Operator, check_descent, needs_of, rows_of_batch, steps_of
+from resolvent.local.operators import StepsOperator, check_descent, rows_of_batch, steps_of
 from resolvent.local.training import stepping
 
 NOISE = "the noise of its batches"
@@ -43,7 +43,7 @@ NOISE = "the noise of its batches"
 
 @part("local", "tilted-steps")
 @dataclass(frozen=True)
-class TiltedSteps(Operator):
+class TiltedSteps(StepsOperator):
     """k gradient steps of size lr from mean(u) on f_i(v) - <s_i, v>, s_i = (u_i - mean(u)) / eta: SCAFFOLD's.
 
     eta="auto" is k lr, as SCAFFOLD has it; with `batch`, which makes `steps` shuffled passes over the rows, lr times
@@ -67,10 +67,6 @@ class TiltedSteps(Operator):
             object.__setattr__(self, "lr", lr)
         if self.lr is None and self.batch is not None:
             refuse("lr", None, "with batches the number of steps depends on the users' rows: a number > 0 is needed")
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        return needs_of(self.batch)
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
         """Where users come to rest their steps do not move them: s_i is the gradient of f_i at the model."""

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[Any]
 
-BLOCK = 1 << 18
+BLOCK_NUMBERS = 1 << 18
 """Numbers in one block of rows."""
 SPLIT = 2.0**27 + 1
 
 
 def predictors(rows: Floats, w: Floats, start: Floats) -> Floats:
     """start_j + rows_j . w for rows (n, d), w (d,) and start (n,), in float64."""
-    out, step = np.empty(len(rows)), max(1, BLOCK // max(1, rows.shape[1]))
+    out, step = np.empty(len(rows)), max(1, BLOCK_NUMBERS // max(1, rows.shape[1]))
     for first in range(0, len(rows), step):
         some = slice(first, first + step)
         out[some] = _predictors(rows[some].astype(np.float64, copy=False), w, start[some])

@@ -16,12 +16,12 @@ from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, fin
 from resolvent.problems.problem import ProblemDefaults, select
 from resolvent.problems.sets import ConvexSet
 
-SEEN, BEYOND = 1e3, 10.0
-"""Sets are reported not to meet where their points are more than SEEN tolerances apart, and a common point would have
-to be more than BEYOND times as far away as they are from each other and from where the run began."""
+MIN_APART, MIN_FAR = 1e3, 10.0
+"""Sets are reported not to meet where their points are more than MIN_APART tolerances apart, and a common point would
+have to be more than MIN_FAR times as far away as they are from each other and from where the run began."""
 ROUNDING = 16.0
 """Units in the last place of u and p by which normals and distances may be wrong."""
-MANY = 100_000
+MAX_SEARCHED = 100_000
 """Numbers in all normals beyond which multiples of them are not searched for (nonnegative least squares)."""
 
 
@@ -104,8 +104,8 @@ class Indicators(ProblemDefaults):
         p = self.prox(U, 1.0)
         mean = (lam * p).sum(0)
         apart = float((lam * (p - mean).square()).sum().sqrt())
-        least = self._away(U, p, mean) if apart > SEEN * self.tol else 0.0
-        if least > BEYOND * (apart + float((mean - origin).norm())):
+        least = self._away(U, p, mean) if apart > MIN_APART * self.tol else 0.0
+        if least > MIN_FAR * (apart + float((mean - origin).norm())):
             yield (
                 f"the sets do not meet, or only far away: the users' points stay {apart:.3g} apart (root mean square), "
                 f"and a point common to all sets would be at least {least:.2g} away from them"
@@ -130,7 +130,7 @@ class Indicators(ProblemDefaults):
         if not bool((depth > 0).any()):
             return 0.0
         mu = self.weights.double()[counts] * lengths
-        if n.numel() <= MANY:
+        if n.numel() <= MAX_SEARCHED:
             terms = torch.cat([n, depth.unsqueeze(1) / depth.max()], 1).T.cpu().numpy()
             with suppress(RuntimeError):  # not found in as many steps as SciPy allows
                 mu = torch.from_numpy(nnls(terms, [0.0] * self.dim + [1.0])[0]).to(n)

@@ -64,7 +64,6 @@ class LeastSquares(OverRows):
 
     @property
     def predictor(self) -> Predictor:
-        """What says how a model of this problem predicts."""
         return Predictor("least-squares", self.dim - self.intercept, self.intercept)
 
     def value(self, W: Tensor) -> Tensor:

@@ -92,7 +92,6 @@ class OverRows(WithMinimum):
 
     @property
     def sizes(self) -> Tensor:
-        """The number of rows of each user."""
         return self.rows.sizes
 
     @property
@@ -158,7 +157,6 @@ class Curved(Ridged):
 
     @property
     def matrix_free(self) -> bool:
-        """Whether a matrix of d x d numbers per user would be large."""
         return self.dim > MAX_DENSE_DIM
 
     @cached_property

@@ -6,8 +6,7 @@ from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.penalties import L1, L2, ElasticNet, Penalty
 from resolvent.iteration.registry import part
-from resolvent.problems.sets import Ball, Box, Orthant
-from resolvent.problems.simplex import Simplex
+from resolvent.problems.sets import Ball, Box, Orthant, Simplex
 
 PENALTIES = {"l1": L1, "l2": L2, "elastic-net": ElasticNet, "box": Box, "orthant": Orthant, "simplex": Simplex}
 for _name, _kind in PENALTIES.items():

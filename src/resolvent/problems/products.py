@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-CACHED = 1 << 21
+MAX_CACHED = 1 << 21
 """Numbers in all matrices together, about."""
 
 
@@ -30,4 +30,4 @@ def times_rows(M: Tensor, U: Tensor) -> Tensor:
 
 
 def _cached(M: Tensor) -> bool:
-    return M.device.type == "cpu" and M.numel() <= CACHED
+    return M.device.type == "cpu" and M.numel() <= MAX_CACHED

@@ -56,7 +56,6 @@ class Quantile(Ridged):
 
     @property
     def predictor(self) -> Predictor:
-        """What says how a model of this problem predicts."""
         return Predictor("quantile", self.dim - self.intercept, self.intercept, numbers={"q": self.q})
 
     @cached_property

@@ -33,7 +33,7 @@ def _plain(setting: Setting) -> Promise:
         return _passty(setting)
     if not setting.eta.steady:
         return Promise(None, "no theorem covers an eta that keeps changing")
-    if setting.forward and not below(setting):
+    if setting.scheme.forward and not below(setting):
         return Promise(None, f"no theorem covers {_step(setting)} >= 2/L = {largest_step(setting):.3g}")
     blocks = ", almost surely under sampling that holds absent users (random blocks)" if setting.partial else ""
     if averaged(setting):
@@ -53,16 +53,16 @@ def _uncovered(setting: Setting) -> str | None:
         return "no theorem covers these alpha, beta and gamma"
     if setting.stale or setting.missing:
         return "no theorem covers users who are left behind"
-    if setting.late:
+    if setting.attendance.late:
         return (
             "late answers are covered by ARock (Peng, Xu, Yan and Yin, 2016) only where T is averaged, delays stay "
             "below tau rounds, those who answer are drawn at random, and gamma is below about "
             "1/(1 + 2 tau/sqrt(users)): here that is not checked"
         )
-    if setting.partial and not setting.random:
+    if setting.partial and not setting.attendance.random:
         return "no theorem covers users who come in a given order"
-    if not setting.exact:
-        steps = "these local steps" if setting.forward else "an inexact prox"
+    if not setting.law.exact:
+        steps = "these local steps" if setting.scheme.forward else "an inexact prox"
         return setting.law.uncovered or f"no theorem covers {steps}"
     return None
 
@@ -70,7 +70,7 @@ def _uncovered(setting: Setting) -> str | None:
 def _passty(setting: Setting) -> Promise:
     """FedProx with a vanishing eta (Theorem thm:fp)."""
     numbers = setting.alpha.limit, setting.beta.limit, setting.gamma.limit
-    if setting.forward or setting.partial or numbers != (1, 1, 1) or not setting.eta.squares_converge:
+    if setting.scheme.forward or setting.partial or numbers != (1, 1, 1) or not setting.eta.squares_converge:
         return Promise(None, "no theorem covers this vanishing eta")
     return Promise(
         "sum eta_t diverges and sum eta_t^2 converges, so the averaged iterates converge (Theorem thm:fp) "
@@ -84,7 +84,7 @@ def averaged(setting: Setting) -> bool:
     One gradient step below 2/L is under-relaxed, whatever alpha, as long as alpha eta is below 2/L too.
     """
     alpha, beta, gamma = setting.alpha.limit, setting.beta.limit, setting.gamma.limit
-    return gamma < 1 or ((setting.forward or alpha < 2) and beta < 2)
+    return gamma < 1 or ((setting.scheme.forward or alpha < 2) and beta < 2)
 
 
 def contracts(setting: Setting) -> bool:
@@ -94,7 +94,7 @@ def contracts(setting: Setting) -> bool:
 
 
 def _averaged_words(setting: Setting) -> str:
-    if setting.forward:
+    if setting.scheme.forward:
         bound = largest_step(setting)
         number = "" if bound is None else f" = {bound:.3g}"
         return f"forward-backward splitting converges for convex smooth f_i and {_name(setting)} < 2/L{number}"
@@ -113,7 +113,7 @@ def largest_step(setting: Setting) -> float | None:
     if problem is None or problem.lipschitz is None:
         return None
     L = problem.lipschitz
-    shared = setting.scheme.projects and not setting.partial and setting.steps == (1,)
+    shared = setting.scheme.projects and not setting.partial and setting.law.steps == (1,)
     steepest = float(problem.weights @ L if shared else L.max())
     return 2 / steepest if steepest > 0 else math.inf
 

@@ -137,7 +137,7 @@ def explain(
 def _personal(setting: Setting, aim: Target) -> str:
     """What user i's latest answer p_i is at a fixed point."""
     arrives = not (setting.missing or setting.stale or setting.stops)
-    if setting.forward and setting.beta.limit == 1 and arrives:
+    if setting.scheme.forward and setting.beta.limit == 1 and arrives:
         return "each user's own is the model after its local steps"
     if aim.solves in (NEITHER, UNKNOWN):
         return "each user's own is its local answer to its own u_i, and nothing more is known of it"
@@ -145,7 +145,7 @@ def _personal(setting: Setting, aim: Target) -> str:
         return "every user's own answer agrees with the model at convergence"
     about = "" if aim.exactly else "about "
     at = "" if setting.beta.limit == 1 else f" at eta = {aim.eta_eff:g}"
-    more = ", after its local steps" if setting.forward else ", which is what pFedMe trains"
+    more = ", after its local steps" if setting.scheme.forward else ", which is what pFedMe trains"
     return f"each user's own is {about}prox_eta f_i of the model{at}{more}"
 
 
@@ -217,7 +217,7 @@ def _regularised(setting: Setting, aim: Target) -> str:
     off = f" ({_off(aim)})" if _off(aim) else ""
     if aim.exactly:
         return f"its Moreau envelopes at eta_eff = {aim.eta_eff:g}"
-    if not setting.forward:
+    if not setting.scheme.forward:
         return f"about its Moreau envelopes at eta_eff = {aim.eta_eff:g}{off}, since the prox is inexact"
     plain = setting.beta.limit == 1 and not setting.law.momentum
     law = "eta (k-1)/2" if plain else "eta_eff"
@@ -233,10 +233,10 @@ def _off(aim: Target) -> str:
 def _advice(setting: Setting, aim: Target) -> str | None:
     """What to do where local steps are to blame; None where they are not."""
     if math.isfinite(aim.error) and aim.error == 0:
-        return "take batches of all rows, or a prox" if len(setting.steps) > 1 else None
+        return "take batches of all rows, or a prox" if len(setting.law.steps) > 1 else None
     return (
         "take smaller local steps"
-        if setting.forward
+        if setting.scheme.forward
         else _listed("take more local steps", "another lr", *exact_names(setting.problem)[-1:])
     )
 
@@ -281,7 +281,7 @@ def _step_sizes(setting: Setting) -> Iterator[Finding]:
     eta = setting.eta.high if math.isfinite(setting.eta.high) else scheme.eta_at(0)
     top = largest_step(setting)
     if scheme.forward and top is not None:
-        step = eta * (setting.alpha.high if setting.steps == (1,) else 1)
+        step = eta * (setting.alpha.high if setting.law.steps == (1,) else 1)
         if step > top:
             name = "eta" if step == eta else "alpha eta"
             words = f"{name} = {step:g} is above 2/L = {top:.3g}, where gradient steps may diverge"

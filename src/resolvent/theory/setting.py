@@ -58,7 +58,7 @@ class Setting:
     def firm(self) -> bool:
         """Whether a round without relaxation is the mean of proxes at one u: FedProx, with everybody present."""
         one = self.alpha.low == self.alpha.high == self.beta.low == self.beta.high == 1
-        return one and not self.forward and not self.partial
+        return one and not self.scheme.forward and not self.partial
 
     @property
     def stops(self) -> bool:
@@ -72,25 +72,11 @@ class Setting:
 
     # --- what users compute ------------------------------------------------------------------------------------------
 
-    @property
-    def forward(self) -> bool:
-        return self.scheme.forward
-
     @cached_property
     def law(self) -> Law:
         """What the local operator states of the fixed points, at the values that alpha, beta and eta tend to."""
         operator = local_operator(self.scheme, self.problem)
         return operator.law(self.alpha.limit, self.beta.limit, self.eta.limit, self.users)
-
-    @property
-    def exact(self) -> bool:
-        """Whether every user computes its prox, or one gradient step, exactly."""
-        return self.law.exact
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """The numbers of gradient steps per round that users take: batches make them differ."""
-        return self.law.steps
 
     # --- the users ---------------------------------------------------------------------------------------------------
 
@@ -139,16 +125,6 @@ class Setting:
         return self.attendance.partial
 
     @property
-    def random(self) -> bool:
-        """Whether those present are drawn at random, everybody with the same chance in every round."""
-        return self.attendance.random
-
-    @property
-    def late(self) -> bool:
-        """Whether answers may come rounds after their questions."""
-        return self.attendance.late
-
-    @property
     def stale(self) -> bool:
         """Whether Algorithm 1 leaves absent users behind."""
         several = self.problem is None or self.problem.users > 1
@@ -158,7 +134,7 @@ class Setting:
     def missing(self) -> tuple[int, ...]:
         """Users with a positive weight who never take part, as far as can be seen."""
         ever = self.attendance.ever
-        if not self.partial or self.random or ever is None:
+        if not self.partial or self.attendance.random or ever is None:
             return ()
         counts = np.ones_like(ever) if self.problem is None else self.counting
         return tuple(np.flatnonzero(~ever & counts).tolist())

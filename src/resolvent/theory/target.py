@@ -56,11 +56,11 @@ def _of_one(setting: Setting) -> Target:
 def _may_return(setting: Setting) -> bool:
     """Whether users take several steps that no bound on the curvature makes contract."""
     law, problem = setting.law, setting.problem
-    step = setting.eta.high if setting.forward else law.lr
+    step = setting.eta.high if setting.scheme.forward else law.lr
     if max(law.steps, default=1) == 1 or step is None or problem is None or problem.lipschitz is None:
         return False
     steepest = float(problem.lipschitz.max()) + (
-        1 / setting.eta.low if law.proximal and not setting.forward and setting.eta.low > 0 else 0.0
+        1 / setting.eta.low if law.proximal and not setting.scheme.forward and setting.eta.low > 0 else 0.0
     )
     return step * steepest > 2
 
@@ -69,7 +69,7 @@ def _vanishing(setting: Setting) -> Target:
     """As eta_t falls to 0 every pull tends to that of f_i, if users take equally many steps: the law says."""
     if setting.gamma.kind == VANISHES:
         return Target(UNKNOWN, why="eta and gamma both vanish")
-    if setting.partial and not setting.random:
+    if setting.partial and not setting.attendance.random:
         return Target(UNKNOWN, why="eta vanishes while users come in a given order")
     return setting.law.target
 
@@ -79,7 +79,7 @@ def _varying(setting: Setting) -> Target:
 
     One gradient step of everybody is exact at any eta too; answers given at different eta would count differently.
     """
-    one_step = setting.exact and setting.forward and setting.beta.limit == 1 and not setting.partial
+    one_step = setting.law.exact and setting.scheme.forward and setting.beta.limit == 1 and not setting.partial
     if setting.scheme.exact or one_step:
-        return Target(ORIGINAL, 0.0, setting.exact, 0.0 if setting.exact else math.nan)
+        return Target(ORIGINAL, 0.0, setting.law.exact, 0.0 if setting.law.exact else math.nan)
     return Target(UNKNOWN, why=f"eta = {setting.scheme.eta} keeps changing, and with it what is solved")

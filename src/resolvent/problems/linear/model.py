@@ -14,7 +14,7 @@ from torch import Tensor
 from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows
-from resolvent.problems.linear import careful, products
+from resolvent.problems.linear import careful, hessians
 from resolvent.problems.linear.loss import Loss
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.inverses import check_room
@@ -62,7 +62,6 @@ class LinearModel(Curved):
 
     @property
     def predictor(self) -> Predictor:
-        """What says how a model of this problem predicts."""
         if not self.kind:
             refuse("predictor", f"asked of {type(self).__name__}", "a loss that the package has is needed to predict")
         return Predictor(self.kind, self.dim - self.intercept, self.intercept, self.labels, self._numbers())
@@ -139,8 +138,8 @@ class LinearModel(Curved):
         """Whether rows are sparse and a matrix of d x d numbers per user would be large."""
         return self.rows.sparse and super().matrix_free
 
-    hessian_times, hessian_diagonal = products.hessian_times, products.hessian_diagonal
-    preconditioner = products.preconditioner
+    hessian_times, hessian_diagonal = hessians.hessian_times, hessians.hessian_diagonal
+    preconditioner = hessians.preconditioner
 
     def excess(self, w: Tensor, size: float) -> float:
         """A bound on f(w) - f* by strong convexity, where reg pulls at all parameters; else infinite."""

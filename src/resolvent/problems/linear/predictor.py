@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from resolvent.errors import quoted, refuse
-from resolvent.problems.labels import label_array
+from resolvent.problems.labels import label_array, plain_label
 
 CLASSIFIERS = ("logistic", "squared-hinge", "softmax")
 REGRESSIONS = ("least-squares", "huber", "poisson", "quantile")
@@ -118,7 +118,7 @@ class Predictor:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and text, for JSON."""
-        labels = None if self.classes is None else [_plain(label) for label in self.classes]
+        labels = None if self.classes is None else [plain_label(label) for label in self.classes]
         return asdict(self) | {"classes": labels, "numbers": {k: float(v) for k, v in self.numbers.items()}}
 
     @staticmethod
@@ -131,7 +131,3 @@ class Predictor:
             None if labels is None else tuple(labels),
             dict(saved.get("numbers", {})),
         )
-
-
-def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from resolvent.problems.newton.conjugate import conjugate
 from resolvent.problems.newton.equation import Equation, Point, length
+from resolvent.problems.newton.krylov import conjugate
 from resolvent.problems.newton.prox import CLOSE, Solved, WarmStart, pushed
 from resolvent.problems.newton.safeguard import WORST
 from resolvent.problems.products import rows_times

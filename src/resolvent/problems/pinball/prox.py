@@ -25,8 +25,8 @@ import numpy as np
 
 from resolvent.problems.reference.objective import EPS, Floats
 
-OUTER, NEWTON, SEARCH = 40, 100, 60
-GROWTH, LONGEST = 10.0, 1e5
+MAX_OUTER, MAX_NEWTON, MAX_HALVINGS = 40, 100, 60
+GROWTH, MAX_GROWTH = 10.0, 1e5
 """By which the multipliers' step grows, and how far: round-off grows with it."""
 
 
@@ -128,9 +128,9 @@ def _by_multipliers(rows: Pinball, u: Floats, size: Floats) -> Exact:
     """x - u - A^T y = 0 and y = clip(y + s r) for steps s that grow, and the exact x once the rows at 0 are known."""
     y = rows.clip(np.zeros_like(rows.b))
     x, step = u + rows.A.T @ y, 1.0 / float(np.median(size))
-    longest = LONGEST * step
+    longest = MAX_GROWTH * step
     best = _certified(rows, u, y)
-    for _ in range(OUTER):
+    for _ in range(MAX_OUTER):
         x = _newton(rows, u, x, y, step)
         y = rows.clip(y + step * rows.residuals(x))
         before = best.error
@@ -152,7 +152,7 @@ def _newton(rows: Pinball, u: Floats, x: Floats, y: Floats, step: float) -> Floa
         return g
 
     g = gradient(x)
-    for _ in range(NEWTON):
+    for _ in range(MAX_NEWTON):
         inner = y + step * rows.residuals(x)
         free = rows.A[(inner > rows.low) & (inner < rows.high)]
         h = _solved(free, step, g)
@@ -162,7 +162,7 @@ def _newton(rows: Pinball, u: Floats, x: Floats, y: Floats, step: float) -> Floa
         t, low, high = 1.0, 0.0, 1.0
         new = gradient(x - h)
         if float(new @ h) < 0:  # past the lowest point along h: the slope there is found by halving
-            for _ in range(SEARCH):
+            for _ in range(MAX_HALVINGS):
                 t = (low + high) / 2
                 new = gradient(x - t * h)
                 ahead = float(new @ h)

@@ -17,7 +17,7 @@ from resolvent.problems.compensated import predictors
 Floats = NDArray[np.float64]
 
 EPS = float(np.finfo(np.float64).eps)
-BLOCK = 1 << 18
+BLOCK_NUMBERS = 1 << 18
 """Numbers in one block of weighted rows."""
 
 
@@ -130,7 +130,7 @@ class Objective:
 
     def blocks(self) -> Iterator[slice]:
         """The rows, a block at a time."""
-        rows = max(1, BLOCK // max(1, self.C.shape[1]))
+        rows = max(1, BLOCK_NUMBERS // max(1, self.C.shape[1]))
         for first in range(0, len(self.C), rows):
             yield slice(first, first + rows)
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from resolvent.iteration.penalties import ElasticNet, Penalty, split
 from resolvent.problems.reference.objective import Floats
-from resolvent.problems.sets import Ball, Box, Orthant
-from resolvent.problems.simplex import Simplex
+from resolvent.problems.sets import Ball, Box, Orthant, Simplex
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from resolvent.problems.newton.conjugate import conjugate
+from resolvent.problems.newton.krylov import conjugate
 from resolvent.problems.reference.door import Candidate, Unknown, Value
 from resolvent.problems.reference.objective import Floats
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows
+from resolvent.problems.labels import encoded, one_hot
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.equation import length
 from resolvent.problems.newton.inverses import check_room
@@ -22,7 +23,6 @@ from resolvent.problems.reference import Pool, Unknown
 from resolvent.problems.reference.terms import terms
 from resolvent.problems.reference.wide import WidePool
 from resolvent.problems.rows import Bucket, as_data
-from resolvent.problems.softmax.labels import encoded, one_hot
 from resolvent.problems.softmax.loss import bend, divergence, slopes, values
 from resolvent.problems.softmax.pooled import preconditioner, reach
 
@@ -60,7 +60,6 @@ class Softmax(Curved):
 
     @property
     def predictor(self) -> Predictor:
-        """What says how a model of this problem predicts."""
         return Predictor("softmax", self.rows.dim - self.intercept, self.intercept, self.classes)
 
     # --- from vectors to matrices with one row per class, and back ---------------------------------------------------
