@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.inputs import as_tensor, same_length
+from resolvent.problems.inputs import as_tensor, refuse_shape, same_length
 
 Function = Callable[..., Any]
 
@@ -38,9 +38,7 @@ class AllRows:
         out = as_tensor(self.call(W, *args), f"what {self.name} gives").to(W)
         if out.shape != (self.users, *self.shape):
             wanted = (self.users, *self.shape)
-            refuse(
-                f"what {self.name} gives", f"of shape {tuple(out.shape)}", f"{wanted}, a row for each user, is needed"
-            )
+            refuse_shape(f"what {self.name} gives", out, f"{wanted}, a row for each user, is needed")
         return out
 
     def take(self, who: Tensor) -> AllRows:
@@ -64,7 +62,7 @@ class PerUser:
     def answer(self, user: int, w: Tensor, *args: float) -> Tensor:
         out = as_tensor(self.calls[user](w, *args), f"what {self.name}[{user}] gives").to(w)
         if out.shape != self.shape:
-            refuse(f"what {self.name}[{user}] gives", f"of shape {tuple(out.shape)}", f"{self.shape} is needed")
+            refuse_shape(f"what {self.name}[{user}] gives", out, f"{self.shape} is needed")
         return out
 
     def take(self, who: Tensor) -> PerUser:

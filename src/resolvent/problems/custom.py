@@ -20,7 +20,7 @@ from resolvent.problems.callables import (
     answer_shape,
     as_row_function,
 )
-from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
+from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points, refuse_shape
 from resolvent.problems.problem import ProblemDefaults, objective, select, weighted
 
 
@@ -85,11 +85,7 @@ class Custom(ProblemDefaults):
             return None
         each = as_tensor(numbers, argument).to(self.weights)
         if each.shape not in ((), (self.users,)):
-            refuse(
-                argument,
-                f"of shape {tuple(each.shape)}",
-                f"one number, or one for each of the {self.users} users, is needed",
-            )
+            refuse_shape(argument, each, f"one number, or one for each of the {self.users} users, is needed")
         each = finite(each.expand(self.users), argument)
         if bool((each < 0).any()):
             refuse(argument, f"negative for user {int((each < 0).nonzero()[0])}", "numbers >= 0 are needed")
@@ -100,7 +96,7 @@ class Custom(ProblemDefaults):
             return None
         w = torch.atleast_1d(as_tensor(minimiser, "minimiser").to(self.weights))
         if w.shape != (self.dim,):
-            refuse("minimiser", f"of shape {tuple(w.shape)}", f"one point of length {self.dim} is needed")
+            refuse_shape("minimiser", w, f"one point of length {self.dim} is needed")
         return finite(w, "minimiser", of="coordinate")
 
     @property

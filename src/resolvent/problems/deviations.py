@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
-from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite
+from resolvent.problems.inputs import as_rows, as_tensor, as_weights, finite, refuse_shape
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.over_rows import WithMinimum
 from resolvent.problems.pinball.minimum import PinballPool
@@ -41,10 +40,10 @@ class AbsoluteDeviations(WithMinimum):
         self.penalty = penalty
         A = finite(as_tensor(A, "A"), "A")
         if A.ndim != 2:
-            refuse("A", f"of shape {tuple(A.shape)}", "(users, d), one row per user, is needed")
+            refuse_shape("A", A, "(users, d), one row per user, is needed")
         b = finite(as_tensor(b, "b").to(A), "b")
         if b.shape != A.shape[:1]:
-            refuse("b", f"of shape {tuple(b.shape)}", f"one number for each of the {len(A)} rows of A is needed")
+            refuse_shape("b", b, f"one number for each of the {len(A)} rows of A is needed")
         self.users, self.dim = A.shape
         self.A, self.b = A, b
         self.weights = as_weights(weights, self.users, A, torch.ones(self.users))

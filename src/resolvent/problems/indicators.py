@@ -12,7 +12,7 @@ from torch import Tensor
 
 from resolvent.errors import quoted, real, refuse
 from resolvent.problems.constraint import TOL
-from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
+from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points, refuse_shape
 from resolvent.problems.problem import ProblemDefaults, select
 from resolvent.problems.sets import ConvexSet
 
@@ -71,7 +71,7 @@ class Indicators(ProblemDefaults):
     def _common(self, minimiser: Any) -> Tensor:
         w = finite(as_tensor(minimiser, "minimiser").to(self.weights), "minimiser", of="coordinate")
         if w.shape != (self.dim,):
-            refuse("minimiser", f"of shape {tuple(w.shape)}", f"one point of length {self.dim} is needed")
+            refuse_shape("minimiser", w, f"one point of length {self.dim} is needed")
         outside = (self.value(w) > 0) & (self.weights > 0)
         if bool(outside.any()):
             refuse(

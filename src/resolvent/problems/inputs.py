@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,10 @@ class Sized(Protocol):
     def dim(self) -> int: ...
     @property
     def weights(self) -> Tensor: ...
+
+
+def refuse_shape(argument: str, given: Any, needed: str) -> NoReturn:
+    refuse(argument, f"of shape {tuple(given.shape)}", needed)
 
 
 def as_tensor(data: Any, argument: str) -> Tensor:
@@ -64,7 +68,7 @@ def as_weights(weights: Any, users: int, like: Tensor, sizes: Tensor | None = No
         return _named_weights(weights, users, like, sizes, mean)
     lam = as_tensor(weights, "weights").detach().to(like)
     if lam.shape != (users,):
-        refuse("weights", f"of shape {tuple(lam.shape)}", f"one number for each of the {users} users is needed")
+        refuse_shape("weights", lam, f"one number for each of the {users} users is needed")
     if not bool(torch.isfinite(lam).all()) or bool((lam < 0).any()):
         refuse("weights", "partly negative or not finite", "every weight must be a finite number >= 0")
     if float(lam.sum()) <= 0:
@@ -114,9 +118,9 @@ def as_rows(W: Any, problem: Sized) -> Tensor:
     if rows.ndim == 1:
         rows = rows.unsqueeze(0)
     if rows.ndim != 2 or rows.shape[1] != problem.dim or rows.shape[0] not in (1, problem.users):
-        refuse(
+        refuse_shape(
             "W",
-            f"of shape {tuple(rows.shape)}",
+            rows,
             f"stacked rows of shape ({problem.users}, {problem.dim}), or one row of length {problem.dim}, are needed",
         )
     return rows
@@ -126,14 +130,14 @@ def points(W: Any, problem: Sized) -> Tensor:
     """W as any number of points of the problem's space, (rows, d)."""
     rows: Tensor = torch.atleast_2d(as_tensor(W, "W").to(problem.weights))
     if rows.ndim != 2 or rows.shape[1] != problem.dim:
-        refuse("W", f"of shape {tuple(rows.shape)}", f"points of length {problem.dim}, stacked in rows, are needed")
+        refuse_shape("W", rows, f"points of length {problem.dim}, stacked in rows, are needed")
     return rows
 
 
 def finite(X: Tensor, argument: str, of: str = "user") -> Tensor:
     """X itself, refused where it is empty or not finite; `of` says what an index of its first axis stands for."""
     if X.numel() == 0 or X.ndim == 0:
-        refuse(argument, f"of shape {tuple(X.shape)}", f"at least one {of} is needed")
+        refuse_shape(argument, X, f"at least one {of} is needed")
     bad = ~torch.isfinite(X).reshape(len(X), -1).all(1)
     if bool(bad.any()):
         refuse(argument, f"NaN or infinite for {of} {int(bad.nonzero()[0])}", "finite numbers are needed")

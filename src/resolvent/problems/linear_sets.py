@@ -11,7 +11,7 @@ from torch import Tensor
 
 from resolvent.errors import real, refuse
 from resolvent.problems.constraint import TOL, Constraint, outward
-from resolvent.problems.inputs import as_tensor, finite
+from resolvent.problems.inputs import as_tensor, finite, refuse_shape
 from resolvent.problems.sets import blur, store, vector
 
 
@@ -106,12 +106,10 @@ class AffineSet(Constraint):
     def __init__(self, matrix: Any, offset: Any) -> None:
         M = finite(as_tensor(matrix, "matrix"), "matrix", of="row")
         if M.ndim != 2:
-            refuse("matrix", f"of shape {tuple(M.shape)}", "(equations, d) is needed")
+            refuse_shape("matrix", M, "(equations, d) is needed")
         b = as_tensor(offset, "offset").to(M)
         if b.shape != M.shape[:1]:
-            refuse(
-                "offset", f"of shape {tuple(b.shape)}", f"one number for each of the {len(M)} rows of matrix is needed"
-            )
+            refuse_shape("offset", b, f"one number for each of the {len(M)} rows of matrix is needed")
         finite(b, "offset", of="row")
         # Equations of equal size, so that the units in which one is written do not decide whether it counts.
         size = M.norm(dim=1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import quoted, refuse
-from resolvent.problems.inputs import as_tensor
+from resolvent.problems.inputs import as_tensor, refuse_shape
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.sparse_rows import SparseBucket, as_sparse, is_sparse
 
@@ -197,10 +197,10 @@ def as_data(A: Any, b: Any) -> Rows:
         return _from_lists(A, b)
     A = as_tensor(A, "A")
     if A.ndim != 3 or 0 in A.shape:
-        refuse("A", f"of shape {tuple(A.shape)}", "(users, rows, d), none of them 0, or a list of matrices is needed")
+        refuse_shape("A", A, "(users, rows, d), none of them 0, or a list of matrices is needed")
     b = as_tensor(b, "b").to(A)
     if b.shape != A.shape[:2]:
-        refuse("b", f"of shape {tuple(b.shape)}", f"{tuple(A.shape[:2])}, one number for each row of A, is needed")
+        refuse_shape("b", b, f"{tuple(A.shape[:2])}, one number for each row of A, is needed")
     sizes = torch.full((A.shape[0],), A.shape[1], device=A.device)
     return Rows((Bucket(None, A.contiguous(), b.contiguous(), None),), sizes, A.shape[2])
 
@@ -218,15 +218,9 @@ def _from_lists(A: Sequence[Any], b: Any) -> Rows:
     dim = first.shape[-1] if first.ndim == 2 else 0
     for i, (a, y) in enumerate(users):
         if a.ndim != 2 or a.shape[1] != dim or 0 in a.shape:
-            refuse(
-                f"A[{i}]", f"of shape {tuple(a.shape)}", f"a matrix with at least one row and {dim} columns is needed"
-            )
+            refuse_shape(f"A[{i}]", a, f"a matrix with at least one row and {dim} columns is needed")
         if y.shape != a.shape[:1]:
-            refuse(
-                f"b[{i}]",
-                f"of shape {tuple(y.shape)}",
-                f"({a.shape[0]},), one number for each row of A[{i}], is needed",
-            )
+            refuse_shape(f"b[{i}]", y, f"({a.shape[0]},), one number for each row of A[{i}], is needed")
     if read is as_sparse:
         kind = np.result_type(*(a.dtype for a, _ in users))
         return _sparse([(a.astype(kind, copy=False), y.to(torch.from_numpy(np.zeros(0, kind)))) for a, y in users], dim)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from resolvent.errors import real, refuse, whole
 from resolvent.problems.constraint import TOL, Constraint, outward
-from resolvent.problems.inputs import as_tensor, finite
+from resolvent.problems.inputs import as_tensor, finite, refuse_shape
 
 EDGE = 64.0
 """Units in the last place by which a point may miss the boundary of a set and still lie on it."""
@@ -53,10 +53,10 @@ class Box(Constraint):
         try:
             lo, hi = (bound.to(torch.result_type(lo, hi)) for bound in torch.broadcast_tensors(lo, hi))
         except RuntimeError:
-            refuse("low", f"of shape {tuple(lo.shape)}", f"high has {tuple(hi.shape)}, and the two must agree")
+            refuse_shape("low", lo, f"high has {tuple(hi.shape)}, and the two must agree")
         lo, hi = torch.atleast_1d(lo), torch.atleast_1d(hi)
         if lo.ndim != 1 or lo.numel() == 0:
-            refuse("low", f"of shape {tuple(lo.shape)}", "one bound for each coordinate is needed")
+            refuse_shape("low", lo, "one bound for each coordinate is needed")
         # NaN fails every comparison, so it is refused here too.
         bad = ~((lo <= hi) & (lo < torch.inf) & (hi > -torch.inf))
         if bool(bad.any()):
@@ -184,7 +184,7 @@ class Simplex(Constraint):
 def vector(data: Any, argument: str) -> Tensor:
     x = finite(torch.atleast_1d(as_tensor(data, argument)), argument, of="coordinate")
     if x.ndim != 1:
-        refuse(argument, f"of shape {tuple(x.shape)}", "one vector is needed")
+        refuse_shape(argument, x, "one vector is needed")
     return x
 
 

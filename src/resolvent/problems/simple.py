@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import real, refuse, whole
-from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points
+from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points, refuse_shape
 from resolvent.problems.problem import ProblemDefaults, select
 
 
@@ -28,12 +28,12 @@ class Quadratics(ProblemDefaults):
         centre = as_tensor(centre, "centre")
         centre = finite(centre.unsqueeze(1) if centre.ndim == 1 else centre, "centre")
         if centre.ndim != 2:
-            refuse("centre", f"of shape {tuple(centre.shape)}", "(users, d) is needed, or (users,) for d = 1")
+            refuse_shape("centre", centre, "(users, d) is needed, or (users,) for d = 1")
         self.users, self.dim = centre.shape
         curvature = finite(as_tensor(curvature, "curvature").to(centre), "curvature")
         if curvature.shape != (self.users,):
             needed = f"one number for each of the {self.users} centres is needed"
-            refuse("curvature", f"of shape {tuple(curvature.shape)}", needed)
+            refuse_shape("curvature", curvature, needed)
         if bool((curvature <= 0).any()):
             user = int((curvature <= 0).nonzero()[0])
             refuse("curvature", f"{float(curvature[user])} for user {user}", "it must be > 0")
@@ -108,7 +108,7 @@ class HalfSquares(ProblemDefaults):
         self.users, self.dim = whole(users, "users"), whole(dim, "dim")
         shift = torch.zeros(users, dim, dtype=FLOAT) if shift is None else finite(as_tensor(shift, "shift"), "shift")
         if shift.shape not in ((users,), (users, dim)):
-            refuse("shift", f"of shape {tuple(shift.shape)}", f"({users},) or ({users}, {dim}) is needed")
+            refuse_shape("shift", shift, f"({users},) or ({users}, {dim}) is needed")
         self.shift = shift.unsqueeze(1).expand(users, dim) if shift.ndim == 1 else shift
         self.weights = as_weights(weights, users, self.shift)
 

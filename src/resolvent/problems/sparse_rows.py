@@ -46,7 +46,7 @@ def as_sparse(A: Any, argument: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class SparseBucket:
-    """One user, by index, with A (n, d) in CSR format and b (1, n)."""
+    """One user, by index, with A (n, d) in CSR format and b (1, n): it answers as `rows.Bucket` does, for g = 1."""
 
     who: Tensor
     A: Any
@@ -59,27 +59,21 @@ class SparseBucket:
         return self.A.T
 
     def of(self, W: Tensor) -> Tensor:
-        """This user's row of W, which may be one row that all share."""
         return W if W.shape[0] == 1 else W[self.who]
 
     def margins(self, W: Tensor) -> Tensor:
-        """A w, (1, n)."""
         return torch.from_numpy(self.A @ self.of(W)[0].numpy()).unsqueeze(0)
 
     def combine(self, R: Tensor) -> Tensor:
-        """A^T r, (1, d)."""
         return torch.from_numpy(self.turned @ R[0].numpy()).unsqueeze(0)
 
     def scores(self, M: Tensor) -> Tensor:
-        """M A^T for a matrix M with one row per class, (1, classes, n)."""
         return torch.from_numpy(np.ascontiguousarray((self.A @ self.of(M)[0].numpy().T).T)).unsqueeze(0)
 
     def combine_scores(self, S: Tensor) -> Tensor:
-        """S A for S (1, classes, n): (1, classes, d)."""
         return torch.from_numpy(np.ascontiguousarray((self.turned @ S[0].numpy().T).T)).unsqueeze(0)
 
     def combine_squares(self, S: Tensor) -> Tensor:
-        """The same with the squares of A's entries."""
         return torch.from_numpy(np.ascontiguousarray((self.A.power(2).T @ S[0].numpy().T).T)).unsqueeze(0)
 
     def gram(self, weight: Tensor) -> Tensor:
@@ -89,19 +83,15 @@ class SparseBucket:
         return torch.from_numpy((self.A.T @ (scipy.sparse.diags_array(weight.numpy()) @ self.A)).toarray())
 
     def total(self) -> Tensor:
-        """The sum of all entries."""
         return torch.from_numpy(np.atleast_1d(self.A.data.sum()))
 
     def squares(self) -> Tensor:
-        """The sum of all squares."""
         return torch.from_numpy(np.atleast_1d(np.square(self.A.data).sum()))
 
     def norms(self) -> Tensor:
-        """The length of each row, (1, n)."""
         return torch.from_numpy(np.sqrt(np.asarray(self.A.power(2).sum(1)).reshape(1, -1)))
 
     def largest(self) -> Tensor:
-        """The square of the largest singular value."""
         n, d = self.A.shape
         if min(n, d) <= MAX_DENSE_GRAM:
             gram = (self.A.T @ self.A if n >= d else self.A @ self.A.T).toarray()

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from resolvent.errors import quoted, refuse
+from resolvent.problems.inputs import refuse_shape
 from resolvent.problems.labels import label_array, plain_label
 
 CLASSIFIERS = ("logistic", "squared-hinge", "softmax")
@@ -80,7 +81,7 @@ class Predictor:
         predicted = self.predict(model, X)
         y = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
         if y.shape != predicted.shape:
-            refuse("y", f"of shape {y.shape}", f"one target for each of the {len(predicted)} rows of X is needed")
+            refuse_shape("y", y, f"one target for each of the {len(predicted)} rows of X is needed")
         if self.classes is not None:
             return float((predicted == y).mean())
         y = y.astype(np.float64)
@@ -101,7 +102,7 @@ class Predictor:
         w = model.detach().cpu().numpy() if isinstance(model, torch.Tensor) else np.asarray(model)
         needed = self.scores * (self.features + self.intercept)
         if w.shape != (needed,):
-            refuse("model", f"of shape {w.shape}", f"a vector of {needed} parameters is needed")
+            refuse_shape("model", w, f"a vector of {needed} parameters is needed")
         return w.astype(np.float64)
 
     def _rows(self, X: Any) -> Any:
@@ -113,7 +114,7 @@ class Predictor:
                 X = X.to_numpy()
             X = np.asarray(X.detach().cpu() if isinstance(X, torch.Tensor) else X)
         if X.ndim != 2 or X.shape[1] != self.features:
-            refuse("X", f"of shape {X.shape}", f"a matrix with {self.features} columns is needed")
+            refuse_shape("X", X, f"a matrix with {self.features} columns is needed")
         return X.astype(np.float64)
 
     def as_dict(self) -> dict[str, Any]:
