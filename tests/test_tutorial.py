@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import resolvent as rs
 from command_line import resolvent
+from resolvent.data.sites import SiteTable, Terms
 
 PAGE = (Path(__file__).parents[1] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 FIRST, SECOND = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-COMMANDS = re.findall(r"^    (resolvent .*)$", PAGE, flags=re.MULTILINE)
+ALONE, TOGETHER = PAGE.split("## Every hospital on a machine of its own")
+COMMANDS, FEDERATED = (re.findall(r"^    (resolvent .*)$", part, flags=re.MULTILINE) for part in (ALONE, TOGETHER))
 
 
 def test_it_is_short() -> None:
@@ -50,3 +53,42 @@ def test_the_commands_reach_the_same_model(tmp_path: Path, monkeypatch: pytest.M
     run = rs.solve(table.problem(), "fedpi", rounds=60, anderson=5)
     assert np.allclose(rs.open(folder).model, run.model, rtol=0, atol=1e-6)
     assert "<section>" in Path("curves.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_federation_of_three_hospitals_reaches_the_model_of_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over real Flower, command by command; whatever happens, nothing is left running."""
+    pytest.importorskip("flwr")
+    monkeypatch.chdir(tmp_path)
+    *commands, stop = FEDERATED
+    try:
+        for command in commands:
+            done = subprocess.run(
+                [sys.executable, "-m", *shlex.split(command)], capture_output=True, text=True, timeout=600
+            )
+            assert done.returncode == 0, done.stderr
+    finally:
+        subprocess.run([sys.executable, "-m", *shlex.split(stop)], check=True, timeout=100)
+    (folder,) = (path for path in Path("trial/runs").iterdir() if path.is_dir())
+    run = rs.open(folder)
+    assert run.status == "stopped"
+    tables = {
+        name: SiteTable(pd.read_csv(f"sites/{name}.csv"), Terms("ill", test=0.2)) for name in ("east", "north", "south")
+    }
+    preparation = run.description.preparation
+    assert preparation is not None
+    rows = {
+        name: (table.features(preparation)[table.training], table.codes(preparation)[table.training])
+        for name, table in tables.items()
+    }
+    pooled = rs.Logistic([x for x, _ in rows.values()], [y for _, y in rows.values()], intercept=True)
+    assert float(pooled.gap(run.model.reshape(1, -1))[0]) < 1e-8 * pooled.fstar
+    together = np.concatenate([x for x, _ in rows.values()])
+    assert np.allclose(together.mean(0), 0, atol=1e-12)
+    assert np.allclose(together.std(0), 1, rtol=1e-12)
+    west = pd.read_csv("sites/west.csv")
+    assert pd.read_csv("predictions.csv")["prediction"].tolist() == run.predict(west).tolist()
+    assert run.user_metrics is not None
+    assert list(run.user_metrics.index) == ["east", "north", "south"]

@@ -30,7 +30,10 @@ ABOUT = {
 
 def data(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Without it: a list of the sets.")] = None,
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where to write a table.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="Where to write a table; hospitals into a folder: one table each."),
+    ] = None,
     form: Form = Format.table,
 ) -> None:
     """Get a data set: a made-up table of five hospitals, a LIBSVM set, or images (which go to the cache)."""
@@ -50,6 +53,9 @@ def data(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if chosen == HOSPITALS:
+            if not path.suffix:
+                _by_hospital(path, form)
+                return
             path.write_text(samples.hospitals().to_csv(index=False), encoding="utf-8")
         else:
             samples.sample(chosen, path)
@@ -59,6 +65,16 @@ def data(
     if form is Format.table:
         problem = "--user-column hospital --target ill" if chosen == HOSPITALS else "--users 20"
         say(f"next: resolvent run logistic --data {path} {problem}")
+
+
+def _by_hospital(folder: Path, form: Format) -> None:
+    """A table per hospital, as a federation has them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in samples.hospitals().groupby("hospital", sort=False):
+        rows.drop(columns="hospital").to_csv(folder / f"{name}.csv", index=False)
+    output.pairs({"set": HOSPITALS, "folder": str(folder)}, form)
+    if form is Format.table:
+        say("next: resolvent federate init trial --table --target ill")
 
 
 COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
