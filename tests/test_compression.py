@@ -176,7 +176,7 @@ def test_what_crosses() -> None:
     assert received(rs.TopK(0.5), z, zhat).tolist() == [[1.0, -5.0, 3.0, 0.0]]
     assert received(rs.TopK(0.01), z, zhat).tolist() == [[1.0, -5.0, 0.0, 0.0]]
     assert received(rs.Quantised(2), z, zhat).tolist() == [[1.0, -5.0, 4.0, 0.0]]
-    assert received(rs.Quantised(1), z, zhat).tolist() == [[1.0, -1 - 7.5 / 4, 7.5 / 4, 7.5 / 4]]
+    assert received(rs.Quantised(1), z, zhat).tolist() == [[1 + 7.5 / 4, -1 - 7.5 / 4, 7.5 / 4, 7.5 / 4]]
     drawn = [received(rs.RandomK(0.25), torch.ones(1, 4), torch.zeros(1, 4), seed=seed) for seed in range(50)]
     assert {int(row.argmax()) for row in drawn} == {0, 1, 2, 3}
     assert all(int(row.sum()) == 1 for row in drawn)
@@ -263,13 +263,62 @@ def test_bad_input(make: Any, sentence: str) -> None:
         make()
 
 
-def test_it_is_refused_over_flower_before_the_first_round() -> None:
-    pytest.importorskip("flwr")
-    from engines.fake_grid import engine_over
+@pytest.mark.parametrize("send", ALL, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_encoded_is_decoded_to_the_same_bits(send: Any, dtype: torch.dtype) -> None:
+    """And takes the bytes that are stated, places included."""
+    rng = torch.Generator().manual_seed(1)
+    for dim in (1, 7, 40):
+        z, zhat = (torch.randn(1, dim, generator=rng).to(dtype) for _ in range(2))
+        z[0, dim // 2] = zhat[0, dim // 2]
+        ask = Ask(3, 0.1, names=torch.tensor([4]), seed=7)
+        arrays = send.encode(z, zhat, ask)
+        assert torch.equal(send.decode(arrays, zhat, ask), send.receive(z, zhat, ask))
+        cost = send.cost(dim)
+        assert sum(each.nbytes for each in arrays.values()) == cost.up * dtype.itemsize + cost.bytes_up
+        with pytest.raises(ValueError, match="its arrays are not"):
+            send.decode(arrays | {"more": z}, zhat, ask)
+    wrong = {"values": torch.zeros(2), "places": torch.tensor([1, 1], dtype=torch.int32)}
+    with pytest.raises(ValueError, match="its places are not coordinates, each once"):
+        rs.TopK(0.5).decode(wrong, torch.zeros(1, 4), ask)
+    wrong = {"codes": torch.tensor([255], dtype=torch.uint8), "scale": torch.ones(1)}
+    with pytest.raises(ValueError, match="its codes are none of these bits"):
+        rs.Quantised(2).decode(wrong, torch.zeros(1, 4), ask)
 
-    problem = squares(users=3, dim=4)
-    with pytest.raises(rs.InputError, match=r"send is TopK\(share=0.1\), but over Flower .* would save no byte"):
-        rs.solve(None, rs.fedpi(ETA), engine=engine_over(problem, rs.ExactProx()), send=rs.TopK(0.1), progress=False)
+
+# --- on the way down -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("down", [rs.TopK(0.25), rs.RandomK(0.5), rs.Quantised(4)], ids=str)
+@pytest.mark.parametrize("send", [None, rs.TopK(0.25)], ids=str)
+@pytest.mark.parametrize("present", [1.0, 0.5])
+def test_users_who_are_told_what_is_new_reach_the_same_solution(down: Send, send: Send | None, present: float) -> None:
+    """The iteration is u += C(T u - u); the pairs (u_i, p_i) are those of points that users know."""
+    given: dict[str, Any] = {"send": send, "down": down, "participation": None if present == 1 else present}
+    run = rs.solve(common(), rs.fedpi(ETA), rounds=900, every=300, progress=False, **given)
+    assert error(run) < 1e-8
+    if send is None:
+        p = common().prox(run.state.u, ETA)
+        torch.testing.assert_close(run.state.p, p, rtol=1e-9, atol=1e-9)
+        assert run.history.stationarity.iloc[-1] < 1e-4
+    size, rows = down.cost(DIM), run.history
+    if present == 1:
+        assert rows.bytes_down.tolist()[0] == 300 * USERS * (size.up * 8 + size.bytes_up)
+
+
+@pytest.mark.parametrize("scheme", [rs.fedprox(ETA), rs.fedavg(0.002, steps=3), rs.scaffold(0.002, 5)], ids=str)
+def test_other_schemes_keep_their_fixed_points_on_the_way_down(scheme: rs.Scheme) -> None:
+    dense = rs.solve(common(), scheme, rounds=1500, every=500, progress=False)
+    told = rs.solve(common(), scheme, rounds=3000, every=500, down=rs.TopK(0.25), progress=False)
+    torch.testing.assert_close(told.model, dense.model, rtol=1e-8, atol=1e-8)
+
+
+def test_what_is_said_of_the_way_down() -> None:
+    said = rs.explain(rs.fedpi(ETA), common(), down=rs.TopK(0.1))
+    assert said.solves == "original"
+    assert "users who lag behind u" in said.why
+    with pytest.raises(rs.InputError, match="down is 3, but None, or a part that inherits from"):
+        rs.solve(common(), rs.fedpi(ETA), down=3, progress=False)  # type: ignore[arg-type]
 
 
 # --- resumed, and elsewhere ------------------------------------------------------------------------------------------
@@ -278,7 +327,7 @@ def test_it_is_refused_over_flower_before_the_first_round() -> None:
 @pytest.mark.parametrize("send", [rs.TopK(0.1), rs.RandomK(0.1), rs.Quantised(3)], ids=str)
 @pytest.mark.parametrize("who", [None, rs.Bernoulli(0.5)], ids=str)
 def test_a_run_that_goes_on_has_the_same_bits(send: Send, who: Any) -> None:
-    given: dict[str, Any] = {"send": send, "participation": who, "seed": 5, "progress": False}
+    given: dict[str, Any] = {"send": send, "down": send, "participation": who, "seed": 5, "progress": False}
     whole = rs.solve(common(), rs.fedpi(ETA), rounds=20, **given)
     half = rs.solve(common(), rs.fedpi(ETA), rounds=9, **given)
     state = checkpoint.unpack(*checkpoint.pack(half.state))

@@ -154,4 +154,4 @@ CURVATURE = ("auto", "auto_newton", "auto_sampled", "auto_stragglers")
 """Cases whose eta comes from users' Hessians: an engine whose users do not send them finds another one."""
 
 COMPRESSED = tuple(name for name in CASES if name.startswith("send_"))
-"""Cases that an engine refuses whose users send whole answers."""
+"""Cases that take another way where answers really cross: the server goes on with what was sent."""

@@ -56,6 +56,25 @@ def contract(case: str) -> None:
     _same_bits(torch.stack([points["w"] for points in found.points]))
 
 
+def news_alone() -> list[int]:
+    """Bytes that this rank has put in and got out, dense and with the largest coordinates."""
+    problem = rs.make_least_squares(users=3, dim=600, rows=10, seed=1)
+    moved = list[int]()
+    for send in (None, rs.TopK(0.02)):
+        given: dict[str, Any] = {"rounds": 8, "send": send, "every": 8, "progress": False}
+        alone = rs.solve(problem, rs.fedpi(1e-3), **given)
+        run = rs.solve(problem, rs.fedpi(1e-3), engine=rs.AllReduce(whole=True), **given)
+        torch.testing.assert_close(run.model, alone.model, rtol=1e-9, atol=1e-12)
+        _same_bits(run.model)
+        half = rs.solve(problem, rs.fedpi(1e-3), engine=rs.AllReduce(whole=True), **given | {"rounds": 3})
+        rest = rs.solve(
+            problem, rs.fedpi(1e-3), engine=rs.AllReduce(whole=True), start=half.state, **given | {"rounds": 5}
+        )
+        assert torch.equal(rest.model, run.model)
+        moved.append(int(run.history.bytes_up.sum() + run.history.bytes_down.sum()))
+    return moved
+
+
 def own_users(kind: str) -> None:
     """Every rank passes its own users only, and the weights of the whole."""
     whole = built("logistic")

@@ -75,6 +75,8 @@ def results(ranks: int) -> list[dict[str, Any]]:
     jobs += [f"own_users:{kind}" for kind in ("given", "users", "equal")[ranks - 2 :: 2]]
     if ranks == 2:
         jobs += [*TOGETHER, "user_code_fails", "answer_not_finite", *(f"refused:{what}" for what in REFUSED)]
+    if ranks == 3:
+        jobs += ["news_alone"]
     return launch(ranks, *jobs, "callback_fails_on_one_rank")
 
 
@@ -100,6 +102,11 @@ def test_networks_compute_what_one_process_does(ranks: int, kind: str) -> None:
 @pytest.mark.parametrize(("ranks", "kind"), [(2, "given"), (2, "equal"), (3, "users")])
 def test_every_rank_may_bring_its_own_users(ranks: int, kind: str) -> None:
     of(ranks, f"own_users:{kind}")
+
+
+def test_what_is_new_crosses_alone_where_that_is_less() -> None:
+    for dense, sent in of(3, "news_alone"):
+        assert sent < dense / 2
 
 
 @pytest.mark.parametrize("job", TOGETHER)

@@ -50,12 +50,6 @@ def test_users_behind_a_grid_take_the_same_way(name: str) -> None:
     check(engine_over, name, unknown=("gap", "average_gap"))
 
 
-@pytest.mark.parametrize("name", COMPRESSED)
-def test_a_compressor_is_refused_where_whole_answers_cross(name: str) -> None:
-    with pytest.raises(InputError, match="whole answers cross to the server, so that it would save no byte"):
-        check(engine_over, name)
-
-
 def test_every_row_and_every_way_is_tried_often() -> None:
     assert CASES.keys() >= OFTEN
     pairs = [name.partition("-") for name in OFTEN if "-" in name]

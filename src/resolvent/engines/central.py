@@ -32,7 +32,7 @@ class CentralSums:
     def present(self, who: Tensor | None) -> Present:
         return self._everyone if who is None else Present(who.to(self.facts.device), len(who))
 
-    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+    def mean(self, z: Tensor, who: Tensor | None = None, news: bool = False) -> Tensor:
         if z.shape[0] == 1:
             return z
         return self._lam @ z if who is None else select(self._lam[0], who).unsqueeze(0) @ z[who]

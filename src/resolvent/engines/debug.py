@@ -101,7 +101,7 @@ class Debug(HoldsProblem):
             memory = memory | {PERSONAL: p if ask.who is None else before.index_copy(0, ask.who, p)}
         return MeanAnswer(mean, lambda u: spread, memory, error)
 
-    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+    def mean(self, z: Tensor, who: Tensor | None = None, news: bool = False) -> Tensor:
         if z.shape[0] == 1:
             return z
         who = torch.arange(self.users, device=z.device) if who is None else who

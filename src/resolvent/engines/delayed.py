@@ -112,8 +112,8 @@ class Delayed:
     def present(self, who: Tensor | None) -> Present:
         return self.engine.present(who)
 
-    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
-        return self.engine.mean(z, who)
+    def mean(self, z: Tensor, who: Tensor | None = None, news: bool = False) -> Tensor:
+        return self.engine.mean(z, who, news)
 
     def gram(self, rows: Tensor) -> Tensor:
         return self.engine.gram(rows)

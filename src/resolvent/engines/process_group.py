@@ -28,6 +28,8 @@ TIMEOUT = 1800.0
 """Seconds after which a rank that is not heard of counts as lost. One that dies is noticed at once."""
 FEW = 1 << 15
 """Bytes of all ranks together up to which gathering is quicker than an all-reduce: it has half as many messages."""
+INDEX_BYTES = 4
+"""Of a coordinate's place in a vector."""
 LEFT = "resolvent/left"
 """The key under which a rank that leaves says why."""
 _joins = 0
@@ -136,6 +138,25 @@ class Group:
         rows = [torch.empty_like(own) for _ in range(self.size)]
         self._do(lambda: dist.all_gather(rows, own), own.nbytes, self.size * own.nbytes)
         return rows
+
+    def rows(self, own: Tensor, before: Tensor | None) -> Tensor:
+        """What every rank brings, (ranks, d); where all know what they brought `before`, what is new alone crosses.
+
+        Values are replaced, not added, so that the rows have the same bits however they came.
+        """
+        if before is None:
+            return torch.stack(self._gathered(own.detach().contiguous()))
+        places = (own != before[self.rank]).nonzero().flatten()
+        most = int(self.most(torch.tensor(len(places), device="cpu")))
+        if most * (own.itemsize + INDEX_BYTES) >= own.nbytes:
+            return torch.stack(self._gathered(own.detach().contiguous()))
+        filled = places.new_zeros(most, dtype=torch.int32)
+        filled[: len(places)] = places.int()  # whoever has fewer repeats coordinate 0, as it is
+        now = before.clone()
+        indices, values = self._gathered(filled), self._gathered(own.detach()[filled.long()])
+        for rank in range(self.size):
+            now[rank, indices[rank].long()] = values[rank]
+        return now
 
     def spread(self, values: Tensor, source: int = 0) -> Tensor:
         """What one rank has, on all of them; the others bring a tensor of the same shape."""

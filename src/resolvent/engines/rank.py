@@ -17,7 +17,7 @@ from torch import Tensor
 
 from resolvent.engines.in_process import curvature, measure
 from resolvent.engines.interrupts import Interrupts
-from resolvent.engines.process_group import Group, same
+from resolvent.engines.process_group import INDEX_BYTES, Group, same
 from resolvent.errors import BadAnswer, BlewUp, InputError, RankLost
 from resolvent.iteration.engine import PERSONAL, Answers, Ask, Curvature, Look, MeanAnswer, Present, Traffic
 from resolvent.iteration.facts import Facts, Memory, facts_of
@@ -52,12 +52,15 @@ class RankEngine:
         self.facts = replace(facts, problem=problem, peers=self, counted=self._measured)
         self._interrupts, self._open, self._interrupted = Interrupts(), False, False
         self._shared: BaseException | None = None
+        self._most = int(group.most(torch.tensor(facts.here)))
+        self._sparse = False
+        self._rows: Tensor | None = None  # every rank's sum of what its users sent, where little of it is new
         self._came = facts.users  # of those asked last, wherever they live
 
     def __enter__(self) -> Self:
         self._interrupts.open()
         self._open, self._interrupted, self._shared = True, False, None
-        self.group.moved = [0, 0]
+        self.group.moved, self._rows = [0, 0], None
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -135,6 +138,7 @@ class RankEngine:
         return Present(here.to(self.facts.device), self._came)
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
+        self._sparse = ask.send is not None and self._saves(ask.send)
         u = u.expand(self.facts.here if ask.who is None else len(ask.who), -1)
         p, failed = u, None
         try:
@@ -147,6 +151,15 @@ class RankEngine:
         elif failed is not None:
             raise failed
         return Answers(ask.who, u, p, memory, memory.get("error"), self._came)
+
+    def _saves(self, send: Any) -> bool:
+        """Whether all ranks' new coordinates together, with their places, are fewer bytes than one sum of whole rows.
+
+        Sums of quantised rows have no fewer numbers, and cross whole.
+        """
+        new = send.cost(self.facts.dim).up * self._most
+        size = torch.finfo(self.facts.dtype).bits // 8
+        return bool(send.sparse and self.group.size * new * (size + INDEX_BYTES) < self.facts.dim * size)
 
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
         _, _, p, memory, error, *_ = self.local(ask, u, memory)
@@ -168,11 +181,15 @@ class RankEngine:
         total = self.group.sum(torch.stack([lam.sum(), lam.new_tensor(float(len(lam)))]))
         return (lam, total[0]) if float(total[0]) > 0 else (torch.ones_like(lam), total[1])
 
-    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+    def mean(self, z: Tensor, who: Tensor | None = None, news: bool = False) -> Tensor:
         if self._is_one(z):
             return self.group.sum(self._share * z) if self._some_rank_has_one_user else z
         lam, total = self._weights_of(who)
-        return (self.group.sum(lam @ (z if who is None else z[who])) / total).unsqueeze(0)
+        own = lam @ (z if who is None else z[who])
+        if news and self._sparse:
+            rows = self._rows = self.group.rows(own, self._rows)
+            return (rows.sum(0) / total).unsqueeze(0)
+        return (self.group.sum(own) / total).unsqueeze(0)
 
     def gram(self, rows: Tensor) -> Tensor:
         one = self._is_one(rows[0])

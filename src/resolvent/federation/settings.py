@@ -12,7 +12,6 @@ from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.registry import within
-from resolvent.iteration.sending import as_send, refuse_compression
 from resolvent.problems.penalty_words import parse_penalty
 
 KNOWN_AT_ONCE = ("residual", "stationarity", "consensus")
@@ -27,7 +26,6 @@ def check(config: Config) -> None:
     terms_of(config)
     if getattr(config.problem, "secure", False):
         _check_secure(config)
-    refuse_compression(as_send(dict(config.parts).get("send")))
     if config.run.metrics is not None:
         refuse("run.metrics", config.run.metrics, "a federation's metrics are those of metrics(...) in user.py")
     stop = config.stop
@@ -71,6 +69,9 @@ def _check_secure(config: Config) -> None:
     if section.table is not None:
         refuse("federation.secure", True, "sites tell the means and spreads of their tables before the first round, "
                "which are no sums over sites: take user.py instead of [data], or leave out `secure`")  # fmt: skip
+    for name, part in config.parts:
+        if name in ("send", "down") and part.compresses:
+            refuse(name, quoted(part), "a secure sum adds up whole vectors: leave it out")
     if section.users < FEWEST:
         refuse("federation.users", section.users, f"a secure sum needs {FEWEST}: of two, each could subtract its own")
 

@@ -52,6 +52,12 @@ class Ask(NamedTuple):
     """That of the prox; None: the identity."""
     metric_before: Metric | None = None
     """That of the round before; another one than `metric` where it has just changed."""
+    send: Any = None
+    """What crosses back (`sending.Send`), and what crosses on the way there: for engines that encode both
+    (`Facts.encodes`)."""
+    down: Any = None
+    alpha: float = 1.0
+    """With which an answer becomes z, which is what compressors are for."""
 
     @property
     def seeding(self) -> Seed:
@@ -173,8 +179,11 @@ class Engine(Protocol):
         """The weighted mean of the answers to one u (1, d)."""
         ...
 
-    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
-        """The weighted meeting point of these users' rows, (1, d)."""
+    def mean(self, z: Tensor, who: Tensor | None = None, news: bool = False) -> Tensor:
+        """The weighted meeting point of these users' rows, (1, d).
+
+        news: the rows are those of the last such call but for a few coordinates, which alone need cross.
+        """
         ...
 
     def gram(self, rows: Tensor) -> Tensor:

@@ -111,8 +111,9 @@ class Facts:
     """The other processes that run the same loop."""
     sends_hessians: bool = True
     """Whether users who know their Hessians may be asked for them."""
-    whole_answers: bool = False
-    """Whether users' whole answers cross to the process that runs the loop, whatever `send` makes of them there."""
+    encodes: bool = False
+    """Whether users' answers really cross to the process that runs the loop, so that the engine encodes and decodes
+    what compressors make of them; the rows that the loop has are then what was sent."""
     values_lag: bool = False
     """Whether f of a model is known one round later than the model, and is NaN until then."""
 

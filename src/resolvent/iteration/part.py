@@ -51,9 +51,16 @@ class Cost(NamedTuple):
     """From the meeting to users."""
     bytes_up: int = 0
     """Bytes that go up beside the numbers: indices, or numbers of fewer bits."""
+    bytes_down: int = 0
+    """The same on the way down."""
+
+    @property
+    def downwards(self) -> Cost:
+        """What it costs to send down what would go up."""
+        return Cost(down=self.up, bytes_down=self.bytes_up)
 
     def __add__(self, other: Cost) -> Cost:  # type: ignore[override]
-        return Cost(self.up + other.up, self.down + other.down, self.bytes_up + other.bytes_up)
+        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 @remembered

@@ -30,6 +30,7 @@ class Memories:
     accelerate: Any = NO_MEMORY
     eta: Any = NO_MEMORY
     average: Average | None = None
+    down: Any = NO_MEMORY
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,13 @@ class Parts:
     accelerate: Acceleration = Unaccelerated()  # noqa: RUF009 (frozen)
     eta: StepSize = Scheduled()  # noqa: RUF009 (frozen)
     average: Averaging = Averaging()  # noqa: RUF009 (frozen)
+    down: Send = Everything()  # noqa: RUF009 (frozen)
 
     def share(self, scheme: Scheme) -> bool:
         """Whether users who start together stay together, so that u is one vector: beta = 1, nobody is left behind, and
         nobody's own z is asked for."""
         stay = self.participation.full or self.participation.absent == "paper"
-        return scheme.projects and stay and not self.send.needs_rows and not self.meet.needs_rows
+        return scheme.projects and stay and not any(p.needs_rows for p in (self.send, self.meet, self.down))
 
     def begin(self, u: Tensor, together: bool) -> Memories:
         """What they remember before the first round, at u."""
@@ -58,6 +60,7 @@ class Parts:
             self.accelerate.begin(u),
             self.eta.begin(u),
             self.average.begin(u),
+            self.down.begin(u),
         )
 
     def go_on(self, state: Any, scheme: Scheme) -> Memories:
@@ -67,24 +70,23 @@ class Parts:
         """
         past, rows, u = state.parts, len(state.u), state.u
         alpha = scheme.mixing(max(state.round - 1, 0))[0]
-        fresh = {"send": self.send, "meet": self.meet, "accelerate": self.accelerate, "average": self.average}
+        fresh = {name: getattr(self, name) for name in ("send", "meet", "accelerate", "average", "down")}
         known = {"send": mix(u, state.p, alpha)} if state.round and isinstance(past.send, NoMemory) else {}
         return Memories(
             participation=self.participation.go_on(past.participation, state, alpha),
             eta=self.eta.go_on(past.eta, state.eta),
             **{
-                name: memory if part.fits(memory, rows) else part.begin(known.get(name, u))
-                for (name, part), memory in zip(
-                    fresh.items(), (past.send, past.meet, past.accelerate, past.average), strict=True
-                )
+                name: memory if part.fits(memory := getattr(past, name), rows) else part.begin(known.get(name, u))
+                for name, part in fresh.items()
             },
         )
 
     def laws(self, setting: Any) -> tuple[Effect, ...]:
         """What each of them does to fixed points and theorems."""
-        return tuple(part.law(setting) for part in (self.send, self.meet, self.accelerate, self.eta, self.average))
+        parts = (self.send, self.meet, self.accelerate, self.eta, self.average, self.down)
+        return tuple(part.law(setting) for part in parts)
 
     def cost(self, facts: Facts) -> Cost:
         """Numbers per user and round that cross: a question has u_i, and the centre where the operator wants it."""
-        question = Cost(down=facts.dim * (2 if facts.wants_centre else 1))
+        question = self.down.cost(facts.dim).downwards + Cost(down=facts.dim if facts.wants_centre else 0)
         return sum((part.cost(facts.dim) for part in (self.send, self.meet, self.accelerate, self.average)), question)

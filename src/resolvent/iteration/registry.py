@@ -114,6 +114,7 @@ KINDS: dict[str, Kind] = {
     "participation": Kind("Who takes part in a round.", "everyone", "bernoulli", section=True),
     "local": Kind("What users compute in a round.", "best", section=True),
     "send": Kind("What crosses from users to the meeting.", "everything", section=True),
+    "down": Kind("What crosses from the meeting to users.", "everything", section=True),
     "meet": Kind("Where users meet.", "mean", section=True),
     "accelerate": Kind("Where u, or the meeting point, moves after a round.", "none", "anderson", section=True),
     "metric": Kind("In which metric users' proxes are taken.", "best", section=True),

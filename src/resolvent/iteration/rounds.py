@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from resolvent.iteration.scheme import Scheme, mix
 from resolvent.iteration.state import State
 
 PLAIN = Parts()
+DOWNWARDS = 1 << 40
+"""Added to the number of a round where coordinates are drawn for the way down: others than for the way up."""
 
 
 class Round(NamedTuple):
@@ -137,6 +140,8 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
     """The scheme, for ever. A round moves, then asks, then meets, so that every p_i belongs to the u_i beside it."""
     participation, send, meet = parts.participation, parts.send, parts.meet
     accelerate, step_size, average = parts.accelerate, parts.eta, parts.average
+    down, lagging = parts.down, engine.facts.encodes and parts.send.compresses
+    weigh = partial(engine.mean, news=True) if send.compresses else engine.mean
     facts, mixing, steady = engine.facts, scheme.fixed_mixing, step_size.fixed(scheme)  # what never changes: read once
     users, names, weights, centred = facts.users, facts.numbers, facts.weights, facts.wants_centre
     while True:
@@ -147,7 +152,9 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
         eta, tuned, cost, looked, metric = steady or step_size(engine, scheme, state, meet)
-        if looked and send.compresses and state.next is not None:  # at mean(p), which the meeting does not have
+        if (
+            looked and send.compresses and state.next is not None and not lagging
+        ):  # at mean(p), which the meeting does not have
             cost += Cost(up=users * facts.dim)
         before = state.metric if t else metric
         if t > 0 and (eta != state.eta or metric is not state.metric):
@@ -156,7 +163,9 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         gram = in_metric(engine, metric)
         alpha, beta, gamma = mixing or scheme.mixing(t)
 
-        ask = Ask(t, eta, asked.who, seed, names, metric=metric, metric_before=before)
+        ask = Ask(
+            t, eta, asked.who, seed, names, metric=metric, metric_before=before, send=send, down=down, alpha=alpha
+        )
         u, p, presence, answer = _answered(engine, ask, state, asked, centred)
         who = answer.who
         if answer.came == 0:  # nobody has answered yet: only what users remember has changed
@@ -167,9 +176,10 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
 
         z = mix(u, p, alpha)  # (gFL-1)
         presence, z, whose = presence.gathered(z, who)
-        zhat, sent = send(z, past.send, ask if who is ask.who else ask._replace(who=who))
+        whoever = ask if who is ask.who else ask._replace(who=who)
+        zhat, sent = (z, send.begin(z)) if lagging else send(z, past.send, whoever)
         step = alpha * eta / beta if beta else 0.0
-        meeting, convened = meet(Gathering(zhat, whose, engine.mean, weights, step, t, seed, metric), past.meet)
+        meeting, convened = meet(Gathering(zhat, whose, weigh, weights, step, t, seed, metric), past.meet)
         w = meeting.w
         met, accelerated = accelerate.on_mean(past.accelerate, state.met, w, gram)
         Tu = _rows(mix(u, mix(z, met, beta), gamma), u)  # (gFL-2), (gFL-3)
@@ -189,11 +199,13 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             next=ahead,
             memory=answer.memory,
             error=answer.error,
-            parts=Memories(presence, sent, convened, accelerated, tuned, averaged),
+            parts=Memories(presence, sent, convened, accelerated, tuned, averaged, answer.down),
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
             together=state.together,
         )
         unsent = None if zhat is z else beta * gamma * (z - zhat)
+        if lagging:
+            unsent = _lag(answer.error, u, alpha * gamma * max(1.0, abs(1 - beta)), metric)
         yield Round(
             state, eta, who, answer.came, (u, plain), answer.spread, engine, answer.clock, meeting, answer.asked, cost,
             unsent,
@@ -203,6 +215,18 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
 def _rows(x: Tensor, u: Tensor) -> Tensor:
     """x with as many rows as u: where beta = gamma = 1 everybody moves to the meeting point, which is one row."""
     return x if x.shape == u.shape else x.expand_as(u)
+
+
+def _lag(error: Tensor | None, u: Tensor, most: float, metric: Metric | None) -> Tensor | None:
+    """Rows as long as what has not crossed could move T u at most, from the users' bounds on |p_i - what they sent|.
+
+    Of users who have not answered nothing is known, and nothing counts. In a metric lengths depend on the direction.
+    """
+    if error is None:
+        return None
+    rows = torch.zeros_like(u)
+    rows[:, 0] = most * error.nan_to_num(0.0).to(u) if metric is None else torch.nan
+    return rows
 
 
 class Answered(NamedTuple):
@@ -217,6 +241,8 @@ class Answered(NamedTuple):
     """How many were sent a question, wherever they live."""
     clock: float | None = None
     spread: Spread | None = None
+    down: Any = None
+    """What is remembered of where users are."""
 
 
 def _answered(
@@ -232,15 +258,25 @@ def _answered(
         mean = engine.local_mean(ask._replace(centre=u) if centred else ask, u, state.memory)
         who, came = ask.who if mean.who is None else mean.who, mean.came
         came = came if came is not None else asked.came if who is None else len(who)
-        return u, mean.p, presence, Answered(who, mean.memory, mean.error, came, asked.came, spread=mean.spread)
+        back = Answered(who, mean.memory, mean.error, came, asked.came, None, mean.spread, state.parts.down)
+        return u, mean.p, presence, back
     rest, at = presence.asked_at(state.u, state.next, ask.who)
     if centred:
         ask = ask._replace(centre=engine.mean(at if ask.who is None else rest.index_copy(0, ask.who, at)))
+    down, known = ask.down, state.parts.down
+    if (
+        down.compresses and not engine.facts.encodes
+    ):  # users are where they have been told: what was sent to them moves them from where they answered last
+        rows = at if ask.who is None else known.zhat.index_copy(0, ask.who, at)
+        at = down(rows, known, ask._replace(t=ask.t + DOWNWARDS))[0]
+        at = at if ask.who is None else at[ask.who]
     answers = engine.local(ask, at, state.memory)
     who, came = answers.who, answers.came
     came = came if came is not None else asked.came if who is None else len(who)
     questions = asked.came if answers.asked is None else answers.asked
-    back = Answered(who, answers.memory, answers.error, came, questions, answers.clock)
+    if down.compresses:
+        known = replace(known, zhat=answers.at if who is None else known.zhat.index_copy(0, who, answers.at))
+    back = Answered(who, answers.memory, answers.error, came, questions, answers.clock, None, known)
     if came == 0:
         return state.u, state.p, presence, back
     u, p = answers.at, answers.p
@@ -262,7 +298,7 @@ def _changed(engine: Engine, scheme: Scheme, parts: Parts, state: State, eta: fl
     alpha, beta, gamma = scheme.mixing(state.round - 1)
     u = moved(state.u, state.p, (state.eta, state.metric), (eta, metric))
     z = mix(u, state.p, alpha)
-    zhat = parts.send.unchanged(z, state.parts.send)
+    zhat = z if engine.facts.encodes else parts.send.unchanged(z, state.parts.send)
     gathering = Gathering(zhat, presence.whose, engine.mean, engine.facts.weights, alpha * eta / beta, state.round)
     gathering = gathering._replace(metric=metric)
     met = parts.meet(gathering, state.parts.meet)[0].w

@@ -1,6 +1,7 @@
-"""What crosses from users to the meeting: everything, or what a compressor makes of it.
+"""What crosses from users to the meeting, and back: everything, or what a compressor makes of it.
 
-Users go on with their own z in (gFL-2); only the meeting sees what was sent in its place.
+Users go on with their own z in (gFL-2); only the meeting sees what was sent in its place. Where answers really cross a
+network, the side that runs the loop has only what was sent, and goes on with that.
 """
 
 from __future__ import annotations
@@ -27,9 +28,20 @@ class Send(Part):
     needs_rows = True
     """Whether each user's own z is needed; else users who share one u may send the mean of their answers."""
     compresses = False
-    """Whether it is there to send less than z. An engine whose users send whole answers anyway then refuses it."""
+    """Whether it is there to send less than z, and says how what is new is written (`encode`, `decode`)."""
+
+    sparse = False
+    """Whether only some coordinates of what the meeting has of a user change in a round."""
 
     def __call__(self, z: Tensor, memory: Any, ask: Ask) -> tuple[Tensor, Any]:
+        raise NotImplementedError
+
+    def encode(self, new: Tensor, old: Tensor, ask: Ask) -> dict[str, Tensor]:
+        """What a user's row `new` becomes on the wire, (1, d), where the other side has `old`; ask is of that user."""
+        raise NotImplementedError
+
+    def decode(self, arrays: dict[str, Tensor], old: Tensor, ask: Ask) -> Tensor:
+        """The row that the other side has afterwards: the bits of `__call__`. ValueError if this is no encoding."""
         raise NotImplementedError
 
     def unchanged(self, z: Tensor, memory: Any) -> Tensor:
@@ -37,10 +49,11 @@ class Send(Part):
         return z
 
 
+@part("down", "everything")
 @part("send", "everything")
 @dataclass(frozen=True)
 class Everything(Send):
-    """All of z crosses."""
+    """All of it crosses."""
 
     needs_rows = False
 
@@ -51,15 +64,8 @@ class Everything(Send):
         return Cost(up=dim)
 
 
-def refuse_compression(send: Send) -> None:
-    """Refuse a compressor where the server is sent whole answers: it would save nothing."""
-    if send.compresses:
-        needed = "over Flower users' whole answers cross to the server, so that it would save no byte: leave it out"
-        refuse("send", quoted(send), needed)
-
-
-def as_send(given: Send | None) -> Send:
+def as_send(given: Send | None, name: str = "send") -> Send:
     """None: everything crosses."""
     if given is not None and not isinstance(given, Send):
-        refuse("send", quoted(given), "None, or a part that inherits from resolvent.iteration.sending.Send, is needed")
+        refuse(name, quoted(given), "None, or a part that inherits from resolvent.iteration.sending.Send, is needed")
     return Everything() if given is None else given

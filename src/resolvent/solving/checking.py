@@ -14,7 +14,7 @@ from resolvent.iteration.meeting import Meet, as_meet
 from resolvent.iteration.metric_choice import MetricChoice, as_metric, obstacle
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme
-from resolvent.iteration.sending import Send, as_send, refuse_compression
+from resolvent.iteration.sending import Send, as_send
 from resolvent.iteration.state import State
 from resolvent.local import choice
 from resolvent.local.operators import Operator
@@ -35,6 +35,7 @@ def check(
     send: Send | None = None,
     meet: Meet | None = None,
     metric: MetricChoice | None = None,
+    down: Send | None = None,
 ) -> Operator:
     """The local operator, once everything that `solve` needs of these arguments is there."""
     facts = facts_of(problem)
@@ -42,7 +43,8 @@ def check(
     participation.check(facts.users)
     choice.check(operator, facts)
     _check_penalty(facts, scheme)
-    _check_crossing(facts, participation, as_send(send), as_meet(meet))
+    as_send(send), as_send(down, "down")
+    _check_crossing(facts, participation, as_meet(meet))
     if scheme.auto and not participation.full and participation.absent == "paper":
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
@@ -73,10 +75,8 @@ def _check_penalty(facts: Facts, scheme: Scheme) -> None:
         )
 
 
-def _check_crossing(facts: Facts, participation: Participation, send: Send, meet: Meet) -> None:
-    """Refuse what cannot cross, or cannot be put together where users meet."""
-    if facts.whole_answers:
-        refuse_compression(send)
+def _check_crossing(facts: Facts, participation: Participation, meet: Meet) -> None:
+    """Refuse what cannot be put together where users meet."""
     if meet.central and facts.here < facts.users:
         refuse(
             "meet", quoted(meet), "it needs the rows of all users in one place, and every rank has its own users' only"

@@ -61,6 +61,7 @@ class PartKeywords(TypedDict, total=False):
     accelerate: Acceleration | int | None
     participation: Participation | float | None
     send: Send | None
+    down: Send | None
     meet: Meet | None
     metric: MetricChoice | str | None
     penalty: Penalty | None
@@ -194,6 +195,7 @@ class Prepared:
             "stop": self.stop,
             "penalty": self.facts.penalty,
             "send": parts.send,
+            "down": parts.down,
             "meet": self.arguments.get("meet"),
             "metric": self.arguments.get("metric"),
         }
@@ -239,7 +241,8 @@ def prepare(
     arguments |= {"metrics": metrics, "validate_every": validate_every} | parts
     scheme, participation = as_scheme(scheme, eta), as_participation(parts.get("participation"))
     accelerate = one_acceleration(parts.get("anderson"), parts.get("accelerate"))
-    send, meet = as_send(parts.get("send")), as_meet(parts.get("meet"))
+    send, down = as_send(parts.get("send")), as_send(parts.get("down"), "down")
+    meet = as_meet(parts.get("meet"))
     metric = as_metric(parts.get("metric"))
     problem, beside = with_penalty(problem, engine, parts.get("penalty"))
     check_hooks(stop, callback, progress)
@@ -252,8 +255,8 @@ def prepare(
     facts = facts if beside is None else replace(facts, penalty=beside, counted=False)
     average = parts.get("average")
     if explanation is None:
-        check(facts, scheme, participation, rounds, every, average, seed, send, meet, metric)
-        explanation = explain(scheme, facts, participation, accelerate, send=send, meet=meet, metric=metric)
+        check(facts, scheme, participation, rounds, every, average, seed, send, meet, metric, down)
+        explanation = explain(scheme, facts, participation, accelerate, send=send, down=down, meet=meet, metric=metric)
         for finding in explanation.findings:
             warnings.warn(str(finding), finding.about, stacklevel=3)
     measured = evaluations(facts, validation, test, metrics, validate_every)
@@ -271,6 +274,7 @@ def prepare(
             accelerate,
             step_size(facts, scheme, operator, metric),
             Averaging(average),
+            down,
         ),
         explanation=explanation,
         evaluations=measured,

@@ -18,7 +18,8 @@ class Bytes:
     def __init__(self, engine: Engine, cost: Cost, unreported: Traffic) -> None:
         """cost: what crosses for each user and round."""
         self._engine, size = engine, torch.finfo(engine.facts.dtype).bits // 8
-        self._size, self._answer, self._question = size, cost.up * size + cost.bytes_up, cost.down * size
+        self._size, self._answer = size, cost.up * size + cost.bytes_up
+        self._question = cost.down * size + cost.bytes_down
         self._up = self._down = 0
         self._reported = Traffic(-unreported.up, -unreported.down)
 

@@ -99,6 +99,7 @@ def explain(
     anderson: Acceleration | int | None = None,
     *,
     send: Send | None = None,
+    down: Send | None = None,
     meet: Meet | None = None,
     metric: MetricChoice | str | None = None,
 ) -> Explanation:
@@ -106,7 +107,13 @@ def explain(
     if problem is not None:
         needs_problem(problem, "None, rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed")
     facts = None if problem is None else facts_of(problem)
-    parts = Parts(as_participation(participation), as_send(send), as_meet(meet), as_acceleration(anderson))
+    parts = Parts(
+        as_participation(participation),
+        as_send(send),
+        as_meet(meet),
+        as_acceleration(anderson),
+        down=as_send(down, "down"),
+    )
     if facts is not None:
         parts.participation.check(facts.users)
     setting = Setting(settled(as_scheme(scheme), facts), facts, parts)

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.engines.flower.messages import TELLING, Answer, Question
+from resolvent.engines.flower.messages import NEWS, TELLING, Answer, Question, compressor_of
 from resolvent.engines.flower.packets import Malformed, Packet, from_records
 from resolvent.engines.flower.rule import Limits
+from resolvent.iteration.scheme import mix
 
 FIELDS = {"verb", "run", "t", "user", "error", "values", "metrics", "forgot", "facts", "secure"}
 
@@ -37,6 +38,8 @@ def examine(packet: Packet, question: Question, metrics: tuple[str, ...], limits
         raise Refused("it hides what was not to be hidden, or the other way round")
     fields: dict[str, Any] = {name: header[name] for name in ("verb", "run", "t", "user", "forgot", "facts", "secure")}
     fields["error"] = _error(header["error"], question)
+    if question.send and fields["error"] is None:
+        raise Refused("it does not say how much of the answer was not sent")
     fields["values"], fields["metrics"] = _values(header["values"], header["metrics"], question, metrics)
     fields |= _tensors(packet.arrays, question, limits)
     return Answer(**fields)
@@ -44,12 +47,16 @@ def examine(packet: Packet, question: Question, metrics: tuple[str, ...], limits
 
 def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict[str, Tensor]:
     """Finite numbers of the shape and type that the question needs, and no other arrays."""
+    tensors: dict[str, Tensor] = {}
+    if question.send and not arrays.keys() <= {"p"}:
+        assert question.u is not None
+        u, zhat = question.u, _decoded(arrays, question)
+        arrays, tensors = {"p": (u + (zhat - u) / question.alpha).numpy()}, {"sent": zhat}
     shapes = _shapes(question)
     # whoever does not know its Hessian, or whose numbers have no room in a sum, sends none
     none_needed = (question.verb == "curvature" or bool(question.secure)) and not arrays
     if arrays.keys() != shapes.keys() and not none_needed:
         raise Refused(f"it has the arrays {sorted(arrays)[:5]}, but {sorted(shapes)} are needed")
-    tensors: dict[str, Tensor] = {}
     for name, array in arrays.items():
         kind = "int64" if name == "masked" else str(question.u.dtype).removeprefix("torch.")  # type: ignore[union-attr]
         if array.dtype != kind:
@@ -60,8 +67,25 @@ def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict
             raise Refused(f"{name} is partly NaN or infinite")
         if limits.norm is not None and name == "p" and not (norm := _norm(array)) <= limits.norm:
             raise Refused(f"p has the norm {norm:.3g}, above the limit {limits.norm:g}")
-        tensors[name] = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
+        tensors[name] = torch.from_numpy(_native(array))
+    if question.send and "sent" not in tensors:
+        assert question.u is not None
+        tensors["sent"] = mix(question.u, tensors["p"], question.alpha)
     return tensors
+
+
+def _decoded(arrays: dict[str, Any], question: Question) -> Tensor:
+    """z as the server has it, once what is new has come."""
+    assert question.base is not None
+    news = {str(name).removeprefix(NEWS): torch.from_numpy(_native(array)) for name, array in arrays.items()}
+    try:
+        return compressor_of("send", question.send).decode(news, question.base, question.of_user)  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def _native(array: Any) -> Any:
+    return array.astype(array.dtype.newbyteorder("="), copy=True)
 
 
 def _norm(array: Any) -> float:

@@ -18,18 +18,21 @@ from resolvent.engines.central import CentralSums
 from resolvent.engines.flower.asking import Asking, Note, Taken, unnoted
 from resolvent.engines.flower.evaluation import Evaluation
 from resolvent.engines.flower.grid import Post
-from resolvent.engines.flower.messages import NOTHING_YET, Question, describe_operator
+from resolvent.engines.flower.messages import NOTHING_YET, Question, checksum, describe_operator
 from resolvent.engines.flower.plausibility import PATIENCE, judge, left_out
 from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.errors import BadAnswer, InputError
+from resolvent.iteration import registry
 from resolvent.iteration.engine import Answers, Ask, Curvature, MeanAnswer, Traffic
 from resolvent.iteration.facts import Facts, Memory
 from resolvent.iteration.metric import FullMetric, Metric, moved
 from resolvent.iteration.metric_choice import MAX_HESSIAN_DIM
+from resolvent.iteration.rounds import DOWNWARDS
 from resolvent.problems.problem import select
 
-AFTER, ERROR = "flower.after", "flower.error"
-"""Entries of the memory: the round of each user's last answer that was taken, and the bound on its error."""
+AFTER, ERROR, AT, SENT = "flower.after", "flower.error", "flower.at", "flower.sent"
+"""Entries of the memory: the round of each user's last answer that was taken, the bound on its error, and, where what
+crosses is compressed, the point that it belongs to and what the server has of z, (users, d)."""
 ATTEMPTS = 3
 """How often a user whose answers are refused is asked in one round."""
 ROLL_CALL = 5
@@ -59,8 +62,6 @@ class FlowerEngine(CentralSums):
         note: Note = unnoted,
     ) -> None:
         super().__init__(replace(facts, operator=operator, sends_hessians=curvature, values_lag=ride))
-        if self.facts.wants_centre:
-            raise InputError(f"{operator} needs the mean of all u_i, which no message carries yet; take another engine")
         self.rule, self._run, self._asks_curvature, self._note = rule, run, curvature, note
         self._asking = Asking(post, facts.names, limits, facts.metrics, note)
         self.evaluation = Evaluation(self.facts, ride, note)
@@ -70,6 +71,9 @@ class FlowerEngine(CentralSums):
         self._max_move, self._left_out = limits.move, set[int]()
         self._after = torch.full((facts.users,), NOTHING_YET)
         self._metrics: dict[int, Metric] = {}
+        self._copies: Memory = {}
+        self._refusals: dict[int, int] = {}
+        """How many answers of each user were refused before the last one that was taken."""
         self._told: dict[int, tuple[int, int]] = {}
         """Of users who have answered in a metric: the round it is of, and how many answers were refused until then."""
 
@@ -97,10 +101,10 @@ class FlowerEngine(CentralSums):
         everybody = taken.keys() == set(asked) and all(t.question.t == ask.t for t in taken.values())
         users = asked if everybody else sorted(taken)
         p = torch.cat([_answer(taken[user]) for user in users])
-        if everybody:
+        if everybody and not _compresses(ask.down):
             return Answers(ask.who, u.expand(len(asked), -1), p, memory, error)
         at = torch.cat([self._now(taken[user], ask) for user in users])
-        return Answers(torch.tensor(users), at, p, memory, error)
+        return Answers(ask.who if everybody else torch.tensor(users), at, p, memory, error)
 
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
         """Answers to earlier questions do not belong to this u, and are not taken."""
@@ -122,6 +126,7 @@ class FlowerEngine(CentralSums):
         """The answers of a round that are plausible, and what is remembered after it."""
         self._after = memory.get(AFTER, torch.full((self.facts.users,), NOTHING_YET))
         self._left_out = left_out(memory)
+        self._copies = {name: memory[name] for name in (AT, SENT) if name in memory}
         taken = {i: t for i, t in self._round(ask, rows).items() if late or t.question.t == ask.t}
         pairs = {i: (_point(t), _answer(t)) for i, t in taken.items()}
         withheld, judged = judge(pairs, memory, self.facts.users, self._max_move)
@@ -185,8 +190,10 @@ class FlowerEngine(CentralSums):
     def _ask(self, user: int, ask: Ask, row: Tensor, models: Tensor | None) -> Question:
         after = int(self._after[user])
         question = replace(
-            self._question, t=ask.t, user=user, eta=ask.eta, seed=ask.seed, after=after, u=row, models=models
-        )
+            self._question, t=ask.t, user=user, eta=ask.eta, seed=ask.seed, after=after, u=row, models=models,
+            centre=ask.centre,
+        )  # fmt: skip
+        question = self._compressed(question, user, ask)
         metric = ask.metric
         if metric is None:
             return question
@@ -197,19 +204,52 @@ class FlowerEngine(CentralSums):
             return replace(question, metric=metric.since)
         return replace(question, metric=metric.since, vectors=metric.V, values=metric.s)
 
+    def _compressed(self, question: Question, user: int, ask: Ask) -> Question:
+        """The question with what is new in u alone, where the user knows the rest, and what its answer changes."""
+        assert question.u is not None
+        answered = question.after != NOTHING_YET
+        if _compresses(ask.down):
+            question = replace(question, down=registry.described("down", ask.down))
+            sure = self._refusals.get(user, 0) == self._asking.refused[self.facts.names[user]]
+            if answered and AT in self._copies and sure:
+                old, of_user = self._copies[AT][user : user + 1], question.of_user._replace(t=ask.t + DOWNWARDS)
+                news = ask.down.encode(question.u, old, of_user)
+                question = replace(question, u=ask.down.decode(news, old, of_user), news=news, at_sum=checksum(old))
+        if _compresses(ask.send):
+            if not ask.alpha:
+                raise InputError("alpha is 0, so that no answer counts, and none can be compressed: leave out `send`")
+            assert question.u is not None
+            known = self._copies[SENT][user : user + 1] if answered and SENT in self._copies else question.u
+            described = registry.described("send", ask.send)
+            question = replace(question, send=described, base=known, base_sum=checksum(known), alpha=ask.alpha)
+        return question
+
     def _remembered(self, memory: Memory, taken: dict[int, Taken]) -> Memory:
         """Which answer of every user was taken last, and the bounds on their errors."""
         after, users = self._after.clone(), self.facts.users
         error = memory.get(ERROR, torch.full((users,), torch.nan, dtype=self.facts.dtype)).clone()
         for user, (_, question, answer, _) in taken.items():
             after[user] = question.t
-            self._told[user] = question.metric, self._asking.refused[self.facts.names[user]]
+            self._refusals[user] = self._asking.refused[self.facts.names[user]]
+            self._told[user] = question.metric, self._refusals[user]
             error[user] = torch.nan if answer.error is None else answer.error
             if answer.forgot:
                 self._note("forgot", user=self.facts.names[user], round=question.t + 1)
         self._after = after
         any_bound = ERROR in memory or not bool(error.isnan().all())
-        return {AFTER: after} | ({ERROR: error} if any_bound else {})
+        return {AFTER: after} | ({ERROR: error} if any_bound else {}) | self._copied(memory, taken)
+
+    def _copied(self, memory: Memory, taken: dict[int, Taken]) -> Memory:
+        """Where users answered last, and what is known of their z, as far as compressors need it."""
+        copies: Memory = {}
+        for name, needed, of in ((AT, "down", _point), (SENT, "send", lambda taken: taken.answer.sent)):
+            rows = {i: of(t) for i, t in taken.items() if getattr(t.question, needed)}
+            if rows or name in memory:
+                begun = torch.zeros(self.facts.users, self.facts.dim, dtype=self.facts.dtype)
+                copies[name] = memory.get(name, begun).clone()
+                for user, row in rows.items():
+                    copies[name][user] = row[0]
+        return copies
 
     def _now(self, taken: Taken, ask: Ask) -> Tensor:
         """The point that an answer belongs to at today's eta and metric: p is the prox of that as well."""
@@ -255,6 +295,10 @@ class FlowerEngine(CentralSums):
         questions = {i: replace(question, user=i, after=int(self._after[i])) for i in users}
         answers = self._asking.all_of(questions, self.rule.timeout, self.rule.poll)
         return None if answers is None else [answers[i] for i in users]
+
+
+def _compresses(part: Any) -> bool:
+    return part is not None and part.compresses
 
 
 def _point(taken: Taken) -> Tensor:

@@ -76,7 +76,7 @@ def gather(
         kind=first.problem,
         intercepts=first.intercepts,
         counted=False,
-        whole_answers=True,
+        encodes=True,
         lookup=(constants | {"convexity": _all_known([d.convexity for d in told], kind)}).get,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from resolvent.engines.flower.packets import Malformed, Packet
 from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
+from resolvent.iteration.engine import Ask
 from resolvent.iteration.metric_names import is_free
 
 VERBS = (
@@ -36,6 +38,8 @@ TYPES = {"float64": torch.float64, "float32": torch.float32}
 MODELS_ARE_U = "models_are_u"
 TABLE = "table"
 """The fact by which a node says that it has a table where none is expected, or none where one is."""
+NEWS = "news."
+"""How the names of arrays begin that a compressor made."""
 NOTHING_YET = -1
 """The round of a user's last answer, where there is none."""
 MAX_COUNT, MAX_CONSTANT = 2**53, 1e150
@@ -81,6 +85,19 @@ def operator_of(described: Any) -> Any:
         raise Malformed(str(error)) from None
 
 
+def compressor_of(kind: str, described: Any) -> Any:
+    """The compressor of this kind ("send" or "down") that was described, every value checked; None where none was."""
+    if described == {}:
+        return None
+    try:
+        made = registry.choose(kind, described)
+    except (InputError, TypeError, AttributeError) as error:
+        raise Malformed(f"there is no such compressor ({error})") from None
+    if not made.compresses:
+        raise Malformed("there is no such compressor")
+    return made
+
+
 # --- questions -------------------------------------------------------------------------------------------------------
 
 
@@ -100,6 +117,15 @@ class Question:
     after: int = NOTHING_YET
     operator: dict[str, Any] = field(default_factory=dict)
     steady: bool = True
+    send: dict[str, Any] = field(default_factory=dict)
+    down: dict[str, Any] = field(default_factory=dict)
+    """Compressors of the answer and of u, by their descriptions; none where all of it crosses."""
+    alpha: float = 1.0
+    """z = (1 - alpha) u + alpha p is what a compressed answer has."""
+    base_sum: int = 0
+    at_sum: int = 0
+    """Checksums of what the server has of the user's answer, and of the point that it was given at: a node that
+    remembers anything else says so, or sends everything."""
     metric: int = NOTHING_YET
     """The round before which the metric of the prox was chosen; NOTHING_YET: the identity."""
     schema: str = ""
@@ -111,11 +137,17 @@ class Question:
     vectors: Tensor | None = None
     values: Tensor | None = None
     """The eigenvectors (d, d) and eigenvalues (d,) of the metric, for a node that does not know it yet."""
+    centre: Tensor | None = None
+    """mean(u), (1, d), for operators that want it."""
+    news: dict[str, Tensor] = field(default_factory=dict)
+    """What `down` makes of u, which does not cross then: the node knows the point of its last answer."""
+    base: Tensor | None = None
+    """What the server has of the user's z, (1, d), which a compressed answer changes; it does not cross."""
 
     secure: dict[str, Any] = field(default_factory=dict)
     """Of a sum that nobody can open (`masking`): its keys, shares and masks; empty: what is answered is not hidden."""
 
-    ARRAYS = ("u", "models", "vectors", "values")
+    ARRAYS = ("u", "models", "vectors", "values", "centre")
 
     @property
     def words(self) -> int:
@@ -125,17 +157,26 @@ class Question:
         return NUMBER_WORDS * numbers + (self.u.shape[1] if self.u is not None else 0)
 
     def packet(self) -> Packet:
-        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in self.ARRAYS}
-        of_metric = {"vectors": self.vectors, "values": self.values}
-        if self.u is not None and self.models is not None and torch.equal(self.u, self.models):
-            return Packet(told | {MODELS_ARE_U: True}, _arrays(u=self.u, **of_metric))
-        return Packet(told, _arrays(u=self.u, models=self.models, **of_metric))
+        aside = {*self.ARRAYS, "news", "base"}
+        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in aside}
+        arrays = {"u": None if self.news else self.u, "models": self.models, "vectors": self.vectors}
+        arrays |= {"values": self.values, "centre": self.centre}
+        if arrays["u"] is not None and self.models is not None and torch.equal(arrays["u"], self.models):
+            told, arrays["models"] = told | {MODELS_ARE_U: True}, None
+        return Packet(told, _arrays(**arrays, **{NEWS + name: each for name, each in self.news.items()}))
+
+    @property
+    def of_user(self) -> Ask:
+        """Round, seed and user, which what a compressor draws depends on."""
+        return Ask(self.t, self.eta, None, self.seed, torch.tensor([self.user]))
 
     @classmethod
     def of(cls, packet: Packet) -> Question:
         """The question in a packet, every value checked: whoever sent it may have taken over the server."""
         try:
-            told: dict[str, Any] = {name: _tensor(array) for name, array in packet.arrays.items()}
+            arrays = {name: _tensor(array) for name, array in packet.arrays.items()}
+            told: dict[str, Any] = {name: array for name, array in arrays.items() if not name.startswith(NEWS)}
+            told["news"] = {name.removeprefix(NEWS): each for name, each in arrays.items() if name.startswith(NEWS)}
             header = dict(packet.header)
             if header.pop(MODELS_ARE_U, False):
                 told["models"] = told.get("u")
@@ -144,7 +185,8 @@ class Question:
             raise Malformed(f"this is no question ({error}); is the server of another version?") from None
         if type(made.verb) is not str or made.verb not in VERBS:
             raise Malformed(f"there is no question {quoted(made.verb)}; is the server of another version?")
-        if not all(isinstance(array, Tensor) and array.is_floating_point() for array in told.values()):
+        real = (array for name, array in told.items() if name != "news")  # whose types its compressor looks at
+        if not all(isinstance(array, Tensor) and array.is_floating_point() for array in real):
             raise Malformed("an array is not one of real numbers")
         made._check()
         return made
@@ -152,12 +194,14 @@ class Question:
     def _check(self) -> None:
         """Refuse what no server asks, before anything is computed with it or stored under its name."""
         for name, least, end in (("t", 0, MAX_COUNT), ("user", 0, MAX_COUNT), ("after", NOTHING_YET, MAX_COUNT),
-                                 ("metric", NOTHING_YET, MAX_COUNT),
-                                 ("seed", 0, 2**63)):  # fmt: skip
+                                 ("metric", NOTHING_YET, MAX_COUNT), ("seed", 0, 2**63),
+                                 ("base_sum", 0, 2**32), ("at_sum", 0, 2**32)):  # fmt: skip
             if type(value := getattr(self, name)) is not int or not least <= value < end:
                 raise Malformed(f"{name} is {quoted(value)}, and a whole number from {least} is needed")
         if type(self.eta) not in (int, float) or not 0 <= self.eta <= MAX_CONSTANT:
             raise Malformed(f"eta is {quoted(self.eta)}, and a number from 0 to {MAX_CONSTANT:g} is needed")
+        if type(self.alpha) not in (int, float) or not (self.alpha and abs(self.alpha) <= MAX_CONSTANT):
+            raise Malformed(f"alpha is {quoted(self.alpha)}, and a number other than 0 is needed")
         if type(self.run) is not str or len(self.run) > MAX_NAME:
             raise Malformed(f"run is {quoted(self.run)}, and a name of at most {MAX_NAME} characters is needed")
         if not (isinstance(self.operator, dict) and isinstance(self.secure, dict)) or type(self.steady) is not bool:
@@ -166,9 +210,11 @@ class Question:
             raise Malformed("schema is no name of a preparation")
         if not isinstance(self.table, dict):
             raise Malformed("table is no preparation")
-        for name, rows in (("u", self.u), ("models", self.models)):
-            if rows is not None and rows.ndim != 2:
-                raise Malformed(f"{name} is of shape {tuple(rows.shape)}, and rows are needed")
+        for name, rows in (("u", self.u), ("models", self.models), ("centre", self.centre)):
+            if rows is not None and (rows.ndim != 2 or not rows.is_floating_point()):
+                raise Malformed(f"{name} is of shape {tuple(rows.shape)}, and rows of numbers are needed")
+        if self.base is not None:
+            raise Malformed("this is no question; is the server of another version?")
         if self.vectors is not None or self.values is not None:
             self._check_metric(self.vectors, self.values)
 
@@ -205,12 +251,23 @@ class Answer:
     hessian: Tensor | None = None
     masked: Tensor | None = None
     """Instead of p, values, metrics and error: words that only a sum makes sense of."""
+    news: dict[str, Tensor] = field(default_factory=dict)
+    """What a compressor makes of z; p does not cross then."""
+    sent: Tensor | None = None
+    """What the server has of z afterwards, where it is compressed; it does not cross."""
 
     ARRAYS = ("p", "grad", "hessian", "masked")
 
     def packet(self) -> Packet:
-        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in self.ARRAYS}
-        return Packet(told, _arrays(**{name: getattr(self, name) for name in self.ARRAYS}))
+        aside = (*self.ARRAYS, "news", "sent")
+        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in aside}
+        news = {NEWS + name: each for name, each in self.news.items()}
+        return Packet(told, _arrays(**{name: getattr(self, name) for name in self.ARRAYS}, **news))
+
+
+def checksum(row: Tensor) -> int:
+    """Of the bits of a row."""
+    return zlib.crc32(row.detach().cpu().contiguous().numpy().tobytes())
 
 
 def _arrays(**tensors: Tensor | None) -> dict[str, Any]:

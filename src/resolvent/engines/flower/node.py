@@ -6,6 +6,7 @@ import math
 import runpy
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,16 @@ from torch import Tensor
 
 from resolvent.engines.flower.masking import Masks
 from resolvent.engines.flower.memory import Memories
-from resolvent.engines.flower.messages import NOTHING_YET, TABLE, Answer, Description, Question, operator_of
+from resolvent.engines.flower.messages import (
+    NOTHING_YET,
+    TABLE,
+    Answer,
+    Description,
+    Question,
+    checksum,
+    compressor_of,
+    operator_of,
+)
 from resolvent.engines.flower.packets import Malformed, Packet
 from resolvent.engines.flower.summands import counted, in_words, mixing_of
 from resolvent.errors import InputError
@@ -24,6 +34,7 @@ from resolvent.iteration.engine import PERSONAL, Ask
 from resolvent.iteration.facts import Memory, facts_of, is_problem
 from resolvent.iteration.metric import FullMetric, Metric
 from resolvent.iteration.metric_choice import MAX_HESSIAN_DIM
+from resolvent.iteration.rounds import DOWNWARDS
 from resolvent.iteration.scheme import mix
 from resolvent.local.choice import check
 from resolvent.local.metric_bound import bind
@@ -33,6 +44,8 @@ USER_FILE = "user.py"
 MEMORY = "memory"
 OWN_U, OWN_Z, SENT = "own.u", "own.z", "own.sent"
 """Entries of the memory of a user who keeps its u_i: u_i, z_i, and what the server's sum has of z_i."""
+AT, KNOWN = "point", "known"
+"""Entries of a node's memory: where it answered last, and what the server has of its z, both (1, d)."""
 Metrics = Callable[[Tensor], dict[str, float]]
 """More metrics of a model (d,), from data of the user's own."""
 
@@ -106,19 +119,52 @@ class Node:
         return self._answer(question, p=self.facts.start.reshape(1, -1))
 
     def _local(self, question: Question) -> Answer:
-        assert question.u is not None
         memory, forgot = self._remembered(question)
         evaluated = self._evaluated(question, memory)
-        names = torch.tensor([question.user])
-        own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
-        ask = Ask(question.t, question.eta, None, question.seed, names, metric=self._metric(question))
+        own = {name: tensor for name, tensor in memory.items() if name not in (PERSONAL, AT, KNOWN)}
+        device = self.problem.weights.device
+        centre = None if question.centre is None else question.centre.to(device)
+        ask = question.of_user._replace(metric=self._metric(question), centre=centre)
         if question.secure.get("mixing"):
             return self._own_step(question, ask, own, forgot, evaluated)
-        p, now = self._operator(question).rows(ask, question.u.to(self.problem.weights.device), own)
-        self._memories.store(question.run, question.t, now | {PERSONAL: p})
+        u = self._point(question, memory)
+        p, now = self._operator(question).rows(ask, u.to(device), own)
         bound = now.get("error")
-        error = None if bound is None else float(bound[0])
-        return self._hidden(question, self._answer(question, p=p, error=error, forgot=forgot, **evaluated))
+        answer = self._answer(question, error=None if bound is None else float(bound[0]), forgot=forgot, **evaluated)
+        answer, left = self._sent(question, answer, u, p, None if forgot else memory.get(KNOWN, u))
+        at = {AT: u} if question.down else {}
+        self._memories.store(question.run, question.t, now | {PERSONAL: p} | left | at)
+        return self._hidden(question, answer)
+
+    def _point(self, question: Question, memory: Memory) -> Tensor:
+        """u, as it came, or from what is new in it."""
+        down = compressor_of("down", question.down)
+        if question.u is not None:
+            return question.u
+        if down is None or AT not in memory or checksum(memory[AT]) != question.at_sum:
+            raise Malformed("what is new in u came, and what it was before is not known here")
+        try:
+            return down.decode(question.news, memory[AT], question.of_user._replace(t=question.t + DOWNWARDS))  # type: ignore[no-any-return]
+        except ValueError as error:
+            raise Malformed(str(error)) from None
+
+    def _sent(
+        self, question: Question, answer: Answer, u: Tensor, p: Tensor, known: Tensor | None
+    ) -> tuple[Answer, Memory]:
+        """The answer with p, or with what is new in z, and what the server has of z afterwards.
+
+        Whoever has forgotten what the server knows, or knows something else, sends everything.
+        """
+        send = compressor_of("send", question.send)
+        if send is None:
+            return replace(answer, p=p), {}
+        z = mix(u.cpu(), p.cpu(), question.alpha)
+        if known is None or checksum(known) != question.base_sum:
+            return replace(answer, p=p, error=answer.error or 0.0), {KNOWN: z}
+        news = send.encode(z, known.cpu(), question.of_user)
+        sent = send.decode(news, known.cpu(), question.of_user)
+        lag = float(torch.linalg.vector_norm(z.double() - sent.double())) / abs(question.alpha)
+        return replace(answer, news=news, error=(answer.error or 0.0) + lag), {KNOWN: sent}
 
     def _measure(self, question: Question) -> Answer:
         memory, forgot = self._remembered(question)
@@ -230,7 +276,7 @@ class Node:
         w = w.to(self.problem.weights).reshape(1, -1)
         metrics: dict[str, float] = {}
         if "inspect" in self.problem.offers:
-            own = {name: tensor for name, tensor in memory.items() if name != PERSONAL}
+            own = {name: tensor for name, tensor in memory.items() if name not in (PERSONAL, AT, KNOWN)}
             inspected = self.problem.inspect(w, memory.get(PERSONAL, w), own)
             metrics |= {name: value for name, value in inspected.items() if "spread" not in name}  # of one user: none
         elif "value" in self.problem.offers:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-KINDS = {"float64": "<f8", "float32": "<f4", "int64": "<i8"}
-"""Types of numbers that cross, and how their bytes lie: little-endian, row by row."""
+KINDS = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "int32": "<i4", "uint8": "|u1"}
+"""Types of numbers that cross (whole ones are masked words, places, and bits of compressed rows), and how their bytes
+lie: little-endian, row by row."""
 RAW = "resolvent.raw"
 """How Flower's arrays say that their bytes are just the numbers."""
 HEADER, ARRAYS = "header", "arrays"

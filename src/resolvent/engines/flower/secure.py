@@ -67,6 +67,9 @@ class SecureEngine(FlowerEngine):
         self._mixing = mixing
         if mixing is not None:
             self.facts = replace(self.facts, operator=_uncertified(self.facts.operator))
+        if self.facts.wants_centre:
+            words = "needs the mean of all u_i, which no secure sum has; take another algorithm"
+            raise InputError(f"{self.facts.operator} {words}")
         if self.facts.users < FEWEST:
             raise InputError(f"a secure sum needs {FEWEST} users, but there are {self.facts.users}: of two, each could "
                              "subtract its own answer")  # fmt: skip
