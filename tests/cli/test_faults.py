@@ -153,3 +153,35 @@ def test_hints_name_how_the_package_is_installed(
 def test_too_large_a_problem_is_refused() -> None:
     refused(resolvent("run", "least-squares", "--users", 10**9, "--dim", 10**6), "GiB: take fewer")
     refused(resolvent("run", "logistic", "--users", 10**18, "--dim", 10**9))
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows.npz", "rows.libsvm", "rows"])
+@pytest.mark.parametrize("device", [None, "/dev/zero"])
+def test_pipes_and_devices_as_data_files(name: str, device: str | None) -> None:
+    """Neither ends: whoever reads one waits, or fills the memory."""
+    if device is None:
+        os.mkfifo(name)
+    else:
+        Path(name).symlink_to(device)
+    refused(_within(20, "run", "least-squares", "--data", name, "--users", 2), name, "it is not a regular file")
+
+
+def test_a_configuration_of_gigabytes() -> None:
+    with open("long.toml", "wb") as file:
+        file.truncate(1 << 40)
+    refused(_within(20, "run", "long.toml"), "more than 4194304 characters")
+
+
+def _within(seconds: int, *command: object) -> Said:
+    """A command that is ended, by an error, where it takes too long."""
+
+    def ring(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        return resolvent(*command)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -330,14 +332,18 @@ def test_a_process_that_does_not_hold_the_lock_is_not_stopped(
     run = make(tmp_path, rounds=2)
     killed: list[Any] = []
     monkeypatch.setattr(os, "kill", lambda *told: killed.append(told))
-    with serving(tmp_path) as place, connected(place) as client, lock.held(run.path):
+    with (
+        serving(tmp_path) as place, connected(place) as client, lock.held(run.path),
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other,  # holds no lock of ours
+    ):  # fmt: skip
         holder = json.loads((run.path / "holder.json").read_text())
-        (run.path / "holder.json").write_text(json.dumps(holder | {"pid": os.getppid()}))  # holds no lock of ours
+        (run.path / "holder.json").write_text(json.dumps(holder | {"pid": other.pid}))
         answer = client.post(f"/api/runs/{run.id}/stop", json={})
         assert answer.status_code == 409
         assert "cannot stop" in answer.json()["detail"]
         (run.path / "holder.json").write_text(json.dumps(holder))
         assert client.post(f"/api/runs/{run.id}/stop", json={}).status_code == 202  # this process does hold it
+        other.communicate(b"\n")
     assert [pid for pid, _ in killed] == [os.getpid()]
 
 

@@ -130,7 +130,8 @@ def preset(problem: str, name: str) -> dict[str, Any]:
 def load(path: str | Path) -> dict[str, Any]:
     """The sections of a TOML file."""
     try:
-        return toml.parse(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open(encoding="utf-8") as file:
+            return toml.parse(file.read(toml.MAX_CHARACTERS + 1))
     except OSError as error:
         raise InputError(f"the configuration {path} cannot be read ({error.strerror}); name a TOML file") from None
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits

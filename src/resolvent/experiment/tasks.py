@@ -24,6 +24,7 @@ from resolvent.networks import models
 from resolvent.networks.problem import Neural
 from resolvent.problems.generate import make_least_squares, make_logistic
 from resolvent.problems.penalty_words import parse_penalty
+from resolvent.runs import regular
 from resolvent.solving.beginning import with_penalty
 from resolvent.theory import closed_forms
 
@@ -233,9 +234,9 @@ TASKS: dict[type, Callable[[Any, int], Task]] = {
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file."""
+    """SHA-256 of a file; a pipe or a device, which may have no end, is refused."""
     try:
-        with path.open("rb") as file:
+        with regular.opened(path, limit=None) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); name a file that is there") from None
