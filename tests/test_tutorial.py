@@ -84,7 +84,10 @@ def test_the_federation_of_three_hospitals_reaches_the_model_of_their_rows(
         for name, table in tables.items()
     }
     pooled = rs.Logistic([x for x, _ in rows.values()], [y for _, y in rows.values()], intercept=True)
-    assert float(pooled.gap(run.model.reshape(1, -1))[0]) < 1e-8 * pooled.fstar
+    gap, least = pooled.gap(run.model.reshape(1, -1)), pooled.fstar
+    assert gap is not None
+    assert least is not None
+    assert float(gap[0]) < 1e-8 * least
     together = np.concatenate([x for x, _ in rows.values()])
     assert np.allclose(together.mean(0), 0, atol=1e-12)
     assert np.allclose(together.std(0), 1, rtol=1e-12)

@@ -13,10 +13,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # those below by name as well, for the pages of the API
-    from resolvent.experiment.opening import open_run as open  # noqa: F401
+    from resolvent.experiment.opening import open_run
     from resolvent.face import *  # noqa: F403 (its __all__ says which)
     from resolvent.report.plotting import plot as plot
     from resolvent.solving.seeds import solve_seeds as solve_seeds
+
+    open = open_run
 
 __version__ = "0.1.0"
 

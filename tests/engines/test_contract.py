@@ -343,9 +343,9 @@ class Wrong(InProcess):
         found = super().local(ask._replace(eta=0.1) if self.mistake == "eta" else ask, u, memory)
         return found._replace(at=found.at + 1e-8) if self.mistake == "at" else found
 
-    def mean(self, z: Tensor, who: Tensor | None = None) -> Tensor:
+    def mean(self, z: Tensor, who: Tensor | None = None, news: bool = False) -> Tensor:
         rows = z if who is None else z[who]
-        return rows.mean(0, keepdim=True) if self.mistake == "weights" else super().mean(z, who)
+        return rows.mean(0, keepdim=True) if self.mistake == "weights" else super().mean(z, who, news)
 
     def gram(self, rows: Tensor) -> Tensor:
         return super().gram(rows) * (1 + 1e-8 * (self.mistake == "gram"))
