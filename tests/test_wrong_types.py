@@ -136,7 +136,7 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
     "Stragglers": (lambda: {"times": 3.0, "close": 0.5, "spread": 0.3}, lambda who: used(participation=who)),
     "Trace": (lambda: {"masks": np.ones((2, 2), dtype=bool), "absent": "hold"}, lambda who: used(participation=who)),
     "explain": (lambda: {"scheme": rs.fedpi(0.1), "problem": squares(), "participation": None, "anderson": None,
-                         "send": None, "meet": None, "metric": None}, str),
+                         "send": None, "down": None, "meet": None, "metric": None}, str),
     "TopK": (lambda: {"share": 0.5}, lambda send: used(send=send)),
     "RandomK": (lambda: {"share": 0.5}, lambda send: used(send=send)),
     "Quantised": (lambda: {"bits": 8}, lambda send: used(send=send)),
@@ -168,7 +168,7 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
                        "participation": None, "engine": "in_process", "seed": 0, "start": None, "stop": None,
                        "average": None, "every": 1, "callback": None, "progress": False, "eta": None,
                        "accelerate": None, "validation": None, "test": None, "metrics": None, "validate_every": None,
-                       "penalty": None, "send": None, "meet": None, "metric": None}, None),
+                       "penalty": None, "send": None, "down": None, "meet": None, "metric": None}, None),
     "solve_seeds": (lambda: {"problems": squares(), "scheme": rs.fedpi(0.1), "seeds": [0, 1], "rounds": 2}, None),
 }  # fmt: skip
 """Arguments that fit, and what uses the result."""

@@ -323,7 +323,7 @@ def test_what_no_server_asks_is_refused_in_few_words(header: dict[str, Any]) -> 
 
 def test_rows_that_are_none_are_refused() -> None:
     for name in ("u", "models"):
-        with pytest.raises(packets.Malformed, match=rf"{name} is of shape \(2,\), and rows are needed"):
+        with pytest.raises(packets.Malformed, match=rf"{name} is of shape \(2,\), and rows of numbers are needed"):
             asked_of_a_node(**{name: np.zeros(2)})
 
 

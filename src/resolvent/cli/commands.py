@@ -45,9 +45,18 @@ class Commands(TyperGroup):
         return self.commands.get(name)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self._list()
+        super().format_help(ctx, formatter)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in sentences():  # Typer suggests one of those that are listed
+            self._list()
+        return super().resolve_command(ctx, args)
+
+    def _list(self) -> None:
+        """Let every command be known by its name and first sentence, before its module is imported."""
         for name, (_, sentence) in sentences().items():
             self.commands.setdefault(name, TyperCommand(name, help=sentence))
-        super().format_help(ctx, formatter)
 
 
 def _made(name: str, module: Any) -> click.Command:
