@@ -49,7 +49,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"rounds", "checkpoint"},
     ],
     "problems": [
-        {"problem", "products", "room", "labels", "compensated"},
+        {"problem", "products", "room", "labels", "compensated", "one_thread"},
         {"inputs", "newton", "constraint", "sparse_rows"},
         {"rows", "sets", "callables"},
         {"reference", "penalty_words", "linear_sets"},

@@ -12,7 +12,7 @@ import torch
 import resolvent as rs
 from hunt.cases.least_squares import User, exact, solved
 from resolvent.iteration.engine import Ask
-from resolvent.problems.quadratic import decomposition
+from resolvent.problems.quadratic import decomposition, pooled
 from resolvent.problems.quadratic.affine import prox_share, steps_share
 from textbook import Array
 
@@ -249,3 +249,30 @@ def test_shares_of_the_way_keep_their_digits(x: float) -> None:
     assert prox_share(at).tolist() == pytest.approx([0.0, float(exact / (1 + exact))], rel=1e-15, abs=0)
     if x < 2:
         assert steps_share(at, 3).tolist() == pytest.approx([0.0, float(1 - (1 - exact) ** 3)], rel=1e-14, abs=0)
+
+
+@pytest.mark.parametrize("sharp", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_of_squares_are_as_precise_as_they_say(seed: int, sharp: bool) -> None:
+    """Against rational arithmetic, at any point, for columns and users of any scales and rows of several blocks."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(1, 6))
+    scales = 10 ** rng.uniform(-4, 4, d)
+    A = [10 ** rng.uniform(-2, 2) * rng.standard_normal((n, d)) * scales for n in (4, 40, 9)]
+    w = rng.standard_normal(d) / scales
+    b = [a @ w + 10 ** rng.uniform(-9, 1) * rng.standard_normal(len(a)) for a in A]
+    problem = rs.LeastSquares(A, b, weights=rng.uniform(0.1, 1, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pooled, "BLOCK", 8 * d)
+        here = problem._squares.at(w, sharp)
+    value, gradient, x = Fraction(0), [Fraction(0)] * d, [Fraction(v) for v in w]
+    for a, y, weight in zip(A, b, problem._lam.tolist(), strict=True):
+        for row, target in zip(a, y, strict=True):
+            r = [Fraction(v) for v in row]
+            e = sum(p * q for p, q in zip(r, x, strict=True)) - Fraction(target)
+            value += Fraction(weight) * e * e / 2
+            gradient = [g + Fraction(weight) * e * p for g, p in zip(gradient, r, strict=True)]
+    assert abs(float(Fraction(here.value) - value)) <= here.rounding
+    error = np.array([abs(float(Fraction(g) - h)) for g, h in zip(here.gradient, gradient, strict=True)])
+    assert (error <= here.blur * here.columns * (1 + 1e-9) + here.summed).all()
+    assert here.rounding <= 1e-9 * (here.value + here.size)  # and no more than that

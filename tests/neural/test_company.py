@@ -16,7 +16,7 @@ from neural_reference import Federation, chosen, federation
 from resolvent.networks import Gradients, ValueAndGrad
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 from resolvent.networks.stacked import method as stacked
-from resolvent.networks.stacked.thread_pool import one_thread, threads_there
+from resolvent.problems.one_thread import one_thread, threads_there
 
 pytestmark = pytest.mark.usefixtures("convolutions")
 SMALL = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 9), nn.Sigmoid(), nn.Linear(9, 1 + 2))

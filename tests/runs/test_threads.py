@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+import resolvent as rs
 from command_line import model, rows
 from resolvent import config, experiment
 from resolvent.runs import Folder
 from resolvent.runs.recorder import Recorder
+from resolvent.solving import prepare
 
 LOGISTIC = {"problem": {"name": "logistic", "users": 6, "dim": 60, "rows": 1000}, "run": {"rounds": 4}}
 OWN = "import resolvent as rs\ndef make(): return rs.make_logistic(users=6, dim=60, rows=1000)\n"
@@ -68,3 +70,32 @@ def test_runs_of_a_sweep_have_the_bits_of_runs_alone() -> None:
         built = experiment.build(asked, make(asked.problem, asked.run.seed, asked.run.threads))
         swept = experiment.begin_or_resume(built, Path("swept"), False).run
         assert rows(swept) == rows(begun(tree, f"alone-{threads}"))
+
+
+@pytest.mark.parametrize("name", ["short", "long"])
+def test_short_products_take_one_thread_and_the_caller_has_its_own_afterwards(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "long":
+        monkeypatch.setattr(prepare, "SHORT", 0)
+    problem, seen = rs.make_logistic(users=4, dim=30, rows=2000), []
+
+    def note(happened: Any) -> None:
+        seen.append(torch.get_num_threads())
+
+    def solved(threads: int) -> Any:
+        torch.set_num_threads(threads)
+        return rs.solve(problem, rs.fedpi(1e-2), 3, callback=note, progress=False)
+
+    one, two = solved(1), solved(2)
+    assert torch.get_num_threads() == 2
+    assert seen == [1, 1, 1, *([1, 1, 1] if name == "short" else [2, 2, 2])]
+    if name == "short":
+        assert torch.equal(one.model, two.model)
+
+    def fail(happened: Any) -> None:
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        rs.solve(problem, rs.fedpi(1e-2), 3, callback=fail, progress=False)
+    assert torch.get_num_threads() == 2

@@ -31,11 +31,11 @@ from resolvent.networks.rebuilding import (
     untrained,
     with_values,
 )
-from resolvent.networks.stacked.thread_pool import one_thread
 from resolvent.networks.streamed import Placement
 from resolvent.networks.user_inputs import as_device, as_dtype, as_user_data
 from resolvent.networks.userdata import Batch, Resident
 from resolvent.problems.inputs import as_rows, as_weights
+from resolvent.problems.one_thread import one_thread
 from resolvent.problems.problem import select
 
 

@@ -16,9 +16,9 @@ from resolvent import experiment, runs
 from resolvent.config import Config
 from resolvent.errors import InputError
 from resolvent.experiment.tasks import task
-from resolvent.networks.stacked.thread_pool import one_thread
 from resolvent.paper.figure import Figure, Panel, PanelLine, Settings
 from resolvent.paper.judging import PAPER, QUICK, JudgedPanel, judge, results_of
+from resolvent.problems.one_thread import one_thread
 from resolvent.runs import Folder
 
 if TYPE_CHECKING:

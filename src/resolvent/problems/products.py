@@ -29,5 +29,12 @@ def times_rows(M: Tensor, U: Tensor) -> Tensor:
     return torch.bmm(U.unsqueeze(1), M.mT).squeeze(1)
 
 
+def squared(M: Tensor) -> Tensor:
+    """M_i M_i^T for matrices M (users, a, b): (users, a, a). On a CPU by NumPy, which computes one triangle only."""
+    if M.device.type == "cpu":
+        return torch.from_numpy(np.matmul(M.numpy(), M.mT.numpy()))
+    return M @ M.mT
+
+
 def _cached(M: Tensor) -> bool:
     return M.device.type == "cpu" and M.numel() <= MAX_CACHED

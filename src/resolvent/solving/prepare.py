@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypedDict, Unpack
@@ -35,6 +35,7 @@ from resolvent.iteration.sending import Send, as_send
 from resolvent.iteration.state import State
 from resolvent.iteration.table import as_scheme
 from resolvent.local import choice
+from resolvent.problems.one_thread import one_thread
 from resolvent.problems.problem import Problem
 from resolvent.solving import steps
 from resolvent.solving.agreement import described
@@ -52,6 +53,10 @@ from resolvent.solving.run import Run
 from resolvent.solving.steps import Cadence, Ledger
 from resolvent.solving.stopping import Ending, Stop
 from resolvent.theory.explain import Explanation, explain
+
+SHORT = 1 << 22
+"""Numbers in all users' rows up to which rounds take one thread. It reads them in a few milliseconds: two threads save
+less than they lose where one of them must wait for another program to leave its core."""
 
 
 class PartKeywords(TypedDict, total=False):
@@ -103,7 +108,7 @@ class Prepared:
 
     def run(self) -> Run:
         """Run the rounds, from the start to the end."""
-        with self.engine:
+        with self.engine, _threads(self.facts):
             self.facts.peers.same(self._described)
             state = beginning(self.engine, self.scheme, self.parts, self.start)
             verify_functions(self.problem, self.scheme, state)
@@ -113,7 +118,7 @@ class Prepared:
             except (Exception, SystemExit) as error:
                 self.facts.peers.leave(error)
                 failed = Ending("failed", repr(error))
-                with contextlib.suppress(AttributeError):  # some exceptions take no attributes
+                with suppress(AttributeError):  # some exceptions take no attributes
                     error.run = Run(  # type: ignore[union-attr]
                         ledger.state, ledger.history.so_far(), *failed, self.explanation, self.engine, self.seed
                     )
@@ -208,6 +213,12 @@ class Prepared:
         for remark in remarks:
             ended = f"{self.scheme.name} {ending.status} after {state.round} rounds"
             warnings.warn(f"{ended}: {remark}", DoubtfulResult, stacklevel=4)
+
+
+def _threads(facts: Facts) -> AbstractContextManager[Any]:
+    """torch's kernels on one thread where products are short; a network divides its users among threads by itself."""
+    rows = facts.sizes is not None and facts.convex and facts.device.type == "cpu"
+    return one_thread() if rows and int(facts.sizes.sum()) * facts.dim <= SHORT else nullcontext()  # type: ignore[union-attr]
 
 
 def prepare(

@@ -23,8 +23,9 @@ from resolvent.networks.stacked.layers import Shape
 from resolvent.networks.stacked.losses import CrossEntropy, StackedLoss
 from resolvent.networks.stacked.net import Net, draw_noise
 from resolvent.networks.stacked.program import Program
-from resolvent.networks.stacked.thread_pool import parallel_map, threads_there
+from resolvent.networks.stacked.thread_pool import parallel_map
 from resolvent.networks.stacked.workspace import Workspace
+from resolvent.problems.one_thread import threads_there
 
 BLOCK_NUMBERS = 1 << 19
 """How many numbers the largest value of a block has on a CPU. Smaller blocks stay nearer the cache; larger ones make

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.errors import refuse
-from resolvent.problems.products import rows_times, times_rows
+from resolvent.problems.products import rows_times, squared, times_rows
 from resolvent.problems.quadratic.affine import Spectrum
 from resolvent.problems.quadratic.jacobi import EASY, jacobi, noise
 from resolvent.problems.rows import Rows
 
-BLOCK = 1 << 24
-"""Entries of A in float64 at a time: single-precision rows are never all there twice."""
+BLOCK = 1 << 20
+"""Entries of A in float64 at a time, about: so few that all looks after the first are at a cache. Single-precision rows
+are never all there twice."""
 
 
 def decompose(rows: Rows) -> Spectrum:
@@ -39,19 +41,21 @@ def _decompose(bucket: Any, r: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     for start in range(0, g, step):
         some = slice(start, start + step)
         A, b = bucket.A[some].double(), bucket.b[some].double()
-        V[some, :k], s[some, :k], y[some, :k], floor[some], hard = _by_gram(A, b, names[some])
+        with np.errstate(over="ignore", invalid="ignore"):  # refused in words
+            V[some, :k], s[some, :k], y[some, :k], floor[some], hard = _by_gram(A, b, names[some])
         for i in hard.nonzero().flatten().tolist():
             parts = _by_rows(A[i], b[i])
             V[start + i, :k], s[start + i, :k], y[start + i, :k], floor[start + i] = parts
-        # a column of zeros has no part in what the rows see: what is left of it there is rounding
-        V[some].masked_fill_((A == 0).all(1).unsqueeze(1) & (s[some] > 0).unsqueeze(2), 0)
+        if bool((A[:, 0] == 0).any()):
+            # a column of zeros has no part in what the rows see: what is left of it there is rounding
+            V[some].masked_fill_((A == 0).all(1).unsqueeze(1) & (s[some] > 0).unsqueeze(2), 0)
     return V, s, y, floor
 
 
 def _by_gram(A: Tensor, b: Tensor, names: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """V, s, y and the floor from A^T A, and for which users that is not good enough."""
     n, d = A.shape[1:]
-    gram = A.mT @ A if n >= d else A @ A.mT  # the smaller of the two has the same nonzero eigenvalues
+    gram = squared(A.mT if n >= d else A)  # the smaller of A^T A and A A^T has the same nonzero eigenvalues
     diagonal = gram.diagonal(dim1=1, dim2=2)
     moment, most = rows_times(b, A), diagonal.amax(1)
     _check_finite(torch.isfinite(moment).all(1) & torch.isfinite(most), A, b, names)

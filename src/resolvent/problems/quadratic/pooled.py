@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from resolvent.problems.rows import Rows
 Floats = NDArray[Any]
 UserRows = tuple[Floats, Floats, float]
 """A user's A and b in float64, and its weight."""
-BLOCK = 1 << 22
-"""Numbers in one block of rows."""
+BLOCK = 1 << 18
+"""Numbers in one block of rows, which a cache holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +52,12 @@ class PooledSquares:
     quadratic: Pooled
     hard: bool
 
+    _sums: dict[tuple[bytes, bool], SumOfSquares] = field(default_factory=dict, init=False)
+
     def candidates(self) -> Iterator[Candidate | Unknown]:
         w = self.quadratic.minimiser.cpu().numpy()
         for sharp in self._ways:
-            yield Candidate(w, self._excess(self.at(w, sharp)))
+            yield Candidate(w, self._excess(w, self.at(w, sharp)))
         yield Unknown("no minimiser could be certified: the rows do not agree with their decompositions")
 
     def values(self, w: Floats) -> Iterator[Value]:
@@ -68,57 +70,92 @@ class PooledSquares:
         return (True,) if self.hard else (False, True)
 
     def at(self, w: Floats, sharp: bool) -> SumOfSquares:
-        """The sum over all rows at w (d,), a block of rows at a time."""
-        total = SumOfSquares(len(w))
+        """The sum over all rows at w (d,); the last ones are remembered."""
+        key = w.tobytes(), sharp
+        if key not in self._sums:
+            total = SumOfSquares(w, np.linalg.norm(self.quadratic.root.cpu().numpy(), axis=0), sharp)
+            for rows, targets, weights in self._blocks():
+                total.add(rows, targets, weights)
+            self._sums[key] = total
+        return self._sums[key]
+
+    def _blocks(self) -> Iterator[tuple[Floats, Floats, Floats]]:
+        """All rows, targets and weights, a block at a time, in float64."""
         for bucket in self.rows.buckets:
             lam = self.lam if bucket.who is None else self.lam[bucket.who]
             A, b = bucket.A.flatten(0, 1), bucket.b.flatten()
-            weight = lam.repeat_interleave(bucket.b.shape[1])
-            step = max(1, BLOCK // len(w))
-            for start in range(0, len(b), step):
-                some = slice(start, start + step)
-                rows, targets, weights = (part[some].double().cpu().numpy() for part in (A, b, weight))
-                total.add(rows, targets, weights, w, sharp)
-        return total
+            weight, step = lam.repeat_interleave(bucket.b.shape[1]), max(1, BLOCK // A.shape[1])
+            for some in (slice(start, start + step) for start in range(0, len(b), step)):
+                yield tuple(part[some].double().cpu().numpy() for part in (A, b, weight))  # type: ignore[misc]
 
-    def _excess(self, here: SumOfSquares) -> float:
+    def _excess(self, w: Floats, here: SumOfSquares) -> float:
         R = self.quadratic.root.cpu().numpy()
-        columns = np.linalg.norm(R, axis=0)
-        D = np.where(columns > 0, columns, 1)
+        D = np.where(here.columns > 0, here.columns, 1)
         inverse = np.linalg.pinv((R / D).T, rcond=0) if len(R) else np.zeros((0, len(D)))
         rho = inverse @ (here.gradient / D)
-        beside = np.abs(here.gradient - R.T @ rho)  # directions that no row sees: rounding alone may point there
-        if (beside > noise(len(D)) * here.terms + here.summed).any():
-            return math.inf
+        if len(R) < len(w):  # directions that no row sees: rounding alone may point there
+            beside = np.abs(here.gradient - R.T @ rho)
+            if (beside > noise(len(w)) * self._terms(w) + here.summed).any():
+                return math.inf
         blur = here.blur + float(np.linalg.norm(np.abs(inverse) @ (here.summed / D)))
         return (float(np.linalg.norm(rho)) + blur) ** 2 / 2
 
+    def _terms(self, w: Floats) -> Floats:
+        """The sizes of the terms that the gradient at w sums."""
+        sizes = ((weight * (np.abs(A) @ np.abs(w) + np.abs(b))) @ np.abs(A) for A, b, weight in self._blocks())
+        return sum(sizes, np.zeros(len(w)))
 
+
+@dataclass(eq=False)
 class SumOfSquares:
     """sum_j weight_j e_j^2 / 2 and its gradient, e = A w - b, with bounds on their rounding errors.
 
-    `blur` is that of the residuals, times the roots of their weights; `summed` that of the gradient's sums; `terms` has
-    the sizes of the gradient's terms and `size` that of the value's.
+    The bounds need `columns`, the norms of A's columns, alone: with rows times the roots of their weights,
+    | |A| |w| + |b| | <= columns . |w| + |b|, and |e|^T |A_k| <= |e| columns_k.
     """
 
-    def __init__(self, dim: int) -> None:
-        self.value = self.rounding = self.size = self.blur = 0.0
-        self.gradient, self.summed, self.terms = (np.zeros(dim) for _ in range(3))
+    w: Floats
+    columns: Floats
+    sharp: bool
+    value: float = 0.0
+    size: float = 0.0
+    """That of the value's terms."""
 
-    def add(self, A: Floats, b: Floats, weight: Floats, w: Floats, sharp: bool) -> None:
-        size = np.abs(A) @ np.abs(w) + np.abs(b)
-        e = predictors(A, w, -b) if sharp else A @ w - b
-        error = EPS * (np.abs(e) + len(w) * EPS * size) if sharp else (2 + math.sqrt(len(w))) * EPS * size
+    def __post_init__(self) -> None:
+        self.gradient = np.zeros(len(self.w))
+
+    def add(self, A: Floats, b: Floats, weight: Floats) -> None:
+        e = predictors(A, self.w, -b) if self.sharp else A @ self.w - b
         pull = weight * e
         self.value += float(pull @ e) / 2
-        self.rounding += float(weight @ (np.abs(e) * error + error**2)) + 4 * EPS * float(np.abs(pull) @ np.abs(e))
         self.size += float(weight @ (b * b)) / 2
-        self.blur += float(np.linalg.norm(np.sqrt(weight) * (error + 2 * EPS * np.abs(e))))
-        gradient = predictors(A.T, pull, np.zeros(len(w))) if sharp else pull @ A
-        terms = (weight * size) @ np.abs(A)
-        self.gradient += gradient
-        self.summed += EPS * np.abs(gradient) if sharp else 8 * EPS * (np.abs(pull) @ np.abs(A))
-        self.terms += terms
+        self.gradient += predictors(A.T, pull, np.zeros(len(self.w))) if self.sharp else pull @ A
+
+    @property
+    def _residual(self) -> float:
+        """The norm of e, rows weighted."""
+        return math.sqrt(2 * self.value)
+
+    @property
+    def _error(self) -> float:
+        """That of its rounding errors."""
+        d, size = len(self.w), float(self.columns @ np.abs(self.w)) + math.sqrt(2 * self.size)
+        return EPS * (self._residual + d * EPS * size) if self.sharp else (2 + math.sqrt(d)) * EPS * size
+
+    @property
+    def rounding(self) -> float:
+        """That of the value."""
+        return self._error * (self._residual + self._error) + 8 * EPS * self.value
+
+    @property
+    def blur(self) -> float:
+        """That of e, and of e times the weights."""
+        return self._error + 2 * EPS * self._residual
+
+    @property
+    def summed(self) -> Floats:
+        """Those of the gradient's sums."""
+        return EPS * np.abs(self.gradient) if self.sharp else 8 * EPS * self._residual * self.columns
 
 
 def pooled(spectrum: Spectrum, c: Tensor, lam: Tensor, data: Callable[[], Iterable[UserRows]] | None = None) -> Pooled:
