@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -158,3 +160,13 @@ def test_robust_meetings(meet: Any, send: Send | None) -> None:
     here = rs.solve(PROBLEM, scheme, rounds=10, meet=meet, send=send, progress=False)
     there = over(scheme, rounds=10, meet=meet, send=send)
     torch.testing.assert_close(there.model, here.model, rtol=1e-9, atol=1e-10)
+
+
+def test_a_process_that_is_a_node_alone_knows_every_part_that_a_server_may_name() -> None:
+    """It imports the node's module, and not the whole package."""
+    code = (
+        "import resolvent.engines.flower.node; from resolvent.engines.flower.messages import compressor_of, operator_of;"
+        "print(compressor_of('send', {'kind': 'top', 'share': 0.1}), operator_of({'kind': 'tilted-steps', 'steps': 5}))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("TopK(share=0.1) TiltedSteps(steps=5")

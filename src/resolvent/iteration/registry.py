@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib
 import inspect
 import math
 import sys
@@ -33,6 +34,8 @@ from resolvent.errors import InputError, quoted, refuse
 Made = TypeVar("Made", bound=Callable[..., Any])
 REQUIRED = inspect.Parameter.empty
 PLUGINS = "resolvent.parts"
+FACE = "resolvent.face"
+"""The module that imports all of this package's own parts; a process that needs few of them has not imported it."""
 NEEDED = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
           tuple[str, ...]: "names, separated by commas or in a list,"}  # fmt: skip
 """The types that a field may have, beside Literal and None, and what is said where a value is of none of them."""
@@ -140,7 +143,8 @@ def part(kind: str, name: str, key: str | None = None) -> Callable[[Made], Made]
 
 @cache
 def load_plugins() -> str:
-    """Import the modules in which installed packages register parts; a sentence on those that cannot be imported."""
+    """Import the modules in which this package and installed ones register parts; a sentence on those that cannot be."""
+    importlib.import_module(FACE)
     broken = []
     for point in metadata.entry_points(group=PLUGINS):
         try:
