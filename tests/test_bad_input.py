@@ -19,6 +19,7 @@ import torch
 import resolvent as rs
 from command_line import resolvent
 from resolvent.errors import MAX_SENTENCE
+from resolvent.solving.metrics import NAMED
 
 ONES = np.ones((3, 4, 2))
 LABELS = np.ones((3, 4))
@@ -277,7 +278,7 @@ def test_a_long_name_is_cut_and_what_is_needed_is_not(name: str, tmp_path: Path)
         assert said.code == 2, command
         assert len(said.err) < MAX_SENTENCE + 100, command
     assert "there is no metric" in said.err
-    assert said.err.endswith("there are accuracy, auc, log_loss, rmse\n")
+    assert said.err.endswith(f"there are {', '.join(NAMED)}\n")
 
 
 def test_every_refusal_is_a_value_error() -> None:

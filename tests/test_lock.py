@@ -8,6 +8,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import resolvent
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -35,3 +37,9 @@ def test_everything_that_is_asked_for_is_pinned_within_its_range() -> None:
     for requirement in map(Requirement, asked):
         if requirement.name != "resolvent":
             assert pinned[canonicalize_name(requirement.name)] in requirement.specifier, requirement.name
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert project["version"] == resolvent.__version__

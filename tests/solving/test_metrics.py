@@ -149,7 +149,7 @@ def test_metrics_change_nothing_that_is_computed() -> None:
         ({"metrics": ["auc"]}, "held-out data"),
         ({"test": ([1], [2])}, "rs.HeldOut"),
         ({"test": held_out(1, dim=2)}, "2 features"),
-        ({"test": held_out(1), "metrics": ["rmse"]}, "logistic has accuracy, auc, log_loss"),
+        ({"test": held_out(1), "metrics": ["rmse"]}, "logistic has accuracy, auc, f1"),
         ({"test": held_out(1), "metrics": ["area"]}, "'area'"),
         ({"test": held_out(1), "metrics": {"area": 3}}, "a function of"),
         ({"test": held_out(1), "metrics": {"a,b": len}}, "letters"),
@@ -176,3 +176,57 @@ def test_what_cannot_be_measured_is_refused(more: dict[str, Any], words: str) ->
 def test_held_out_data_that_do_not_fit_are_refused(A: Any, b: Any, words: str) -> None:
     with pytest.raises(rs.InputError, match=words):
         rs.HeldOut(A, b)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_metrics_of_rare_classes_are_those_of_scikit_learn(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    many, n = 2 + seed % 3, int(random.integers(2, 40))
+    truth = np.concatenate([np.arange(many), random.integers(0, many, n)])  # every class occurs
+    t = np.round(random.normal(size=(len(truth), many)) * 2, int(random.integers(0, 3)))
+    p = np.exp(t) / np.exp(t).sum(1, keepdims=True)
+    cases = [Judged(truth, t, p, many)]
+    if many == 2:
+        cases.append(Judged(truth, t[:, 1] - t[:, 0], p[:, 1], 2))
+    for one in cases:
+        taken = t.argmax(1) if one.decision.ndim == 2 else (one.decision > 0).astype(int)
+        own = {"average": "binary" if many == 2 else "macro"}
+        for name in ("precision", "recall", "f1"):
+            theirs = getattr(sklearn, f"{name}_score")(truth, taken, labels=range(many), zero_division=np.nan, **own)
+            if many == 2 or len(set(taken)) == many:
+                assert NAMED[name](one) == pytest.approx(theirs, rel=1e-12, nan_ok=True)
+            elif name == "precision":
+                assert math.isnan(NAMED[name](one))
+        assert NAMED["balanced_accuracy"](one) == pytest.approx(sklearn.balanced_accuracy_score(truth, taken))
+        scores = one.decision if one.decision.ndim == 1 else t[:, 1] - t[:, 0] if many == 2 else p
+        areas = (
+            [sklearn.average_precision_score(truth == k, scores[:, k]) for k in range(many)]
+            if many > 2
+            else [sklearn.average_precision_score(truth, scores)]
+        )
+        assert NAMED["average_precision"](one) == pytest.approx(np.mean(areas), rel=1e-12)
+        squares = np.square(p - np.eye(many)[truth]).sum(1).mean()
+        assert NAMED["brier"](one) == pytest.approx(squares / (2 if many == 2 else 1), rel=1e-12)
+        if many == 2:
+            assert NAMED["brier"](one) == pytest.approx(sklearn.brier_score_loss(truth, p[:, 1]), rel=1e-12)
+
+
+def test_what_one_class_alone_does_not_define_is_nan() -> None:
+    never = judged([0, 0, 1], [-1.0, -2.0, -3.0])  # takes no row for the second class
+    assert math.isnan(NAMED["precision"](never))
+    assert (NAMED["recall"](never), NAMED["f1"](never), NAMED["balanced_accuracy"](never)) == (0, 0, 0.5)
+    absent = judged([0, 0], [-1.0, 1.0])
+    assert all(math.isnan(NAMED[name](absent)) for name in ("recall", "average_precision", "auc"))
+    assert NAMED["precision"](absent) == 0
+
+
+def test_rare_classes_are_measured_when_asked_for_and_only_where_they_fit() -> None:
+    problem = logistic(0)
+    names = ["f1", "recall", "precision", "balanced_accuracy", "average_precision", "brier"]
+    run = rs.solve(problem, rs.fedpi(eta=0.1), rounds=2, test=held_out(0), metrics=names, progress=False)
+    row = run.history.iloc[-1]
+    assert all(0 <= row[f"test_{name}"] <= 1 for name in names)
+    assert np.array_equal(run.predict_proba(held_out(0).A[1]), run.probabilities(held_out(0).A[1]))
+    squares = rs.make_least_squares(users=2, dim=3, rows=8)
+    with pytest.raises(rs.InputError, match="rmse"):
+        rs.solve(squares, rs.fedpi(eta=0.1), rounds=1, test=rs.HeldOut([np.eye(3)], [np.ones(3)]), metrics=["f1"])

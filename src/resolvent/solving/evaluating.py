@@ -14,7 +14,16 @@ from resolvent.data.held_out import HeldOut
 from resolvent.errors import InputError, quoted, refuse, whole
 from resolvent.iteration.engine import Look
 from resolvent.iteration.facts import Facts
-from resolvent.solving.metrics import NAMED, Judged, as_metrics, judge, probabilities, rmse
+from resolvent.solving.metrics import (
+    NAMED,
+    OF_CLASSES,
+    OF_PROBABILITIES,
+    Judged,
+    as_metrics,
+    judge,
+    probabilities,
+    rmse,
+)
 from resolvent.solving.network_outputs import read
 
 OF_NUMBERS = (rmse,)
@@ -87,7 +96,7 @@ def _read(
         if (metric in OF_NUMBERS) != (first.classes is None):
             kind = "numbers" if first.classes is None else "classes"
             refuse("metrics", quoted(key), f"the network predicts {kind}: give another one, or a function")
-        if metric is NAMED["log_loss"] and first.link is None:
+        if metric in OF_PROBABILITIES and first.link is None:
             refuse("metrics", quoted(key), f"what a loss of your own takes as probabilities is not known: {own}")
     return [judged for judged in rows if judged is not None]
 
@@ -135,8 +144,9 @@ class Evaluation:
         usual = _usual(predictor)
         chosen = as_metrics(metrics, usual)
         for key, function in chosen.items():
-            if function in NAMED.values() and function not in [NAMED[name] for name in usual]:
-                refuse("metrics", quoted(key), f"{predictor.loss} has {', '.join(usual)}, and functions of your own")
+            if function in NAMED.values() and function not in (fit := _fit(predictor)):
+                names = ", ".join(name for name, named in NAMED.items() if named in fit)
+                refuse("metrics", quoted(key), f"{predictor.loss} has {names}, and functions of your own")
         _indices(np.concatenate([y for y in data.b if len(y)]), predictor, name)
         return cls(name, data, predictor, chosen)
 
@@ -161,6 +171,13 @@ def _usual(predictor: Any) -> tuple[str, ...]:
     if not predictor.classifies:
         return ("rmse",)
     return ("accuracy", "auc", "log_loss") if predictor.loss in PROBABILITIES else ("accuracy", "auc")
+
+
+def _fit(predictor: Any) -> tuple[Any, ...]:
+    """The named metrics that a model has."""
+    if not predictor.classifies:
+        return OF_NUMBERS
+    return (*OF_CLASSES, *OF_PROBABILITIES) if predictor.loss in PROBABILITIES else OF_CLASSES
 
 
 def _indices(b: NDArray[Any], predictor: Any, name: str) -> NDArray[Any]:

@@ -44,10 +44,82 @@ class Judged(NamedTuple):
 
 def accuracy(j: Judged) -> float:
     """The share of rows whose class is right."""
+    if j.classes is None or not np.isfinite(j.decision).all():
+        return math.nan
+    return float(np.mean(_chosen(j) == j.truth))
+
+
+def _chosen(j: Judged) -> NDArray[Any]:
+    """The class that the model takes each row for."""
+    one = j.decision.ndim == 1
+    return np.asarray(j.decision > (0.5 if j.link == "identity" else 0) if one else j.decision.argmax(1), int)
+
+
+def precision(j: Judged) -> float:
+    """The share of rows taken for the second class that are of it; of more than two classes, the mean over them."""
+    return _counted(j, lambda hits, taken, there: _share(hits, taken))
+
+
+def recall(j: Judged) -> float:
+    """The share of rows of the second class that are taken for it; of more than two classes, the mean over them."""
+    return _counted(j, lambda hits, taken, there: _share(hits, there))
+
+
+def f1(j: Judged) -> float:
+    """The harmonic mean of precision and recall; of more than two classes, the mean over them."""
+    return _counted(j, lambda hits, taken, there: _share(2 * hits, taken + there))
+
+
+def balanced_accuracy(j: Judged) -> float:
+    """The mean over the classes that occur of the share of their rows whose class is right."""
+    if j.classes is None or not np.isfinite(j.decision).all():
+        return math.nan
+    right = _chosen(j) == j.truth
+    return float(np.mean([right[j.truth == k].mean() for k in np.unique(j.truth)]))
+
+
+def _counted(j: Judged, of: Callable[[int, int, int], float]) -> float:
+    """A function of how many rows of a class are found, are taken for it, and are there."""
+    if j.classes is None or not np.isfinite(j.decision).all():
+        return math.nan
+    chosen, which = _chosen(j), [1] if j.classes == 2 else range(j.classes)
+    pairs = [(chosen == k, j.truth == k) for k in which]
+    return float(
+        np.mean([of(int((taken & there).sum()), int(taken.sum()), int(there.sum())) for taken, there in pairs])
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else math.nan
+
+
+def average_precision(j: Judged) -> float:
+    """Precision averaged over the recall gained at each threshold; of more than two classes, the mean over them."""
+    if j.classes is None or not np.isfinite(j.decision).all():
+        return math.nan
+    if j.decision.ndim == 1 or j.classes == 2:
+        t = j.decision if j.decision.ndim == 1 else j.decision[:, 1] - j.decision[:, 0]
+        return _mean_precision(j.truth == 1, t)
+    return float(np.mean([_mean_precision(j.truth == k, j.scores[:, k]) for k in range(j.classes)]))
+
+
+def _mean_precision(positive: NDArray[np.bool_], scores: Floats) -> float:
+    """sum_n (R_n - R_(n-1)) P_n over the distinct scores, from the highest on; NaN without a positive row."""
+    if not positive.any():
+        return math.nan
+    _, place = np.unique(-scores, return_inverse=True)
+    taken, hits = np.cumsum(np.bincount(place)), np.bincount(place, positive)
+    return float((hits * np.cumsum(hits) / taken).sum() / positive.sum())
+
+
+def brier(j: Judged) -> float:
+    """The mean squared error of the second class's probability; of more than two classes, summed over them."""
     if j.classes is None:
         return math.nan
-    best = j.decision.argmax(1) if j.decision.ndim == 2 else j.decision > (0.5 if j.link == "identity" else 0)
-    return float(np.mean(best == j.truth)) if np.isfinite(j.decision).all() else math.nan
+    p = j.scores[:, 1] if j.scores.ndim == 2 and j.classes == 2 else j.scores
+    if p.ndim == 1:
+        return float(np.mean(np.square(p - (j.truth == 1))))
+    return float(np.mean(np.square(p - np.eye(j.classes)[j.truth]).sum(1)))
 
 
 def auc(j: Judged) -> float:
@@ -96,7 +168,9 @@ def _log_sum_exp(t: Floats) -> Floats:
     return np.asarray(top + np.log(np.exp(t - top[:, None]).sum(1)))
 
 
-NAMED: dict[str, Callable[[Judged], float]] = {"accuracy": accuracy, "auc": auc, "log_loss": log_loss, "rmse": rmse}
+OF_CLASSES = (accuracy, auc, f1, precision, recall, balanced_accuracy, average_precision)
+OF_PROBABILITIES = (log_loss, brier)
+NAMED: dict[str, Callable[[Judged], float]] = {f.__name__: f for f in (*OF_CLASSES, *OF_PROBABILITIES, rmse)}
 
 
 def as_metrics(metrics: Any, usual: Iterable[str] = ()) -> dict[str, Callable[[Judged], float]]:

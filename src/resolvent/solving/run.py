@@ -126,6 +126,10 @@ class Run:
         """The probability of each class, (rows, classes), where the model has them."""
         return predicting.probabilities(self, X)
 
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """The same, by the name that scikit-learn has for it."""
+        return self.probabilities(X)
+
     def score(self, X: Any, y: Any) -> float:
         """Accuracy of a classifier; R^2, or the share of the deviance that is explained, of a regression.
 
