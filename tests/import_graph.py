@@ -52,6 +52,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"problem", "products", "room", "labels", "compensated", "one_thread"},
         {"inputs", "newton", "constraint", "sparse_rows"},
         {"rows", "sets", "callables"},
+        {"row_weights"},
         {"reference", "penalty_words", "linear_sets"},
         {"pinball", "quadratic", "over_rows"},
         {"linear"},

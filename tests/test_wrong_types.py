@@ -81,6 +81,8 @@ def user_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 Given = dict[str, Any]
 OVER_ROWS: Given = {"A": ROWS, "b": LABELS}
+MODEL: Given = {"weights": None, "intercept": False, "penalty": None, "sample_weight": None}
+CLASSIFIER: Given = MODEL | {"class_weight": None, "reg": 0.1}
 PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
     "L1": (lambda: {"t": 0.1}, lambda g: used(penalty=g)),
     "L2": (lambda: {"t": 0.1}, lambda g: used(penalty=g)),
@@ -106,12 +108,11 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
     "HalfSquares": (lambda: {"users": 2, "dim": 2, "shift": None, "weights": None, "penalty": None}, used_on),
     "Halfspace": (lambda: {"normal": np.ones(2), "offset": 1.0}, used_as_set),
     "HeldOut": (lambda: OVER_ROWS | {"names": None}, lambda h: used(problem=rs.LeastSquares(ROWS, LABELS), test=h)),
-    "Huber": (lambda: OVER_ROWS | {"delta": 1.0, "reg": 0.1, "weights": None, "intercept": False, "penalty": None},
-              used_on),
+    "Huber": (lambda: OVER_ROWS | MODEL | {"delta": 1.0, "reg": 0.1}, used_on),
     "Indicators": (lambda: {"sets": [rs.Ball(np.zeros(2), 1.0)] * 2, "weights": None, "minimiser": None, "tol": None,
                             "penalty": None}, used_on),
-    "LeastSquares": (lambda: OVER_ROWS | {"weights": None, "intercept": False, "penalty": None}, used_on),
-    "Logistic": (lambda: OVER_ROWS | {"reg": 0.1, "weights": None, "intercept": False, "penalty": None}, used_on),
+    "LeastSquares": (lambda: OVER_ROWS | MODEL, used_on),
+    "Logistic": (lambda: OVER_ROWS | CLASSIFIER, used_on),
     "Momentum": (lambda: {"theta": 0.5, "on": "u"}, lambda a: used(accelerate=a)),
     "Neural": (lambda: {"model": nn.Linear(2, 2), "users": user_data(), "loss": nn.functional.cross_entropy,
                         "weights": None, "device": None, "dtype": None, "validation": None, "test": None,
@@ -119,18 +120,15 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
     "NewtonProx": (lambda: {"tol": 1e-12}, lambda o: used(rs.fedpi(0.1, local=o), rs.Logistic(ROWS, LABELS, reg=0.1))),
     "ObtuseCone": (lambda: {"axis": np.ones(2), "angle": 1.0}, used_as_set),
     "Orthant": (lambda: {"dim": 2}, used_as_set),
-    "Poisson": (lambda: {"A": ROWS, "b": LABELS + 1, "reg": 0.1, "weights": None, "intercept": False, "penalty": None},
-                used_on),
+    "Poisson": (lambda: MODEL | {"A": ROWS, "b": LABELS + 1, "reg": 0.1}, used_on),
     "Quadratics": (lambda: {"curvature": np.ones(2), "centre": np.zeros((2, 2)), "weights": None,
                             "penalty": None}, used_on),
-    "Quantile": (lambda: OVER_ROWS | {"q": 0.5, "reg": 0.1, "weights": None, "intercept": False, "penalty": None},
-                 used_on),
+    "Quantile": (lambda: OVER_ROWS | MODEL | {"q": 0.5, "reg": 0.1}, used_on),
     "Scheme": (lambda: {"alpha": 1.0, "beta": 1.0, "gamma": 1.0, "eta": 0.1, "local": None, "name": "s",
                         "forward": False, "steps": 1, "beyond": False}, used),
     "Simplex": (lambda: {"total": 1.0}, lambda g: used(penalty=g)),
-    "Softmax": (lambda: {"A": ROWS, "y": LABELS, "classes": None, "reg": 0.1, "weights": None, "intercept": False,
-                         "penalty": None}, used_on),
-    "SquaredHinge": (lambda: OVER_ROWS | {"reg": 0.1, "weights": None, "intercept": False, "penalty": None}, used_on),
+    "Softmax": (lambda: CLASSIFIER | {"A": ROWS, "y": LABELS, "classes": None}, used_on),
+    "SquaredHinge": (lambda: OVER_ROWS | CLASSIFIER, used_on),
     "Stop": (lambda: {"gap": 1e-9, "residual": None, "certificates": None, "seconds": None, "metric": None,
                       "patience": 5, "min_delta": 0.0, "mode": None}, lambda stop: used(stop=stop)),
     "Stragglers": (lambda: {"times": 3.0, "close": 0.5, "spread": 0.3}, lambda who: used(participation=who)),

@@ -141,6 +141,22 @@ def test_penalised(name: str, seed: int) -> None:
     assert ours.score(made.X, y) == pytest.approx(theirs.score(made.X, y), abs=1e-5)
 
 
+@pytest.mark.parametrize("name", [name for name in {**PAIRS, **UNPENALISED} if name not in COSTLY])
+def test_weights_of_rows_and_classes(name: str) -> None:
+    """Any weights, some of them 0, dense and sparse; one user's rows all count nothing."""
+    pair, made = (PAIRS | UNPENALISED)[name], data(0)
+    rng, y = np.random.default_rng(11), getattr(made, pair.target)
+    weight = rng.exponential(size=len(y)) * (rng.random(len(y)) < 0.9) * (made.users != 4)
+    label = {"two": {True: 4.0}, "three": "balanced"}.get(pair.target)
+    more: Any = {} if label is None else {"class_weight": label}
+    theirs = pair.theirs(**more).fit(made.X, y, sample_weight=weight)
+    for X in (made.X, sp.csr_array(made.X)) if "l" in name[:1] else (made.X,):
+        ours = pair.ours(**more).fit(X, y, users=made.users, sample_weight=weight)
+        agree(ours, theirs, made.X.std(0))
+        assert ours.users_ == [0, 1, 2, 3]
+    assert ours.score(made.X, y, weight) == pytest.approx(theirs.score(made.X, y, weight), abs=1e-5)
+
+
 @pytest.mark.parametrize("name", UNPENALISED)
 def test_unpenalised(name: str) -> None:
     pair, made = UNPENALISED[name], data(0)

@@ -48,27 +48,28 @@ class Moments:
     @property
     def spread(self) -> Floats:
         """The standard deviation of each column, over n as in scikit-learn; exactly 0 where a column is constant."""
-        return np.asarray(self.root / np.sqrt(np.maximum(self.n, 1)))
+        return np.asarray(self.root / np.sqrt(np.where(self.n > 0, self.n, 1)))
 
 
-def moments(X: Any) -> Moments:
-    """One user's report on its rows X (rows, d). Entries that are NaN count as missing."""
+def moments(X: Any, weight: Floats | None = None) -> Moments:
+    """One user's report on its rows X (rows, d), which count as often as their weights say. NaN counts as missing."""
     X = np.asarray(X, dtype=np.float64)
     there = ~np.isnan(X)
-    n = there.sum(0).astype(np.float64)
+    often = np.float64(1) if weight is None else weight[:, None]
+    n = (often * there).sum(0)
     first = (
         np.where(there.any(0), np.take_along_axis(X, there.argmax(0)[None], 0)[0], 0.0) if len(X) else np.zeros(n.shape)
     )
-    count = np.maximum(n, 1)
+    count = np.where(n > 0, n, 1)
     with np.errstate(over="ignore", invalid="ignore"):
         # Measured from the first entry, a constant column has the mean and the spread that it should, exactly.
-        mean = first + np.where(there, X - first, 0.0).sum(0) / count
+        mean = first + (often * np.where(there, X - first, 0.0)).sum(0) / count
         away = np.where(there, X - mean, 0.0)
-        rest = away.sum(0) / count
+        rest = (often * away).sum(0) / count
         away = np.where(there, away - rest, 0.0)
         largest = np.abs(away).max(0, initial=0.0)
         unit = np.where(largest > 0, largest, 1.0)
-        return Moments(n, *_two_sum(mean, rest), unit * np.sqrt(((away / unit) ** 2).sum(0)))
+        return Moments(n, *_two_sum(mean, rest), unit * np.sqrt((often * (away / unit) ** 2).sum(0)))
 
 
 def _two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:

@@ -35,10 +35,12 @@ class Huber(LinearModel):
         *,
         intercept: bool = False,
         penalty: Any = None,
+        sample_weight: Any = None,
     ) -> None:
         delta = real(delta, "delta", lambda x: 0 < x < math.inf, "a finite number > 0 is needed")
         loss = partial(HuberLoss, delta=float(delta))
-        super().__init__(loss, A, b, reg, weights, intercept=intercept, penalty=penalty)
+        own = {"intercept": intercept, "penalty": penalty, "sample_weight": sample_weight}
+        super().__init__(loss, A, b, reg, weights, **own)
 
     @property
     def delta(self) -> float:

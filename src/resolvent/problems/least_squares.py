@@ -27,6 +27,7 @@ from resolvent.problems.reference.gaps import Gaps
 from resolvent.problems.reference.objective import Objective
 from resolvent.problems.reference.pooled_rows import PooledRows
 from resolvent.problems.reference.terms import terms
+from resolvent.problems.row_weights import weigh
 from resolvent.problems.rows import as_data
 from resolvent.problems.sparse_least_squares import SparseLeastSquares, SquareLoss
 from resolvent.problems.sparse_rows import is_sparse
@@ -39,7 +40,8 @@ class LeastSquares(OverRows):
     pandas, polars or, in lists, SciPy sparse.
     One eigendecomposition per user, computed once, serves everything: values, gradients, prox at any eta, constants.
     It and every sum are in float64. Rows in float32 stay so in memory, and the answers are in float32 too. With
-    `intercept` there is one more parameter, the last, which `penalty` does not touch.
+    `intercept` there is one more parameter, the last, which `penalty` does not touch. `sample_weight`, in the shape of
+    b, multiplies the squares.
     """
 
     offers = frozenset({"value", "grad", "prox", "hessian", "batches", "spectrum"})
@@ -51,14 +53,24 @@ class LeastSquares(OverRows):
             return SparseLeastSquares(A, *args, **keywords)
         return super().__new__(cls)
 
-    def __init__(self, A: Any, b: Any, weights: Any = None, *, intercept: bool = False, penalty: Any = None) -> None:
-        self.rows = as_data(A, b)
+    def __init__(
+        self,
+        A: Any,
+        b: Any,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+        sample_weight: Any = None,
+    ) -> None:
+        self.rows = weigh(as_data(A, b), sample_weight)
         self.intercept, self.penalty = flag(intercept, "intercept"), penalty
         if self.intercept:
             self.rows = self.rows.with_ones()
         like = self.rows.buckets[0].b
         double = torch.empty((), dtype=FLOAT, device=like.device)
-        self._lam = as_weights(weights, self.rows.users, double, self.rows.sizes)
+        self._lam = as_weights(weights, self.rows.users, double, self.rows.mass)
+        self.rows = self.rows.absorbed(0.5)
         self.weights = self._lam.to(like.dtype)
         self.spectrum = decompose(self.rows)
 
@@ -94,7 +106,7 @@ class LeastSquares(OverRows):
 
     def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
         """n_i / |batch| times the gradient over the chosen rows (users, k): unbiased."""
-        A, b = (part.to(FLOAT) for part in self.rows.pick(rows))
+        A, b = (part.to(FLOAT) for part in self.rows.pick(rows)[:2])
         scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
         residual = (times_rows(A, W.to(FLOAT)) - b) * mask * scale.unsqueeze(1)
         return rows_times(residual, A).to(W.dtype)

@@ -24,7 +24,8 @@ class Logistic(LinearModel):
     """Binary logistic regression over users of any sizes and weights, labels -1 and +1.
 
     `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's. With `intercept` there is one more
-    parameter, the last, which neither `reg` nor `penalty` touches.
+    parameter, the last, which neither `reg` nor `penalty` touches. `sample_weight`, in the shape of b, multiplies the
+    rows' losses, and so does `class_weight`: "balanced", a dict by label, or one number per class, -1 first.
     """
 
     lipschitz: Tensor
@@ -32,9 +33,19 @@ class Logistic(LinearModel):
     labels = (-1, 1)
 
     def __init__(
-        self, A: Any, b: Any, reg: Any = None, weights: Any = None, *, intercept: bool = False, penalty: Any = None
+        self,
+        A: Any,
+        b: Any,
+        reg: Any = None,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
     ) -> None:
-        super().__init__(LogisticLoss, A, b, reg, weights, intercept=intercept, penalty=penalty)
+        own = {"sample_weight": sample_weight, "class_weight": class_weight}
+        super().__init__(LogisticLoss, A, b, reg, weights, intercept=intercept, penalty=penalty, **own)
 
 
 class LogisticLoss(Loss):

@@ -113,8 +113,8 @@ class Ridged(OverRows):
         self.intercept, self.penalty = flag(intercept, "intercept"), penalty
         self.rows = rows.with_ones() if self.intercept else rows
         like = self.rows.buckets[0].b
-        self.weights = as_weights(weights, self.users, like, self.sizes)
-        self.reg = as_reg(reg, self.users, self.sizes, like)
+        self.weights = as_weights(weights, self.users, like, self.rows.mass)
+        self.reg = as_reg(reg, self.users, self.rows.mass, like)
 
     @cached_property
     def ridge(self) -> Tensor:
@@ -221,5 +221,5 @@ class Curved(Ridged):
 
     @cached_property
     def frobenius(self) -> Tensor:
-        """|A_i|^2, the sum of all squares."""
-        return self.rows.gather([bucket.squares() for bucket in self.rows.buckets])
+        """|A_i|^2, the sum of all squares, rows weighted."""
+        return self.rows.gather([bucket.squares() for bucket in self.rows.absorbed(0.5).buckets])

@@ -27,9 +27,18 @@ class Poisson(LinearModel):
     kind = "poisson"
 
     def __init__(
-        self, A: Any, b: Any, reg: Any = 0.0, weights: Any = None, *, intercept: bool = False, penalty: Any = None
+        self,
+        A: Any,
+        b: Any,
+        reg: Any = 0.0,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+        sample_weight: Any = None,
     ) -> None:
-        super().__init__(PoissonLoss, A, b, reg, weights, intercept=intercept, penalty=penalty)
+        own = {"intercept": intercept, "penalty": penalty, "sample_weight": sample_weight}
+        super().__init__(PoissonLoss, A, b, reg, weights, **own)
 
 
 @dataclass(frozen=True, eq=False)

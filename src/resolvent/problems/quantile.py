@@ -20,6 +20,7 @@ from resolvent.problems.pinball.prox import Pinball, orthogonal, prox
 from resolvent.problems.reference import Minimum, Pool, Unknown
 from resolvent.problems.reference.objective import Floats
 from resolvent.problems.reference.terms import terms
+from resolvent.problems.row_weights import weigh
 from resolvent.problems.rows import as_data
 
 COARSE = 1e-6
@@ -48,11 +49,13 @@ class Quantile(Ridged):
         *,
         intercept: bool = False,
         penalty: Any = None,
+        sample_weight: Any = None,
     ) -> None:
         if not (isinstance(q, (int, float)) and 0 < q < 1):
             refuse("q", quoted(q), "a number between 0 and 1 is needed")
         self.q = float(q)
-        super().__init__(as_data(A, b), reg, weights, intercept, penalty)
+        super().__init__(weigh(as_data(A, b), sample_weight), reg, weights, intercept, penalty)
+        self.rows = self.rows.absorbed(1)  # the loss is proportional to the residual
 
     @property
     def predictor(self) -> Predictor:

@@ -23,18 +23,24 @@ from resolvent.problems.sparse_rows import SparseBucket, as_sparse, is_sparse
 
 MAX_PADDING = 1.25
 """Within a bucket the largest user has at most this many times the rows of the smallest."""
+FIRST = torch.zeros(1, dtype=torch.long)
+"""The place of the only user."""
 MIN_LARGE_USER = 1 << 16
 """Numbers in a user's rows from which on batching users gains nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """Some users, by index (None: all of them, in order), with A (g, n, d), b (g, n) and a mask of real rows."""
+    """Some users, by index (None: all of them, in order), with A (g, n, d), b (g, n) and a mask of real rows.
+
+    weight: by which each row's loss is multiplied, (g, n); None: by 1.
+    """
 
     who: Tensor | None
     A: Tensor
     b: Tensor
     mask: Tensor | None
+    weight: Tensor | None = None
 
     def of(self, W: Tensor) -> Tensor:
         """These users' rows of W, which may be one row that all share."""
@@ -87,12 +93,17 @@ class Bucket:
 
     def double(self) -> Bucket:
         """In float64: the data themselves, without a copy, where they are in float64."""
-        return Bucket(self.who, self.A.double(), self.b.double(), None if self.mask is None else self.mask.double())
+        mask, weight = (None if part is None else part.double() for part in (self.mask, self.weight))
+        return Bucket(self.who, self.A.double(), self.b.double(), mask, weight)
 
-    def pick(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Chosen rows (g, k) of every user."""
+    def times(self, factor: Tensor) -> Bucket:
+        """Every row and its target times a number of its own, (g, n), and no weights."""
+        return Bucket(self.who, self.A * factor.unsqueeze(2), self.b * factor, self.mask)
+
+    def pick(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Chosen rows (g, k) of every user, their targets and weights."""
         each = torch.arange(len(rows), device=rows.device).unsqueeze(1)
-        return self.A[each, rows], self.b[each, rows]
+        return self.A[each, rows], self.b[each, rows], None if self.weight is None else self.weight[each, rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +144,35 @@ class Rows:
             return bucket.A, bucket.b[0]
         return bucket.A[j, :n], bucket.b[j, :n]
 
+    def weight(self, i: int) -> Tensor | None:
+        """User i's own weights of its rows, where there are any."""
+        bucket, j = self._places[i]
+        return None if bucket.weight is None else bucket.weight[j, : int(self.sizes[i])]
+
+    @property
+    def mass(self) -> Tensor:
+        """How many rows each user has, one counting as often as its weight says."""
+        if self.buckets[0].weight is None:
+            return self.sizes
+        return self.gather([bucket.weight.sum(1) for bucket in self.buckets])  # type: ignore[union-attr]
+
+    def weighted(self, weights: Sequence[Tensor]) -> Rows:
+        """The same with weights of each user's rows."""
+        buckets: list[Any] = []
+        for bucket in self.buckets:
+            weight = torch.zeros_like(bucket.b)
+            for j, i in enumerate(range(self.users) if bucket.who is None else bucket.who.tolist()):
+                weight[j, : len(weights[i])] = weights[i]
+            buckets.append(replace(bucket, weight=weight))
+        return Rows(tuple(buckets), self.sizes, self.dim)
+
+    def absorbed(self, power: float) -> Rows:
+        """The weights, to this power, as factors of rows and targets: 1/2 for squares, 1 for what is proportional."""
+        if self.buckets[0].weight is None:
+            return self
+        buckets: Any = tuple(bucket.times(bucket.weight**power) for bucket in self.buckets)  # type: ignore[operator]
+        return Rows(buckets, self.sizes, self.dim)
+
     def dense(self, i: int) -> Tensor:
         """A copy of user i's A_i."""
         A, _ = self.one(i)
@@ -150,10 +190,11 @@ class Rows:
 
     def alone(self, i: int) -> Rows:
         """User i's rows as those of the only user, without a copy."""
-        A, b = self.one(i)
-        if self.sparse:
-            return Rows((SparseBucket(torch.zeros(1, dtype=torch.long), A, b[None]),), self.sizes[i : i + 1], self.dim)
-        return Rows((Bucket(None, A[None], b[None], None),), self.sizes[i : i + 1], self.dim)
+        (A, b), weight = self.one(i), self.weight(i)
+        one: Any = Bucket(None, A[None], b[None], None) if not self.sparse else SparseBucket(FIRST, A, b[None])
+        if weight is not None:
+            one = replace(one, weight=weight[None])
+        return Rows((one,), self.sizes[i : i + 1], self.dim)
 
     def double(self) -> Rows:
         """In float64."""
@@ -173,20 +214,22 @@ class Rows:
         """The rows of some users only."""
         bucket = self.buckets[0]
         if bucket.who is None:
-            return Rows((Bucket(None, bucket.A[who], bucket.b[who], None),), self.sizes[who], self.dim)
-        if isinstance(bucket, SparseBucket):
-            return _sparse([self.one(int(i)) for i in torch.arange(self.users)[who]], self.dim)
-        return _bucketed([self.one(int(i)) for i in who], self.dim)
+            weight = None if bucket.weight is None else bucket.weight[who]
+            return Rows((Bucket(None, bucket.A[who], bucket.b[who], None, weight),), self.sizes[who], self.dim)
+        chosen = torch.arange(self.users)[who.cpu()].tolist()
+        taken = collected([self.one(i) for i in chosen], self.dim)
+        return taken if bucket.weight is None else taken.weighted([self.weight(i) for i in chosen])  # type: ignore[misc]
 
     def with_ones(self) -> Rows:
         """The same with one more feature, the last, that is 1 in every row: its coefficient is an intercept."""
         buckets: Any = tuple(bucket.with_ones() for bucket in self.buckets)
         return Rows(buckets, self.sizes, self.dim + 1)
 
-    def pick(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Chosen rows of every user: rows (users, k) -> A (users, k, d) and b (users, k)."""
+    def pick(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Chosen rows of every user: rows (users, k) -> A (users, k, d), b (users, k) and their weights, if any."""
         parts = [bucket.pick(rows if bucket.who is None else rows[bucket.who]) for bucket in self.buckets]
-        return self.gather([a for a, _ in parts]), self.gather([b for _, b in parts])
+        A, b, weight = (None if each[0] is None else self.gather(each) for each in zip(*parts, strict=True))
+        return A, b, weight  # type: ignore[return-value]
 
 
 def as_data(A: Any, b: Any) -> Rows:
@@ -226,6 +269,11 @@ def _from_lists(A: Sequence[Any], b: Any) -> Rows:
         return _sparse([(a.astype(kind, copy=False), y.to(torch.from_numpy(np.zeros(0, kind)))) for a, y in users], dim)
     dtype = torch.promote_types(first.dtype, max((a.dtype for a, _ in users), key=lambda d: torch.finfo(d).bits))
     return _bucketed([(a.to(dtype), y.to(dtype)) for a, y in users], dim)
+
+
+def collected(users: Sequence[tuple[Any, Tensor]], dim: int) -> Rows:
+    """The rows of users by their A, tensors or CSR matrices, and b."""
+    return _bucketed(users, dim) if isinstance(users[0][0], Tensor) else _sparse(users, dim)
 
 
 def _sparse(users: Sequence[tuple[Any, Tensor]], dim: int) -> Rows:

@@ -18,8 +18,18 @@ class SparseLeastSquares(LinearModel):
     lipschitz: Tensor
     kind = "least-squares"
 
-    def __init__(self, A: Any, b: Any, weights: Any = None, *, intercept: bool = False, penalty: Any = None) -> None:
-        super().__init__(SquareLoss, A, b, 0.0, weights, intercept=intercept, penalty=penalty)
+    def __init__(
+        self,
+        A: Any,
+        b: Any,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+        sample_weight: Any = None,
+    ) -> None:
+        own = {"intercept": intercept, "penalty": penalty, "sample_weight": sample_weight}
+        super().__init__(SquareLoss, A, b, 0.0, weights, **own)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ Every entry of a product is one sum in the order of the rows, so a user's bits d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +52,7 @@ class SparseBucket:
     A: Any
     b: Tensor
     mask: Tensor | None = None
+    weight: Tensor | None = None
 
     @cached_property
     def turned(self) -> Any:
@@ -109,12 +110,19 @@ class SparseBucket:
         import scipy.sparse
 
         ones = scipy.sparse.csr_array(np.ones((self.A.shape[0], 1), self.A.dtype))
-        return SparseBucket(self.who, scipy.sparse.hstack([self.A, ones], format="csr"), self.b)
+        return replace(self, A=scipy.sparse.hstack([self.A, ones], format="csr"))
 
     def double(self) -> SparseBucket:
-        return SparseBucket(self.who, self.A.astype(np.float64, copy=False), self.b.double())
+        weight = None if self.weight is None else self.weight.double()
+        return replace(self, A=self.A.astype(np.float64, copy=False), b=self.b.double(), weight=weight)
 
-    def pick(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Chosen rows (1, k): dense ones (1, k, d), and their targets."""
-        some = rows[0].numpy()
-        return torch.from_numpy(self.A[some].toarray()).unsqueeze(0), self.b[:, rows[0]]
+    def times(self, factor: Tensor) -> SparseBucket:
+        """Every row and its target times a number of its own, (1, n), and no weights."""
+        import scipy.sparse
+
+        return SparseBucket(self.who, (scipy.sparse.diags_array(factor[0].numpy()) @ self.A).tocsr(), self.b * factor)
+
+    def pick(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Chosen rows (1, k): dense ones (1, k, d), their targets and weights."""
+        some, weight = rows[0], None if self.weight is None else self.weight[:, rows[0]]
+        return torch.from_numpy(self.A[some.numpy()].toarray()).unsqueeze(0), self.b[:, some], weight

@@ -24,9 +24,19 @@ class SquaredHinge(LinearModel):
     labels = (-1, 1)
 
     def __init__(
-        self, A: Any, b: Any, reg: Any = None, weights: Any = None, *, intercept: bool = False, penalty: Any = None
+        self,
+        A: Any,
+        b: Any,
+        reg: Any = None,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
     ) -> None:
-        super().__init__(SquaredHingeLoss, A, b, reg, weights, intercept=intercept, penalty=penalty)
+        own = {"sample_weight": sample_weight, "class_weight": class_weight}
+        super().__init__(SquaredHingeLoss, A, b, reg, weights, intercept=intercept, penalty=penalty, **own)
 
 
 @dataclass(frozen=True, eq=False)

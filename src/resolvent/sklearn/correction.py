@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.sklearn.users import Units, blocks
+from resolvent.sklearn.users import Units, blocks, pieces
 
 Floats = NDArray[np.float64]
 RowLoss = Callable[[Floats, Floats], tuple[Floats, Floats]]
@@ -59,10 +59,12 @@ class Pooled:
     """The sum of users' losses as a function of a model w: coefficients class by class, then intercepts.
 
     parts: users' rows, dense or sparse, which are measured in `units`. l1, l2: of each parameter, 0 for intercepts.
+    weight: of each row's loss.
     """
 
     parts: list[Any]
     b: list[Floats]
+    weight: list[Floats]
     units: Units
     loss: RowLoss
     scores: int
@@ -77,21 +79,22 @@ class Pooled:
     def at(self, w: Floats) -> Report:
         """The reports of all users, merged."""
         total = Report.nothing(self.dim)
-        for rows, b in self._blocks():
-            total = total + self._report(rows, b, w)
+        for rows, b, weight in self._blocks():
+            total = total + self._report(rows, b, weight, w)
         penalised = self.l2 > 0
         ridge = np.sqrt(self.l2[penalised])[:, None] * np.eye(self.dim)[penalised]
         return replace(total, gradient=total.gradient + self.l2 * w, root=_triangle(total.root, ridge))
 
-    def _blocks(self) -> Iterator[tuple[Floats, Floats]]:
+    def _blocks(self) -> Iterator[tuple[Floats, Floats, Floats]]:
         size = max(1, BLOCK_NUMBERS // (self.dim * self.scores))
-        targets = [b[first : first + size] for b in self.b for first in range(0, len(b), size)]
-        for rows, b in zip(blocks(self.parts, size), targets, strict=True):
-            yield np.hstack([self.units.apply(rows), np.ones((len(rows), int(self.intercept)))]), b
+        each = zip(blocks(self.parts, size), pieces(self.b, size), pieces(self.weight, size), strict=True)
+        for rows, b, weight in each:
+            yield np.hstack([self.units.apply(rows), np.ones((len(rows), int(self.intercept)))]), b, weight
 
-    def _report(self, rows: Floats, b: Floats, w: Floats) -> Report:
+    def _report(self, rows: Floats, b: Floats, weight: Floats, w: Floats) -> Report:
         M = self.by_score(w)
         slope, root = self.loss(rows @ M.T, b)
+        slope, root = weight[:, None] * slope, np.sqrt(weight)[:, None, None] * root
         reach = np.einsum("nkl,nl->nk", np.abs(root), np.abs(rows) @ np.abs(M.T))
         J = self.flat(np.einsum("nkl,nj->nklj", root, rows).reshape(-1, *M.shape))
         return Report(

@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import _check_sample_weight
 
 from resolvent.errors import BadAnswer, ResolventWarning, quoted, refuse, whole
 from resolvent.iteration.penalties import ElasticNet, Penalty, penalty_of
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.table import TABLE
 from resolvent.sklearn.correction import BLOCK_NUMBERS, MAX_ROOT_NUMBERS, Pooled, RowLoss, corrected, least_norm
-from resolvent.sklearn.users import Units, blocks, dense_units, rows_by_user, units
+from resolvent.sklearn.users import Units, blocks, dense_units, pieces, rows_by_user, units
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 
@@ -57,24 +58,28 @@ class Objective:
     reach: float = 1.0
 
 
-def fitted(estimator: Any, X: Any, b: Floats, users: Any, objective: Objective) -> Fitted:
-    """Solve the objective over users' rows by the estimator's algorithm, to its tolerance."""
+def fitted(estimator: Any, X: Any, b: Floats, weight: Floats, users: Any, objective: Objective) -> Fitted:
+    """Solve the objective over users' rows by the estimator's algorithm, to its tolerance. weight: of each row's loss;
+    rows of weight 0 are left out."""
     rows, names = rows_by_user(users, X.shape[0])
     scheme = _algorithm(estimator)
-    parts, targets = [X[own] for own in rows], [b[own] for own in rows]
-    measured = units(parts, estimator.fit_intercept)
+    rows = [own[weight[own] > 0] for own in rows]
+    names, rows = [name for name, own in zip(names, rows, strict=True) if len(own)], [own for own in rows if len(own)]
+    parts, targets, weights = ([of[own] for own in rows] for of in (X, b, weight))
+    measured = units(parts, weights, estimator.fit_intercept)
     problem = objective.build(
         [measured.apply(part) for part in parts],
         targets,
         intercept=estimator.fit_intercept,
         penalty=_penalty(objective, measured, len(parts)),
+        sample_weight=None if (weight == 1).all() else weights,
     )
     problem.gap = lambda W: None  # it would be against a minimum over all users' rows, pooled
-    condition = Condition(problem, len(parts) / (len(b) * objective.size), _tolerance(estimator))
+    condition = Condition(problem, len(parts) / (weight.sum() * objective.size), _tolerance(estimator))
     run = _run(estimator, problem, scheme, condition, objective)
     w, violation = np.asarray(run.model.numpy(), np.float64), condition.at(run.state.w)
     if violation <= condition.tol:
-        w, violation, measured = _corrected(estimator, parts, targets, objective, measured, w, violation)
+        w, violation, measured = _corrected(estimator, parts, targets, weights, objective, measured, w, violation)
     else:
         what = f"after {run.state.round} rounds the optimality condition is violated by {violation:.2g}, more than tol"
         what += f" = {condition.tol:g}" + ("; the run diverged" if run.status == "diverged" else "")
@@ -104,6 +109,7 @@ def _corrected(
     estimator: Any,
     parts: list[Any],
     b: list[Floats],
+    weight: list[Floats],
     objective: Objective,
     measured: Units,
     w: Floats,
@@ -115,7 +121,9 @@ def _corrected(
     if min(n * scores, len(w)) * len(w) > MAX_ROOT_NUMBERS:
         return w, violation, measured
     sparse, intercept = hasattr(parts[0], "tocsr"), bool(estimator.fit_intercept)
-    fine = dense_units(blocks(parts, max(1, BLOCK_NUMBERS // d)), intercept) if sparse else measured
+    fine, size = measured, max(1, BLOCK_NUMBERS // d)
+    if sparse:
+        fine = dense_units(blocks(parts, size), pieces(weight, size), intercept)
     scale, none = np.tile(fine.scale, scores), np.zeros(scores * intercept)
     l1, l2 = np.append(objective.l1 / scale, none), np.append(objective.l2 / scale**2, none)
     start = w
@@ -126,7 +134,7 @@ def _corrected(
     def allowed(w: Floats) -> float:
         return ERROR_PER_TOL * tol * max(objective.reach, float(np.linalg.norm(w)))
 
-    end = corrected(Pooled(parts, b, fine, objective.loss, scores, intercept, l1, l2), start, allowed)
+    end = corrected(Pooled(parts, b, weight, fine, objective.loss, scores, intercept, l1, l2), start, allowed)
     if not end.error <= allowed(end.w):
         why = "columns that nearly depend on each other, or classes that a plane separates, leave them open"
         what = f"the coefficients, in units in which columns have size one, may be off by {end.error:.2g}, more than"
@@ -134,7 +142,8 @@ def _corrected(
         warnings.warn(what, ConvergenceWarning, stacklevel=5)
     if len(end.nullspace) and not objective.l1 and not objective.l2:
         return least_norm(end.w, end.nullspace, scale), violation, fine
-    return (w, violation, measured) if end.w is start else (end.w, end.violation / (n * objective.size), fine)
+    unit = sum(map(np.sum, weight)) * objective.size
+    return (w, violation, measured) if end.w is start else (end.w, end.violation / unit, fine)
 
 
 class Condition:
@@ -185,6 +194,14 @@ def strength(value: Any, name: str, infinite: bool = False) -> float:
     if not plain or not (0 <= value < math.inf or (infinite and value == math.inf)):
         refuse(name, quoted(value), "a finite number >= 0 is needed" if not infinite else "a number > 0 is needed")
     return float(value)
+
+
+def weights_of(sample_weight: Any, X: Any) -> Floats:
+    """One per row, numbers >= 0; 1 where none are given."""
+    weight = np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+    if not weight.sum() > 0:
+        refuse("sample_weight", "0 for every row", "some row must count")
+    return weight
 
 
 def mixture(estimator: Any) -> tuple[float, float]:

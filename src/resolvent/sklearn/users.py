@@ -84,21 +84,32 @@ def blocks(parts: list[Any], size: int) -> Iterator[Floats]:
             yield rows.toarray() if hasattr(rows, "toarray") else rows
 
 
-def units(parts: list[Any], intercept: bool) -> Units:
-    """The scale of each column over all users, and its mean where an intercept makes up for it. Sparse rows stay so."""
+def pieces(vectors: list[Floats], size: int) -> list[Floats]:
+    """What belongs to such blocks of rows, of one number per row."""
+    return [each[first : first + size] for each in vectors for first in range(0, len(each), size)]
+
+
+def units(parts: list[Any], weights: list[Floats], intercept: bool) -> Units:
+    """The scale of each column over all users, and its mean where an intercept makes up for it. Sparse rows stay so.
+
+    Rows count as often as their weights say.
+    """
     if hasattr(parts[0], "tocsr"):
-        n, d = sum(part.shape[0] for part in parts), parts[0].shape[1]
+        n, d = sum(map(np.sum, weights)), parts[0].shape[1]
         largest = np.max([np.abs(part).max(0).toarray().ravel() for part in parts], axis=0)
         unit = np.where(largest > 0, largest, 1.0)
-        squares = sum(np.asarray((part.multiply(1 / unit)).power(2).sum(0)).ravel() for part in parts)
+        each = zip(parts, weights, strict=True)
+        squares = sum(
+            np.asarray(part.multiply(1 / unit).power(2).multiply(w[:, None]).sum(0)).ravel() for part, w in each
+        )
         scale, centre = unit * np.sqrt(squares / n), np.zeros(d)
         return Units(centre, np.where(scale > 0, scale, 1.0))
-    return dense_units(parts, intercept)
+    return dense_units(parts, weights, intercept)
 
 
-def dense_units(parts: Iterable[Any], intercept: bool) -> Units:
+def dense_units(parts: Iterable[Any], weights: Iterable[Floats], intercept: bool) -> Units:
     """The same of dense rows."""
-    total = merged(map(moments, parts))
+    total = merged(map(moments, parts, weights))
     centre = total.mean if intercept else np.zeros(len(total.mean))
     scale = total.spread if intercept else np.hypot(total.spread, total.mean)
     return Units(centre, np.where(scale > 0, scale, 1.0))

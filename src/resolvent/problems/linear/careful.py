@@ -23,7 +23,8 @@ def careful_prox(model: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> Sa
     if model.intercept:
         c = np.append(np.full(model.dim - 1, c), 1.0)
     centre = u.cpu().numpy().astype(np.float64) / c
-    objective = Objective(A, A @ centre, model._weighted(b, np.full(len(A), float(eta))), c)
+    weight = np.full(len(A), float(eta)) * model._own_weights([0])
+    objective = Objective(A, A @ centre, model._weighted(b, weight), c)
     solution = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
     if not np.isfinite(solution.error) and math.isinf(model._losses[0].largest_curvature):  # exp never overflows at 0
         solution = minimise(objective, -centre)

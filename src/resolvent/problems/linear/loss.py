@@ -67,6 +67,41 @@ class Loss:
 
 
 @dataclass(frozen=True, eq=False)
+class Weighted(Loss):
+    """A loss times a weight per row. What bounds it over all rows is known to the model, by its rows."""
+
+    loss: Loss
+    weight: Tensor
+
+    @property
+    def b(self) -> Tensor:  # type: ignore[override]
+        return self.loss.b
+
+    @property
+    def curvature_rate(self) -> float | None:  # type: ignore[override]
+        return self.loss.curvature_rate
+
+    def value(self, t: Tensor) -> Tensor:
+        return self.weight * self.loss.value(t)
+
+    def slope(self, t: Tensor) -> Tensor:
+        return self.weight * self.loss.slope(t)
+
+    def slope_size(self, t: Tensor) -> Tensor:
+        return self.weight * self.loss.slope_size(t)
+
+    def curvature(self, t: Tensor) -> Tensor:
+        return self.weight * self.loss.curvature(t)
+
+    def least_curvature(self, t: Tensor, reach: Tensor) -> Tensor:
+        return self.weight * self.loss.least_curvature(t, reach)
+
+    def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        plain = self.loss.divergence(t)
+        return lambda h: self.weight * plain(h)
+
+
+@dataclass(frozen=True, eq=False)
 class InNumpy:
     """A loss with a weight omega_j per row, for certified minimisation."""
 

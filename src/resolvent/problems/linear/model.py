@@ -15,7 +15,7 @@ from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import as_rows
 from resolvent.problems.linear import careful, hessians
-from resolvent.problems.linear.loss import Loss
+from resolvent.problems.linear.loss import Loss, Weighted
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.newton.inverses import check_room
 from resolvent.problems.over_rows import Curved
@@ -25,6 +25,7 @@ from resolvent.problems.reference.objective import Floats, Objective, WeightedLo
 from resolvent.problems.reference.pooled_rows import PooledRows
 from resolvent.problems.reference.terms import terms
 from resolvent.problems.reference.wide import WidePool
+from resolvent.problems.row_weights import weigh
 from resolvent.problems.rows import as_data
 
 MAX_DENSE_COPY = 1 << 25
@@ -35,7 +36,8 @@ class LinearModel(Curved):
     """A loss over users of any sizes and weights. `loss` makes a Loss from targets.
 
     `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's. With `intercept` there is one more
-    parameter, the last, which `reg` leaves alone. `penalty` is stored for the meeting point.
+    parameter, the last, which `reg` leaves alone. `penalty` is stored for the meeting point. `sample_weight` and, of
+    classifiers, `class_weight` multiply rows' losses (`row_weights.weigh`).
     """
 
     kind = ""
@@ -54,10 +56,13 @@ class LinearModel(Curved):
         *,
         intercept: bool = False,
         penalty: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
     ) -> None:
         self.loss, rows = loss, as_data(A, b)
         for bucket in rows.buckets:
             loss(bucket.b if bucket.mask is None else bucket.b[bucket.mask > 0]).check()
+        rows = weigh(rows, sample_weight, class_weight, self.labels or ())
         super().__init__(rows, reg, weights, intercept, penalty)
 
     @property
@@ -72,7 +77,10 @@ class LinearModel(Curved):
     @cached_property
     def _losses(self) -> list[Loss]:
         """One per bucket. A padded row has a = 0 and b = 0."""
-        return [self.loss(bucket.b) for bucket in self.rows.buckets]
+        return [self._loss(bucket.b, bucket.weight) for bucket in self.rows.buckets]
+
+    def _loss(self, b: Tensor, weight: Tensor | None) -> Loss:
+        return self.loss(b) if weight is None else Weighted(self.loss(b), weight)
 
     def value(self, W: Tensor) -> Tensor:
         W = as_rows(W, self)
@@ -101,18 +109,18 @@ class LinearModel(Curved):
 
     def _bend(self, i: int, w: Tensor) -> Tensor:
         """A^T diag(phi'') A of one user."""
-        A, b = self.rows.one(i)
+        loss = self._loss(self.rows.one(i)[1], self.rows.weight(i))
         if self.rows.sparse:
             one: Any = self.rows.alone(i).buckets[0]
-            H: Tensor = one.gram(self.loss(b).curvature(one.margins(w.unsqueeze(0))[0]))
+            H: Tensor = one.gram(loss.curvature(one.margins(w.unsqueeze(0))[0]))
             return H
         A = self.rows.dense(i)
-        return (A * self.loss(b).curvature(A @ w).unsqueeze(1)).T @ A
+        return (A * loss.curvature(A @ w).unsqueeze(1)).T @ A
 
     def thin_inverse(self, i: int, at: Tensor, eta: Tensor) -> tuple[Tensor, Tensor]:
         """V and c with (I + eta H)^-1 = (I - V^T V) / c for a user with fewer rows than features."""
-        A, b = self.rows.dense(i), self.rows.one(i)[1]
-        M = A * (eta * self.loss(b).curvature(A @ at.clone())).sqrt().unsqueeze(1)
+        A, loss = self.rows.dense(i), self._loss(self.rows.one(i)[1], self.rows.weight(i))
+        M = A * (eta * loss.curvature(A @ at.clone())).sqrt().unsqueeze(1)
         c = 1 + eta * self.reg[i]
         if self.intercept:  # c is 1 there: the same matrix with that column scaled, before and after
             M[:, -1] *= c.sqrt()
@@ -126,9 +134,9 @@ class LinearModel(Curved):
 
     def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
         """n_i / |batch| times the gradient over the chosen rows (users, k), and the regulariser's: unbiased."""
-        A, b = self.rows.pick(rows)
+        A, b, weight = self.rows.pick(rows)
         scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
-        slope = self.loss(b).slope(times_rows(A, W)) * mask * scale.unsqueeze(1)
+        slope = self._loss(b, weight).slope(times_rows(A, W)) * mask * scale.unsqueeze(1)
         return self.ridge * W + rows_times(slope, A)
 
     # --- without matrices of d x d numbers ---------------------------------------------------------------------------
@@ -158,10 +166,10 @@ class LinearModel(Curved):
     @cached_property
     def lipschitz(self) -> Tensor | None:
         """The global constants |A_i|^2 max phi'' + reg_i; near a solution the curvature may be far smaller."""
-        curvature = self._losses[0].largest_curvature
+        curvature = self.loss(self.rows.buckets[0].b).largest_curvature
         if not math.isfinite(curvature):
             return None
-        return self.rows.gather([bucket.largest() for bucket in self.rows.buckets]) * curvature + self.reg
+        return self.rows.gather([bucket.largest() for bucket in self.rows.absorbed(0.5).buckets]) * curvature + self.reg
 
     @property
     def _too_wide(self) -> bool:
@@ -190,11 +198,18 @@ class LinearModel(Curved):
             np.concatenate([part.cpu().numpy() for part in parts]).astype(np.float64, copy=False)
             for parts in zip(*users, strict=True)
         )
-        weight = np.repeat([float(lam[i]) for i in counted], sizes)
+        weight = np.repeat([float(lam[i]) for i in counted], sizes) * self._own_weights(counted)
         ridge = self._mean_ridge.cpu().numpy()
         loss = self._weighted(target, weight)
         objective = Objective(C, np.zeros(len(C)), loss, float(ridge) if ridge.ndim == 0 else ridge)
-        return PooledRows(objective, own, self._losses[0].least * float(weight.sum()))
+        return PooledRows(objective, own, self.loss(self.rows.buckets[0].b).least * float(weight.sum()))
+
+    def _own_weights(self, users: list[int]) -> Floats | float:
+        """Those of these users' rows, one after the other."""
+        each = [self.rows.weight(i) for i in users]
+        if self.rows.buckets[0].weight is None:
+            return 1.0
+        return np.concatenate([weight.double().cpu().numpy() for weight in each if weight is not None])
 
     @property
     def _mean_ridge(self) -> Tensor:

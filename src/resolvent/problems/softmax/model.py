@@ -22,6 +22,7 @@ from resolvent.problems.over_rows import Curved
 from resolvent.problems.reference import Pool, Unknown
 from resolvent.problems.reference.terms import terms
 from resolvent.problems.reference.wide import WidePool
+from resolvent.problems.row_weights import weigh
 from resolvent.problems.rows import Bucket, as_data
 from resolvent.problems.softmax.loss import bend, divergence, slopes, values
 from resolvent.problems.softmax.pooled import preconditioner, reach
@@ -33,7 +34,8 @@ class Softmax(Curved):
     `classes` are all labels, in the order of the scores; without it, those that some user holds, sorted. A model has d
     coefficients per class, class by class, and then, with `intercept`, one intercept per class: for K classes
     `model[: K * d].reshape(K, d)` has one row per class. `reg` is a number, or one per user, and leaves intercepts
-    alone; without it 1 / (users * rows_i), as for logistic regression.
+    alone; without it 1 / (users * rows_i), as for logistic regression. `sample_weight` and `class_weight` are as
+    there.
     """
 
     same = ("classes", "intercept", "penalty")
@@ -48,9 +50,12 @@ class Softmax(Curved):
         *,
         intercept: bool = False,
         penalty: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
     ) -> None:
         codes, self.classes = encoded(y, classes)
         rows = as_data(A, codes if isinstance(A, (list, tuple)) else _stacked(codes))
+        rows = weigh(rows, sample_weight, class_weight, self.classes)
         super().__init__(rows, reg, weights, intercept, penalty)
 
     @property
@@ -85,7 +90,7 @@ class Softmax(Curved):
         W = as_rows(W, self)
         M, parts = self._matrices(W), []
         for bucket, truth in zip(self.rows.buckets, self._truth, strict=True):
-            each = values(bucket.scores(M), truth)
+            each = _weigh(values(bucket.scores(M), truth), bucket.weight)
             parts.append((each if bucket.mask is None else each * bucket.mask).sum(1))
         return self.rows.gather(parts) + 0.5 * (self.ridge * W * W).sum(1)
 
@@ -93,7 +98,7 @@ class Softmax(Curved):
         W = as_rows(W, self)
         M, parts = self._matrices(W), []
         for bucket, truth in zip(self.rows.buckets, self._truth, strict=True):
-            parts.append(bucket.combine_scores(slopes(bucket.scores(M), truth)))
+            parts.append(bucket.combine_scores(_weigh(slopes(bucket.scores(M), truth), bucket.weight)))
         return torch.addcmul(self._vectors(self.rows.gather(parts)), self.ridge, W)
 
     def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
@@ -103,7 +108,8 @@ class Softmax(Curved):
 
         def times(V: Tensor) -> Tensor:
             H = self._matrices(V)
-            parts = [b.combine_scores(bend(q, b.scores(H))) for b, q in zip(self.rows.buckets, p, strict=True)]
+            each = [_weigh(bend(q, b.scores(H)), b.weight) for b, q in zip(self.rows.buckets, p, strict=True)]
+            parts = [b.combine_scores(h) for b, h in zip(self.rows.buckets, each, strict=True)]
             return torch.addcmul(self._vectors(self.rows.gather(parts)), self.ridge, V)
 
         return times
@@ -112,7 +118,7 @@ class Softmax(Curved):
         M, parts = self._matrices(as_rows(W, self)), []
         for bucket in self.rows.buckets:
             p = torch.softmax(bucket.scores(M), 1)
-            parts.append(bucket.combine_squares(p * (1 - p)))
+            parts.append(bucket.combine_squares(_weigh(p * (1 - p), bucket.weight)))
         return self._vectors(self.rows.gather(parts)) + self.ridge
 
     def hessian(self, W: Tensor) -> Tensor:
@@ -124,10 +130,11 @@ class Softmax(Curved):
     def _hessian(self, i: int, w: Tensor) -> Tensor:
         A, many = self.rows.dense(i), len(self.classes)
         p = torch.softmax(self._matrices(w.unsqueeze(0))[0] @ A.T, 0)
+        weight = self.rows.weight(i)
         H = A.new_empty((many, A.shape[1], many, A.shape[1]))
         for k in range(many):
             for j in range(k + 1):
-                block = (A * (p[k] * (float(k == j) - p[j])).unsqueeze(1)).T @ A
+                block = (A * _weigh(p[k] * (float(k == j) - p[j]), weight).unsqueeze(1)).T @ A
                 H[k, :, j], H[j, :, k] = block, block.T
         order = self._vectors(torch.arange(self.dim, device=w.device).reshape(1, many, -1))[0]
         H = H.reshape(self.dim, self.dim)[order][:, order].contiguous()
@@ -136,23 +143,30 @@ class Softmax(Curved):
 
     def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
         """n_i / |batch| times the gradient over the chosen rows (users, k), and the regulariser's: unbiased."""
-        A, codes = self.rows.pick(rows)
+        A, codes, weight = self.rows.pick(rows)
         batch = Bucket(None, A, codes, None)
         scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
         slope = slopes(batch.scores(self._matrices(W)), one_hot(codes, len(self.classes)))
-        weighted = slope * (mask * scale.unsqueeze(1)).unsqueeze(1)
+        weighted = _weigh(slope, weight) * (mask * scale.unsqueeze(1)).unsqueeze(1)
         return self.ridge * W + self._vectors(batch.combine_scores(weighted))
 
     def rounding(self, W: Tensor) -> Tensor:
         """A bound on the rounding error of grad at W, about: units in the last place of every score and slope."""
-        bends, spread = 0.5 * self.frobenius + self.reg, 1.5 * self.frobenius.sqrt()
+        bends, spread = 0.5 * self.frobenius + self.reg, 1.5 * self.frobenius.sqrt() * self._heaviest
         return 4 * torch.finfo(W.dtype).eps * (bends * length(W) + spread)
+
+    @property
+    def _heaviest(self) -> Tensor | float:
+        """The root of each user's largest weight of a row: their squares are at most that many times the weights."""
+        if self.rows.buckets[0].weight is None:
+            return 1.0
+        return self.rows.gather([b.weight.amax(1).sqrt() for b in self.rows.buckets if b.weight is not None])
 
     def value_rounding(self, W: Tensor) -> Tensor:
         """The same of value at W: sum_j |slopes_j| |a_j| |w|, and units in the last place of the value itself."""
         M, parts = self._matrices(W), []
         for bucket, truth in zip(self.rows.buckets, self._truth, strict=True):
-            parts.append((slopes(bucket.scores(M), truth).norm(dim=1) * bucket.norms()).sum(1))
+            parts.append(_weigh(slopes(bucket.scores(M), truth).norm(dim=1) * bucket.norms(), bucket.weight).sum(1))
         return 4 * torch.finfo(W.dtype).eps * (self.rows.gather(parts) * length(W) + self.value(W))
 
     # --- constants and the minimum -----------------------------------------------------------------------------------
@@ -160,7 +174,7 @@ class Softmax(Curved):
     @cached_property
     def lipschitz(self) -> Tensor:
         """|A_i|^2 / 2 + reg_i, with |A_i| the largest singular value."""
-        return self.rows.gather([bucket.largest() for bucket in self.rows.buckets]) / 2 + self.reg
+        return self.rows.gather([bucket.largest() for bucket in self.rows.absorbed(0.5).buckets]) / 2 + self.reg
 
     preconditioner = preconditioner
 
@@ -205,10 +219,15 @@ class Softmax(Curved):
 
         def to(e: Tensor) -> Tensor:
             H = self._matrices(e)
-            parts = [beyond(b.scores(H)).sum(1) for b, beyond in zip(buckets, each, strict=True)]
+            parts = [_weigh(beyond(b.scores(H)), b.weight).sum(1) for b, beyond in zip(buckets, each, strict=True)]
             return self.rows.gather(parts) + 0.5 * (self.ridge * e * e).sum(1)
 
         return to
+
+
+def _weigh(each: Tensor, weight: Tensor | None) -> Tensor:
+    """Numbers of each row, (users, rows) or (users, classes, rows), times its weight, if it has one."""
+    return each if weight is None else each * (weight if each.ndim == weight.ndim else weight.unsqueeze(1))
 
 
 def _stacked(codes: Sequence[Any]) -> Any:

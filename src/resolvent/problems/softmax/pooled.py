@@ -31,7 +31,9 @@ def preconditioner(problem: Any, w: Tensor) -> Callable[[Tensor], Tensor]:
         if A is None:
             continue
         p = torch.softmax(M @ A.T, 0)
-        share = lam * int(problem.sizes[i]) / len(A)
+        share: Any = lam * int(problem.sizes[i]) / len(A)
+        if (weight := problem.rows.weight(i)) is not None:
+            share = share * weight[::every]
         for k in range(many):
             rows = A * (share * p[k] * (1 - p[k])).sqrt().unsqueeze(1)
             blocks[k].addmm_(rows.T, rows)
@@ -58,8 +60,9 @@ def reach(problem: Any, w: Tensor, mu: float) -> float:
     """How far a minimiser can be from w (d,), where reg pulls at coefficients with mu and leaves intercepts alone.
 
     f(w*) <= f(w), so mu/2 |coefficients|^2 <= f(w). A row a of class k has the loss >= (its score for another class) -
-    (that for k), hence b_l - b_k <= f(w) / lambda + sqrt(2) |a| |coefficients|. Users must hold all classes. The
-    intercepts of a minimiser may be shifted together: to the mean of those of w.
+    (that for k), hence b_l - b_k <= f(w) / lambda + sqrt(2) |a| |coefficients|; with weights of rows lambda is times
+    that of the row. Users must hold all classes. The intercepts of a minimiser may be shifted together: to the mean of
+    those of w.
     """
     value = float(problem.weights @ problem.value(w.unsqueeze(0)))
     far = math.sqrt(2 * value / mu)
@@ -68,11 +71,12 @@ def reach(problem: Any, w: Tensor, mu: float) -> float:
     for i, lam in enumerate(problem.weights.tolist()):
         if lam > 0:
             _, codes = problem.rows.one(i)
-            norms = problem.rows.lengths(i)
+            weight = problem.rows.weight(i)
+            bound = value / (lam if weight is None else lam * weight) + math.sqrt(2) * problem.rows.lengths(i) * far
             for k in range(many):
-                mine = norms[codes == k]
+                mine = bound[codes == k]
                 if len(mine):
-                    apart[k] = min(float(apart[k]), value / lam + math.sqrt(2) * float(mine.min()) * far)
+                    apart[k] = min(float(apart[k]), float(mine.min()))
     widest = float(apart.max())
     b = w[problem.intercepts]
     shifted = float((b - b.mean()).norm()) + math.sqrt(many) * widest
