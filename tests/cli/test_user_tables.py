@@ -221,3 +221,37 @@ def test_bad_input_is_one_line_and_exit_code_2(name: str, table: pd.DataFrame) -
     for word in words:
         assert word in said.err, (word, said.err)
     assert not RUNS.exists()
+
+
+@pytest.mark.parametrize("asked", ["balanced", "yes=5,no=0.5", "yes=5"])
+def test_rows_count_by_class_and_by_a_column_of_weights(table: pd.DataFrame, asked: str) -> None:
+    weight = np.random.default_rng(0).integers(0, 4, len(table)) + 0.5
+    table.assign(times=weight).to_csv("weighted.csv", index=False)
+    more = ("--drop", "id,ward", "--class-weight", asked, "--set", "problem.reg=0.1", "--stop-gap", 1e-10)
+    said = ran(*more, "--sample-weight", "times", file="weighted.csv")
+    x = StandardScaler().fit(table[COLUMNS].astype(float))
+    by_class: object = asked if asked == "balanced" else {"yes": 5.0, "no": 0.5 if "no" in asked else 1.0}
+    C = 1 / (0.1 * table.hospital.nunique())
+    pooled = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-12, max_iter=1000, class_weight=by_class)
+    pooled.fit(x.transform(table[COLUMNS].astype(float)), table.ill, sample_weight=weight)
+    found = said.json["coefficients"]
+    assert set(found) == {*COLUMNS, "(intercept)"}
+    np.testing.assert_allclose([found[name] for name in COLUMNS], pooled.coef_[0] / x.scale_, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--class-weight", "even"], "'balanced'"),
+        (["--class-weight", "perhaps=2"], "the classes are no, yes"),
+        (["--class-weight", "yes=many"], "CLASS=NUMBER"),
+        (["--class-weight", "balanced", "--target", "age"], "least-squares takes"),
+        (["--sample-weight", "tims"], "there is no such column"),
+        (["--sample-weight", "ward"], "finite numbers >= 0"),
+        (["--sample-weight", "ill"], "name another one"),
+    ],
+)
+def test_weights_that_a_table_cannot_have_are_refused(more: list[str], words: str) -> None:
+    said = resolvent("run", "patients.csv", *USUAL, "--drop", "id", *more)
+    assert said.code == 2
+    assert words in said.err

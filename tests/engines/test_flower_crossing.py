@@ -165,7 +165,8 @@ def test_robust_meetings(meet: Any, send: Send | None) -> None:
 def test_a_process_that_is_a_node_alone_knows_every_part_that_a_server_may_name() -> None:
     """It imports the node's module, and not the whole package."""
     code = (
-        "import resolvent.engines.flower.node; from resolvent.engines.flower.messages import compressor_of, operator_of;"
+        "import resolvent.engines.flower.node;"
+        "from resolvent.engines.flower.messages import compressor_of, operator_of;"
         "print(compressor_of('send', {'kind': 'top', 'share': 0.1}), operator_of({'kind': 'tilted-steps', 'steps': 5}))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -230,3 +230,20 @@ def test_rare_classes_are_measured_when_asked_for_and_only_where_they_fit() -> N
     squares = rs.make_least_squares(users=2, dim=3, rows=8)
     with pytest.raises(rs.InputError, match="rmse"):
         rs.solve(squares, rs.fedpi(eta=0.1), rounds=1, test=rs.HeldOut([np.eye(3)], [np.ones(3)]), metrics=["f1"])
+
+
+def test_a_model_of_one_class_only_is_pointed_out() -> None:
+    """Rows of the rare class lie among the others: the best plane takes all rows for the other one."""
+    random = np.random.default_rng(0)
+    A = random.normal(size=(3, 40, 2))
+    b = np.where(np.arange(40) % 10 == 0, 1.0, -1.0) * np.ones((3, 1))
+    more: dict[str, Any] = {"rounds": 20, "test": rs.HeldOut(A, b), "progress": False, "anderson": 5}
+    with pytest.warns(rs.DoubtfulResult, match=r"all 120 test rows are taken for -1, though 12 of them are not"):
+        run = rs.solve(rs.Logistic(A, b, intercept=True), "fedpi", **more)
+    assert "class_weight='balanced'" in run.reason
+    balanced = rs.solve(rs.Logistic(A, b, intercept=True, class_weight="balanced"), "fedpi", **more)
+    assert 0 < (balanced.predict(A[0]) == 1).mean() < 1
+    frame = {"x": A[..., 0].ravel(), "y": A[..., 1].ravel(), "ill": np.where(b.ravel() > 0, "yes", "no")}
+    table = rs.data.from_frame(frame, target="ill", users=3, test=0.3)
+    with pytest.warns(rs.DoubtfulResult, match="are taken for 'no'"):
+        rs.solve(table.problem(), "fedpi", **more | {"test": table.held_out})

@@ -108,6 +108,8 @@ FLAGS = (
     _flag("--standardise", "problem.standardise"),
     _flag("--intercept", "problem.intercept"),
     _flag("--weights", "problem.weights"),
+    _flag("--class-weight", "problem.class_weight", "balanced|CLASS=NUMBER,...", ("balanced",)),
+    _flag("--sample-weight", "problem.sample_weight", "COLUMN"),
     _flag("--delta", "problem.delta", "NUMBER"),
     _flag("--quantile", "problem.quantile", "Q"),
     _flag("--positive", "problem.positive", "CLASS"),

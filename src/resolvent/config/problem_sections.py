@@ -115,6 +115,10 @@ class TableSection(Penalised):
     """Hold out these users whole."""
     weights: WeightsName | None = None
     """Every row counts the same, or every user's mean does; else as the problem has it."""
+    class_weight: str | None = None
+    """Rows count by their class: balanced, every class the same, or CLASS=NUMBER,..."""
+    sample_weight: str | None = None
+    """The column that says how much each row counts."""
     delta: float | None = None
     """Huber's: the residual from which on the loss is linear."""
     quantile: float | None = None

@@ -39,6 +39,8 @@ class UserTable:
     intercept: bool
     kind: str
     """The problem that these labels are for."""
+    weight: NDArray[np.float64] | None = None
+    """Of each row's loss."""
 
     @property
     def users(self) -> tuple[str, ...]:
@@ -66,15 +68,20 @@ class UserTable:
     def problem(self, kind: str = "auto", **more: Any) -> Any:
         """The problem of these users: "least-squares", "logistic", ...; "auto" is the one that the table is for.
 
-        more: arguments of its class, such as reg or penalty. The problem carries the preparation of its rows. Another
-        kind may code the labels in another way: `table.coded(kind)` has them, and held-out rows, in its terms.
+        more: arguments of its class, such as reg, penalty or class_weight. The problem carries the preparation of its
+        rows. Another kind may code the labels in another way: `table.coded(kind)` has them, and held-out rows, in its
+        terms.
         """
         table = self if kind == "auto" else self.coded(kind)
-        more = {"intercept": True} | more if self.intercept else more
+        more = {"intercept": True} | more if self.intercept else dict(more)
         build = fitted.KINDS[table.kind].build
         takes = [name for name in signature(build.__init__).parameters if name not in ("self", "A", "b", "y")]
         if unknown := [name for name in more if name not in takes]:
             refuse(unknown[0], quoted(more[unknown[0]]), f"{table.kind} takes {', '.join(takes)}")
+        if isinstance(more.get("class_weight"), Mapping):
+            more["class_weight"] = table.preparation.target.by_code(more["class_weight"])
+        if self.weight is not None:
+            more = {"sample_weight": [self.weight[rows] for rows in self.division.training]} | more
         problem = build(table.A, table.b, **more)
         problem.preparation = table.preparation
         return problem
@@ -114,6 +121,7 @@ def from_frame(
     users: int | None = None,
     partition: str | None = None,
     kind: str = "auto",
+    sample_weight: str | int | None = None,
 ) -> UserTable:
     """Users' rows from a pandas or polars frame.
 
@@ -125,14 +133,19 @@ def from_frame(
     that are categories though they hold numbers; text is categories anyway. users, partition: without `user`, rows
     are dealt to this many users, "iid" or as rs.data.split says. kind: the problem that the labels are for; "auto"
     is what they suggest: text, booleans and numbers of two values are classes, other numbers are numbers.
+    sample_weight: the column of the weights by which the losses of training rows are multiplied; no feature.
 
     Statistics (levels, fills, means, spreads) are merged from what each user reports of its own training rows.
     """
     frame = as_frame(frame)
     user, target = (None if name is None else str(name) for name in (user, target))  # frames number their columns too
-    drop, categories = _listed("drop", drop), _listed("categories", categories)
+    left_out, categories = _listed("drop", drop), _listed("categories", categories)
     impute = {str(name): kind for name, kind in impute.items()} if isinstance(impute, Mapping) else impute
-    names = feature_names(frame, user, target, drop, categories)
+    weight = None
+    if sample_weight is not None:
+        weight = _weights(frame, str(sample_weight), (user, target))
+        left_out.append(str(sample_weight))
+    names = feature_names(frame, user, target, left_out, categories)
     assert target is not None
     reports.check(impute, names)
     labels = column(frame, target)
@@ -151,7 +164,7 @@ def from_frame(
     grouped = [raw.texts for raw in columns if raw.kind == TEXT]
     division = divided(owned, test, test_users, seed, grouped if meaning.classes is None else [*grouped, codes])
     features = [coding.feature(raw, division.training, impute, raw.name in categories) for raw in columns]
-    preparation = Preparation(tuple(features), meaning, None, tuple(drop), user)
+    preparation = Preparation(tuple(features), meaning, None, tuple(left_out), user)
     check_features(preparation.features)
     check_dense(len(frame), len(preparation.features), "the frame")
     x = preparation.matrix(columns)
@@ -159,7 +172,20 @@ def from_frame(
         shares = [x[rows] for rows in division.training]
         preparation = replace(preparation, scaling=standardisation(shares, preparation.features))
         x = preparation.scaled(x)
-    return UserTable(division, x, labels, positive, preparation, intercept, fitted.kind_name(kind, meaning))
+    return UserTable(division, x, labels, positive, preparation, intercept, fitted.kind_name(kind, meaning), weight)
+
+
+def _weights(frame: pd.DataFrame, name: str, others: tuple[str | None, ...]) -> NDArray[np.float64]:
+    """The column of weights, checked."""
+    if name not in frame.columns:
+        near = get_close_matches(name, list(frame.columns), n=1, cutoff=0.0)[0]
+        refuse("sample_weight", quoted(name), f"there is no such column (nearest: {near!r})")
+    if name in others:
+        refuse("sample_weight", quoted(name), "that is the column of users or of labels: name another one")
+    raw = column(frame, name)
+    if raw.kind == TEXT or not (np.isfinite(raw.numbers) & (raw.numbers >= 0)).all():
+        refuse("sample_weight", quoted(name), "a column of finite numbers >= 0, none of them missing, is needed")
+    return raw.numbers
 
 
 def _listed(argument: str, names: Any) -> list[str]:

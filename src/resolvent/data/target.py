@@ -67,6 +67,14 @@ class Target:
         codes = np.array([code[text] for text in labels.texts], np.float64)
         return 2 * codes - 1 if self.two else codes
 
+    def by_code(self, by_label: Mapping[Any, Any]) -> dict[int, Any]:
+        """What somebody said by label, by the numbers that stand for the classes."""
+        codes = {word(label): 2 * k - 1 if self.two else k for k, label in enumerate(self.classes or ())}
+        for label in by_label:
+            if word(label) not in codes:
+                refuse("class_weight", f"a dict with {quoted(label)}", f"the classes are {', '.join(codes) or 'none'}")
+        return {codes[word(label)]: value for label, value in by_label.items()}
+
     def decode(self, predictions: NDArray[Any]) -> NDArray[Any]:
         """Labels from what the problem predicts."""
         if self.classes is None:

@@ -128,6 +128,7 @@ def _table(s: problem_sections.TableSection, seed: int) -> Task:
             users=s.users,
             partition=s.partition,
             kind=s.name,
+            sample_weight=s.sample_weight,
         )
     if table.kind == "least-squares" and s.reg is not None:
         refuse("problem.reg", s.reg, "least squares has none: give --penalty l2:T")
@@ -148,8 +149,21 @@ def _numbers(s: problem_sections.TableSection, kind: str) -> dict[str, Any]:
     for name in ("delta", "quantile"):
         if name not in own and getattr(s, name) is not None:
             refuse(f"problem.{name}", getattr(s, name), f"{kind} has none: leave it out")
-    asked = {"reg": s.reg, "weights": s.weights, "delta": s.delta, "q": s.quantile}
+    asked: dict[str, Any] = {"reg": s.reg, "weights": s.weights, "delta": s.delta, "q": s.quantile}
+    if s.class_weight is not None:
+        asked["class_weight"] = _by_class(s.class_weight)
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def _by_class(asked: str) -> str | dict[str, float]:
+    """`balanced`, or `yes=5,no=1` by class."""
+    if "=" not in asked:
+        return asked
+    pairs = [pair.rpartition("=") for pair in asked.split(",")]
+    try:
+        return {label.strip(): float(number) for label, _, number in pairs}
+    except ValueError:
+        refuse("problem.class_weight", quoted(asked), "balanced, or CLASS=NUMBER,... is needed")
 
 
 def _imputing(asked: str | None) -> str | dict[str, str] | None:

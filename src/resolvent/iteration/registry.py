@@ -143,7 +143,7 @@ def part(kind: str, name: str, key: str | None = None) -> Callable[[Made], Made]
 
 @cache
 def load_plugins() -> str:
-    """Import the modules in which this package and installed ones register parts; a sentence on those that cannot be."""
+    """Import the modules in which this package and installed ones register parts; a sentence on those that fail."""
     importlib.import_module(FACE)
     broken = []
     for point in metadata.entry_points(group=PLUGINS):

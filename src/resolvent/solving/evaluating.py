@@ -21,6 +21,7 @@ from resolvent.solving.metrics import (
     Judged,
     as_metrics,
     judge,
+    one_class,
     probabilities,
     rmse,
 )
@@ -57,6 +58,11 @@ class Evaluations:
             metrics |= pooled
             self.own |= {name: (evaluation.data.names, values) for name, values in own.items()}
         return metrics
+
+    def remarks(self, model: Tensor) -> list[str]:
+        """What must be said of a linear model (d,) that a run hands back."""
+        found = [one_class(each.name, each.judged(model), each.labels) for each in self._linear]
+        return [sentence for sentence in found if sentence is not None]
 
     def look(self, evaluate: bool) -> Look:
         """What an engine whose users have held-out data is asked for."""
@@ -109,7 +115,8 @@ def evaluations(
         whole(validate_every, "validate_every")
     given = {name: data for name, data in (("validation", validation), ("test", test)) if data is not None}
     predictor = facts.lookup("predictor") if given else None
-    linear = [Evaluation.of(name, data, predictor, metrics) for name, data in given.items()]
+    prepared = facts.lookup("preparation") if given else None
+    linear = [Evaluation.of(name, data, predictor, metrics, prepared) for name, data in given.items()]
     network = "inspect" in facts.offers
     reported = bool(facts.metrics) and not given
     if reported and (metrics is not None or validate_every is not None):
@@ -131,9 +138,11 @@ class Evaluation:
     data: HeldOut
     predictor: Any
     metrics: Mapping[str, Callable[[Judged], float]]
+    labels: tuple[Any, ...]
+    """What the classes are called, where there are any."""
 
     @classmethod
-    def of(cls, name: str, data: Any, predictor: Any, metrics: Any) -> Evaluation:
+    def of(cls, name: str, data: Any, predictor: Any, metrics: Any, preparation: Any = None) -> Evaluation:
         """Checked: the data fit the problem's predictor, and the metrics fit the kind of model."""
         if not isinstance(data, HeldOut):
             refuse(name, f"of type {type(data).__name__}", "rs.HeldOut(A, b) is needed")
@@ -148,7 +157,8 @@ class Evaluation:
                 names = ", ".join(name for name, named in NAMED.items() if named in fit)
                 refuse("metrics", quoted(key), f"{predictor.loss} has {names}, and functions of your own")
         _indices(np.concatenate([y for y in data.b if len(y)]), predictor, name)
-        return cls(name, data, predictor, chosen)
+        known = predictor.classes if preparation is None else preparation.target.classes
+        return cls(name, data, predictor, chosen, known or ())
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -156,8 +166,11 @@ class Evaluation:
 
     def __call__(self, model: Any) -> tuple[dict[str, float], dict[str, list[float]]]:
         """Metrics of a model (d,) over all rows together, and of each user's rows."""
-        users = [self._judged(model, A, b) for A, b in zip(self.data.A, self.data.b, strict=True)]
-        return judge(self.name, users, self.metrics)
+        return judge(self.name, self.judged(model), self.metrics)
+
+    def judged(self, model: Any) -> list[Judged]:
+        """Each user's rows beside what a model (d,) makes of them."""
+        return [self._judged(model, A, b) for A, b in zip(self.data.A, self.data.b, strict=True)]
 
     def _judged(self, model: Any, A: Any, b: NDArray[Any]) -> Judged:
         p, t = self.predictor, self.predictor.decision(model, A)

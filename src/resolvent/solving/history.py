@@ -247,6 +247,10 @@ class History:
             return None
         return pd.DataFrame({name: pd.Series(values, index=list(users)) for name, (users, values) in own.items()})
 
+    def remarks(self, model: Tensor) -> list[str]:
+        """What must be said of the model (d,) that is handed back, by held-out data."""
+        return self._evaluations.remarks(model)
+
     def so_far(self) -> pd.DataFrame:
         """All rows, or where measuring the last ones fails or was interrupted, those that are complete."""
         import pandas as pd

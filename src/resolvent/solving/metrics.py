@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -216,6 +216,19 @@ def judge(
             return pooled, {column: [value] for column, value in pooled.items()}
         own = {f"{name}_{key}": [_of_one(f, judged) for judged in users] for key, f in metrics.items()}
     return pooled, own
+
+
+def one_class(name: str, users: list[Judged], labels: Sequence[Any]) -> str | None:
+    """A sentence on a model that takes all rows for one class, where there are others; else None."""
+    some = [judged for judged in users if len(judged.truth)]
+    if not some or some[0].classes is None or not all(np.isfinite(judged.decision).all() for judged in some):
+        return None
+    taken, truth = np.concatenate(list(map(_chosen, some))), np.concatenate([judged.truth for judged in some])
+    others = int((truth != taken[0]).sum())
+    if not others or (taken != taken[0]).any():
+        return None
+    what = f"rows are taken for {labels[taken[0]]!r}, though {others} of them {'are' if others > 1 else 'is'} not"
+    return f"all {len(truth)} {name} {what}: class_weight='balanced' (--class-weight balanced) lets rare classes count"
 
 
 def _of_one(metric: Callable[[Judged], float], judged: Judged) -> float:

@@ -113,7 +113,8 @@ class Ledger:
         if self.divergence.overflowed(value):
             step.diverged = f"the value rose from {self.divergence.first:.3g} to {value}"
             return
-        step.remarks = tuple(self.divergence.remarks(step.round.state, value))
+        model = step.round.state.reported[0] if self.kept is None else self.kept.model
+        step.remarks = (*self.divergence.remarks(step.round.state, value), *self.history.remarks(model))
         step.ending = Ending(step.ending.status, "; ".join([step.ending.reason, *step.remarks]))
 
     def store(self, step: Step, row: dict[str, Any] | None, new: bool = True) -> None:
