@@ -96,8 +96,9 @@ INSIDE: dict[str, list[set[str]]] = {
         {"choice", "metric_bound", "normalised", "tilted"},
     ],
     "networks": [
-        {"layout", "row_readers", "models", "cuda_graphs", "mean_losses", "dropout"},
-        {"userdata", "rebuilding", "working_copy"},
+        {"layout", "packed_inputs", "models", "cuda_graphs", "mean_losses", "dropout"},
+        {"row_readers"},
+        {"calling", "userdata", "rebuilding", "working_copy"},
         {"plain", "streamed"},
         {"stacked", "plain_autograd"},
         {"user_inputs", "gradients", "one_pass", "verify"},

@@ -499,7 +499,7 @@ NAN[2, 1] = torch.nan
         (lambda: rs.Neural(net(), [(X, Y, Y)]), r"users\[0\] is a tuple of 3"),
         (lambda: rs.Neural(net(), [[(X[0], Y[0]), (X[1], Y[1])]]), "a list of two tuples"),
         (lambda: rs.Neural(net(), [(X, ["a", "b", "c", "d"])]), r"users\[0\]'s y is of type list, but an array of num"),
-        (lambda: rs.Neural(net(), [{"x": X, "y": Y}]), "of type dict"),
+        (lambda: rs.Neural(net(), [{"x": X, "y": Y}]), "a dict of .*, but 'labels' must be among them"),
         (lambda: rs.Neural(net(), [X]), r"users\[0\] is read as a Tensor"),
         (lambda: rs.Neural(net(), [Rows(X, Y), Rows(X, Y[:3])]), r"users\[1\] cannot be read: IndexError"),
         (lambda: rs.Neural(net(), [Rows(X[:0], Y[:0])]), r"users\[0\] is empty"),

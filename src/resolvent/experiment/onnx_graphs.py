@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from resolvent.data.preparation import Preparation
-from resolvent.errors import InputError
+from resolvent.errors import InputError, refuse
 from resolvent.installed import install
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.solving.description import Description
@@ -59,6 +59,10 @@ def network(description: Description, module: torch.nn.Module) -> bytes:
     _needed()
     assert description.network is not None
     row, first = description.network["input"], next(module.parameters())
+    if "inputs" in row:
+        refuse(
+            "file", "an .onnx", f"only networks of one input become one, and this one has {', '.join(row['inputs'])}"
+        )
     x = torch.zeros((2, *row["shape"]), dtype=getattr(torch, row["dtype"]), device=first.device)
     names: Any = {"input_names": ["X"], "output_names": ["output"], "verbose": False}
     file: Any = io.BytesIO()

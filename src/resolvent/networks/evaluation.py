@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import InputError, refuse
 from resolvent.iteration.engine import Judge
 from resolvent.networks.fitting import check_fits, cuts
 from resolvent.networks.gradients import Gradients
 from resolvent.networks.layout import Buffers
-from resolvent.networks.mean_losses import TorchLoss, torch_loss
+from resolvent.networks.mean_losses import MeanLoss, OwnLoss, TorchLoss, torch_loss
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
 from resolvent.networks.user_inputs import as_user_data, is_pair
@@ -29,7 +29,7 @@ class PartialMeans:
         self._total: Tensor | None = None
         self._shares: Tensor | None = None
 
-    def add(self, batch: Batch, values: Tensor, mean: TorchLoss | None) -> None:
+    def add(self, batch: Batch, values: Tensor, mean: MeanLoss | None) -> None:
         """Add what a batch's users have; a part of a user's rows is weighed by the loss's divisor there."""
         if batch.part is None:
             self._total = values if batch.who is None else batch.added(self._sum, values)
@@ -55,10 +55,14 @@ class PartialMeans:
 
 
 class Seen:
-    """A model's outputs and the targets, user by user, on the CPU, in the shapes that they have."""
+    """A model's outputs and the targets, user by user, on the CPU, in the shapes that they have.
 
-    def __init__(self, users: int) -> None:
+    Where the model computes its loss itself (`own`), they are those of the targets that count, one by one.
+    """
+
+    def __init__(self, users: int, own: OwnLoss | None = None) -> None:
         self._parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(users)]
+        self._own = own
 
     def add(self, outputs: Tensor, batch: Batch) -> None:
         who = range(len(outputs)) if batch.who is None else batch.who.tolist()
@@ -66,6 +70,8 @@ class Seen:
             o, y = outputs[i].detach(), batch.y[i]
             if batch.mask is not None:
                 o, y = o[batch.mask[i]], y[batch.mask[i]]
+            if self._own is not None:
+                o, y = self._own.answers(o, y)
             self._parts[user].append((o.double().cpu().clone(), y.cpu().clone()))
 
     def result(self) -> list[tuple[Any, Any]]:
@@ -74,6 +80,10 @@ class Seen:
         if like is None:
             return []
         nothing = (like[0][:0], like[1][:0])
+        if len({(o.shape[1:], y.shape[1:]) for parts in self._parts for o, y in parts}) > 1:
+            raise InputError(
+                "metrics= needs outputs of one shape per row, and these have different lengths: leave it out"
+            )
         joined = ([torch.cat(part) for part in zip(*(parts or [nothing]), strict=True)] for parts in self._parts)
         return [(o.numpy(), y.numpy()) for o, y in joined]
 
@@ -83,7 +93,7 @@ class Evaluator:
     """Losses and accuracies of models on users' data. `cut`: whether a user's rows may come in parts."""
 
     gradients: Gradients
-    mean: TorchLoss | None
+    mean: MeanLoss | None
     data: UserData
     cut: bool
 
@@ -108,12 +118,18 @@ class Evaluator:
         return loss.result(), hits / asked if accuracy and bool((asked > 0).all()) else None
 
     @property
+    def own_loss(self) -> OwnLoss | None:
+        """The model's own loss, where the model computes it."""
+        loss = self.gradients.plain.loss
+        return loss if isinstance(loss, OwnLoss) else None
+
+    @property
     def torch_loss(self) -> TorchLoss | None:
         return torch_loss(self.gradients.plain.loss)
 
     def _losses(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Each user's loss, (users,): on CUDA of all users at once, where the loss has a stacked form."""
-        form = stacked_loss(self.mean) if outputs.is_cuda else None
+        form = stacked_loss(self.mean) if outputs.is_cuda and not isinstance(self.mean, OwnLoss) else None
         if form is None or not form.takes(tuple(outputs.shape[2:]), batch.y):
             return losses(self.gradients.plain.loss, outputs, batch)
         return form.sums(outputs.movedim(1, -1), batch.y, form.weigh(batch.y, batch.mask, outputs), None)
@@ -196,11 +212,12 @@ class Evaluation:
         user's own takes the place of a metric of the same name.
         """
         lam = weights.new_ones(1) if self.shared else weights
-        seen = None if judge is None else Seen(len(self.evaluator.data.sizes))
+        by_model = self.evaluator.own_loss
+        seen = None if judge is None else Seen(len(self.evaluator.data.sizes), by_model)
         metrics = self._metrics("", lam, *self.evaluator.measure(w, common, seen=seen))
         if judge is not None and seen is not None:
             loss = self.evaluator.torch_loss
-            about = (None, None) if loss is None else (loss.function, loss.ignored)
+            about = ("cross_entropy" if by_model else None, None) if loss is None else (loss.function, loss.ignored)
             named, own_metrics = judge(self.name, seen.result(), *about)
             metrics = named | metrics | own_metrics
         if not self.shared and personal is not None:
@@ -219,16 +236,18 @@ class Evaluation:
 
 
 def evaluations(
-    name: str, sets: Any, users: int, gradients: Gradients, mean: TorchLoss | None, w: Tensor, placement: Placement
+    name: str, sets: Any, users: int, gradients: Gradients, mean: MeanLoss | None, w: Tensor, placement: Placement
 ) -> Iterator[Evaluation]:
     """An evaluation on one (x, y) that all users share, or on one set per user; none where `sets` is None."""
     if sets is None:
         return
     shared = is_pair(sets)
-    data = as_user_data([sets] if shared else sets, name, placement)
+    data, _ = as_user_data([sets] if shared else sets, name, placement)
     if not shared and len(data.sizes) != users:
         refuse(name, f"a list of {len(data.sizes)}", f"one for each of the {users} users, or one (x, y), is needed")
     check_fits(gradients.plain, w, data, mean, name)
     rows = next(iter(data.batches(cut=True))).x
     suited = gradients.for_features(tuple(rows.shape[2:]))
-    yield Evaluation(name, Evaluator(suited, mean, data, cuts(suited, w, data, None).evaluation), shared)
+    yield Evaluation(
+        name, Evaluator(suited, mean, data, cuts(suited, w, data, mean, training=False).evaluation), shared
+    )

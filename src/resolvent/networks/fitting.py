@@ -10,17 +10,19 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, refuse
+from resolvent.networks.calling import packing_of
 from resolvent.networks.gradients import Gradients
-from resolvent.networks.mean_losses import TorchLoss
+from resolvent.networks.mean_losses import MeanLoss, OwnLoss
 from resolvent.networks.plain import Loop, preserve_rng
 from resolvent.networks.row_readers import XY
+from resolvent.networks.streamed import Halves, Streamed
 from resolvent.networks.userdata import Batch, Resident, UserData
 
 TRIED_ROWS = 8
 """How many rows are tried."""
 
 
-def check_fits(plain: Loop, w: Tensor, data: UserData, mean: TorchLoss | None, name: str) -> None:
+def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, name: str) -> None:
     """Refuse rows that the model cannot take, outputs that the loss cannot take, and labels without an output."""
     loss: Any = plain.loss
     batch = next(iter(data.batches(cut=True)))
@@ -29,10 +31,11 @@ def check_fits(plain: Loop, w: Tensor, data: UserData, mean: TorchLoss | None, n
         with torch.inference_mode(False), preserve_rng(w.device):
             out = plain.outputs(w.unsqueeze(0), x)
     except Exception as error:
-        kind = "" if x.is_floating_point() else f" of {x.dtype}"
-        message = f"the model cannot take rows of shape {tuple(x.shape[2:])}{kind}, {name}'s: {_line(error)}"
+        message = f"the model cannot take rows of {_rows(plain, x)}, {name}'s: {_line(error)}"
         raise InputError(message) from error
-    if mean is not None and mean.classes:
+    if isinstance(mean, OwnLoss):
+        _check_labels(data, out.shape[-1] - 1, mean, name)
+    elif mean is not None and mean.classes:
         if y.is_floating_point() and y.ndim == out.ndim - 1:
             refuse(
                 f"{name}'s y", f"of {y.dtype}", "labels are whole numbers: pass y.long(), or a probability per class"
@@ -54,8 +57,18 @@ def check_fits(plain: Loop, w: Tensor, data: UserData, mean: TorchLoss | None, n
         _try_targets(data, out[0, :1], loss, name)
 
 
-def _check_labels(data: UserData, classes: int, mean: TorchLoss, name: str) -> None:
+def _rows(plain: Loop, x: Tensor) -> str:
+    """What the model is given for a row."""
+    packing = packing_of(plain.model)
+    if packing is not None:
+        return ", ".join(f"{key} {shape} of {dtype}" for key, shape, dtype in packing.rows(x))
+    return f"shape {tuple(x.shape[2:])}" + ("" if x.is_floating_point() else f" of {x.dtype}")
+
+
+def _check_labels(data: UserData, classes: int, mean: MeanLoss, name: str) -> None:
     for i, y in enumerate(data.targets()):
+        if y.is_floating_point():
+            continue
         outside = y[mean.counted(y) & ((y < 0) | (y >= classes))]
         if len(outside):
             needed = f"the model has {classes} outputs, so labels from 0 to {classes - 1} are needed"
@@ -94,46 +107,51 @@ class Cuts(NamedTuple):
     evaluation: bool
 
 
-def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: TorchLoss | None) -> Cuts:
+def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: MeanLoss | None, training: bool = True) -> Cuts:
     """Rows may be taken in parts where the module treats each row alone, tried on a few, and the loss is known."""
     if isinstance(data, Resident):
         return Cuts(False, False)
+    if isinstance(data, Streamed) and (data.pads or isinstance(mean, OwnLoss)):
+        tried = data.halves(TRIED_ROWS)
+        alone = mean is not None and tried is not None and _gradients_in_parts(gradients, w, tried, mean, by_loss=True)
+        return Cuts(alone, alone)
     for batch in data.batches(cut=True):
         if batch.x.shape[1] > 1:
+            tried = _halves(batch)
             return Cuts(
-                mean is not None and _gradients_in_parts(gradients, w, batch, mean),
-                _outputs_in_parts(gradients, w, batch),
+                mean is not None and training and _gradients_in_parts(gradients, w, tried, mean),
+                _outputs_in_parts(gradients, w, tried),
             )
     return Cuts(False, False)
 
 
-def _halves(batch: Batch) -> tuple[XY, list[XY]]:
+def _halves(batch: Batch) -> Halves:
     x, y = batch.x[:, :TRIED_ROWS], batch.y[:, :TRIED_ROWS]
     half = x.shape[1] // 2
     return (x, y), [(x[:, :half], y[:, :half]), (x[:, half:], y[:, half:])]
 
 
-def _near(w: Tensor) -> Tensor:
+def near(w: Tensor) -> Tensor:
     """A point near w, where nothing is zero by construction."""
     generator = torch.Generator().manual_seed(0)
     return (w + 0.1 * torch.randn(len(w), generator=generator, dtype=torch.float64).to(w)).unsqueeze(0)
 
 
-def _outputs_in_parts(gradients: Gradients, w: Tensor, batch: Batch) -> bool:
-    (x, _), halves = _halves(batch)
-    W = _near(w)
+def _outputs_in_parts(gradients: Gradients, w: Tensor, tried: Halves) -> bool:
+    (x, _), halves = tried
+    W = near(w)
     try:
         return _close(torch.cat([gradients.outputs(W, part) for part, _ in halves], 1), gradients.outputs(W, x))
     except Exception:
         return False
 
 
-def _gradients_in_parts(gradients: Gradients, w: Tensor, batch: Batch, mean: TorchLoss) -> bool:
-    """By the loss, and by the mean square of the outputs, since the loss may hide that rows meet: where all residuals
-    have one sign, the mean of their absolute values stays the same if each part of the rows is centred."""
-    whole, halves = _halves(batch)
+def _gradients_in_parts(gradients: Gradients, w: Tensor, tried: Halves, mean: MeanLoss, by_loss: bool = False) -> bool:
+    """By the loss and, unless `by_loss`, by the mean square of the outputs, since the loss may hide that rows meet:
+    where all residuals have one sign, the mean of their absolute values stays the same if each part is centred."""
+    whole, halves = tried
     x, y = whole
-    W, begun = _near(w), dict(gradients.model.named_buffers())
+    W, begun = near(w), dict(gradients.model.named_buffers())
     squares = replace(gradients, by=replace(gradients.plain, loss=_mean_square))
     try:
         if not mean.splits(gradients.outputs(W, x), y):
@@ -143,7 +161,9 @@ def _gradients_in_parts(gradients: Gradients, w: Tensor, batch: Batch, mean: Tor
             return False
         rows = [len(part[0]) for _, part in halves]
         divisors = [mean.divisor(part[0]) for _, part in halves]
-        return _adds_up(squares, W, whole, halves, rows) and _adds_up(gradients, W, whole, halves, divisors)
+        return (by_loss or _adds_up(squares, W, whole, halves, rows)) and _adds_up(
+            gradients, W, whole, halves, divisors
+        )
     except Exception:
         return False
 

@@ -86,6 +86,53 @@ class TorchLoss:
         return float(real.sum() if weight is None else weight.to(y.device)[y[real]].sum())
 
 
+@dataclass(frozen=True)
+class OwnLoss:
+    """The loss that a model computes itself, as the last number of its outputs: a mean over the targets that count.
+
+    The targets that count are all that are not IGNORED, without the first `shift` of each row: a language model is
+    given one token and asked for the next.
+    """
+
+    shift: int = 0
+    function = None
+    classes = True
+    ignored = IGNORED
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return outputs.flatten()[-1]
+
+    def counted(self, y: Tensor) -> Tensor:
+        """Which targets count, (n, ...); of a row's targets in no order, which are not ignored."""
+        counts = y == y if y.is_floating_point() else y != self.ignored
+        if self.shift and y.ndim > 1:
+            counts[:, : self.shift] = False
+        return counts
+
+    def splits(self, outputs: Tensor, y: Tensor) -> bool:
+        return True
+
+    def divisor(self, y: Tensor) -> float:
+        return float(len(y) if y.is_floating_point() else self.counted(y).sum())
+
+    def answers(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs (targets, ...) and the targets (targets,) that count, one by one; whole rows where these are numbers.
+
+        The loss beside the outputs is left out.
+        """
+        outputs = outputs[..., :-1]
+        if y.is_floating_point():
+            return outputs, y
+        if outputs.ndim != y.ndim + 1 or outputs.shape[:-1] != y.shape:
+            return outputs, y
+        real = self.counted(y)
+        return (outputs.roll(self.shift, 1) if self.shift else outputs)[real], y[real]
+
+
+MeanLoss = TorchLoss | OwnLoss
+"""A loss that is a mean over the targets that count, so that parts can be averaged."""
+
+
 def mean_loss(loss: Callable[..., Any]) -> TorchLoss | None:
     """One of torch's mean losses, given as a function, a module or a functools.partial; None for all other losses."""
     form = torch_loss(loss)

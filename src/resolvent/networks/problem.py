@@ -15,13 +15,15 @@ from torch.nn import functional as F
 
 from resolvent.errors import ResolventWarning, refuse
 from resolvent.iteration.engine import Look
+from resolvent.networks.calling import called_with, own_loss
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
-from resolvent.networks.fitting import check_fits, check_trains, cuts
+from resolvent.networks.fitting import check_fits, check_trains, cuts, near
 from resolvent.networks.layout import Buffers, ParameterLayout, copied
-from resolvent.networks.mean_losses import mean_loss, torch_loss
+from resolvent.networks.mean_losses import MeanLoss, OwnLoss, mean_loss, torch_loss
 from resolvent.networks.method_choice import propose, verified
 from resolvent.networks.one_pass import OnePass, one_pass
+from resolvent.networks.packed_inputs import Packing
 from resolvent.networks.rebuilding import (
     as_memory,
     buffers_of,
@@ -31,6 +33,7 @@ from resolvent.networks.rebuilding import (
     untrained,
     with_values,
 )
+from resolvent.networks.row_readers import LABELS
 from resolvent.networks.streamed import Placement
 from resolvent.networks.user_inputs import as_device, as_dtype, as_user_data
 from resolvent.networks.userdata import Batch, Resident
@@ -42,8 +45,11 @@ from resolvent.problems.problem import select
 class Neural:
     """Any nn.Module over users' own data.
 
-    users: (x, y) arrays, data sets or DataLoaders, one per user. loss: of (output, target), a mean over rows.
-    weights: one number per user, "rows" (every row counts the same) or "users" (every user's mean does, as with None).
+    users: (x, y) arrays, data sets or DataLoaders, one per user; x may be a dict or a tuple of the module's inputs.
+    A dict that has "labels", instead of (x, y), is a batch whose loss the module computes, as those of transformers do.
+    loss: of (output, target), a mean over rows; without it the module's own for such batches, else cross entropy.
+    weights: one number per user, "rows" (every row counts the same), "tokens" (every target that the loss counts does)
+    or "users" (every user's mean does, as with None).
     A DataLoader says which rows a user has and how they are read. Its batch size is how many are read at a time and its
     shuffling is ignored: minibatches are the local operator's, as in rs.GradientSteps(steps, batch=32).
     validation, test: as users, or one (x, y) for all. autocast: torch.bfloat16, for example.
@@ -60,7 +66,7 @@ class Neural:
         self,
         model: nn.Module,
         users: Any,
-        loss: Callable[..., Any] = F.cross_entropy,
+        loss: Callable[..., Any] | None = None,
         weights: Any = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -76,7 +82,8 @@ class Neural:
         where = as_device(first.device if device is None else device)
         kind = as_dtype(first.dtype if dtype is None else dtype)
         self.start = self.layout.flatten(model).to(where, kind)
-        self.mean = mean_loss(loss)
+        own = loss is None
+        loss = F.cross_entropy if loss is None else loss
         self._torch_loss = torch_loss(loss)
         if self._torch_loss is not None and self._torch_loss.settings["reduction"] == "sum":
             message = (
@@ -84,15 +91,25 @@ class Neural:
                 "number of rows, and minibatches and weights count rows otherwise; pass a loss that is a mean"
             )
             warnings.warn(message, ResolventWarning, stacklevel=2)
-        placement = Placement(where, kind, self.mean is not None and self.mean.classes, self.mean is not None)
-        self.data = as_user_data(users, "users", placement)
-        self.weights = as_weights(weights, len(self.data.sizes), self.start, self.data.sizes, mean=True)
-        self.loss = loss
-        proposed = propose(model, loss, where, kind, autocast)
-        check_fits(proposed.plain, self.start, self.data, self.mean, "users")
+        mean: MeanLoss | None = mean_loss(loss)
+        placement = Placement(where, kind, mean is not None and mean.classes, mean is not None, labels=own)
+        self.data, placement = as_user_data(users, "users", placement)
         batch = next(iter(self.data.batches(cut=True)))
-        self._input = {"shape": list(batch.x.shape[2:]), "dtype": str(batch.x.dtype).removeprefix("torch.")}
-        self.gradients = verified(proposed, model, self.start.unsqueeze(0), batch.x, batch.y, batch.mask)
+        with called_with(model, placement.packing):
+            if placement.packing is not None and LABELS in placement.packing.keys:
+                self._torch_loss, loss = None, OwnLoss()
+                plain = propose(model, loss, where, kind, autocast, "loop").plain
+                check_fits(plain, self.start, self.data, None, "users")
+                W = near(self.start)
+                mean = own_loss(lambda x: plain.outputs(W, x.unsqueeze(0)), batch.x[0, :2], placement.packing)
+                loss = loss if mean is None else mean
+            self.mean, self.loss = mean, loss
+            proposed = propose(model, loss, where, kind, autocast)
+            check_fits(proposed.plain, self.start, self.data, self.mean, "users")
+            self._input = _described(batch.x, placement.packing)
+            self.gradients = verified(proposed, model, self.start.unsqueeze(0), batch.x, batch.y, batch.mask)
+        weights = self._counts() if isinstance(weights, str) and weights == "tokens" else weights
+        self.weights = as_weights(weights, self.users, self.start, self.data.sizes, mean=True)
         check_trains(self.gradients, self.start, self.data)
         self.cuts = cuts(self.gradients, self.start, self.data, self.mean)
         self._evaluations = [
@@ -102,6 +119,19 @@ class Neural:
         ]
         self._first_buffers = {name: b.clone() for name, b in self.gradients.model.named_buffers()}
         self._buffers: Buffers | None = None
+
+    def _counts(self) -> Tensor:
+        """How many targets of each user the loss counts."""
+        if self.mean is None:
+            refuse(
+                "weights", "'tokens'", "the loss must be the model's own or one of torch's means to count its targets"
+            )
+        counts = torch.zeros(self.users, dtype=torch.float64)
+        for batch in self.data.batches(cut=True):
+            for k, i in enumerate(range(self.users) if batch.who is None else batch.who.tolist()):
+                y = batch.y[k] if batch.mask is None else batch.y[k][batch.mask[k]]
+                counts[i] += self.mean.divisor(y)
+        return counts
 
     @property
     def users(self) -> int:
@@ -184,9 +214,14 @@ class Neural:
         W, chosen, drawn = as_rows(W, self), mask.bool(), _as_seeds(seeds)
         if not bool(chosen.any()):
             return W.new_zeros((self.users, self.dim))
-        batch = self.data.pick(rows, chosen, drawn)
-        grad = self._batch_gradient(W, batch, drawn, out)
-        return grad if batch.who is None else batch.added(W.new_zeros((self.users, self.dim)), grad)
+        total: Tensor | None = None
+        for batch in self.data.pick(rows, chosen, drawn):
+            grad = self._batch_gradient(W, batch, drawn, out)
+            if batch.who is None:
+                return grad
+            total = batch.added(W.new_zeros((self.users, self.dim)) if total is None else total, grad)
+        assert total is not None
+        return total
 
     def _batch_gradient(self, W: Tensor, batch: Batch, seeds: Tensor | None, out: Tensor | None) -> Tensor:
         room = out if batch.who is None and batch.part is None else None
@@ -287,6 +322,15 @@ class Neural:
 
     def __repr__(self) -> str:
         return f"Neural({type(self._module).__name__}, {self.users} users, d = {self.dim}, {self.method})"
+
+
+def _described(x: Tensor, packing: Packing | None) -> dict[str, Any]:
+    """A row of the input, in plain values; of several inputs those that are no targets, in their order."""
+    if packing is None:
+        return {"shape": list(x.shape[2:]), "dtype": str(x.dtype).removeprefix("torch.")}
+    named = {key: _described(x.new_empty((0, 0, *shape), dtype=dtype), None) for key, shape, dtype in packing.rows(x)}
+    named.pop(LABELS, None)
+    return {"shape": [], "dtype": "several", "inputs": named}
 
 
 def _as_seeds(hashes: NDArray[Any] | None) -> Tensor | None:

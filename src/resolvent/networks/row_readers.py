@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -29,10 +29,13 @@ from torch.utils.data import (
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    default_collate,
 )
 
 from resolvent.errors import InputError, refuse
+from resolvent.networks.packed_inputs import Inputs, as_inputs, listed
 
+ROWS_OF_EACH = "as many rows of each are needed"
 ROWS_PER_READ = 256
 """How many rows of a data set are read at a time, unless a loader says otherwise."""
 SEED_STRIDE = 0x9E3779B97F4A7C15
@@ -40,6 +43,10 @@ _END = object()
 
 XY = tuple[Tensor, Tensor]
 """Some rows of a user: x and y."""
+InputsY = tuple[Inputs, Tensor]
+"""The same as they came: x may be several tensors."""
+LABELS = "labels"
+"""The key of the targets in a batch whose loss the model computes."""
 
 
 def seed_of_part(seed: int, part: int) -> int:
@@ -77,7 +84,12 @@ class RowReader:
     def indexed(self) -> bool:
         return self.rows is not None
 
-    def chunks(self, seed: int) -> Iterator[XY]:
+    @property
+    def pads(self) -> bool:
+        """Whether a collate_fn of the user's own may give each batch another length."""
+        return self.loader.collate_fn is not default_collate
+
+    def chunks(self, seed: int) -> Iterator[InputsY]:
         with repeatable(seed), _named(self.name):
             given = iter(self.loader)
         part = 0
@@ -89,7 +101,7 @@ class RowReader:
             yield _pair(batch, self.name)
             part += 1
 
-    def pick(self, rows: Sequence[int], seed: int) -> XY:
+    def pick(self, rows: Sequence[int], seed: int) -> InputsY:
         if self.rows is None:
             raise InputError(f"{self.name} is an iterable data set, whose rows cannot be picked: leave out batch")
         keys, source = [self.rows[k] for k in rows], self.loader.dataset
@@ -206,13 +218,36 @@ def _named(name: str) -> Iterator[None]:
         raise InputError(f"{name} cannot be read: {type(error).__name__}: {line}") from error
 
 
-def _pair(batch: Any, name: str) -> XY:
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
+def split_labels(batch: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], Any]:
+    """A batch whose loss the model computes: all of it, and its labels."""
+    if LABELS not in batch:
+        needed = f"{LABELS!r} must be among them if the model is to compute the loss, or pass (inputs, targets)"
+        refuse(name, f"a dict of {listed(batch)}", needed)
+    return batch, batch[LABELS]
+
+
+def check_rows(pair: InputsY, name: str) -> None:
+    """Refuse inputs and targets that have not as many rows each."""
+    x, y = pair
+    if isinstance(x, Tensor):
+        if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+            refuse(name, f"x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}", ROWS_OF_EACH)
+        return
+    for key, t in x.items():
+        if t.ndim == 0 or y.ndim == 0 or len(t) != len(y):
+            refuse(name, f"{key} of shape {tuple(t.shape)} and targets of shape {tuple(y.shape)}", ROWS_OF_EACH)
+
+
+def _pair(batch: Any, name: str) -> InputsY:
+    if isinstance(batch, Mapping):
+        batch = split_labels(batch, name)
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    x: Any = as_inputs(batch[0]) if pair else batch
+    y: Any = batch[1] if pair else None
+    if not all(isinstance(t, Tensor) for t in (*(x.values() if isinstance(x, dict) else [x]), y)):
         kind = type(batch).__name__
         if isinstance(batch, (tuple, list)):
             kind += " of " + ", ".join(type(t).__name__ for t in batch[:4])
         refuse(name, f"read as a {kind}", "pairs (x, y) that collate to two tensors are needed")
-    x, y = batch
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        refuse(name, f"read as x {tuple(x.shape)} and y {tuple(y.shape)}", "as many rows of each are needed")
+    check_rows((x, y), name)
     return x, y

@@ -47,7 +47,8 @@ class Batch(NamedTuple):
 
 
 class UserData(Protocol):
-    """All users' data. `batches` iterates over all rows once; `pick` takes chosen rows of every user that has any.
+    """All users' data. `batches` iterates over all rows once; `pick` takes chosen rows of every user that has any, in
+    one batch, or in several where rows have different lengths.
 
     `cut`: whether a user's rows may come in parts. `seeds`: the seeds of random transformations of rows.
     """
@@ -60,7 +61,7 @@ class UserData(Protocol):
         ...
 
     def batches(self, cut: bool = False, seeds: Tensor | None = None) -> Iterator[Batch]: ...
-    def pick(self, rows: Tensor, mask: Tensor, seeds: Tensor | None = None) -> Batch: ...
+    def pick(self, rows: Tensor, mask: Tensor, seeds: Tensor | None = None) -> Sequence[Batch]: ...
     def take(self, who: Tensor) -> UserData: ...
     def targets(self) -> list[Tensor]:
         """Each user's targets; of a stream, the distinct ones."""
@@ -98,16 +99,16 @@ class Resident:
                 rows[i] = (stack.x[k, :size], stack.y[k, :size])
         return [rows[i] for i in range(len(self.sizes))]
 
-    def pick(self, rows: Tensor, mask: Tensor, seeds: Tensor | None = None) -> Batch:
+    def pick(self, rows: Tensor, mask: Tensor, seeds: Tensor | None = None) -> Sequence[Batch]:
         who, real = present(mask, rows.device)
         numbers = torch.arange(len(rows), device=rows.device) if who is None else who
         rows = rows if who is None else rows[who]
         if len(self.stacks) == 1:  # of all users, in their order
             each = numbers.unsqueeze(1)
-            return Batch(who, self.stacks[0].x[each, rows], self.stacks[0].y[each, rows], real)
+            return (Batch(who, self.stacks[0].x[each, rows], self.stacks[0].y[each, rows], real),)
         users = [self.users[i] for i in numbers.tolist()]
         chosen = [(x[mine], y[mine]) for (x, y), mine in zip(users, rows, strict=True)]
-        return Batch(who, torch.stack([x for x, _ in chosen]), torch.stack([y for _, y in chosen]), real)
+        return (Batch(who, torch.stack([x for x, _ in chosen]), torch.stack([y for _, y in chosen]), real),)
 
     def targets(self) -> list[Tensor]:
         return [y for _, y in self.users]

@@ -77,6 +77,8 @@ def outputs(run: Any, X: Any) -> NDArray[np.float64]:
     """What a run's network answers in eval mode, without gradients."""
     network, module = run.description.network, run.module().eval()
     first = next(module.parameters())
+    if "inputs" in network["input"]:
+        return _outputs_of_several(module, X, network["input"]["inputs"])
     x = X if isinstance(X, torch.Tensor) else torch.as_tensor(np.asarray(X))
     x = x.to(first.device, first.dtype) if x.is_floating_point() or network["input"]["dtype"].startswith("f") else x
     if list(x.shape[1:]) != network["input"]["shape"]:
@@ -86,6 +88,20 @@ def outputs(run: Any, X: Any) -> NDArray[np.float64]:
     with torch.no_grad():
         values: NDArray[np.float64] = module(x).double().cpu().numpy()
     return values
+
+
+def _outputs_of_several(module: torch.nn.Module, X: Any, inputs: dict[str, Any]) -> NDArray[np.float64]:
+    """The same of a module whose inputs are a dict or a tuple; rows may have any length that the module takes."""
+    from resolvent.networks.calling import call
+    from resolvent.networks.packed_inputs import as_inputs
+
+    given, first = as_inputs(X), next(module.parameters())
+    if not isinstance(given, dict) or [*map(str, given)] != [key for key in inputs if key in map(str, given)]:
+        refuse("X", f"of type {type(X).__name__}", f"a batch of {', '.join(inputs)} is needed, as the users had")
+    tensors = {key: torch.as_tensor(part) for key, part in given.items()}
+    kinds = {key: first.dtype if t.is_floating_point() else t.dtype for key, t in tensors.items()}
+    with torch.no_grad():
+        return call(module, {key: t.to(first.device, kinds[key]) for key, t in tensors.items()}).double().cpu().numpy()
 
 
 def _features(run: Any, X: Any) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ import torch
 from torch import fx, nn
 from torch.nn.modules import module as modules
 
+from resolvent.networks.calling import packing_of
 from resolvent.networks.layout import copied, let_go
 from resolvent.networks.plain import preserve_rng
 from resolvent.networks.stacked import layers
@@ -44,6 +45,8 @@ def trace(model: nn.Module, join: bool = True) -> Net:
 
 def hidden_behaviour(model: nn.Module) -> str:
     """Where calling a module does more than its class defines; empty if nowhere."""
+    if packing_of(model) is not None:
+        return "its rows are several tensors"
     if any(getattr(modules, f"_global{hooks}", None) for hooks in HOOKS):
         return "all modules have hooks"
     for name, module in model.named_modules():
