@@ -255,3 +255,10 @@ def test_weights_that_a_table_cannot_have_are_refused(more: list[str], words: st
     said = resolvent("run", "patients.csv", *USUAL, "--drop", "id", *more)
     assert said.code == 2
     assert words in said.err
+
+
+def test_columns_that_are_hardly_numbers_are_noted(table: pd.DataFrame) -> None:
+    said = ran("--rounds", 2)
+    assert "note: 'id' looks like an identifier: drop=['id'] (--drop id)" in said.err
+    assert "Warning" not in said.err
+    assert "identifier" not in ran("--rounds", 2, "--drop", "id").err

@@ -413,7 +413,39 @@ def test_an_identifier_is_named_before_the_share() -> None:
 
 
 def test_one_way_to_fill_means_the_most_frequent_for_text() -> None:
-    made = from_frame(with_hole("ward"), "hospital", "ill", impute="mean")
+    made = from_frame(with_hole("ward"), "hospital", "ill", impute="mean", drop=["id"])
     fills = {feature.name: feature.fill for feature in made.preparation.columns}
     assert fills["ward"] == with_hole("ward")["ward"].mode()[0]
     assert isinstance(fills["age"], float)
+
+
+@pytest.mark.parametrize("name", ["id", "ID", "patient_id", "patientId", "PatientID", "record uid"])
+def test_an_identifier_of_numbers_is_pointed_out(name: str) -> None:
+    frame = hospitals().rename(columns={"id": name})
+    with pytest.warns(rs.ResolventWarning, match=rf"'{name}' looks like an identifier: drop=\['{name}'\]") as said:
+        made = from_frame(frame, "hospital", "ill")
+    assert made.hints[0] == str(said[0].message)
+
+
+@pytest.mark.parametrize("name", ["postcode", "zip", "ZIP code", "home_zip", "plz", "diagnosis_code"])
+def test_a_code_of_numbers_is_pointed_out_unless_it_is_categories(name: str) -> None:
+    frame = changed(id=np.random.default_rng(0).integers(10_000, 10_005, N)).rename(columns={"id": name})
+    with pytest.warns(rs.ResolventWarning, match=rf"'{name}' looks like a code: categories=\['{name}'\]"):
+        from_frame(frame, "hospital", "ill")
+    assert not any(name in hint for hint in from_frame(frame, "hospital", "ill", categories=[name]).hints)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_numbered_rows_are_identifiers_and_come_first(start: int) -> None:
+    frame = changed(id=np.arange(N) + start, postcode=np.arange(N) * 7).rename(columns={"id": "Unnamed: 0"})
+    with pytest.warns(rs.ResolventWarning, match=r"'Unnamed: 0'.*an identifier.*'postcode'.*a code"):
+        from_frame(frame, "hospital", "ill")
+
+
+def test_whole_numbers_of_a_few_values_are_listed_and_other_names_are_left_alone() -> None:
+    plain = {"paid": 1.5, "covid": 2.5, "encoded": 3.5, "index": 4.5}
+    grade, dose, children = np.resize([1, 2, 3, 4], N), np.resize([0.5, 1.0, 1.5], N), np.resize(np.arange(12), N)
+    frame = changed(grade=grade, dose=dose, children=children, **plain).drop(columns="id")
+    (hint,) = from_frame(frame, "hospital", "ill").hints
+    assert "'grade'" in hint
+    assert "categories=['grade']" in hint

@@ -114,7 +114,7 @@ def _bar(quiet: bool) -> bool | None:
 
 def _note(built: experiment.Experiment, quiet: bool) -> None:
     if not quiet:
-        say(*(f"note: {finding}" for finding in built.explanation.findings))
+        say(*(f"note: {finding}" for finding in (*built.task.notes, *built.explanation.findings)))
 
 
 def _on_ranks(run: Callable[[], Outcome], form: Format, quiet: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data import coding, fitted, reports
+from resolvent.data import coding, fitted, hints, reports
 from resolvent.data import target as targets
 from resolvent.data.columns import TEXT, Column, as_frame, column
 from resolvent.data.dividing import Division, by_column, by_partition, divided
@@ -21,7 +22,7 @@ from resolvent.data.held_out import HeldOut
 from resolvent.data.limits import check_dense
 from resolvent.data.preparation import INTERCEPT, Preparation
 from resolvent.data.scaling import standardisation
-from resolvent.errors import quoted, refuse
+from resolvent.errors import ResolventWarning, quoted, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,8 @@ class UserTable:
     """The problem that these labels are for."""
     weight: NDArray[np.float64] | None = None
     """Of each row's loss."""
+    hints: tuple[str, ...] = ()
+    """On columns of numbers that may be meant otherwise."""
 
     @property
     def users(self) -> tuple[str, ...]:
@@ -154,6 +157,10 @@ def from_frame(
     )
     codes = meaning.encode(labels)
     columns = coding.coded_columns(frame, names, impute, categories)
+    doubtful = hints.no_numbers([raw for raw in columns if raw.name not in categories])
+    if doubtful is not None:
+        warnings.warn(doubtful, ResolventWarning, stacklevel=2)
+    few = hints.few_values([raw for raw in columns if raw.name not in categories])
     if user is None:
         owned = by_partition(partition, codes, users, seed)
     elif users is not None or partition is not None:
@@ -172,7 +179,8 @@ def from_frame(
         shares = [x[rows] for rows in division.training]
         preparation = replace(preparation, scaling=standardisation(shares, preparation.features))
         x = preparation.scaled(x)
-    return UserTable(division, x, labels, positive, preparation, intercept, fitted.kind_name(kind, meaning), weight)
+    kind, said = fitted.kind_name(kind, meaning), tuple(hint for hint in (doubtful, few) if hint is not None)
+    return UserTable(division, x, labels, positive, preparation, intercept, kind, weight, said)
 
 
 def _weights(frame: pd.DataFrame, name: str, others: tuple[str | None, ...]) -> NDArray[np.float64]:

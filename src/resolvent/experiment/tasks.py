@@ -7,6 +7,7 @@ import math
 import os
 import runpy
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 
 from resolvent import data
 from resolvent.config import problem_sections
-from resolvent.errors import InputError, quoted, refuse
+from resolvent.errors import InputError, ResolventWarning, quoted, refuse
 from resolvent.iteration.facts import facts_of
 from resolvent.iteration.registry import within
 from resolvent.networks import models
@@ -47,6 +48,8 @@ class Task:
     partition: dict[str, Any] = field(default_factory=dict)
     test: data.HeldOut | None = None
     """Rows that nobody trains on, by which models are judged while the run goes on."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of the data."""
     factory: str | None = None
     """The name of the function of rs.models that makes the network, where one does."""
 
@@ -111,7 +114,8 @@ def _logistic(s: problem_sections.LogisticSection, seed: int) -> Task:
 def _table(s: problem_sections.TableSection, seed: int) -> Task:
     sha256 = _same_file(Path(s.data), s.sha256)
     frame, target = data.columns(s.data, s.target)
-    with within(Path(s.data).name):
+    with within(Path(s.data).name), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResolventWarning)  # its hints are noted
         table = data.from_frame(
             frame,
             s.user_column,
@@ -140,7 +144,7 @@ def _table(s: problem_sections.TableSection, seed: int) -> Task:
     if s.user_column is not None:
         partition["names"] = list(table.users)
     eta = 1 / L if 0 < L < math.inf else None
-    return Task(problem, section, eta=eta, partition=partition, test=table.held_out)
+    return Task(problem, section, eta=eta, partition=partition, test=table.held_out, notes=table.hints)
 
 
 def _numbers(s: problem_sections.TableSection, kind: str) -> dict[str, Any]:
