@@ -404,6 +404,28 @@ def test_networks_take_the_same_way(scheme: rs.Scheme, tmp_path: Path) -> None:
     torch.testing.assert_close(tensors["personal"][0], expected.personal[1], rtol=1e-4, atol=1e-5)
 
 
+def test_networks_of_several_inputs_that_compute_their_loss_take_the_same_way() -> None:
+    class Tagger(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.last = torch.nn.Embedding(7, 4), torch.nn.Linear(4, 3)
+
+        def forward(self, ids: torch.Tensor, scale: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            logits = self.last(self.embed(ids) * scale[:, None, None])
+            return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+    torch.manual_seed(0)
+    data = [
+        {"ids": torch.randint(0, 7, (n, 5)), "scale": torch.rand(n), "labels": torch.randint(0, 3, (n, 5))}
+        for n in (12, 8, 16)
+    ]
+    whole, scheme = rs.Neural(Tagger(), data), rs.fedpi(0.5, local=rs.GradientProx(3, 0.05, batch=4))
+    expected = rs.solve(whole, scheme, rounds=3, seed=2)
+    engine = engine_over(whole, scheme.local, grid=FakeGrid(nodes_of(whole)))
+    found = rs.solve(None, scheme, rounds=3, seed=2, engine=engine)
+    torch.testing.assert_close(found.model, expected.model, rtol=1e-4, atol=1e-5)
+
+
 def test_logistic_regression_equals_scikit_learn_on_the_pooled_rows() -> None:
     """To six digits: f_i is a sum over the rows of user i, so equal weights add up to the sum over all rows."""
     linear_model = pytest.importorskip("sklearn.linear_model")

@@ -91,6 +91,14 @@ def called_with(model: nn.Module, packing: Packing | None) -> Iterator[None]:
             hook.remove()
 
 
+def known_tokens(model: Any) -> int | None:
+    """How many tokens a model of transformers knows; None where the model does not say."""
+    try:
+        return int(model.get_input_embeddings().num_embeddings)
+    except (AttributeError, NotImplementedError):
+        return None
+
+
 def packing_of(model: nn.Module) -> Packing | None:
     """How the module's inputs are packed; None where it takes one tensor."""
     return next((h.packing for h in model._forward_pre_hooks.values() if isinstance(h, Unpacked)), None)

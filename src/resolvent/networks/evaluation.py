@@ -216,9 +216,11 @@ class Evaluation:
         seen = None if judge is None else Seen(len(self.evaluator.data.sizes), by_model)
         metrics = self._metrics("", lam, *self.evaluator.measure(w, common, seen=seen))
         if judge is not None and seen is not None:
-            loss = self.evaluator.torch_loss
-            about = ("cross_entropy" if by_model else None, None) if loss is None else (loss.function, loss.ignored)
-            named, own_metrics = judge(self.name, seen.result(), *about)
+            loss, answers = self.evaluator.torch_loss, seen.result()
+            about = (None, None) if loss is None else (loss.function, loss.ignored)
+            if by_model is not None and answers and answers[0][1].dtype.kind in "iu":
+                about = ("cross_entropy", None)  # of scores and classes; what the loss ignores is left out already
+            named, own_metrics = judge(self.name, answers, *about)
             metrics = named | metrics | own_metrics
         if not self.shared and personal is not None:
             metrics |= self._metrics("personal_", lam, *self.evaluator.measure(personal, own))

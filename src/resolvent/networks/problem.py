@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from resolvent.errors import ResolventWarning, refuse
 from resolvent.iteration.engine import Look
-from resolvent.networks.calling import called_with, own_loss
+from resolvent.networks.calling import called_with, known_tokens, own_loss
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts, near
@@ -92,7 +92,8 @@ class Neural:
             )
             warnings.warn(message, ResolventWarning, stacklevel=2)
         mean: MeanLoss | None = mean_loss(loss)
-        placement = Placement(where, kind, mean is not None and mean.classes, mean is not None, labels=own)
+        classes, tokens = mean is not None and mean.classes, known_tokens(model)
+        placement = Placement(where, kind, classes, mean is not None, labels=own, tokens=tokens)
         self.data, placement = as_user_data(users, "users", placement)
         batch = next(iter(self.data.batches(cut=True)))
         with called_with(model, placement.packing):

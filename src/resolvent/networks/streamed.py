@@ -16,6 +16,9 @@ from resolvent.networks.packed_inputs import Packing, listed
 from resolvent.networks.row_readers import LABELS, XY, InputsY, RowReader
 from resolvent.networks.userdata import Batch, present, stack
 
+TOKENS = "input_ids"
+"""The input of a model of transformers that has tokens."""
+
 Halves = tuple[XY, list[XY]]
 """A few rows of one user, (1, n, ...), and two parts of them."""
 
@@ -34,6 +37,8 @@ class Placement:
     finite: bool = False
     packing: Packing | None = None
     labels: bool = False
+    tokens: int | None = None
+    """How many tokens the model knows, where it says so."""
 
     def for_inputs(self, pair: InputsY, name: str) -> Placement:
         """The same for users whose rows are like these: several inputs are packed."""
@@ -70,7 +75,11 @@ class Placement:
     def checked(self, pair: InputsY, name: str) -> XY:
         """The same, but numbers that are not finite are refused."""
         x, y = self(pair, name)
-        inputs = {"x": x} if self.packing is None else self.packing.unpack(x)
+        inputs: dict[str | int, Tensor] = {"x": x} if self.packing is None else self.packing.unpack(x)
+        ids = inputs.get(TOKENS)
+        if ids is not None and self.tokens is not None and bool(((ids < 0) | (ids >= self.tokens)).any()):
+            outside = int(ids[(ids < 0) | (ids >= self.tokens)][0])
+            refuse(f"{name}'s {TOKENS}", f"partly {outside}", f"the model knows tokens from 0 to {self.tokens - 1}")
         for what, t in [*inputs.items(), *([("y", y)] if self.finite else [])]:
             if t.is_floating_point() and not bool(torch.isfinite(t).all()):
                 refuse(name, "partly NaN or infinite", f"finite numbers are needed in {what}, in {self.dtype}")
