@@ -5,6 +5,7 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -43,3 +44,10 @@ def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert project["version"] == resolvent.__version__
+
+
+def test_the_wheel_has_the_package_and_nothing_else() -> None:
+    builder = pytest.importorskip("hatchling.builders.wheel").WheelBuilder(str(ROOT))
+    files = {file.distribution_path for file in builder.recurse_selected_project_files()}
+    assert {"resolvent/py.typed", "resolvent/__main__.py", "resolvent/report/page.html"} <= files
+    assert not [file for file in files if not file.startswith("resolvent/") or "test" in file]
