@@ -12,6 +12,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import resolvent as rs
+from resolvent.networks.calling import called_with
+from resolvent.networks.method_choice import propose
+from resolvent.networks.streamed import Placement
+from resolvent.networks.user_inputs import as_user_data
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 DOUBLE = torch.float64
@@ -324,3 +328,17 @@ BATCH = equally_padded(texts((3,)))[0]
 def test_bad_input(make: Any, sentence: str) -> None:
     with pytest.raises(rs.InputError, match=sentence):
         make()
+
+
+def test_vectorised_users_come_through_the_same_door() -> None:
+    placement = Placement(torch.device("cpu"), DOUBLE, classes=True, finite=True)
+    data, placement = as_user_data(people((4, 4, 4)), "users", placement)
+    model = reader()
+    with called_with(model, placement.packing):
+        proposed = propose(model, F.cross_entropy, "cpu", DOUBLE, method="vmap")
+    (batch,) = data.batches()
+    W = proposed.layout.flatten(model) + torch.randn(3, proposed.dim, dtype=DOUBLE)
+    assert proposed.method == "vmap"
+    found = proposed.value_and_grad(W, batch.x, batch.y)
+    plain = [lambda m, x=x, y=y: F.cross_entropy(m(**x), y) for x, y in people((4, 4, 4))]
+    assert torch.allclose(found.grad, slopes(model, W, plain), rtol=0, atol=TOLERANCE)

@@ -59,6 +59,10 @@ class OneTensor:
         return torch.cat([outputs, loss.reshape((1,) * outputs.ndim).expand(*outputs.shape[:-1], 1)], -1)
 
 
+DOOR = (Unpacked, OneTensor)
+"""The hooks of this module."""
+
+
 def outputs_of(given: Any) -> Tensor:
     """The outputs in what a module gives: a tensor, or something that has `logits`."""
     logits = given.get("logits") if hasattr(given, "get") else getattr(given, "logits", given)

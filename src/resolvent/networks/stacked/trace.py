@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.nn.modules import module as modules
 
-from resolvent.networks.calling import packing_of
+from resolvent.networks.calling import DOOR, packing_of
 from resolvent.networks.layout import copied, let_go
 from resolvent.networks.plain import preserve_rng
 from resolvent.networks.stacked import layers
@@ -28,6 +28,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 def trace(model: nn.Module, join: bool = True) -> Net:
     """The module as stacked layers, or Unstackable with the reason; `join` is for `improved`."""
+    if packing_of(model) is not None:
+        raise Unstackable("its rows are several tensors")
     if reason := hidden_behaviour(model):
         raise Unstackable(reason)
     root = copied(model)
@@ -45,12 +47,10 @@ def trace(model: nn.Module, join: bool = True) -> Net:
 
 def hidden_behaviour(model: nn.Module) -> str:
     """Where calling a module does more than its class defines; empty if nowhere."""
-    if packing_of(model) is not None:
-        return "its rows are several tensors"
     if any(getattr(modules, f"_global{hooks}", None) for hooks in HOOKS):
         return "all modules have hooks"
     for name, module in model.named_modules():
-        if any(getattr(module, hooks) for hooks in HOOKS):
+        if any(not isinstance(hook, DOOR) for hooks in HOOKS for hook in getattr(module, hooks).values()):
             return f"{name or 'it'} has hooks"
         if "forward" in vars(module):
             return f"{name or 'it'} has a forward of its own"
