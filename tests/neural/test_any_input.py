@@ -295,6 +295,35 @@ def test_a_resumed_run_has_the_same_bits(own: bool) -> None:
     assert torch.equal(ended.model, whole.model)
 
 
+def test_several_seeds_and_one_user_at_a_time_give_the_same() -> None:
+    problem, scheme = rs.Neural(reader(), people((4, 4, 4))), rs.fedavg(0.1, local=rs.GradientSteps(1, batch=2))
+    runs = rs.solve_seeds(problem, scheme, seeds=(0, 1), rounds=2)
+    for seed, run in enumerate(runs):
+        assert torch.equal(run.model, rs.solve(problem, scheme, rounds=2, seed=seed).model)
+    checked = rs.solve(problem, scheme, rounds=2, engine="debug")
+    assert torch.allclose(checked.model, runs[0].model, rtol=0, atol=TOLERANCE)
+
+
+def test_a_mean_over_texts_is_no_mean_over_tokens() -> None:
+    class Texts(Writer):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None) -> Any:
+            given = super().forward(input_ids)
+            if labels is not None:
+                each = F.cross_entropy(given["logits"][:, :-1].mT, labels[:, 1:], reduction="none")
+                given["loss"] = (each.sum(1) / (labels[:, 1:] != -100).sum(1)).mean()
+            return given
+
+    torch.manual_seed(0)
+    model, users = Texts().to(DOUBLE), texts((4, 9))
+    problem = rs.Neural(model, [DataLoader(own, 2, collate_fn=padded) for own in users])  # type: ignore[arg-type]
+    assert problem.mean is None
+    W = points(problem)
+    whole = [lambda m, batch=padded(rows): m(**batch)["loss"] for rows in users]  # noqa: B008
+    assert torch.allclose(problem.grad(W), slopes(model, W, whole), rtol=0, atol=TOLERANCE)
+    with pytest.raises(rs.InputError, match="weights is 'tokens'"):
+        rs.Neural(model, [padded(users[0])], weights="tokens")
+
+
 X, Y = people((4,))[0]
 BATCH = equally_padded(texts((3,)))[0]
 

@@ -217,6 +217,18 @@ def test_a_trained_model_generates_and_is_saved(tmp_path: Path) -> None:
     assert torch.equal(rest.model, rs.solve(problem, scheme, rounds=6).model)
 
 
+def test_gradient_checkpointing_changes_nothing() -> None:
+    users, model = equally_padded(texts()), gpt2()
+    plain = rs.Neural(model, users)
+    model.gradient_checkpointing_enable()
+    kept = rs.Neural(model, users)
+    W = nearby(plain)
+    assert apart(kept.grad(W), plain.grad(W)) < TOLERANCE
+    seeds = np.arange(3, dtype=np.uint64) + 7
+    assert apart(kept.grad(W, seeds), plain.grad(W, seeds)) < TOLERANCE
+    assert apart(plain.grad(W, seeds), plain.grad(W)) > 0.01  # dropout is on
+
+
 def test_adapters_are_trained_alone_and_come_back_as_adapters(tmp_path: Path) -> None:
     model = adapted(gpt2())
     frozen = {name: p.clone() for name, p in model.named_parameters() if not p.requires_grad}

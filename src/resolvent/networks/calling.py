@@ -136,7 +136,8 @@ def own_loss(outputs: Callable[[Tensor], Tensor], x: Tensor, packing: Packing) -
     if classes and y.ndim > 1:
         first = torch.full_like(y, form.ignored)
         first[:, 0] = y[:, 0]
-        form = OwnLoss(shift=1) if math.isnan(loss(first)) else form  # NaN: the first target does not count
+        alone = loss(first)
+        form = OwnLoss(shift=1) if math.isnan(alone) or alone == 0 else form  # a mean over nothing: it does not count
         y[1:, y.shape[1] // 2 + 1 :] = form.ignored  # the rows count differently
     shares = [form.divisor(y[:1]), form.divisor(y[1:])]
     if not all(shares):

@@ -102,7 +102,8 @@ class Neural:
                 plain = propose(model, loss, where, kind, autocast, "loop").plain
                 check_fits(plain, self.start, self.data, None, "users")
                 W = near(self.start)
-                mean = own_loss(lambda x: plain.outputs(W, x.unsqueeze(0)), batch.x[0, :2], placement.packing)
+                rows = batch.x[0] if batch.mask is None else batch.x[0][batch.mask[0]]
+                mean = own_loss(lambda x: plain.outputs(W, x.unsqueeze(0)), rows[:2], placement.packing)
                 loss = loss if mean is None else mean
             self.mean, self.loss = mean, loss
             proposed = propose(model, loss, where, kind, autocast)
