@@ -97,6 +97,36 @@ def test_it_is_the_model_of_one_table(tmp_path: Path, data: str, more: dict[str,
         assert (run.predict(new) == fit.predict(new)).mean() > 0.999
 
 
+@pytest.mark.parametrize(
+    ("target", "asked", "by_class"),
+    [("ill", "balanced", "balanced"), ("ill", "yes=4", {"yes": 4.0}), ("ward", "balanced", "balanced")],
+)
+def test_classes_count_as_in_one_table(tmp_path: Path, target: str, asked: str, by_class: Any) -> None:
+    """Balanced over all sites, of which none has the shares of all."""
+    frame = patients().dropna().reset_index(drop=True)
+    run = run_of(project_of(tmp_path, by_site(frame), f'target = "{target}"\nclass_weight = "{asked}"'), tmp_path)
+    table = rs.data.from_frame(frame, user="hospital", target=target, standardise=True)
+    problem, plain = table.problem(class_weight=by_class), table.problem()
+    at = run.model.reshape(1, -1)
+    assert float(problem.gap(at)[0]) <= 1e-7 * abs(problem.fstar) < 1e-3 * float(plain.gap(at)[0])
+
+
+def test_classes_of_sites_that_cannot_be_weighed_are_refused() -> None:
+    frames = by_site(patients())
+    for terms, words in (
+        (Terms("age", impute="mean", class_weight="balanced"), "the target holds numbers"),
+        (Terms("ill", impute="mean", class_weight="perhaps=2"), "the classes are no, yes"),
+    ):
+        with pytest.raises(InputError, match=words):
+            merge(reported(frames, terms), terms)
+    with pytest.raises(InputError, match="CLASS=NUMBER"):
+        SiteTable(frames["east"], Terms("ill", class_weight="even"))
+    told = SiteTable(frames["east"], Terms("ill", impute="mean", class_weight="balanced")).report()
+    told["labels"]["counts"].pop()
+    with pytest.raises(ValueError, match="number of rows for each class"):
+        Reported.of(told)
+
+
 def test_held_out_rows_are_judged_at_their_site(tmp_path: Path) -> None:
     frames = by_site(patients())
     run = run_of(project_of(tmp_path, frames, 'target = "ill"\nimpute = "mean"\ntest = 0.25'), tmp_path)

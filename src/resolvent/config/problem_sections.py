@@ -207,6 +207,7 @@ class FederationSection(Penalised):
     standardise: bool = True
     intercept: bool = True
     reg: float | None = None
+    class_weight: str | None = None
 
 
 ProblemSection = LeastSquaresSection | LogisticSection | TableSection | ImagesSection | OwnSection | FederationSection

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from statistics import median, median_high, median_low
 from typing import Any
@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from resolvent.data import coding, fitted, reports
 from resolvent.data import target as targets
 from resolvent.data.by_user import check_features, feature_names
-from resolvent.data.columns import NUMBER, TEXT, Column, as_frame, column
+from resolvent.data.columns import NUMBER, TEXT, Column, as_frame, column, word
 from resolvent.data.dividing import divided
 from resolvent.data.limits import check_dense
 from resolvent.data.preparation import Feature, Preparation
 from resolvent.data.scaling import Moments, merged, moments
 from resolvent.errors import InputError, quoted, refuse
+from resolvent.problems.row_weights import BALANCED
 
 MAX_COLUMNS, MAX_LEVELS, MAX_TEXT = 10_000, 10_000, 200
 """Of what a site reports: columns, categories of one, and characters of a name."""
@@ -50,6 +51,7 @@ class Terms:
     standardise: bool = True
     intercept: bool = True
     reg: float | None = None
+    class_weight: str | None = None
     seed: int = 0
 
     @property
@@ -74,6 +76,8 @@ class Terms:
         if self.test is not None and not 0 < self.test < 1:
             refuse("data.test", quoted(self.test), "a share of the rows is needed, between 0 and 1, such as 0.2")
         fitted.kind_name(self.problem, targets.Target(self.target))
+        if self.class_weight is not None:
+            targets.class_weights(self.class_weight, "data.class_weight")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as JSON hands them back."""
@@ -139,6 +143,9 @@ class SiteTable:
         labels: dict[str, Any] = {"kind": self._labels.kind, "classes": None if classes is None else list(classes)}
         if classes is None:
             labels |= _told(moments(self._labels.numbers[self.training][:, None]))
+        elif self.terms.class_weight == BALANCED:
+            here = Counter(self._labels.texts[self.training])
+            labels["counts"] = [here[word(label)] for label in classes]
         rows = {"rows": len(self.training), "held_out": len(self.held_out)}
         return {"terms": self.terms.as_dict(), "columns": about, "labels": labels, **rows}
 
@@ -170,12 +177,16 @@ class SiteTable:
         more: dict[str, Any] = {"intercept": True} if terms.intercept else {}
         if kind == "softmax":
             more["classes"] = [float(k) for k in range(len(preparation.classes or ()))]
+        rows, codes = self.training, self.codes(preparation)[self.training]
+        mass: float = len(rows)
+        if (weights := preparation.target.weights) is not None:
+            more["class_weight"] = weights
+            mass = float(np.array(weights)[((codes + 1) / 2 if preparation.target.two else codes).astype(int)].sum())
         if kind not in ("least-squares", "quantile"):
-            more["reg"] = 1 / (users * len(self.training)) if terms.reg is None else terms.reg
+            more["reg"] = 1 / (users * mass) if terms.reg is None else terms.reg
         elif terms.reg is not None:
             refuse("data.reg", terms.reg, f'{kind} has none: set penalty = "l2:T" in [federation]')
-        rows = self.training
-        made = fitted.KINDS[kind].build([self.features(preparation)[rows]], [self.codes(preparation)[rows]], **more)
+        made = fitted.KINDS[kind].build([self.features(preparation)[rows]], [codes], **more)
         made.preparation = preparation
         return made
 
@@ -196,6 +207,8 @@ class Reported:
     levels: Mapping[str, Counter[str]]
     labels: str
     classes: tuple[Any, ...] | None
+    counts: tuple[int, ...]
+    """How many training rows each class has, where classes are to be balanced."""
     label_moments: Moments | None
     rows: int
     held_out: int
@@ -216,11 +229,14 @@ class Reported:
             levels = {each["name"]: _levels(each["levels"]) for each in columns if each["kind"] == TEXT}
             classes = None if labels["classes"] is None else tuple(map(_label, labels["classes"]))
             own = moments_of(labels, 1) if classes is None else None
+            counts = tuple(map(_count, labels.get("counts", ())))
             rows, held_out = (_count(told[name]) for name in ("rows", "held_out"))
             if not rows or (classes is not None and not 0 < len(classes) <= targets.MAX_CLASSES):
                 raise ValueError("it has no rows, or too many classes")
             terms = Terms.from_dict(told["terms"])
-            return cls(kinds, numbers, levels, _kind(labels["kind"]), classes, own, rows, held_out, terms)
+            if len(counts) != (len(classes or ()) if terms.class_weight == BALANCED else 0):
+                raise ValueError("it has no number of rows for each class")
+            return cls(kinds, numbers, levels, _kind(labels["kind"]), classes, counts, own, rows, held_out, terms)
         except (LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no report ({type(error).__name__})") from None
 
@@ -288,7 +304,10 @@ def merge(sites: Mapping[str, Reported], terms: Terms) -> Merged:
         raise InputError(f"the sites' tables do not fit together: {'; '.join(complaints)}")
     first = next(iter(sites.values()))
     columns = [_feature(name, sites, terms) for name in first.kinds]
-    preparation = Preparation(tuple(columns), _target(sites, terms), None, terms.drop, terms.user_column)
+    target = _target(sites, terms)
+    if terms.class_weight is not None:
+        target = replace(target, weights=_weights(target, sites, terms.class_weight))
+    preparation = Preparation(tuple(columns), target, None, terms.drop, terms.user_column)
     check_features(preparation.features)
     return Merged(preparation, tuple(_implausible(sites, terms)))
 
@@ -370,6 +389,21 @@ def _target(sites: Mapping[str, Reported], terms: Terms) -> targets.Target:
     every = {label for report in sites.values() for label in report.classes or ()}
     classes = tuple(sorted(every, key=lambda label: (isinstance(label, str), label)))
     return targets.meaning(terms.target, classes, numbers, terms.needs, terms.positive)
+
+
+def _weights(target: targets.Target, sites: Mapping[str, Reported], asked: str) -> tuple[float, ...]:
+    """Of the classes: as they are given, or in inverse proportion to how many rows all sites have of each."""
+    by_label = targets.class_weights(asked, "data.class_weight")
+    if target.classes is None:
+        refuse("data.class_weight", quoted(asked), "the target holds numbers, and only classes have such weights")
+    if isinstance(by_label, dict):
+        own = target.by_code(by_label)
+        return tuple(own.get(2 * k - 1 if target.two else k, 1.0) for k in range(len(target.classes)))
+    total = np.zeros(len(target.classes))
+    for report in sites.values():
+        for label, n in zip(report.classes or (), report.counts, strict=True):
+            total[target.places[word(label)]] += n
+    return tuple((total.sum() / (total > 0).sum() / np.where(total > 0, total, 1)).tolist())
 
 
 def _implausible(sites: Mapping[str, Reported], terms: Terms) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from resolvent.data.columns import NUMBER, TEXT, Column, as_frame, column, objects, word
 from resolvent.errors import quoted, refuse
 from resolvent.problems.labels import label_array
+from resolvent.problems.row_weights import BALANCED
 
 Label = str | int | float | bool
 TWO, MANY, NUMBERS, COUNTS = "two classes", "classes", "numbers", "counts"
@@ -26,12 +28,14 @@ class Target:
 
     rest: where one class is told from all others, what these are; together they are classes[0].
     each: whether each of two classes has a score of its own, as in a softmax.
+    weights: of the classes, where sites with tables have agreed on some.
     """
 
     name: str
     classes: tuple[Label, ...] | None = None
     rest: tuple[Label, ...] = ()
     each: bool = False
+    weights: tuple[float, ...] | None = None
 
     @property
     def scores(self) -> int:
@@ -59,13 +63,18 @@ class Target:
         if self.classes is None:
             check_numbers(labels)
             return labels.numbers
-        code = {word(label): k for k, label in enumerate(self.classes)} | {word(label): 0 for label in self.rest}
+        code = self.places
         unknown = sorted(set(labels.texts) - set(code))
         if unknown:
             shown = ", ".join(map(repr, unknown[:3])) + (", ..." if len(unknown) > 3 else "")
             refuse("target", f"{labels.name!r} with {shown}", f"the classes are {', '.join(sorted(code))}")
         codes = np.array([code[text] for text in labels.texts], np.float64)
         return 2 * codes - 1 if self.two else codes
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The number of the class that each label belongs to, by its word."""
+        return {word(label): k for k, label in enumerate(self.classes or ())} | {word(label): 0 for label in self.rest}
 
     def by_code(self, by_label: Mapping[Any, Any]) -> dict[int, Any]:
         """What somebody said by label, by the numbers that stand for the classes."""
@@ -90,7 +99,21 @@ class Target:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Target:
         classes = None if stored["classes"] is None else tuple(stored["classes"])
-        return cls(stored["name"], classes, tuple(stored["rest"]), stored.get("each", False))
+        weights = None if stored.get("weights") is None else tuple(map(float, stored["weights"]))
+        if weights is not None and (len(weights) != len(classes or ()) or not all(0 <= x < math.inf for x in weights)):
+            raise ValueError("the weights of classes are none")
+        return cls(stored["name"], classes, tuple(stored["rest"]), stored.get("each", False), weights)
+
+
+def class_weights(asked: str, key: str) -> str | dict[str, float]:
+    """`balanced`, or `yes=5,no=1` by class."""
+    if asked == BALANCED:
+        return asked
+    pairs = [pair.rpartition("=") for pair in asked.split(",")]
+    try:
+        return {label.strip(): float(number) for label, _, number in pairs}
+    except ValueError:
+        refuse(key, quoted(asked), f"{BALANCED!r}, or CLASS=NUMBER,... is needed")
 
 
 def target(labels: Column, needs: str | None, positive: Any = None) -> Target:

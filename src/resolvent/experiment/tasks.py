@@ -18,6 +18,7 @@ import torch
 
 from resolvent import data
 from resolvent.config import problem_sections
+from resolvent.data.target import class_weights
 from resolvent.errors import InputError, ResolventWarning, quoted, refuse
 from resolvent.iteration.facts import facts_of
 from resolvent.iteration.registry import within
@@ -155,19 +156,8 @@ def _numbers(s: problem_sections.TableSection, kind: str) -> dict[str, Any]:
             refuse(f"problem.{name}", getattr(s, name), f"{kind} has none: leave it out")
     asked: dict[str, Any] = {"reg": s.reg, "weights": s.weights, "delta": s.delta, "q": s.quantile}
     if s.class_weight is not None:
-        asked["class_weight"] = _by_class(s.class_weight)
+        asked["class_weight"] = class_weights(s.class_weight, "problem.class_weight")
     return {name: value for name, value in asked.items() if value is not None}
-
-
-def _by_class(asked: str) -> str | dict[str, float]:
-    """`balanced`, or `yes=5,no=1` by class."""
-    if "=" not in asked:
-        return asked
-    pairs = [pair.rpartition("=") for pair in asked.split(",")]
-    try:
-        return {label.strip(): float(number) for label, _, number in pairs}
-    except ValueError:
-        refuse("problem.class_weight", quoted(asked), "balanced, or CLASS=NUMBER,... is needed")
 
 
 def _imputing(asked: str | None) -> str | dict[str, str] | None:

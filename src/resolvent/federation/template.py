@@ -64,6 +64,7 @@ test = 0.2             # the share of each site's rows that is held out
 # positive = "yes"     # the class that is told from the others
 # standardise = true
 # intercept = true
+# class_weight = "balanced" # rare classes count as much as others; or "yes=5"
 # reg = 0.1            # the ridge; 1 / (sites * rows) unless given
 
 """

@@ -182,9 +182,16 @@ def _solved(free: Floats, step: float, g: Floats) -> Floats:
     if n == 0:
         return g
     if n < d:
-        K = np.eye(n) / step + free @ free.T
-        return g - free.T @ np.linalg.solve(K, free @ g)
-    return np.asarray(np.linalg.solve(np.eye(d) + step * (free.T @ free), g))
+        return g - free.T @ _quotient(np.eye(n) / step + free @ free.T, free @ g)
+    return _quotient(np.eye(d) + step * (free.T @ free), g)
+
+
+def _quotient(K: Floats, g: Floats) -> Floats:
+    """K^-1 g; of least length where rows are so long that the identity is lost beside them."""
+    try:
+        return np.asarray(np.linalg.solve(K, g))
+    except np.linalg.LinAlgError:
+        return np.asarray(np.linalg.lstsq(K, g, rcond=None)[0])
 
 
 def _certified(rows: Pinball, u: Floats, y: Floats) -> Exact:
