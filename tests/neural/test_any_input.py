@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -14,6 +16,7 @@ from torch.utils.data import DataLoader
 import resolvent as rs
 from resolvent.networks.calling import called_with
 from resolvent.networks.method_choice import propose
+from resolvent.networks.packed_inputs import Packing
 from resolvent.networks.streamed import Placement
 from resolvent.networks.user_inputs import as_user_data
 
@@ -203,6 +206,7 @@ def test_a_models_own_loss_is_the_mean_over_a_users_tokens(form: str, shift: int
         "loaders of one batch": [DataLoader(own, 16, collate_fn=padded) for own in users],  # type: ignore[arg-type]
     }
     problem = rs.Neural(model, forms[form], weights="tokens")
+    assert problem.cuts.training == form.startswith("loaders")  # batches are taken one by one
     counts = torch.tensor([sum(len(row) - shift for row in rows) for rows in users], dtype=DOUBLE)
     assert torch.allclose(problem.weights, counts / counts.sum(), rtol=1e-15, atol=0)
     W = points(problem)
@@ -223,6 +227,49 @@ def test_a_models_own_loss_is_the_mean_over_a_users_tokens(form: str, shift: int
         for rows, which, real in zip(users, chosen, mask, strict=True)
     ]
     assert torch.allclose(problem.batch_grad(W, chosen, mask), slopes(model, W, some), rtol=0, atol=TOLERANCE)
+
+
+def test_a_loss_of_ones_own_takes_the_place_of_the_models() -> None:
+    def loss(o: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(o.mT, y, label_smoothing=0.1)
+
+    batches, model = equally_padded(texts()), writer()
+    problem = rs.Neural(model, batches, loss)
+    pairs = [({k: t for k, t in b.items() if k != "labels"}, b["labels"]) for b in batches]
+    W = points(problem)
+    plain = slopes(model, W, [lambda m, x=x, y=y: loss(m(**x)["logits"], y) for x, y in pairs])
+    assert torch.allclose(problem.grad(W), plain, rtol=0, atol=TOLERANCE)
+    assert torch.equal(rs.Neural(model, pairs, loss).grad(W), problem.grad(W))
+
+
+LEAF = st.tuples(
+    st.sampled_from([torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]),
+    st.lists(st.integers(0, 3), max_size=3),
+)
+
+
+@given(st.lists(LEAF, min_size=1, max_size=4), st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(1, 3))
+@settings(deadline=None, max_examples=50)
+def test_what_is_packed_comes_back_bit_for_bit(leaves: Any, lengths: list[int], rows: int) -> None:
+    g = torch.Generator().manual_seed(0)
+
+    def inputs(more: int) -> dict[str | int, Tensor]:
+        shapes = [(rows, *(n + more * (k == 0) for k, n in enumerate(shape))) for _, shape in leaves]
+        bits = [torch.randint(0, 256, (*shape, dtype.itemsize), generator=g, dtype=torch.uint8)
+                for (dtype, _), shape in zip(leaves, shapes, strict=True)]  # fmt: skip
+        return {
+            f"input {k}": (b[..., 0] > 99) if dtype == torch.bool else b.view(dtype).reshape(b.shape[:-1])
+            for k, ((dtype, _), b) in enumerate(zip(leaves, bits, strict=True))
+        }
+
+    packing = Packing(inputs(0))
+    given = [inputs(more) for more in lengths]
+    packed = [packing.pack(each, "users") for each in given]
+    for each, x in zip(given, packed, strict=True):
+        for key, t in packing.unpack(x).items():
+            assert t.dtype == each[key].dtype
+            assert t.shape == each[key].shape
+            assert t.contiguous().numpy().tobytes() == each[key].contiguous().numpy().tobytes()
 
 
 def test_padding_that_a_model_looks_at_is_that_of_all_rows_collated_together() -> None:
@@ -251,8 +298,8 @@ def test_metrics_are_those_of_the_targets_that_count() -> None:
     users = texts()
     loaders: Any = [DataLoader(own, 2, collate_fn=padded) for own in users]  # type: ignore[arg-type]
     problem = rs.Neural(writer(), loaders, weights="tokens", test=loaders)
-    metrics: dict[str, Any] = {name: name for name in ("log_loss", "accuracy")}
-    metrics["perplexity"] = lambda y, o: float(torch.exp(F.cross_entropy(torch.from_numpy(o), torch.from_numpy(y))))
+    metrics: dict[str, Any] = {name: name for name in ("log_loss", "accuracy", "perplexity")}
+    metrics["own"] = lambda y, o: float(torch.exp(F.cross_entropy(torch.from_numpy(o), torch.from_numpy(y))))
     run = rs.solve(problem, rs.fedavg(0.5), rounds=3, metrics=metrics)
     module = run.module().eval()
     with torch.no_grad():
@@ -263,6 +310,7 @@ def test_metrics_are_those_of_the_targets_that_count() -> None:
     assert last.test_loss == pytest.approx(mean, rel=1e-12)
     assert last.test_log_loss == pytest.approx(mean, rel=1e-12)
     assert last.test_perplexity == pytest.approx(np.exp(mean), rel=1e-12)
+    assert last.test_own == pytest.approx(np.exp(mean), rel=1e-12)
     hits = [
         bool(module(input_ids=row[None])["logits"][0, k - 1].argmax() == row[k])
         for rows in users

@@ -156,6 +156,11 @@ def log_loss(j: Judged) -> float:
     return float(np.mean(_log_sum_exp(t) - np.take_along_axis(t, j.truth[:, None], 1)[:, 0]))
 
 
+def perplexity(j: Judged) -> float:
+    """exp of the log loss: among how many equally likely classes the model could as well have guessed."""
+    return float(np.exp(log_loss(j)))
+
+
 def rmse(j: Judged) -> float:
     """The root of the mean squared error."""
     if j.classes is not None:
@@ -169,7 +174,7 @@ def _log_sum_exp(t: Floats) -> Floats:
 
 
 OF_CLASSES = (accuracy, auc, f1, precision, recall, balanced_accuracy, average_precision)
-OF_PROBABILITIES = (log_loss, brier)
+OF_PROBABILITIES = (log_loss, perplexity, brier)
 NAMED: dict[str, Callable[[Judged], float]] = {f.__name__: f for f in (*OF_CLASSES, *OF_PROBABILITIES, rmse)}
 
 
