@@ -229,6 +229,15 @@ def test_other_units_are_pointed_out_with_the_numbers(factor: float, shift: floa
     assert "on north" in remark
 
 
+def test_identifiers_and_codes_of_numbers_are_pointed_out() -> None:
+    frames = {name: frame.assign(patient_id=range(len(frame)), zip=7) for name, frame in by_site(patients()).items()}
+    found = merge(reported(frames, TERMS), TERMS)
+    assert "'patient_id' looks like an identifier: drop=['patient_id']" in found.remarks[0]
+    assert "'zip' looks like a code" in found.remarks[0]
+    plain = Terms("ill", impute="mean", drop=("patient_id",), categories=("zip",))
+    assert merge(reported(frames, plain), plain).remarks == ()
+
+
 def test_of_two_sites_one_is_pointed_out() -> None:
     frames = {name: frame for name, frame in by_site(patients()).items() if name != "west"}
     frames["north"] = frames["north"].assign(age=lambda f: f.age * 12)

@@ -20,8 +20,13 @@ FEW = range(3, 11)
 def no_numbers(columns: Sequence[Column]) -> str | None:
     """A sentence on columns that are hardly meant as numbers, identifiers first; None where there are none."""
     numbers = [column for column in columns if column.kind == NUMBER]
-    ids = [column.name for column in numbers if _identifies(column)]
-    codes = [column.name for column in numbers if column.name not in ids and _CODE.fullmatch(column.name)]
+    return by_name([column.name for column in numbers], [column.name for column in numbers if _counts_rows(column)])
+
+
+def by_name(numbers: Sequence[str], counting: Sequence[str] = ()) -> str | None:
+    """The same of columns of numbers by their names, some of which are known to count the rows."""
+    ids = [name for name in numbers if name in counting or name.lower() == "id" or _IDENTIFIER.fullmatch(name)]
+    codes = [name for name in numbers if name not in ids and _CODE.fullmatch(name)]
     said = [f"{_listed(ids)} {_be(ids, 'an identifier', 'identifiers')}: {_way('drop', ids)}"] * bool(ids)
     said += [f"{_listed(codes)} {_be(codes, 'a code', 'codes')}: {_way('categories', codes)}"] * bool(codes)
     return f"{'; '.join(said)}; without that they are taken for numbers" if said else None
@@ -30,14 +35,12 @@ def no_numbers(columns: Sequence[Column]) -> str | None:
 def few_values(columns: Sequence[Column]) -> str | None:
     """A sentence on columns of whole numbers with a few different values, which may be grades or codes."""
     some = [column.name for column in columns if column.kind == NUMBER and _is_few(column)]
-    what = f"{_listed(some)} {'has' if len(some) == 1 else 'have'} a few different whole numbers each"
+    what = f"{_listed(some)} {'has' if len(some) == 1 else 'have'} few different values"
     return f"{what}: where these are no amounts, {_way('categories', some)}" if some else None
 
 
-def _identifies(column: Column) -> bool:
-    """By its name, or since it counts the rows from 0 or 1 on."""
-    if _IDENTIFIER.fullmatch(column.name) or column.name.lower() == "id":
-        return True
+def _counts_rows(column: Column) -> bool:
+    """From 0 or 1 on."""
     x, n = column.numbers, len(column.numbers)
     return n >= FEWEST_ROWS and bool(x[0] in (0, 1) and (np.diff(x) == 1).all())
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data import coding, fitted, reports
+from resolvent.data import coding, fitted, hints, reports
 from resolvent.data import target as targets
 from resolvent.data.by_user import check_features, feature_names
 from resolvent.data.columns import NUMBER, TEXT, Column, as_frame, column, word
@@ -309,7 +309,8 @@ def merge(sites: Mapping[str, Reported], terms: Terms) -> Merged:
         target = replace(target, weights=_weights(target, sites, terms.class_weight))
     preparation = Preparation(tuple(columns), target, None, terms.drop, terms.user_column)
     check_features(preparation.features)
-    return Merged(preparation, tuple(_implausible(sites, terms)))
+    hint = hints.by_name([name for name, kind in first.kinds.items() if kind == NUMBER])
+    return Merged(preparation, (*([hint] if hint else []), *_implausible(sites, terms)))
 
 
 def _check_terms(sites: Mapping[str, Reported], terms: Terms) -> None:
@@ -331,8 +332,8 @@ def _wrong_columns(sites: Mapping[str, Reported]) -> list[str]:
             continue
         if len(there) > len(away):
             near = {s: get_close_matches(name, [n for n in sites[s].kinds if n not in _common(sites)], 1) for s in away}
-            hints = [f"{s} (is it {found[0]!r} there?)" if (found := near[s]) else s for s in away]
-            said.append(f"column {name!r} is missing on {', '.join(hints)}")
+            where = [f"{s} (is it {found[0]!r} there?)" if (found := near[s]) else s for s in away]
+            said.append(f"column {name!r} is missing on {', '.join(where)}")
         else:
             way = f"name it in data.drop, or add it on {', '.join(away)}"
             said.append(f"column {name!r} is on {', '.join(there)} but not on {', '.join(away)}: {way}")

@@ -23,7 +23,7 @@ from resolvent.problems.linear.predictor import Predictor
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all sites go by. remarks: columns whose units seem to differ."""
+    """What all sites go by. remarks: what must be pointed out in the sites' columns."""
 
     schema: str
     preparation: Preparation
