@@ -136,6 +136,14 @@ def test_what_is_minimised_is_the_mean_over_all_tokens(name: str, loaders: bool)
     assert all(torch.equal(t, before[key]) for key, t in model.state_dict().items())
 
 
+def test_doubles_are_trained_with_a_loss_in_single_precision() -> None:
+    model, rows = gpt2(), texts()
+    problem = rs.Neural(model, equally_padded(rows), dtype=torch.float64)
+    W = nearby(problem)
+    for w, own, grad in zip(W, rows, problem.grad(W), strict=True):
+        assert apart(grad, slope(model.double(), w, lambda m, own=own: token_mean(m, own))) < TOLERANCE
+
+
 def test_tokens_and_whole_texts_are_classified() -> None:
     rows = [padded(own) for own in texts()]
     width = max(batch["input_ids"].shape[1] for batch in rows)

@@ -53,9 +53,10 @@ class OneTensor:
         loss = given.get("loss") if hasattr(given, "get") else getattr(given, "loss", None)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise TypeError(f"it gives no loss for {listed(kwargs)}")
+        outputs = outputs_of(given)
+        loss = loss.to(torch.promote_types(loss.dtype, outputs.dtype))  # transformers' are of single precision
         if torch.is_grad_enabled():
             return loss.reshape(1).expand(len(kwargs[LABELS]))
-        outputs = outputs_of(given)
         return torch.cat([outputs, loss.reshape((1,) * outputs.ndim).expand(*outputs.shape[:-1], 1)], -1)
 
 

@@ -13,7 +13,10 @@ from resolvent.iteration.facts import Memory
 from resolvent.iteration.packing import remembered
 
 HIGHER = ("accuracy", "auc", "score", "f1", "r2", "precision", "recall")
-LOWER = ("loss", "perplexity", "brier", "rmse", "mse", "mae", "error", "value", "gap", "residual", "consensus", "stationarity")
+LOWER = (
+    *("loss", "perplexity", "brier", "rmse", "mse", "mae", "error"),
+    *("value", "gap", "residual", "consensus", "stationarity"),
+)
 """Ends of names of metrics that are better when higher, and when lower."""
 
 
