@@ -659,8 +659,58 @@ def rounds(seed: int) -> str:
     return f"right, {problem.gradients.method}"
 
 
+class Doored(nn.Module):
+    """A module that gets its rows in two parts, and with labels gives its loss, too."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, left: Tensor, right: Tensor, labels: Tensor | None = None) -> Any:
+        out = self.inner(torch.cat([left, right], -1))
+        return out if labels is None else {"loss": F.cross_entropy(out, labels), "logits": out}
+
+
+def several_inputs(seed: int) -> str:
+    """Rows in two parts, as a dict, a tuple, rows of a data set or a batch with labels, against the module alone."""
+    make = MAKERS[seed % len(MAKERS)]
+    rng, g, (module, rows), dtype = started(seed, make)
+    users = data(rng, Drawn(module, rows), dtype, g)
+    if without_gradient(module, users):
+        return "refused"
+    where, form = int(rng.integers(0, users[0][0].shape[-1] + 1)), one_of(rng, "dict", "tuple", "rows", "labels")
+    parts = [{"left": x[..., :where], "right": x[..., where:]} for x, _ in users]
+    given: list[Any] = [(part, y) for part, (_, y) in zip(parts, users, strict=True)]
+    if form == "tuple":
+        given = [(tuple(part.values()), y) for part, y in given]
+    elif form == "rows":
+        given = [[({k: t[i] for k, t in part.items()}, y[i]) for i in range(len(y))] for part, y in given]
+    elif form == "labels":
+        given = [part | {"labels": y} for part, y in given]
+    problem = rs.Neural(Doored(module), given)
+    W = problem.start + 0.3 * torch.randn(len(users), problem.dim, generator=g, dtype=torch.float64).to(dtype)
+    seeds = rng.integers(0, 2**40, len(users))
+    pick = torch.from_numpy(np.stack([rng.choice(len(y), 3, replace=False) for _, y in users]))
+    got, values = problem.grad(W), problem.value(W)
+    noisy = problem.grad(W, seeds=2 * seeds.astype(np.uint64)) if form != "rows" else None
+    batch = problem.batch_grad(W, pick, torch.ones(pick.shape, dtype=torch.bool))
+    how = f"{type(module).__name__} as {form}"
+    for i, (w, (x, y)) in enumerate(zip(W, users, strict=True)):
+        near(got[i], backward(quiet(holding(module, w)), F.cross_entropy, x, y)[1], f"the gradient of {how}")
+        few = backward(quiet(holding(module, w)), F.cross_entropy, x[pick[i]], y[pick[i]])[1]
+        near(batch[i], few, f"the gradient of a batch of {how}")
+        if noisy is not None:
+            torch.manual_seed(int(seeds[i]))
+            want = backward(holding(module, w), F.cross_entropy, x, y)[1]
+            near(noisy[i], want, f"the gradient with dropout of {how}")
+        with torch.no_grad():
+            near(values[i], F.cross_entropy(holding(module, w).eval()(x), y), f"the value of {how}")
+    return f"right, {problem.gradients.method}"
+
+
 MAKERS = [checkpoints, transformers, embeddings, recurrences, adaptions, functions, writers]
 FAMILIES = [
     Family(f"backward of {make.__name__}", partial(against_backward, make=make), few=6, many=200) for make in MAKERS
 ]
 FAMILIES.append(Family("rounds of such networks", rounds, few=14, many=400))
+FAMILIES.append(Family("networks of several inputs", several_inputs, few=14, many=400))
