@@ -516,3 +516,44 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
             deployment.superlink(project, Server("127.0.0.1", port))
     with pytest.raises(InputError, match="site-9 is missing; `resolvent federate keys --node site-9` makes it"):
         NodeProcesses(project, "site-9", project.server(), {})
+
+
+@pytest.mark.slow
+def test_keys_are_renewed_and_revoked_while_a_run_goes_on(tmp_path: Path) -> None:
+    """A node with a new key is the same user, and one whose key is taken away is shut out: its user holds."""
+    project = made(tmp_path, 400)
+    settings(project, "timeout = 120.0", "timeout = 8.0")
+    with Federation(project, demo.NODES) as federation:
+        old = (project.nodes / "site-1.pub").read_bytes()
+        run = running.begin(project, project.runs)
+
+        def renew() -> None:
+            federation.nodes.pop("site-1").close()
+            keys.make_node(project, "site-1", renew=True)
+            federation.start_node("site-1", 1)
+
+        def revoke() -> None:
+            (project.nodes / "site-2.pub").unlink()
+            federation.nodes.pop("site-2").close()
+
+        def heard(kind: str, user: str) -> Callable[[Folder], bool]:
+            return lambda folder: any(e["kind"] == kind and e.get("user") == user for e in folder.events)
+
+        def full(folder: Folder) -> bool:  # the answers of all three, some of them with the new key
+            return heard("restarted", "site-1")(folder) and folder.row()["participants"] == 3
+
+        acts: list[tuple[Callable[[Folder], bool], Callable[[], None]]]
+        acts = [(lambda folder: folder.row().get("round", 0) >= 2, renew), (full, revoke)]
+        acts += [(lambda folder: heard("gone", "site-2")(folder) and folder.row()["participants"] == 2, run.stop)]
+
+        def seen(folder: Folder) -> None:
+            if acts and acts[0][0](folder):
+                acts.pop(0)[1]()
+
+        with pytest.raises(running.Killed, match="stopped from outside"):
+            run.wait(seen, federation.check)
+        assert not acts
+        assert (project.nodes / "site-1.pub").read_bytes() != old
+        known = control.nodes(project, federation.server)
+        assert known.keys() == keys.public_keys(project).keys()
+        assert sorted(keys.public_keys(project).values()) == ["site-0", "site-1"]

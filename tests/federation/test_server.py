@@ -80,6 +80,10 @@ def test_a_run_lands_in_the_run_store_with_values_that_rode_on_later_questions(p
     run = server_app.conduct(grid, project, project.runs)
     expected = rs.solve(pooled(), rs.fedpi(0.3), rounds=8)
     assert (run.status, run.end and run.end["reason"]) == ("finished", "8 rounds")
+    noted = {event["kind"]: event.get("reason", "") for event in run.events}
+    row = run.row()
+    assert f"stationarity is {row['stationarity']:.2g} and consensus is {row['consensus']:.2g} (0" in noted["unsolved"]
+    assert all(what in noted["time"] for what in ("sending", "fetching", "looking who is online", "storing here"))
     history = run.history()
     np.testing.assert_allclose(history["value"], expected.history["value"], rtol=1e-9)
     np.testing.assert_allclose(history["residual"], expected.history["residual"], rtol=1e-7, atol=1e-12)
@@ -92,6 +96,35 @@ def test_a_run_lands_in_the_run_store_with_values_that_rode_on_later_questions(p
     assert not run.damage()
     # three descriptions, eight rounds, and one message each for the value of the last model
     assert grid.pushed == 3 * (1 + 8 + 1)
+
+
+@pytest.mark.parametrize(
+    ("stop", "size", "remarks"), [("", 9e-7, 0), ("", 2e-6, 1), ("1e-3", 2e-6, 0), ("1e-9", 1e-8, 1)]
+)
+def test_how_far_a_run_is_from_a_solution_is_told_by_what_stop_asks_for(
+    project: Project, stop: str, size: float, remarks: int
+) -> None:
+    if stop:
+        settings(project, "[run]", f"[stop]\ncertificates = {stop}\n\n[run]")
+    found = list(server_app.far_from_zero(project.config(), {"stationarity": size, "consensus": 0.0}))
+    assert len(found) == remarks
+    assert not list(server_app.far_from_zero(project.config(), {}))  # nobody knows them: secure sums
+
+
+def test_keys_are_looked_up_as_they_are_now(project: Project) -> None:
+    known = server_app.KnownKeys(project)
+    old = known()
+    keys.make_node(project, "site-0")
+    assert known() == old  # a key that is there is left alone
+    keys.make_node(project, "site-0", renew=True)
+    renewed = known()
+    assert list(renewed.values()) == list(old.values())
+    assert len(renewed.keys() & old.keys()) == 2
+    whole = (project.nodes / "site-1.pub").read_bytes()
+    (project.nodes / "site-1.pub").write_bytes(whole[:20])
+    assert known() == renewed  # half copied: as before
+    (project.nodes / "site-1.pub").unlink()
+    assert sorted(known().values()) == ["site-0", "site-2"]
 
 
 class Dies(FakeGrid):

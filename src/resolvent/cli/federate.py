@@ -81,17 +81,20 @@ def init(
 def make_keys(
     server: Annotated[bool, typer.Option("--server", help="The server's certificate, anew.")] = False,
     node: Annotated[list[str] | None, typer.Option("--node", metavar="NAME", help="A node's keys; repeatable.")] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Replace the keys of --node; restart it then.")] = False,
     where: Where = HERE,
 ) -> None:
     """Make certificates and keys."""
     project = opened(where)
     if not server and not node:
         raise InputError("nothing was asked for; give --server, or --node NAME")
+    if renew and not node:
+        raise InputError("--renew replaces a node's keys; give --node NAME as well")
     if server:
         keys.make_server(project, [project.server().host])
         say(f"{project.keys / keys.CA}: nodes need a copy of this file, and of no other")
     for name in node or ():
-        say(f"{keys.make_node(project, name)}.pub: the server needs a copy; the key itself stays here")
+        say(f"{keys.make_node(project, name, renew)}.pub: the server needs a copy; the key itself stays here")
 
 
 @app.command(name="up")
@@ -217,7 +220,7 @@ def status(form: Form = Format.table, where: Where = HERE) -> None:
         here = running.server_here(project)
         names = keys.public_keys(project)
         found = {names[key]: stands for key, stands in control.nodes(project, here).items() if key in names}
-        rows += [{"what": f"node {name}", "stands": stands, "about": ""} for name, stands in sorted(found.items())]
+        rows += [_standing(name, stands) for name, stands in sorted(found.items())]
     except InputError as error:
         rows.append({"what": "server", "stands": "none here", "about": str(error)})
     try:
@@ -316,6 +319,13 @@ def _needs_table(project: Project, given: bool) -> None:
         raise InputError("federation.toml has a section [data], so every node needs a table; give --data FILE")
 
 
+def _standing(name: str, stands: str) -> dict[str, str]:
+    """A node's line: one that never came, or is gone for good, is there because its key is."""
+    came = "never came" if stands == "registered" else stands
+    forget = "" if stands == "online" else f"no longer used? take keys/nodes/{name}.pub away"
+    return {"what": f"node {name}", "stands": came, "about": forget}
+
+
 def _passed_on(settings: list[str] | None) -> list[str]:
     return [part for one in settings or () for part in ("--set", one)]
 
@@ -333,6 +343,7 @@ def _tell(done: Folder, form: Format) -> int:
         output.pairs(about | named | ({"sites": lines} if lines else {}), form)
     else:
         output.pairs(about, form)
+        say(*(f"{event['kind']}: {event['reason']}" for event in done.events if event["kind"] in ("time", "unsolved")))
         output.rows(lines, form, "Held-out rows, by site")
         if coefficients:
             show_coefficients(coefficients)

@@ -81,10 +81,12 @@ class Progress:
     """Says how far a run has come."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._round = say, 0
+        self._say, self._round, self._seconds = say, 0, 0.0
 
     def __call__(self, run: Folder) -> None:
         history = run.history()
         for _, row in history[history["round"] > self._round].iterrows():
-            self._round = int(row["round"])
-            self._say(f"round {self._round}: {int(row['participants'])} answers, f {row['value']:.9g}")
+            self._round, before = int(row["round"]), self._seconds
+            self._seconds = float(row["seconds"])
+            took = f"{self._seconds - before:.1f} s"
+            self._say(f"round {self._round}: {int(row['participants'])} answers, f {row['value']:.9g}, {took}")

@@ -71,14 +71,17 @@ def _make_authority(folder: Path) -> None:
     _write(folder / CA_KEY, _private(key, "PKCS8"), secret=True)
 
 
-def make_node(project: Project, name: str) -> Path:
-    """The key pair of a node, in OpenSSH's format: NAME and NAME.pub. A key that is there already is left alone."""
+def make_node(project: Project, name: str, renew: bool = False) -> Path:
+    """The key pair of a node, in OpenSSH's format: NAME and NAME.pub.
+
+    A key that is there already is left alone, unless it is to be renewed.
+    """
     _needed()
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     check_name(name)
     path = project.nodes / name
-    if not path.is_file():
+    if renew or not path.is_file():
         key = _new_key()
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, _private(key, "OpenSSH"), secret=True)

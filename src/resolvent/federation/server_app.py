@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,11 +77,23 @@ def main(grid: Any, given: Mapping[str, Any]) -> None:
     _write(ticket, {"run": str(folder.path), "status": end.get("kind"), "reason": end.get("reason")})
 
 
+class KnownKeys:
+    """The names of the nodes by their keys, as they are now; while a file is half copied, as they were before."""
+
+    def __init__(self, project: Project) -> None:
+        self._project, self._last = project, keys.public_keys(project)
+
+    def __call__(self) -> dict[bytes, str]:
+        with suppress(InputError, OSError):
+            self._last = keys.public_keys(self._project)
+        return self._last
+
+
 def conduct(
     grid: Any, project: Project, out: Path, resume: str = "", ticket: Path | None = None, simulated: bool = False
 ) -> Folder:
     """Run, or go on with, a federation's run. Simulated nodes have no keys: all of them are users."""
-    post = Post(grid, None if simulated else keys.public_keys(project))
+    post = Post(grid, None if simulated else KnownKeys(project))
     with ExitStack() as stack:
         run = stack.enter_context(OpenRun.resume(runs.find(resume, out))) if resume else None
         if run is not None and run.folder.end is not None:
@@ -191,6 +205,7 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
     recorder = run.record(experiment.config)
     _write(ticket, {"run": str(run.folder.path)})
     recording = OneBehind(recorder, engine := engine_of(experiment, facts, post, run.folder))
+    began = time.monotonic()
     try:
         scheme = experiment.scheme if _own_u(experiment) is None else shared(experiment.scheme)
         status, reason = rounds(experiment, recording, False, engine, scheme)
@@ -199,7 +214,27 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
         raise
     reason = OUTSIDE if status == "interrupted" else reason
     remarks = [*missing(facts, recording.state), *without_value(run.folder), *units(run.folder), *recording.remarks]
+    run.folder.note("time", reason=time_spent(time.monotonic() - began, engine.spent))
+    exact = experiment.explanation.facts["solves"] == "original" and facts.convex
+    for remark in far_from_zero(experiment.config, run.folder.row()) if status == "finished" and exact else ():
+        run.folder.note("unsolved", reason=remark)
     run.end(status, "; ".join([reason, *remarks]))
+
+
+def time_spent(seconds: float, spent: Mapping[str, float]) -> str:
+    """What the seconds of a run went to, the most first; the rest is the loop's own, and storing."""
+    parts = dict(spent) | {"computing and storing here": max(0.0, seconds - sum(spent.values()))}
+    most = sorted(parts.items(), key=lambda part: -part[1])
+    return f"{seconds:.1f} s: " + ", ".join(f"{what} {part:.1f} s" for what, part in most)
+
+
+def far_from_zero(config: Config, row: Mapping[str, Any]) -> Iterator[str]:
+    """How far the certificates of a run are that ended before they were as small as [stop] has it."""
+    wanted = config.stop.certificates
+    found = {name: float(row.get(name, math.nan)) for name in ("stationarity", "consensus")}
+    if any(size > (1e-6 if wanted is None else wanted) for size in found.values()):
+        sizes = " and ".join(f"{name} is {size:.2g}" for name, size in found.items() if size == size)
+        yield f"not at a solution yet: {sizes} (0 at one); more rounds, or [anderson], bring it closer"
 
 
 def _why(error: BaseException) -> str:

@@ -47,7 +47,7 @@ class ServerProcesses:
         self.project, self.server = project, replace(server, control=processes.free_port())
         self.superlink: Process | None = None
         self.superexec: Process | None = None
-        self._registered: list[str] | None = None
+        self._registered: dict[bytes, str] | None = None
 
     def open(self) -> Self:
         with ExitStack() as stack:
@@ -75,10 +75,10 @@ class ServerProcesses:
 
     def _register(self) -> None:
         """Let in the nodes whose public keys are here, and nobody else."""
-        names = self.project.names()
-        if names != self._registered:
+        now = keys.public_keys(self.project)  # a key that was renewed has the name of the old one
+        if now != self._registered:
             control.register(self.project, self.server)
-            self._registered = names
+            self._registered = now
 
     def close(self) -> None:
         processes.stop(self.superexec, self.superlink)

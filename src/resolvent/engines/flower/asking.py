@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from resolvent.engines.flower.checks import Refused, examine, unpacked
@@ -54,6 +55,8 @@ class Asking:
         self._sent: dict[str, Sent] = {}
         self._replied: set[str] = set()
         self._up = self._down = 0
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        """Seconds by what they went to: sending, fetching, looking who is online, and waiting for answers."""
         self._gone: set[str] = set()
         self._since: dict[str, str] = {}
 
@@ -71,7 +74,8 @@ class Asking:
 
         A node that was started again has lost the question that it was at: it is free to be asked anew.
         """
-        there = self.post.online()
+        with self._spending("looking who is online"):
+            there = self.post.online()
         for user, name in enumerate(self._names):
             if (name not in there) != (name in self._gone):
                 self._gone ^= {name}
@@ -87,7 +91,8 @@ class Asking:
         asked = {user: question for user, question in questions.items() if user in online}
         packets = {online[user]: question.packet() for user, question in asked.items()}
         group = str(next(iter(asked.values())).t + 1) if asked else ""
-        ids = self.post.send(packets, group)
+        with self._spending("sending"):
+            ids = self.post.send(packets, group)
         users = {online[user]: user for user in asked}
         for node, message in ids.items():
             self._sent[message] = Sent(users[node], node, asked[users[node]], time.monotonic())
@@ -97,7 +102,9 @@ class Asking:
     def collect(self) -> list[Taken]:
         """The answers that have come since, those that were refused left out."""
         taken = []
-        for reply in self.post.collect(self._sent):
+        with self._spending("fetching"):
+            replies = self.post.collect(self._sent)
+        for reply in replies:
             sent = self._sent.get(reply.to)
             try:
                 taken.append(self._taken(reply, sent))
@@ -141,7 +148,20 @@ class Asking:
             answers |= {taken.user: taken.answer for taken in self.collect() if taken.question is idle.get(taken.user)}
             if not waiting & self.busy or time.monotonic() >= until:
                 return answers
-            time.sleep(poll)
+            self.pause(poll)
+
+    def pause(self, seconds: float) -> None:
+        """Wait for answers: while nodes compute, and until Flower hands on what they have sent."""
+        with self._spending("waiting for answers"):
+            time.sleep(seconds)
+
+    @contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent[what] += time.monotonic() - began
 
     def forget(self) -> None:
         """Whatever is under way will not be waited for."""

@@ -82,6 +82,11 @@ class FlowerEngine(CentralSums):
         return self._asking.traffic
 
     @property
+    def spent(self) -> dict[str, float]:
+        """Seconds by what they went to: sending, fetching, looking who is online, waiting for answers."""
+        return dict(self._asking.spent)
+
+    @property
     def refused(self) -> dict[str, int]:
         """How many answers were refused, by user."""
         return dict(self._asking.refused)
@@ -167,7 +172,7 @@ class FlowerEngine(CentralSums):
                 break
             if seconds >= self.rule.patience or (not open_ and spent == rows.keys()):
                 raise BadAnswer(self._too_few(ask, len(taken), needed, seconds))
-            time.sleep(self.rule.poll)
+            self._asking.pause(self.rule.poll)
         slow = {i for i in taken if taken[i].seconds > self.rule.timeout}
         overdue = asked & open_ if seconds >= self.rule.timeout else set()
         for user in sorted(overdue - self._late):

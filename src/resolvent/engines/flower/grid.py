@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from resolvent.engines.flower.packets import Packet, to_records
@@ -52,8 +52,13 @@ class Post:
     Without `known`, as in a simulation, every node of the grid is a user, named after its number.
     """
 
-    def __init__(self, grid: Any, known: Mapping[bytes, str] | None = None) -> None:
-        self._grid, self._known = careful(grid), known
+    def __init__(self, grid: Any, known: Mapping[bytes, str] | Callable[[], Mapping[bytes, str]] | None = None) -> None:
+        self._grid, self._given = careful(grid), known
+
+    @property
+    def _known(self) -> Mapping[bytes, str] | None:
+        """Looked up each time where `known` is a function: keys are renewed and revoked while a run goes on."""
+        return self._given() if callable(self._given) else self._given
 
     @property
     def names(self) -> list[str]:
@@ -62,10 +67,10 @@ class Post:
 
     def online(self) -> dict[str, Online]:
         """The users' nodes that are online now, by name."""
-        nodes = list(self._grid.get_nodes())
-        if self._known is None:
+        nodes, known = list(self._grid.get_nodes()), self._known
+        if known is None:
             return {f"{node.node_id}": _online(node) for node in nodes}
-        return {self._known[node.public_key]: _online(node) for node in nodes if node.public_key in self._known}
+        return {known[node.public_key]: _online(node) for node in nodes if node.public_key in known}
 
     def send(self, packets: Mapping[int, Packet], group: str) -> dict[int, str]:
         """Send packets by the number of their node: the ids of the messages that could be sent.
