@@ -1,6 +1,7 @@
 """Modules of several inputs, as dicts and tuples, and modules that compute their loss, against plain `.backward()`."""
 
 import copy
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 import resolvent as rs
 from resolvent.networks.calling import called_with
@@ -372,6 +373,22 @@ def test_a_mean_over_texts_is_no_mean_over_tokens() -> None:
         rs.Neural(model, [padded(users[0])], weights="tokens")
 
 
+class Flow(IterableDataset[Tensor]):
+    def __init__(self, length: int | None = None) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (row[: self.length].repeat(2)[: self.length] for row in texts((5,))[0])
+
+
+def test_an_iterable_data_set_gives_batches_with_labels() -> None:
+    problem = rs.Neural(writer(), [DataLoader(Flow(3), 2, collate_fn=padded)])
+    assert problem.cuts.training
+    W = points(problem)
+    plain = slopes(writer(), W, [lambda m: m(**padded(list(Flow(3))))["loss"]])
+    assert torch.allclose(problem.grad(W), plain, rtol=0, atol=TOLERANCE)
+
+
 X, Y = people((4,))[0]
 BATCH = equally_padded(texts((3,)))[0]
 
@@ -388,6 +405,7 @@ BATCH = equally_padded(texts((3,)))[0]
         (lambda: rs.Neural(reader(), [(X | {"numbers": X["numbers"] / 0}, Y)]), "finite numbers are needed in numbers"),
         (lambda: rs.Neural(reader(), [(X, Y)], test=(tuple(X.values()), Y)), r"test\[0\] is of 3 inputs"),
         (lambda: rs.Neural(reader(), [X]), "'labels' must be among them"),
+        (lambda: rs.Neural(writer(), [DataLoader(Flow(), 2, collate_fn=padded)]), "iterable data sets whose rows have"),
         (lambda: rs.Neural(reader(), [({}, Y)]), r"users\[0\] is without inputs"),
         (lambda: rs.Neural(writer(), [(BATCH, BATCH["labels"])]), "a pair whose inputs have 'labels'"),
         (

@@ -111,18 +111,18 @@ def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: MeanLoss | None,
     """Rows may be taken in parts where the module treats each row alone, tried on a few, and the loss is known."""
     if isinstance(data, Resident):
         return Cuts(False, False)
-    if isinstance(data, Streamed) and (data.pads or isinstance(mean, OwnLoss)):
-        tried = data.halves(TRIED_ROWS)
-        alone = mean is not None and tried is not None and _gradients_in_parts(gradients, w, tried, mean, by_loss=True)
+    ragged = isinstance(data, Streamed) and data.ragged
+    batches = (_halves(batch) for batch in data.batches(cut=True) if batch.x.shape[1] > 1)
+    tried = data.halves(TRIED_ROWS) if isinstance(data, Streamed) and ragged else next(batches, None)
+    if tried is None:
+        return Cuts(False, False)
+    if ragged or isinstance(mean, OwnLoss):  # outputs have other lengths, or the loss beside them
+        alone = mean is not None and _gradients_in_parts(gradients, w, tried, mean, by_loss=True)
         return Cuts(alone, alone)
-    for batch in data.batches(cut=True):
-        if batch.x.shape[1] > 1:
-            tried = _halves(batch)
-            return Cuts(
-                mean is not None and training and _gradients_in_parts(gradients, w, tried, mean),
-                _outputs_in_parts(gradients, w, tried),
-            )
-    return Cuts(False, False)
+    return Cuts(
+        mean is not None and training and _gradients_in_parts(gradients, w, tried, mean),
+        _outputs_in_parts(gradients, w, tried),
+    )
 
 
 def _halves(batch: Batch) -> Halves:

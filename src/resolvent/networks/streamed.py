@@ -119,10 +119,10 @@ def check_alike(kinds: Sequence[RowKind], names: Sequence[str], lengths: bool = 
 
 
 class Survey(NamedTuple):
-    """What one pass over a user's rows shows: their number, their kind, and the distinct integer targets."""
+    """What one pass over a user's rows shows: their number, the kinds of batches, and the distinct integer targets."""
 
     size: int
-    kind: RowKind
+    kinds: tuple[RowKind, ...]
     targets: Tensor
 
 
@@ -146,7 +146,7 @@ def survey(reader: RowReader, placement: Placement, name: str) -> tuple[Survey, 
     if reader.rows is not None and size != len(reader.rows):
         refuse(name, f"read as {size} rows where it has {len(reader.rows)}", "collate_fn must give one for each")
     _check_repeats(reader, placement, name)
-    return Survey(size, kinds[0], targets), placement
+    return Survey(size, tuple(dict.fromkeys(kinds)), targets), placement
 
 
 def _check_repeats(reader: RowReader, placement: Placement, name: str) -> None:
@@ -181,9 +181,9 @@ class Streamed:
         return torch.tensor([survey.size for survey in self.surveys], device=self.placement.device)
 
     @property
-    def pads(self) -> bool:
-        """Whether batches may have different lengths."""
-        return any(reader.pads for reader in self.readers)
+    def ragged(self) -> bool:
+        """Whether batches have different lengths."""
+        return len({kind for survey in self.surveys for kind in survey.kinds}) > 1
 
     def halves(self, most: int) -> Halves | None:
         """A few rows of a user, as batches of one user: all together, and the shorter and the longer half of them,

@@ -42,8 +42,12 @@ def as_user_data(users: Any, argument: str, placement: Placement) -> tuple[UserD
     for each, name in zip(readers, names, strict=True):
         surveyed, placement = survey(each, placement, name)
         surveys.append(surveyed)
-    check_alike([each.kind for each in surveys], names, any(each.pads for each in readers))
-    return Streamed(readers, tuple(surveys), placement), placement
+    check_alike([each.kinds[0] for each in surveys], names, any(each.pads for each in readers))
+    streamed = Streamed(readers, tuple(surveys), placement)
+    if streamed.ragged and not streamed.indexed:
+        needed = "rows of one length are needed there, or data sets that have __getitem__"
+        refuse(argument, "partly iterable data sets whose rows have different lengths", needed)
+    return streamed, placement
 
 
 def is_pair(given: Any) -> bool:
