@@ -16,7 +16,7 @@ import pytest
 from command_line import Process
 from resolvent.runs import Folder, folders, sums
 
-from .conftest import PATIENCE, Open, serving
+from .conftest import PATIENCE, Open, make, serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
 NASTY = '</script><img src=x onerror="window.taken = 1"><b>bold</b> & "it\'s"'
@@ -391,3 +391,87 @@ def test_nothing_moves_while_curves_load(address: str, stored: Path, opened: Ope
     row(page, folders(stored)[0]).click()
     lines(page, 1)
     assert page.locator("#chart").bounding_box() == before
+
+
+OVERLAPS = """selector => {
+  const boxes = [...document.querySelectorAll(selector)].map(each => [each.textContent, each.getBoundingClientRect()]);
+  const shared = (p, q, from, to) => Math.min(p[to], q[to]) - Math.max(p[from], q[from]) > 1;
+  const overlap = (p, q) => shared(p, q, "left", "right") && shared(p, q, "top", "bottom");
+  return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([, q]) => overlap(p, q)).map(([b]) => `${a} on ${b}`));
+}"""
+SEEK = "k => { const at = document.getElementById('at'); at.value = k; at.dispatchEvent(new Event('input')); }"
+
+
+@pytest.mark.parametrize("problem", ["plane", "line", "sets"])
+def test_labels_of_the_plane_do_not_overlap(problem: str, address: str, opened: Open) -> None:
+    page = opened(f"{address}/explorer#problem={problem}")
+    lines(page, 1)
+    for algorithm in ("fedpi", "fedprox"):
+        page.locator(f'#algorithms button[data-name="{algorithm}"]').click()
+        playwright.expect(page.locator(f'#algorithms button[data-name="{algorithm}"]')).to_have_attribute(
+            "aria-pressed", "true"
+        )
+        for k in (0, 1, 2, 3, 6, 9, 12, 20, 40):
+            page.evaluate(SEEK, k)
+            assert page.locator("#plane text.label").count()
+            assert page.evaluate(OVERLAPS, "#plane text") == [], (algorithm, k)
+
+
+def test_the_curve_stays_in_its_card_when_another_algorithm_follows(address: str, opened: Open) -> None:
+    page = opened(f"{address}/explorer")
+    lines(page, 1)
+    for algorithm in ("fedpi", "fedprox"):
+        page.locator(f'#algorithms button[data-name="{algorithm}"]').click()
+        playwright.expect(page.locator(f'#algorithms button[data-name="{algorithm}"]')).to_have_attribute(
+            "aria-pressed", "true"
+        )
+    page.wait_for_function(
+        """() => document.querySelector("#chart .xtitle").getBoundingClientRect().bottom
+                 <= document.querySelector(".curvecard").getBoundingClientRect().bottom"""
+    )
+
+
+def test_curves_are_told_apart_and_axes_come_with_them(stored: Path, tmp_path: Path, opened: Open) -> None:
+    for eta in (0.01, 0.02):
+        make(tmp_path / "runs", "fedprox", scheme={"algorithm": "fedprox", "eta": eta})
+    with serving(tmp_path / "runs") as place:
+        page = opened(place)
+        playwright.expect(page.locator(".line")).to_have_count(2)
+        playwright.expect(page.locator("#y")).to_be_hidden()  # empty before anything is ticked
+        playwright.expect(page.locator("#x")).to_be_hidden()
+        for k in range(2):
+            page.locator(".line").nth(k).click()
+        lines(page, 2)
+        playwright.expect(page.locator("#y")).to_be_visible()
+        named = ["FedProx, eta = 0.01", "FedProx, eta = 0.02"]
+        playwright.expect(page.locator("#chart .legendtext")).to_have_text(named)
+        assert page.locator("#differences tbody a").all_inner_texts() == named
+        page.context.close()
+
+
+def test_the_button_for_a_new_run_is_centred_on_a_phone(address: str, opened: Open) -> None:
+    page = opened(address)
+    page.set_viewport_size({"width": 375, "height": 740})
+    left, right = page.evaluate(
+        """() => { const button = document.getElementById("new"), range = document.createRange();
+             range.selectNodeContents(button);
+             const outer = button.getBoundingClientRect(), inner = range.getBoundingClientRect();
+             return [inner.left - outer.left, outer.right - inner.right]; }"""
+    )
+    assert abs(left - right) < 1.5
+
+
+def test_pictures_of_the_paper_are_dark_in_the_dark(address: str, opened: Open) -> None:
+    page = opened(f"{address}/paper")
+    page.wait_for_selector(".panel img")
+    shown = "() => getComputedStyle(document.querySelector('.panel img')).filter"
+    assert page.evaluate(shown) == "none"
+    page.emulate_media(color_scheme="dark")
+    assert "invert" in page.evaluate(shown)
+    page.click("#theme")  # light, whatever the system says
+    assert page.evaluate(shown) == "none"
+    commands = page.locator("#lead code").all_inner_texts()
+    assert commands == ["resolvent reproduce all", "resolvent reproduce all --only convex"]
+    told = page.locator(".figure > p", has_text="training images a user")
+    assert told.count() == page.locator("#fig-cifar10 > p", has_text="training images a user").count()  # networks alone
+    assert "training images" in page.locator("#fig-eta-effect-fedprox .settings").first.inner_text()

@@ -38,7 +38,8 @@ def write(panels: Sequence[JudgedPanel], path: Path, index: RunIndex) -> Path:
     parts += [_comparison(panels, large, archive, folder)] if large else []
     for figure in unique(one.figure for one in panels):
         parts += [f"## {figure.title} (`{figure.label}`)", figure.caption]
-        parts += [figure.settings] if figure.settings else []
+        settings = f"{figure.settings} {figure.network_settings}".strip()
+        parts += [settings] if settings else []
         for one in (one for one in panels if one.figure.label == figure.label):
             parts += _panel(one, folder, index.scale)
             parts += _large(large[_place(one)], one, archive, folder) if _place(one) in large else []

@@ -152,6 +152,8 @@ class Figure:
     """Those about several panels."""
     settings: str = ""
     """What the paper leaves open, and how it is settled here; what "quick" reduces."""
+    network_settings: str = ""
+    """The same of the panels that train networks, and shown with those alone."""
 
     @property
     def name(self) -> str:

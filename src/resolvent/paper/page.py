@@ -41,7 +41,9 @@ def write(panels: Sequence[JudgedPanel], out: Path, scale: str) -> Path:
 
 def _figure(figure: Figure, panels: Sequence[JudgedPanel], out: Path) -> str:
     shown = "".join(_panel(one, out) for one in panels if one.figure.label == figure.label)
-    settings = f'<p class="faint">{html.escape(figure.settings)}</p>' if figure.settings else ""
+    trained = any(one.panel.networks and one.results is not None for one in panels if one.figure.label == figure.label)
+    texts = (figure.settings, figure.network_settings if trained else "")
+    settings = "".join(f'<p class="faint">{html.escape(text)}</p>' for text in texts if text)
     return (
         f'<section id="{figure.name}"><h2>{html.escape(figure.title)}<code>{html.escape(figure.label)}</code></h2>'
         f"<p>{html.escape(figure.caption)}</p>{settings}<div class='panels'>{shown}</div>"

@@ -41,6 +41,7 @@ class Panels:
                     "title": figure.title,
                     "caption": figure.caption,
                     "settings": figure.settings,
+                    "network_settings": figure.network_settings,
                     "panels": [_listed(panel, index) for panel in figure.panels],
                 }
                 for figure in FIGURES

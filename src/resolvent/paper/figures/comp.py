@@ -147,5 +147,6 @@ FIGURE = Figure(
     ),
     (Claim("All algorithms get worse as users differ more.", _deteriorate, why=ROUND_OFF, panels=tuple(LEVELS)),),
     settings="The three levels of H are made by noise of standard deviation 0.5, 4 and 20 around one common model. "
-    "Gaps are computed as quadratic forms, so that nothing cancels. The networks' prox has eta = 100. " + QUICK_TEXT,
+    "Gaps are computed as quadratic forms, so that nothing cancels.",
+    network_settings="The networks' prox has eta = 100. " + QUICK_TEXT,
 )

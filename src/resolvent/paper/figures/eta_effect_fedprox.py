@@ -179,6 +179,8 @@ FIGURE = Figure(
              Claim("FedAvg and FedProx at eta = 100 and 100/log t overlap.", _overlap),
              Claim("Averaging does not slow it down noticeably.", _averaging_is_free), KEEPS_UP), styles=STYLES),
     ),
-    settings="Schedules are eta0/(t+1), eta0/sqrt(t+1), eta0/(log10(t+1)+1) (the network: eta0/ln(t+e)), and halving "
-    "every 500 rounds (the network: 10); eta0 is 1e-3, 1 and 100. " + QUICK_TEXT,
+    settings="Schedules are eta0/(t+1), eta0/sqrt(t+1), eta0/(log10(t+1)+1), and halving every 500 rounds; eta0 is "
+    "1e-3 and 1.",
+    network_settings="Networks: eta0/ln(t+e) in place of the logarithm, halving every 10 rounds, eta0 = 100. "
+    + QUICK_TEXT,
 )  # fmt: skip

@@ -46,5 +46,5 @@ FIGURE = Figure(
     tuple(_panel(line) for line in NETWORK_LINES),
     (Claim("FedRP and FedSplit are less stable than FedProx and FedPi.", _stability, first=LONG_STEPS,
            panels=("fedprox", "fedsplit", "fedpi", "fedrp")),),
-    settings=f"{QUICK_TEXT} {FINE_TEXT}",
+    network_settings=f"{QUICK_TEXT} {FINE_TEXT}",
 )  # fmt: skip

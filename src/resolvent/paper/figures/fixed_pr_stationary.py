@@ -212,6 +212,6 @@ FIGURE = Figure(
                        draw=_network_draw),
     ),
     settings="Least squares by the closed form, logistic regression with Anderson acceleration (memory 4) to the "
-    "fixed point; one configuration of each is run plainly, for the stated rounds, and agrees. "
-    "Quick: the network with at most 24 training images a user (the paper: 2,400) and 20 rounds (200).",
+    "fixed point; one configuration of each is run plainly, for the stated rounds, and agrees.",
+    network_settings="Quick: at most 24 training images a user (the paper: 2,400) and 20 rounds (200).",
 )  # fmt: skip

@@ -101,5 +101,6 @@ FIGURE = Figure(
     ),
     settings="k counts epochs, shuffled passes over the batches; gradients of batches are scaled to be unbiased. A "
     f"prox is {EPOCHS} epochs of steps of size 1.5e-6 (least squares) or 1e-3 (logistic regression); FedAvg's steps "
-    "are eta. " + QUICK_TEXT + " Here 5 batches of 8 images an epoch, 2 epochs.",
+    "are eta.",
+    network_settings=QUICK_TEXT + " Here 5 batches of 8 images an epoch, 2 epochs.",
 )  # fmt: skip

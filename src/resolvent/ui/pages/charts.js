@@ -20,6 +20,10 @@ export const YS = { gap: "f(w) − f*", value: "f(w)", test_accuracy: "test accu
 
 const drawn = new Map();
 
+/** Plotly follows the window's size; a chart's own may change without it, when a neighbour grows. */
+const watched = new ResizeObserver((entries) => { for (const { target } of entries) if (target.clientWidth && target.data) window.Plotly.Plots.resize(target); });
+
+
 /** Draw lines: {x, y, label, colour, dash, low, high, width}. Options: x, y (names), log, logx, legend, marks. */
 export async function draw(element, lines, options) {
   drawn.set(element, [lines, options]);
@@ -29,6 +33,7 @@ export async function draw(element, lines, options) {
   await Plotly.react(element, traces(lines, log), layout({ ...options, log, ends, level: level(lines) }), {
     displaylogo: false, responsive: true, displayModeBar: false, doubleClick: "reset",
   });
+  watched.observe(element);
   element.dataset.drawn = String(Number(element.dataset.drawn ?? 0) + 1);
 }
 

@@ -8,8 +8,9 @@ async function begin() {
   const { folder, figures } = await api("paper");
   const panels = figures.flatMap((figure) => figure.panels), there = panels.filter((panel) => panel.there === panel.runs).length;
   $("lead").textContent = there === panels.length ? `All ${there} panels, from the runs in ${folder}/.` :
-    `${there} of ${panels.length} panels can be shown from the runs in ${folder}/ and from closed forms. The others say which command runs them; all of them: `;
-  if (there < panels.length) $("lead").append(h("code", { className: "command" }, "resolvent reproduce all --only convex"));
+    `${there} of ${panels.length} panels can be shown from the runs in ${folder}/ and from closed forms. The others say which command runs them. All of them: `;
+  const command = (words) => h("code", { className: "command" }, words), trained = panels.some((panel) => panel.networks && panel.there < panel.runs);
+  if (there < panels.length) $("lead").append(command("resolvent reproduce all"), ...(trained ? ["; those without networks, which take minutes: ", command("resolvent reproduce all --only convex")] : []));
   $("contents").replaceChildren(...figures.map((figure) => h("a", { href: `#${figure.name}` }, figure.title)));
   $("figures").replaceChildren(...figures.map(section));
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
@@ -22,8 +23,8 @@ function section(figure) {
 }
 
 function place(figure, panel) {
-  const body = h("div", {});
-  const card = h("article", { className: "card panel" }, h("h3", {}, panel.title, h("span", {}, figure.panels.length > 1 ? `  ${panel.key}` : "")), body);
+  const body = h("div", {}), settings = panel.networks && figure.network_settings ? h("p", { className: "faint settings" }, figure.network_settings) : null;
+  const card = h("article", { className: "card panel" }, h("h3", {}, panel.title, h("span", {}, figure.panels.length > 1 ? `  ${panel.key}` : "")), body, settings ?? "");
   if (panel.there < panel.runs) {
     const only = figure.panels.length > 1 ? ` --panel ${panel.key}` : "";
     body.append(h("p", { className: "faint" }, `Not run here: ${panel.runs - panel.there} of ${panel.runs} runs are missing${panel.networks ? "; it trains networks" : ""}.`),

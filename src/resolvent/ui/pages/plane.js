@@ -50,6 +50,21 @@ export function drawPlane(svg, told, setup, t, phase, colour) {
   }
   made.push(...targets(told, product));
   svg.replaceChildren(...made);
+  part(svg);
+}
+
+/** Move each label off those before it: to the other sides of its point, then farther out; one without room is left out. */
+function part(svg) {
+  const placed = [];
+  for (const text of [...svg.querySelectorAll("text.label"), ...svg.querySelectorAll("text:not(.label)")]) {
+    const own = [Number(text.getAttribute("x")), Number(text.getAttribute("y"))], box = text.getBBox();
+    const free = ([dx, dy]) => placed.every((b) => box.x + dx >= b.x + b.width || b.x >= box.x + dx + box.width || box.y + dy >= b.y + b.height || b.y >= box.y + dy + box.height);
+    const [w, h] = [box.width + 16, box.height], step = [0, 1, 2, 3].flatMap((n) => [[0, -n * h], [0, n * h], [-w, -n * h], [-w, n * h]]).find(free);
+    if (!step) { text.remove(); continue; }
+    text.setAttribute("x", own[0] + step[0]);
+    text.setAttribute("y", own[1] + step[1]);
+    placed.push(text.getBBox());
+  }
 }
 
 function markers(colours, ink) {

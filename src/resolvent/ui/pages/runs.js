@@ -4,7 +4,7 @@ import { $, ago, api, duration, encoded, h, inTurn, live, Metrics, number, onceP
 import { draw, plotly, positive, XS, YS } from "./charts.js";
 import { openForm } from "./form.js";
 
-const HEIGHT = 54, SPARE = 6, MOST = 60;
+const HEIGHT = 54, SPARE = 6, MOST = 60, MOST_IN_LEGEND = 12;
 const COLUMNS = [
   ["title", "Run", "cell-name"], ["status", "Status", "cell-status"], ["round", "Rounds", "cell-rounds"],
   ["gap", "Gap", "right"], ["seconds", "Time", "right cell-time"], ["created", "Started", "right cell-when"],
@@ -171,6 +171,7 @@ function chosen() {
   paint();
   remember();
   $("nothing").hidden = picked.size > 0;
+  $("axes").classList.toggle("idle", !picked.size);
   $("chart").style.visibility = picked.size ? "visible" : "hidden";
   if (!picked.size) { comparison = null; differences(); }
   return compare();
@@ -240,7 +241,7 @@ const redraw = oncePerFrame(() => {
   const x = $("x").value, y = $("y").value;
   const made = comparison.curves.map((each) => curve(each, x, y)).filter(Boolean);
   const log = scale() === "log" && positive(made.map((line) => line.y));
-  draw($("chart"), made, { x, y, log });
+  draw($("chart"), made, { x, y, log, legend: made.length > 1 && made.length <= MOST_IN_LEGEND });
   const link = (kind) => `/api/download/${kind}?x=${x === "clock" ? "round" : x}&y=${y}&${[...picked].map((id) => `run=${encoded(id)}`).join("&")}`;
   $("downloads").lastElementChild.replaceChildren(...[["csv", "CSV"], ["parquet", "Parquet"], ["png", "PNG picture"], ["svg", "SVG picture"], ["html", "HTML report"]]
     .map(([kind, words]) => h("a", { href: link(kind), download: `resolvent-runs.${kind}` }, words)));
@@ -254,7 +255,7 @@ function differences() {
   const rows = comparison.curves.flatMap((made) => made.runs.map((id) => {
     const swatch = h("span", { className: "swatch", "data-dash": made.dash });
     swatch.style.borderColor = shade(made.colour);
-    return h("tr", {}, h("td", {}, swatch, h("a", { href: `/run?id=${encoded(id)}`, title: `${made.label}\n${id}` }, runs.get(id)?.title ?? id)),
+    return h("tr", {}, h("td", {}, swatch, h("a", { href: `/run?id=${encoded(id)}`, title: id }, made.runs.length > 1 ? `${made.label}, seed ${runs.get(id)?.seed}` : made.label)),
       columns.map((each) => {
         const value = each.values[at.get(id)];
         return h("td", {}, value === null ? h("span", { className: "faint" }, "–") : h("mark", {}, typeof value === "number" ? number(value, 4) : String(value)));
