@@ -1,7 +1,7 @@
 """Late answers against synchronous rounds, over simulated time: FedPi and FedSplit on least squares.
 
     python -m bench.stragglers                                # a table
-    python -m bench.stragglers docs/images/stragglers.png     # and the picture of docs/guide.md
+    python -m bench.stragglers docs/images/stragglers.png     # and the picture of docs/participation.md
 
 Users answer in 1 to 30 seconds. A synchronous round (close = 1) waits for the slowest. The others close after some of
 the answers, and later ones count when they come.

@@ -27,7 +27,14 @@ def read(name: str) -> str:
 
 
 def test_there_is_something_to_check() -> None:
-    assert {"README.md", "CONTRIBUTING.md", "docs/guide.md"} <= PAGES.keys()
+    assert {
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/guide.md",
+        "docs/problems.md",
+        "docs/schemes.md",
+        "docs/participation.md",
+    } <= PAGES.keys()
     assert {"setup", "check", "test", "coverage"} <= TARGETS
 
 

@@ -1,4 +1,4 @@
-"""docs/guide.md, "While it runs" and "After the run": every block in order, as a reader would run it."""
+"""docs/guide.md, "While it runs" and "After the run", and docs/problems.md: every block in order, as a reader would."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def test_the_code_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert names["run"].reason == "as the callback said"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "model.onnx", "my-run"]
     assert names["longer"].state.round == 50
+
+
+@pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
+def test_the_code_of_the_problems_runs() -> None:
+    page, names = PAGE.with_name("problems.md"), dict[str, Any]()
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    assert names["run"].history["test_recall"].iloc[-1] > 0.9
