@@ -159,6 +159,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"prepare"},
         {"solve"},
         {"seeds"},
+        {"comparing"},
     ],
     "ui": [
         {"guard", "store", "curves", "form", "presence", "examples", "downloads", "browser"},

@@ -225,7 +225,10 @@ def test_it_is_run_from_toml_and_explained(case: Case) -> None:
 
 def test_what_is_wrong_with_it_is_one_sentence(case: Case) -> None:
     name = case.option.partition(":")[0]
-    for value, sentence in (("much", f"{case.kind}.share is 'much', but a finite number is needed"), ("", "is needed")):
+    for value, sentence in (
+        ("much", f"{case.kind}.share is 'much', but a finite number is needed"),
+        ("", "takes 1 value (share)"),
+    ):
         refused = resolvent("run", "least-squares", case.flag, f"{name}:{value}" if value else name)
         assert refused.code == 2
         assert sentence in refused.err

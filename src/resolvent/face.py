@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from resolvent.experiment.opening import open_run as open
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
+    from resolvent.solving.comparing import compare
     from resolvent.report.plotting import plot
     from resolvent.solving.seeds import solve_seeds
 
@@ -134,6 +135,7 @@ __all__ = [
     "TopK",
     "Trace",
     "TrimmedMean",
+    "compare",
     "data",
     "explain",
     "fedadmm",
@@ -165,6 +167,7 @@ __all__ = [
 LATER = {
     "AllReduce": "resolvent.engines.all_reduce:AllReduce",
     "Neural": "resolvent.networks.problem:Neural",
+    "compare": "resolvent.solving.comparing:compare",
     "models": "resolvent.networks.models",
     "open": "resolvent.experiment.opening:open_run",
     "plot": "resolvent.report.plotting:plot",

@@ -40,7 +40,7 @@ def test_many_runs_are_drawn_together() -> None:
     lines = axis.get_lines()
     assert lines[0].get_color() != lines[1].get_color()
     (axis,) = rs.plot([run(), run(0.01)], y="residual").axes
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["FedPi 1", "FedPi 2"]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["FedPi, eta = 0.02", "FedPi, eta = 0.01"]
     assert rs.plot(run(), ax=axis) is axis.figure
     assert len(axis.get_lines()) == 3
 

@@ -328,17 +328,41 @@ def described(kind: str, made: Any) -> dict[str, Any]:
     return ({} if implied else {"kind": chosen.name}) | written(made, kind, chosen.key)
 
 
+def named_values(kind: str, made: Any) -> dict[str, Any]:
+    """The section that names a part, for labels: of one that plain values cannot say, the name of its class."""
+    try:
+        values = described(kind, made)
+    except InputError:
+        return {"kind": type(made).__name__}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
 def words(kind: str, text: str, literal: Callable[[str], Any]) -> dict[str, Any]:
     """The section that a few words stand for: "momentum:0.9", or "0.5" alone for the usual part."""
     name, *values = (word.strip() for word in text.split(":"))
     chosen, usual = parts(kind).get(alike(name.lower())), KINDS[kind].usual
     if chosen is None and usual is not None and not isinstance(literal(name), str):
         chosen, values = named(kind, usual), [name, *values]
-    required = sum(field.default is REQUIRED for field in chosen.fields) if chosen else 0
-    if chosen is None or not required <= len(values) <= len(chosen.fields):
+    if chosen is None:
         refuse(kind, quoted(text), f"{usages(kind)} is needed{load_plugins()}")
+    required = sum(field.default is REQUIRED for field in chosen.fields)
+    if not required <= len(values) <= len(chosen.fields):
+        refuse(kind, f"{quoted(text)}, with {_counted(len(values))}", f"{chosen.name} takes {_taken(chosen, required)}")
     given = {field.key: literal(value) for field, value in zip(chosen.fields, values, strict=False)}
     return given if chosen.key in given else {"kind": chosen.name} | given
+
+
+def _counted(values: int) -> str:
+    return "1 value" if values == 1 else f"{values or 'no'} values"
+
+
+def _taken(part: Registered, required: int) -> str:
+    """How many values a part takes in a few words, and which."""
+    most = len(part.fields)
+    if not most:
+        return "none"
+    many = _counted(most) if required == most else f"{required} to {_counted(most)}"
+    return f"{many} ({', '.join(field.key for field in part.fields)})"
 
 
 def usages(kind: str) -> str:

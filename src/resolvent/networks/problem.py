@@ -28,6 +28,7 @@ from resolvent.networks.rebuilding import (
     as_memory,
     buffers_of,
     described,
+    drawn_anew,
     mean_buffer,
     own_buffers,
     untrained,
@@ -166,6 +167,10 @@ class Neural:
         On a GPU it also says how each convolution and each linear layer is computed.
         """
         return "; ".join([f"{self.gradients.method}: {self.gradients.reason}", *self.gradients.choices])
+
+    def random_start(self, seed: int) -> Tensor:
+        """Initial parameters (d,) that a seed draws, layer by layer with `reset_parameters`; frozen ones stay."""
+        return self.layout.flatten(drawn_anew(self._module, seed)).to(self.start)
 
     def working(self) -> AbstractContextManager[object]:
         """To be held over many gradients. Where users are divided among threads, the threads of torch's own kernels

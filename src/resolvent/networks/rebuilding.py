@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from resolvent.errors import InputError, refuse
 from resolvent.networks import models
 from resolvent.networks.layout import Buffers, ParameterLayout, copied
+from resolvent.randomness import INITIAL_WEIGHTS, words
 
 BUFFER = "buffer."
 """The prefix of buffers' names in memory."""
@@ -58,6 +59,26 @@ def described(module: nn.Module, layout: ParameterLayout, fixed: list[str]) -> d
         "parameters": [[name, list(shape)] for name, shape in zip(layout.names, layout.shapes, strict=True)],
         "fixed": fixed,
     }
+
+
+def drawn_anew(module: nn.Module, seed: int) -> nn.Module:
+    """A copy on the CPU whose trainable parameters are drawn as its layers draw them when they are made."""
+    copy = copied(module).cpu()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(int(words(seed, INITIAL_WEIGHTS)[0] >> 1))
+        for name, layer in sorted(copy.named_modules(), key=lambda pair: -pair[0].count(".") - bool(pair[0])):
+            if not any(p.requires_grad for p in layer.parameters(recurse=False)):
+                continue
+            draw = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+            if draw is None:
+                refuse(
+                    "start",
+                    "'random'",
+                    f"{name or 'the model'}, a {type(layer).__name__}, has no reset_parameters() that draws its "
+                    "parameters: give it one, or a list with one problem per seed to rs.solve_seeds",
+                )
+            draw()
+    return copy
 
 
 def with_values(module: nn.Module, layout: ParameterLayout, w: Tensor, buffers: Buffers) -> nn.Module:

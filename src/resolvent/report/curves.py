@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.iteration.metric_names import AVERAGED
+from resolvent.iteration.registry import KINDS
 from resolvent.iteration.table import TABLE
 from resolvent.runs import Folder
 
@@ -29,8 +30,12 @@ STRETCHES = 250
 QUIET = {"run": ("seed", "threads"), "problem": ("seed", "sha256"), "store": None}
 """Settings that do not tell curves apart: sections, or some of their keys."""
 
-UNSAID = {("scheme", "algorithm"), ("anderson", "on"), ("problem", "name"), ("problem", "data")}
+UNSAID = {("scheme", "algorithm"), ("scheme", "title"), ("anderson", "on"), ("problem", "name"), ("problem", "data")}
 """Settings that titles tell already."""
+MIXING = {("scheme", "alpha"), ("scheme", "beta"), ("scheme", "gamma")}
+"""Settings that an algorithm's name tells, unless it is run with several values."""
+NAMED_WHOLE = tuple(name for name, kind in KINDS.items() if kind.section and name not in ("participation", "local"))
+"""Parts that labels name with all of their values: "send top:0.1"."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +59,27 @@ class Curve:
     @cached_property
     def frames(self) -> list[pd.DataFrame]:
         """One history per run that has rows, with the bytes so far. Where a run averages, its averages are shown."""
-        frames = []
-        for frame in (run.history() for run in self.runs):
-            if len(frame):
-                frames.append(reported(frame).assign(bytes=(frame["bytes_up"] + frame["bytes_down"]).cumsum()))
-        return frames
+        return [with_bytes(reported(frame)) for frame in (run.history() for run in self.runs) if len(frame)]
 
     def over(self, x: str, y: str) -> tuple[pd.Series[float], pd.DataFrame]:
-        """x in the mean over seeds, and y's median, least and most, at the rounds that all seeds have."""
-        import pandas as pd
+        return over_seeds(self.frames, x, y)
 
-        by_round = [frame.set_index("round", drop=False) for frame in self.frames]
-        xs = pd.concat([frame[x] for frame in by_round], axis=1, join="inner").mean(axis=1)
-        ys = pd.concat([frame[y] for frame in by_round], axis=1, join="inner")
-        return xs, pd.DataFrame({"median": ys.median(axis=1), "least": ys.min(axis=1), "most": ys.max(axis=1)})
+
+def over_seeds(frames: Sequence[pd.DataFrame], x: str, y: str) -> tuple[pd.Series[float], pd.DataFrame]:
+    """x in the mean over seeds, and y's median, least and most, at the rounds that all seeds have."""
+    import pandas as pd
+
+    by_round = [frame.set_index("round", drop=False) for frame in frames]
+    xs = pd.concat([frame[x] for frame in by_round], axis=1, join="inner").mean(axis=1)
+    ys = pd.concat([frame[y] for frame in by_round], axis=1, join="inner")
+    return xs, pd.DataFrame({"median": ys.median(axis=1), "least": ys.min(axis=1), "most": ys.max(axis=1)})
+
+
+def with_bytes(frame: pd.DataFrame) -> pd.DataFrame:
+    """A history with a column of the bytes so far, up and down together."""
+    if "bytes_up" not in frame:
+        return frame
+    return frame.assign(bytes=(frame["bytes_up"] + frame["bytes_down"]).cumsum())
 
 
 def reported(frame: pd.DataFrame) -> pd.DataFrame:
@@ -104,9 +116,10 @@ def curves(runs: Iterable[Folder]) -> list[Curve]:
     first = [group[0] for group in ordered]
     named = labels([run.about["title"] for run in first], [telling(run.config) for run in first])
     memories = [0, *sorted({_memory(run) for run in first} - {0})]
+    painted = colours([_algorithm(run) for run in first], [apart_from_anderson(run) for run in first])
     return [
         Curve(tuple(group), label, colour, memories.index(_memory(group[0])))
-        for group, label, colour in zip(ordered, named, _colours(first), strict=True)
+        for group, label, colour in zip(ordered, named, painted, strict=True)
     ]
 
 
@@ -168,17 +181,17 @@ def palette() -> list[str]:
     return [*(row.colour for row in TABLE.values() if not row.kin), GREY]
 
 
-def _colours(runs: Sequence[Folder]) -> list[str]:
+def colours(algorithms: Sequence[str], settings: Sequence[str]) -> list[str]:
     """An algorithm's own colour, lighter for each further setting of it; settings of a single one share the palette."""
-    settings: dict[str, dict[str, int]] = defaultdict(dict)  # numbered, by algorithm
+    numbered: dict[str, dict[str, int]] = defaultdict(dict)  # settings, by algorithm
     places = []
-    for run in runs:
-        own = settings[_algorithm(run)]
-        places.append(own.setdefault(apart_from_anderson(run), len(own)))
-    if len(settings) == 1 and max(places) > 0:
+    for algorithm, setting in zip(algorithms, settings, strict=True):
+        own = numbered[algorithm]
+        places.append(own.setdefault(setting, len(own)))
+    if len(numbered) == 1 and max(places) > 0:
         every = palette()
         return [every[k % len(every)] for k in places]
-    return [lighter(colour_of(_algorithm(run)), k) for run, k in zip(runs, places, strict=True)]
+    return [lighter(colour_of(algorithm), k) for algorithm, k in zip(algorithms, places, strict=True)]
 
 
 def lighter(colour: str, steps: int) -> str:
@@ -213,9 +226,26 @@ def _different(trees: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     shown = []
     for name, key in keys:
         values = {json.dumps(tree.get(name, {}).get(key)) for tree in trees}
-        if len(values) > 1 and (name, key) not in UNSAID:
+        if len(values) > 1 and (name, key) not in UNSAID and not _follows((name, key), trees):
             shown.append((name, key))
     return shown
+
+
+def _follows(setting: tuple[str, str], trees: Sequence[dict[str, Any]]) -> bool:
+    """Whether a setting has one value for each algorithm, as alpha, beta and gamma of the table's rows do."""
+    if setting not in MIXING or any(tree["scheme"].get("algorithm") not in TABLE for tree in trees):
+        return False
+    values = {(tree["scheme"]["algorithm"], tree["scheme"].get(setting[1])) for tree in trees}
+    return len(values) == len({algorithm for algorithm, _ in values})
+
+
+def in_brief(part: str, section: dict[str, Any]) -> str:
+    """A part with its values, as options of the command line say it: "send top:0.1"."""
+    return f"{part} " + ":".join(_short(value) for value in section.values())
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _label(title: str, config: dict[str, Any], different: Iterable[tuple[str, str]]) -> str:
@@ -224,6 +254,8 @@ def _label(title: str, config: dict[str, Any], different: Iterable[tuple[str, st
         value = config.get(name, {}).get(key)
         if (name, key) == ("anderson", "memory"):
             parts += [f"Anderson {value}"] if value else []
+        elif name in NAMED_WHOLE:
+            parts += [in_brief(name, config[name])] if config.get(name) else []
         elif value is not None:
-            parts.append(f"{key} = {value:g}" if isinstance(value, float) else f"{key} = {value}")
-    return ", ".join(parts)
+            parts.append(_short(value) if key == "kind" else f"{key} = {_short(value)}")
+    return ", ".join(dict.fromkeys(parts))

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from resolvent.errors import InputError, quoted, refuse
-from resolvent.iteration.table import TABLE
-from resolvent.report.curves import colour_of, drawn_rows, palette, reported
+from resolvent.report.curves import colours, drawn_rows, labels, over_seeds, reported, with_bytes
 from resolvent.report.figures import AXES, NAMES, needed, plain
 
 if TYPE_CHECKING:
@@ -26,74 +25,91 @@ MAX_MARKED_ROWS = 40
 def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
     """Curves of one run, of a list of runs, or of a dictionary of runs by name, as a Matplotlib figure.
 
-    y: a column of the history, or several, each a panel; without it the gap (or the value) of the model that the run
-    hands back and what was measured on held-out data. ax: draw into these axes. Axes of values above zero are
-    logarithmic.
+    A list under a name, {"FedAvg": [run, run, run]}, is one curve: the median of these runs in a band from the least to
+    the most. y: a column of the history, or several, each a panel; without it the gap (or the value) of the model that
+    the run hands back and what was measured on held-out data. x: a column, or "bytes", those communicated so far. ax:
+    draw into these axes. Axes of values above zero are logarithmic.
     """
-    named = _named(runs)
-    frames = {name: reported(run.history) if y is None else run.history for name, run in named.items()}
+    named = by_name(runs)
+    frames = {
+        name: [with_bytes(reported(run.history) if y is None else run.history) for run in those]
+        for name, those in named.items()
+    }
+    every = [frame for those in frames.values() for frame in those]
     several = list(y) if isinstance(y, list | tuple) else [y]
-    columns = _columns(list(frames.values())) if y is None else several
+    columns = columns_shown(every) if y is None else several
     if not columns:
         refuse("y", quoted(y), "a column of the history, or several, are needed")
     for column in (*columns, x):
-        if not isinstance(column, str) or not any(column in frame for frame in frames.values()):
-            columns_there = ", ".join(dict.fromkeys(str(c) for frame in frames.values() for c in frame))
+        if not isinstance(column, str) or not any(column in frame for frame in every):
+            columns_there = ", ".join(dict.fromkeys(str(c) for frame in every for c in frame))
             refuse("x" if column is x else "y", quoted(column), f"a column of the history is needed: {columns_there}")
     figure, axes = _axes(len(columns), ax)
+    painted = colours([_algorithm(those[0]) for those in named.values()], list(named))
     for axis, column in zip(axes, columns, strict=True):
-        _panel(axis, column, x, named, frames)
+        _panel(axis, column, x, dict(zip(named, painted, strict=True)), frames)
     if len(named) > 1:
         axes[0].legend(frameon=False, fontsize=8)
     return figure
 
 
-def _panel(axis: Axes, column: str, x: str, named: Mapping[str, Any], frames: Mapping[str, Any]) -> None:
-    lowest, colours, several = float("inf"), palette(), len(named) > 1
-    seen: set[str] = set()
-    for k, (name, run) in enumerate(named.items()):
-        frame = frames[name]
-        if column not in frame or x not in frame:
+def _panel(axis: Axes, column: str, x: str, painted: Mapping[str, str], frames: Mapping[str, Any]) -> None:
+    lowest = float("inf")
+    for name, colour in painted.items():
+        there = [frame for frame in frames[name] if column in frame and x in frame and len(frame)]
+        if not there:
             continue
-        shown = frame[frame[column].notna()]
-        shown = shown.iloc[drawn_rows(shown[[column]])]
-        algorithm = str(run.config.get("scheme", {}).get("algorithm", ""))
-        own = algorithm in TABLE and algorithm not in seen
-        seen.add(algorithm)
-        style: dict[str, Any] = {"color": colour_of(algorithm) if own or not several else colours[k % len(colours)]}
-        style |= {"marker": "o", "ms": 3} if len(shown) <= MAX_MARKED_ROWS else {}
-        axis.plot(shown[x], shown[column], lw=1.6, label=plain(name), **style)
-        lowest = min(lowest, float(shown[column].min()) if len(shown) else lowest)
+        xs, ys = over_seeds(there, x, column)
+        xs, ys = xs[ys["median"].notna()], ys[ys["median"].notna()]
+        rows = drawn_rows(ys)
+        xs, ys = xs.iloc[rows], ys.iloc[rows]
+        marks: dict[str, Any] = {"marker": "o", "ms": 3} if len(ys) <= MAX_MARKED_ROWS else {}
+        axis.plot(xs, ys["median"], lw=1.6, label=plain(name), color=colour, **marks)
+        if len(there) > 1:
+            axis.fill_between(xs, ys["least"], ys["most"], color=colour, alpha=0.2, lw=0)
+        lowest = min(lowest, float(ys["least"].min()) if len(ys) else lowest)
     share = column.endswith(("accuracy", "auc"))
     axis.set(xlabel=AXES.get(x, x), ylabel=NAMES.get(column, column.replace("_", " ")))
     axis.set_yscale("log" if 0 < lowest < float("inf") and not share else "linear")
     axis.grid(alpha=0.25)
 
 
-def _named(runs: Any) -> dict[str, Any]:
-    """Runs by name: as given, or by algorithm, numbered where several have the same."""
+def by_name(runs: Any) -> dict[str, list[Any]]:
+    """Runs by name: as given, or by algorithm and what sets them apart; numbered where nothing does."""
     if isinstance(runs, Mapping):
-        named = {str(name): run for name, run in runs.items()}
+        named = {str(name): list(those) if isinstance(those, list | tuple) else [those] for name, those in runs.items()}
     else:
         several = list(runs) if isinstance(runs, list | tuple) else [runs]
-        titles = [str(getattr(run, "config", {}).get("scheme", {}).get("title", "run")) for run in several]
-        titles = [f"{t} {titles[: k + 1].count(t)}" if titles.count(t) > 1 else t for k, t in enumerate(titles)]
-        named = dict(zip(titles, several, strict=True))
-    wrong = [run for run in named.values() if not (hasattr(run, "history") and hasattr(run, "config"))]
-    if wrong or not named:
+        named = dict(
+            zip(names([getattr(run, "config", {}) for run in several]), ([run] for run in several), strict=True)
+        )
+    every = [run for those in named.values() for run in those]
+    wrong = [run for run in every if not (hasattr(run, "history") and hasattr(run, "config"))]
+    if wrong or not every or not all(named.values()):
         given = f"a {type(wrong[0]).__name__} among them" if wrong else "empty"
         refuse("runs", given, "what rs.solve or rs.open hands back, a list or a dictionary of such runs, is needed")
-    if not any(len(run.history) for run in named.values()):
+    if not any(len(run.history) for run in every):
         raise InputError("there is nothing to draw: no run has a row in its history")
     return named
 
 
-def _columns(frames: Sequence[Any]) -> list[str]:
-    """What there is to see: the gap where it is known, else the value, and metrics on held-out data."""
+def names(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """What runs of these settings are called: no two alike."""
+    titles = [str(config.get("scheme", {}).get("title", "run")) for config in configs]
+    apart = labels(titles, configs)
+    return [f"{name} {apart[: k + 1].count(name)}" if apart.count(name) > 1 else name for k, name in enumerate(apart)]
+
+
+def _algorithm(run: Any) -> str:
+    return str(run.config.get("scheme", {}).get("algorithm", ""))
+
+
+def columns_shown(frames: Sequence[Any], every: bool = False) -> list[str]:
+    """What there is to see: the gap where it is known, else the value, and metrics on held-out data: two, or all."""
     first = "gap" if any("gap" in f and f["gap"].notna().any() for f in frames) else "value"
-    every = dict.fromkeys(str(column) for frame in frames for column in frame)
-    held_out = [c for c in every if c.startswith(("validation_", "test_")) and c.endswith(HELD_OUT)]
-    return [first, *held_out[:2]]
+    there = dict.fromkeys(str(column) for frame in frames for column in frame)
+    held_out = [c for c in there if c.startswith(("validation_", "test_")) and (every or c.endswith(HELD_OUT))]
+    return [first, *(held_out if every else held_out[:2])]
 
 
 def _axes(panels: int, ax: Any) -> tuple[Figure, Sequence[Any]]:
@@ -112,10 +128,10 @@ def _axes(panels: int, ax: Any) -> tuple[Figure, Sequence[Any]]:
     return sheet, sheet.subplots(1, panels, squeeze=False)[0]
 
 
-def png(run: Any) -> bytes | None:
-    """A picture of a run; None where it has no rows, or where nothing draws."""
+def png(runs: Any) -> bytes | None:
+    """A picture of a run, or of what else `plot` takes; None where it has no rows, or where nothing draws."""
     try:
-        figure = plot(run)
+        figure = plot(runs)
     except InputError:
         return None
     file = io.BytesIO()
@@ -125,7 +141,12 @@ def png(run: Any) -> bytes | None:
 
 def html(run: Any) -> str:
     """What a notebook shows of a run: how it ended, and its curves."""
-    picture = png(run)
-    source = "" if picture is None else f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-    image = f'<br><img alt="curves of the run" width="640" src="{source}">' if source else ""
-    return f"<div><code>{markup.escape(repr(run))}</code>{image}</div>"
+    return f"<div><code>{markup.escape(repr(run))}</code>{image(run, 'curves of the run')}</div>"
+
+
+def image(runs: Any, words: str) -> str:
+    """The picture as a tag of HTML, with these words for who cannot see it; nothing where there is none."""
+    if (picture := png(runs)) is None:
+        return ""
+    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    return f'<br><img alt="{words}" width="640" src="{source}">'

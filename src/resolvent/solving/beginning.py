@@ -10,7 +10,7 @@ from torch import Tensor
 
 from resolvent import engines
 from resolvent.engines.delayed import forget_delays
-from resolvent.errors import refuse
+from resolvent.errors import quoted, refuse
 from resolvent.iteration.checkpoint import moved
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.facts import Facts
@@ -54,6 +54,18 @@ def beginning(engine: Engine, scheme: Scheme, parts: Parts, start: ArrayLike | T
             refuse("start", "partly NaN or infinite", "finite numbers are needed")
     w0 = u0 if u0.shape[0] == 1 else engine.mean(u0)
     return begin(u0, w0, rows, scheme, parts)
+
+
+def drawn_start(facts: Facts, start: Any, seed: int) -> Any:
+    """The start that was given; in place of "random", initial weights of a network that the seed draws."""
+    if not isinstance(start, str):
+        return start
+    if start != "random":
+        refuse("start", quoted(start), 'a vector, a State or "random" is needed')
+    draw = getattr(facts.problem, "random_start", None)
+    if draw is None:
+        refuse("start", "'random'", f"{facts.kind} has no layers that draw their weights: a vector is needed")
+    return draw(seed)
 
 
 def step_size(facts: Facts, scheme: Scheme, operator: Operator, metric: MetricChoice) -> StepSize:

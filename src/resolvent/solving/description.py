@@ -12,7 +12,7 @@ from torch import Tensor
 
 from resolvent.data.preparation import Preparation
 from resolvent.errors import InputError
-from resolvent.iteration.acceleration import Acceleration
+from resolvent.iteration import registry
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.facts import Facts, facts_of
 from resolvent.iteration.scheme import Scheme
@@ -84,9 +84,9 @@ def describe(problem: Any) -> Description:
 
 
 def settings(
-    facts: Facts, scheme: Scheme, accelerate: Acceleration, rounds: int, seed: int
+    facts: Facts, scheme: Scheme, parts: Mapping[str, Any], rounds: int, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """A run's settings as sections of plain values; functions and objects are named, not described."""
+    """A run's settings as sections of plain values; functions and objects are named, not described. parts: by kind."""
     eta = "auto" if scheme.auto else scheme.eta_at(0)
     algorithm = next((key for key, row in TABLE.items() if row.title == scheme.name), "custom")
     mixing = dict(zip(("alpha", "beta", "gamma"), scheme.mixing(0), strict=True))
@@ -95,8 +95,16 @@ def settings(
     problem = {"name": facts.kind, "users": facts.users, "dim": facts.dim}
     finite = {key: value for key, value in made.items() if not (isinstance(value, float) and math.isnan(value))}
     run = {"rounds": rounds, "seed": seed}
+    accelerate = parts.get("accelerate")
     memory = accelerate.memory if isinstance(accelerate, Anderson) else 0
-    return {"problem": problem, "scheme": finite, "anderson": {"memory": memory}, "run": run}
+    others = {kind: made for kind, made in parts.items() if made is not None and not isinstance(made, Anderson)}
+    sections = {kind: registry.named_values(kind, made) for kind, made in others.items()}
+    if scheme.local is not None:
+        sections["local"] = registry.named_values("local", scheme.local)
+    elif scheme.forward:
+        sections["local"] = {"steps": scheme.steps}
+    named = {kind: section for kind, section in sections.items() if section}  # without parts that stand for none
+    return {"problem": problem, "scheme": finite, **named, "anderson": {"memory": memory}, "run": run}
 
 
 def _read(what: str, read: Any, stored: Any) -> Any:

@@ -39,7 +39,7 @@ from resolvent.problems.one_thread import one_thread
 from resolvent.problems.problem import Problem
 from resolvent.solving import steps
 from resolvent.solving.agreement import described
-from resolvent.solving.beginning import beginning, meeting, step_size, with_penalty
+from resolvent.solving.beginning import beginning, drawn_start, meeting, step_size, with_penalty
 from resolvent.solving.checking import check, check_hooks, known_users, one_acceleration, verify_functions
 from resolvent.solving.description import describe, settings
 from resolvent.solving.divergence import Divergence, Score
@@ -136,7 +136,7 @@ class Prepared:
             own,
             ledger.kept,
             describe(self.facts),
-            settings(self.facts, self.scheme, self.parts.accelerate, ledger.state.round, self.seed),
+            settings(self.facts, self.scheme, self._given, ledger.state.round, self.seed),
             dict(self.arguments),
             remembered=ledger.remembered,
         )
@@ -192,6 +192,13 @@ class Prepared:
             remembered.seconds,
         )
 
+    @property
+    def _given(self) -> dict[str, Any]:
+        """The parts that were chosen, by kind; without those that a problem or an engine brings along."""
+        chosen = {name: getattr(self.parts, name) for name in ("participation", "send", "down", "accelerate")}
+        asked = self.arguments
+        return chosen | {"meet": as_meet(asked.get("meet")), "metric": as_metric(asked.get("metric"))}
+
     def _described(self) -> dict[str, Any]:
         """What processes that run one loop together must have in common."""
         parts = self.parts
@@ -228,7 +235,7 @@ def prepare(
     *,
     engine: str | Engine | Joining = "in_process",
     seed: int = 0,
-    start: ArrayLike | Tensor | State | None = None,
+    start: ArrayLike | Tensor | State | str | None = None,
     stop: Stop | Callable[[Round], bool] | None = None,
     every: int = 1,
     callback: Callable[[Round], Any] | None = None,
@@ -291,7 +298,7 @@ def prepare(
         evaluations=measured,
         rounds=rounds,
         seed=seed,
-        start=start,
+        start=drawn_start(facts, start, seed),
         stop=stop,
         cadence=Cadence(every, every if validate_every is None else validate_every),
         callback=callback,

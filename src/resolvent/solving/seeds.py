@@ -28,8 +28,7 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
     GPU has room, four seeds cost little more than one. On a CPU every run has the bits of `solve` alone; on CUDA sums
     may be taken in another order. Other problems, and networks that are not alike, are solved one after the other.
     """
-    if not isinstance(seeds, Iterable) or getattr(seeds, "shape", None) == () or not (seeds := list(seeds)):
-        refuse("seeds", quoted(seeds), "a list of whole numbers is needed, range(4) say")
+    seeds = as_seeds(seeds)
     each = list(problems) if isinstance(problems, list | tuple) else [problems] * len(seeds)
     if len(each) != len(seeds):
         refuse(
@@ -47,6 +46,13 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
 
     schemes = [choice.settled(scheme, facts_of(problem)) if is_problem(problem) else scheme for problem in each]
     return side_by_side(each, schemes, [partial(work, *run) for run in zip(each, seeds, schemes, strict=True)])
+
+
+def as_seeds(seeds: Any) -> list[int]:
+    """Several seeds as a list."""
+    if not isinstance(seeds, Iterable) or getattr(seeds, "shape", None) == () or not (listed := list(seeds)):
+        refuse("seeds", quoted(seeds), "a list of whole numbers is needed, range(4) say")
+    return listed
 
 
 def side_by_side(

@@ -27,7 +27,7 @@ def solve(
     *,
     engine: str | Engine | Joining = "in_process",
     seed: int = 0,
-    start: ArrayLike | Tensor | State | None = None,
+    start: ArrayLike | Tensor | State | str | None = None,
     stop: Stop | Callable[[Round], bool] | None = None,
     every: int = 1,
     callback: Callable[[Round], Any] | None = None,
@@ -40,6 +40,8 @@ def solve(
     **parts: Unpack[PartKeywords],
 ) -> Run:
     """Run `rounds` rounds of a scheme, from `start`: a vector, rows (users, d), or the State of an earlier run.
+
+    start="random": the seed draws the initial weights of a network too; else it begins as the module was given.
 
     problem: rs.LeastSquares, rs.Logistic, rs.Neural, ...; None where `engine` is ready-made and has its own users.
     scheme: a row of Table 1 such as rs.fedpi(eta=1e-2), an rs.Scheme, or a name with `eta` ("fedpi" finds its own).

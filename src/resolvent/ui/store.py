@@ -18,7 +18,7 @@ from typing import Any
 
 from resolvent import toml
 from resolvent.errors import InputError
-from resolvent.report.curves import GREY, colour_of
+from resolvent.report.curves import GREY, NAMED_WHOLE, colour_of, in_brief
 from resolvent.runs import Folder, damaged, lock, regular
 from resolvent.runs.folder import extended, standing, status_after
 from resolvent.runs.metrics import heading
@@ -202,7 +202,6 @@ def in_words(config: dict[str, Any]) -> str:
     """The settings that people look for, in one line."""
     scheme, part, local = config["scheme"], config.get("participation", {}), config.get("local", {})
     schedule = scheme.get("schedule", "constant")
-    accelerate = " ".join(map(_short, config.get("accelerate", {}).values()))
     settings = [
         ("η {}", scheme.get("eta")),
         ("{}", None if schedule == "constant" else schedule),
@@ -210,7 +209,7 @@ def in_words(config: dict[str, Any]) -> str:
         ("β {}", scheme.get("beta")),
         ("γ {}", scheme.get("gamma")),
         ("Anderson {}", config["anderson"]["memory"] or None),
-        ("{}", accelerate or None),
+        *(("{}", in_brief(name, config[name])) for name in NAMED_WHOLE if config.get(name)),
         ("k {}", local.get("steps")),
         ("batch {}", local.get("batch")),
         ("p {}", part.get("probability")),
