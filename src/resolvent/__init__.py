@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # those below by name as well, for the pages of the API
     from resolvent.experiment.opening import open_run
     from resolvent.face import *  # noqa: F403 (its __all__ says which)
-    from resolvent.solving.comparing import compare as compare
     from resolvent.report.plotting import plot as plot
+    from resolvent.solving.comparing import compare as compare
     from resolvent.solving.seeds import solve_seeds as solve_seeds
 
     open = open_run

@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from resolvent.experiment.opening import open_run as open
     from resolvent.networks import models
     from resolvent.networks.problem import Neural
-    from resolvent.solving.comparing import compare
     from resolvent.report.plotting import plot
+    from resolvent.solving.comparing import compare
     from resolvent.solving.seeds import solve_seeds
 
 __all__ = [

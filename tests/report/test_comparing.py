@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import resolvent as rs
+from command_line import SMALL, resolvent
 from resolvent.iteration.registry import words
 from resolvent.iteration.table import TABLE
 from resolvent.report.curves import labels
@@ -140,6 +141,8 @@ def own() -> Any:
         (lambda: rs.compare(convex(), ["fedpi"], seeds=[0.5]), "seed is 0.5"),  # type: ignore[list-item]
         (lambda: rs.compare(convex(), ["fedpi"], sned=rs.TopK(0.5)), "did you mean send"),
         (lambda: rs.compare(3, ["fedpi"]), "problem is of type int"),
+        (lambda: rs.Custom(2, 2, value=lambda W: W.astype(float).sum(1)), r"value failed \(Attribute.*W = W.numpy"),
+        (lambda: rs.Custom(1, 2, prox=[lambda u, eta: u.copy()]).prox(torch.ones(1, 2), 1.0), r"prox\[0\] failed"),
         (lambda: rs.plot({"a": []}), "runs is empty"),
         (lambda: rs.plot({"a": [3]}), "a int among them"),
         (lambda: rs.solve(convex(), "fedpi", start="random"), "LeastSquares has no layers"),
@@ -172,3 +175,25 @@ def test_what_holds_for_every_seed_is_said_once() -> None:
     texts = [str(each.message) for each in caught]
     assert len(texts) == len(set(texts)) >= 1
     assert {each.filename for each in caught} == {__file__}
+
+
+def test_functions_of_numpy_are_taken_where_they_say_so() -> None:
+    c = np.array([[0.0, 1.0], [2.0, 3.0]])
+    given: dict[str, Any] = {"grad": lambda W: W.numpy() - c, "value": lambda W: ((W.numpy() - c) ** 2).sum(axis=1) / 2}
+    model = rs.solve(rs.Custom(2, 2, **given, lipschitz=1.0), rs.fedavg(0.5), rounds=60).model
+    assert np.allclose(model.numpy(), c.mean(axis=0), rtol=0, atol=1e-12)  # 2^-60 of the first distance
+
+
+def test_compare_draws_against_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    pytest.importorskip("plotly")
+    monkeypatch.chdir(tmp_path)
+    drawn: list[Any] = []
+    monkeypatch.setattr("resolvent.report.draw", lambda curves, path, title, xs: drawn.append(list(xs)) or path)
+    asked = ("compare", "least-squares", *SMALL, "--rounds", "3", "--algorithms", "fedpi", "--quiet")
+    assert resolvent(*asked, "--x", "bytes,round").code == 0
+    assert drawn == [["bytes", "round"]]
+    page = (tmp_path / "runs" / "compare-least-squares.html").read_text()
+    assert '"xs": {"bytes": "bytes communicated", "round": "round", "seconds": "seconds"}' in page
+    refused = resolvent(*asked, "--x", "byte")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "--x is 'byte', but round, seconds, bytes, or several" in refused.err

@@ -52,6 +52,10 @@ def compare(
             metavar="NAME:OPTION=VALUE,..", help="Options of one algorithm alone, as fedavg:eta=0.05; repeatable."
         ),
     ] = None,
+    x: Annotated[
+        str | None,
+        typer.Option("--x", metavar="AXES", help="What to draw against: round, seconds, bytes, separated by commas."),
+    ] = None,
     out: Out = RUNS,
     form: Form = Format.table,
     quiet: Quiet = False,
@@ -59,6 +63,9 @@ def compare(
     """Run every algorithm, plain and accelerated, on equal footing: a table, a picture, one HTML file."""
     if options["algorithm"] is not None:
         refuse("--algorithm", options["algorithm"], "several are compared here: --algorithms says which")
+    xs = [] if x is None else list(dict.fromkeys(word.strip() for word in x.split(",")))
+    if set(xs) - set(report.AXES):
+        refuse("--x", quoted(x), f"{', '.join(report.AXES)}, or several of them separated by commas, are needed")
     base, make = tree(problem_of(problem), options), _making()
     asked = _compared() if algorithms is None else algorithms.split(",")
     names = list(dict.fromkeys(algorithm_of(name.strip()) for name in asked))
@@ -76,7 +83,8 @@ def compare(
     ]
     many = f"{len(names)} {'algorithm' if len(names) == 1 else 'algorithms'}"
     title = f"{_called(problem, base)}: {many}, plain and accelerated"
-    return _many(_settled(configurations, make), make, title, out / f"compare-{_called(problem, base)}", form, quiet)
+    path = out / f"compare-{_called(problem, base)}"
+    return _many(_settled(configurations, make), make, title, path, form, quiet, xs=xs)
 
 
 @configurable
@@ -199,7 +207,14 @@ def _settled(configurations: Sequence[Config], make: Make) -> dict[Config, str]:
 
 
 def _many(
-    settled: dict[Config, str], make: Make, title: str, path: Path, form: Format, quiet: bool, ranked: bool = False
+    settled: dict[Config, str],
+    make: Make,
+    title: str,
+    path: Path,
+    form: Format,
+    quiet: bool,
+    ranked: bool = False,
+    xs: Sequence[str] = (),
 ) -> int:
     """Run all of them under the folder of `path`, then print, draw and write what came out; ranked: the best first."""
     report.needed("matplotlib", "plotly")
@@ -215,8 +230,8 @@ def _many(
     output.rows(rows, form, title, report.columns(rows), report.NOTE)
     if ranked and form is Format.table and (best := report.best(rows)):
         say(f"best: {best}")
-    picture = report.draw(curves, path.with_name(f"{path.name}.png"), title)
-    page = report.page(curves, path.with_name(f"{path.name}.html"), title)
+    picture = report.draw(curves, path.with_name(f"{path.name}.png"), title, xs=xs)
+    page = report.page(curves, path.with_name(f"{path.name}.html"), title, xs)
     say(f"{picture}: the picture", f"{page}: the report")
     return worst
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
+from resolvent.errors import InputError, refuse
 from resolvent.problems.inputs import as_tensor, refuse_shape, same_length
 
 Function = Callable[..., Any]
@@ -35,7 +35,7 @@ class AllRows:
         return self._answers(everybody, *args)[self.who]
 
     def _answers(self, W: Tensor, *args: float) -> Tensor:
-        out = as_tensor(self.call(W, *args), f"what {self.name} gives").to(W)
+        out = as_tensor(_called(self.name, self.call, W, *args), f"what {self.name} gives").to(W)
         if out.shape != (self.users, *self.shape):
             wanted = (self.users, *self.shape)
             refuse_shape(f"what {self.name} gives", out, f"{wanted}, a row for each user, is needed")
@@ -60,7 +60,9 @@ class PerUser:
         return torch.stack([self.answer(user, w, *args) for user, w in enumerate(W)])
 
     def answer(self, user: int, w: Tensor, *args: float) -> Tensor:
-        out = as_tensor(self.calls[user](w, *args), f"what {self.name}[{user}] gives").to(w)
+        out = as_tensor(
+            _called(f"{self.name}[{user}]", self.calls[user], w, *args), f"what {self.name}[{user}] gives"
+        ).to(w)
         if out.shape != self.shape:
             refuse_shape(f"what {self.name}[{user}] gives", out, f"{self.shape} is needed")
         return out
@@ -104,6 +106,20 @@ class Differentiated:
 
 
 RowFunction = AllRows | PerUser | Differentiated
+
+
+def _called(name: str, function: Function, W: Tensor, *args: float) -> Any:
+    """What a function of the user's gives; one that takes a tensor for an array of NumPy is told what it is given."""
+    try:
+        return function(W, *args)
+    except (AttributeError, TypeError) as error:
+        if "Tensor" not in str(error) and "invalid combination of arguments" not in str(error):
+            raise
+        why = str(error).splitlines()[0][:100]
+        raise InputError(
+            f"{name} failed ({type(error).__name__}: {why}), since it is given torch tensors; begin a function of "
+            "NumPy with W = W.numpy(), and give grad or prox beside such a value"
+        ) from error
 
 
 def as_row_function(name: str, f: Function | Sequence[Function], users: int, shape: tuple[int, ...]) -> RowFunction:

@@ -35,7 +35,9 @@ $explanations
 """)
 
 
-def page(sections: Sequence[Curve] | Mapping[str, Sequence[Curve]], path: Path, title: str) -> Path:
+def page(
+    sections: Sequence[Curve] | Mapping[str, Sequence[Curve]], path: Path, title: str, xs: Sequence[str] = ()
+) -> Path:
     """Write the page, of some curves or of several sections under headings; it needs no network and no other file."""
     needed("plotly")
     from plotly.offline import get_plotlyjs
@@ -46,7 +48,7 @@ def page(sections: Sequence[Curve] | Mapping[str, Sequence[Curve]], path: Path, 
     filled = template.substitute(
         title=html.escape(title),
         plotly=get_plotlyjs(),
-        data=json.dumps([_data(those) for those in parts.values()]).replace("<", "\\u003c"),
+        data=json.dumps([_data(those, xs) for those in parts.values()]).replace("<", "\\u003c"),
         sections="".join(_section(name if len(parts) > 1 else "", those) for name, those in parts.items()),
         configs="".join(_fold(curve.label, curve.first.toml) for curve in curves),
         environment=html.escape(json.dumps(curves[0].first.about["environment"], indent=2)),
@@ -69,13 +71,13 @@ def _section(heading: str, curves: Sequence[Curve]) -> str:
     )
 
 
-def _data(curves: Sequence[Curve]) -> dict[str, Any]:
+def _data(curves: Sequence[Curve], first: Sequence[str]) -> dict[str, Any]:
     frames = [frame for curve in curves for frame in curve.frames]
     names = dict.fromkeys(str(name) for frame in frames for name in frame if name not in NOT_Y)
     ys = [name for name in names if any(frame[name].notna().any() for frame in frames if name in frame)]
     preferred = measure(frames[0]) if frames else "value"
     return {
-        "xs": AXES,
+        "xs": {x: AXES[x] for x in [*first, *AXES]},  # the page begins with the first of them
         "ys": sorted(ys, key=lambda name: name != preferred),
         "log": {name: logarithmic(curves, name) for name in ys},
         "curves": [_trace(curve, ys) for curve in curves if curve.frames],
