@@ -197,3 +197,9 @@ def test_compare_draws_against_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     refused = resolvent(*asked, "--x", "byte")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "--x is 'byte', but round, seconds, bytes, or several" in refused.err
+
+
+def test_networks_are_not_advised_to_take_another_scheme_blindly() -> None:
+    for scheme in (rs.fedavg(0.1, steps=5), rs.fedprox(0.1, local=rs.GradientProx(3, lr=0.1))):
+        assert "fedpi" not in str(rs.explain(scheme, network()))
+    assert "take rs.fedpi" in str(rs.explain(rs.fedprox(0.1), convex()))

@@ -193,6 +193,8 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
     if aim.solves == REGULARISED:
         what = f"{scheme.name} at eta = {scheme.eta} does not solve the original problem but"
         advice = "take rs.fedpi for the original problem, or eta = rs.schedules.harmonic(...)"
+        if setting.problem is not None and not setting.problem.convex:  # where no scheme is known to be better
+            advice = "judge it by held-out data, and compare others at several eta (rs.compare)"
         plus = "" if setting.penalty is None else ", plus g"
         yield Finding(SolvesAnotherProblem, f"{what} {_regularised(setting, aim)}{plus}", advice)
     elif aim.solves == NEITHER:
