@@ -146,7 +146,7 @@ def own() -> Any:
         (lambda: rs.plot({"a": []}), "runs is empty"),
         (lambda: rs.plot({"a": [3]}), "a int among them"),
         (lambda: rs.solve(convex(), "fedpi", start="random"), "LeastSquares has no layers"),
-        (lambda: rs.solve(convex(), "fedpi", start="zeros"), "start is 'zeros', but a vector, a State or"),
+        (lambda: rs.solve(convex(), "fedpi", start="zeros"), "start is 'zeros', but numbers"),
         (lambda: rs.solve(own(), rs.fedavg(0.1), start="random"), r"0, a Own, has no reset_parameters\(\)"),
         (lambda: words("send", "top:0.1:3", float), r"'top:0.1:3', with 2 values, but top takes 1 value \(share\)"),
         (lambda: words("send", "top", float), r"send is 'top', with no values, but top takes 1 value \(share\)"),

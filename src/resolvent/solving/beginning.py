@@ -61,7 +61,7 @@ def drawn_start(facts: Facts, start: Any, seed: int) -> Any:
     if not isinstance(start, str):
         return start
     if start != "random":
-        refuse("start", quoted(start), 'a vector, a State or "random" is needed')
+        refuse("start", quoted(start), 'numbers (a vector), a State or "random" are needed')
     draw = getattr(facts.problem, "random_start", None)
     if draw is None:
         refuse("start", "'random'", f"{facts.kind} has no layers that draw their weights: a vector is needed")
