@@ -52,7 +52,7 @@ def test_the_commands_reach_the_same_model(tmp_path: Path, monkeypatch: pytest.M
     table = rs.data.from_frame(rs.data.hospitals(), user="hospital", target="ill", test=0.2, standardise=True)
     run = rs.solve(table.problem(), "fedpi", rounds=60, anderson=5)
     assert np.allclose(rs.open(folder).model, run.model, rtol=0, atol=1e-6)
-    assert "<section>" in Path("curves.html").read_text()
+    assert "What was solved, and how surely" in Path("illness.html").read_text()
 
 
 @pytest.mark.slow

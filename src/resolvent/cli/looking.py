@@ -26,6 +26,9 @@ RunNames = Annotated[
 ]
 
 
+NOT_HELD_OUT = "no rows were held out; add --test 0.2 to the command that made the run"
+
+
 def ls(out: Out = RUNS, form: Form = Format.table) -> None:
     """List the runs; those whose files were damaged or changed are listed as damaged."""
     there = [line for run in runs.folders(out) if (line := _listed(run)) is not None]
@@ -58,10 +61,22 @@ def report(
     out: Out = RUNS,
     to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help=".html, .png or .svg.")] = None,
     title: Annotated[str, typer.Option(help="What the page is called.")] = "Runs",
+    threshold: Annotated[
+        float,
+        typer.Option(
+            metavar="P", help="Of a table's model: the probability from which on a row is taken for the second class."
+        ),
+    ] = 0.5,
     form: Form = Format.table,
 ) -> None:
-    """Draw runs: a table, and one self-contained HTML page (or a picture, by the file's suffix)."""
+    """Draw runs: a table, and one self-contained HTML page (or a picture, by the file's suffix).
+
+    The page of one run on a table is about its model: how well it predicts, its coefficients, how surely it was solved.
+    """
     from resolvent import report as reports
+
+    if not 0 < threshold < 1:
+        raise InputError(f"--threshold is {threshold}, but a probability above 0 and below 1 is needed")
 
     chosen = _chosen(names, out)
     path = to or out / "report.html"
@@ -80,7 +95,8 @@ def report(
     else:
         output.rows([row for curves in problems.values() for row in reports.summary(curves)], form)
     if path.suffix == ".html":
-        made = reports.page(problems, path, title)
+        alone = _model_page(chosen[0], path, title, threshold) if len(chosen) == 1 else None
+        made = alone or reports.page(problems, path, title)
     else:
         made = reports.draw(next(iter(problems.values())), path, title)
     say(f"{made}: the report")
@@ -175,6 +191,29 @@ def _chosen(names: list[str] | None, out: Path) -> list[Folder]:
             f"there are no runs in {out}/; begin one with `resolvent run`, or name their folder with --out"
         )
     return chosen
+
+
+def _model_page(run: Folder, path: Path, title: str, threshold: float) -> Path | None:
+    """The page about a table's model, whose held-out rows are read again; None where the run has no such model."""
+    from resolvent import config as configs
+    from resolvent import report as reports
+    from resolvent.cli.model_page import model_page
+    from resolvent.config.problem_sections import TableSection
+    from resolvent.experiment import opening, tasks
+
+    section, newest = configs.read(run.config).problem, run.newest()[0]
+    if not isinstance(section, TableSection) or newest is None:
+        return None
+    described = opening.description(run)
+    if described.preparation is None or described.predictor is None:
+        return None
+    try:
+        test = tasks.task(section, run.config["run"]["seed"]).test or NOT_HELD_OUT
+    except InputError as error:  # the table is elsewhere, or another one
+        test = f"the rows that were held out cannot be read again ({error})"
+    title = f"{described.preparation.target.name} from {Path(section.data).name}" if title == "Runs" else title
+    (curve,) = reports.curves([run])
+    return model_page(curve, described, model_of(newest.state), test, path, title, threshold)
 
 
 def _metrics(chosen: list[Folder], to: Path) -> bytes:
