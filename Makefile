@@ -42,7 +42,7 @@ test: $(STAMP) ## the tests, without the slow ones, on all cores
 	PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(abspath $(VENV))/pycache $(PY) -m pytest -n auto --dist worksteal
 
 slow: $(STAMP) ## the slow tests
-	$(PY) -m pytest -m slow -n auto
+	$(PY) -m pytest -m slow -n auto -o timeout=0
 
 anywhere: $(STAMP) ## the numerical tests with the kernels of other processors; ARGS=--short: in a few minutes
 	PYTHONPATH=tests $(PY) -m anywhere $(ARGS)

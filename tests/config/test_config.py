@@ -328,7 +328,7 @@ def test_anderson_has_a_section_of_its_own() -> None:
      ({"participation": {"kind": "bernoulli"}}, "participation.probability is missing, but a finite number is needed"),
      ({"participation": {"size": 1, "probability": 0.5}}, "participation.probability and participation.size are both"),
      ({"participation": "bernouli:0.5"}, "everyone, bernoulli:P, fixed-size:N or stragglers:TIMES is needed"),
-     ({"participation": "bernoulli"}, "everyone, bernoulli:P, fixed-size:N or stragglers:TIMES is needed"),
+     ({"participation": "bernoulli"}, "with no values, but bernoulli takes 1 to 2 values (probability, absent)"),
      ({"accelerate": {"kind": "momentum", "theta": 2}}, "accelerate: theta is 2.0, but a number in [0, 1) is needed"),
      ({"local": {"kind": "exact", "steps": 3}}, "local.steps is given, but exact has none"),
      ({"local": {"kind": "gradient-prox", "optimiser": "adam"}}, "local.optimiser"),

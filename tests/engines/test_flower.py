@@ -124,11 +124,17 @@ class Clock:
         self.now += seconds
 
 
-def test_a_slow_user_is_waited_for_once_and_fedpi_is_still_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times slower than the others: its first answer costs one timeout, and no later one costs any."""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of everything that waits for nodes."""
     clock = Clock()
-    monkeypatch.setattr(engines, "time", clock)
-    monkeypatch.setattr(asking, "time", clock)
+    for module in (engines, asking):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def test_a_slow_user_is_waited_for_once_and_fedpi_is_still_exact(clock: Clock) -> None:
+    """Ten times slower than the others: its first answer costs one timeout, and no later one costs any."""
     grid = FakeGrid(nodes_of(problem()), lambda t, user: 9 * (user == 2))
     engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=Rule(timeout=60.0, poll=1.0))
     run = rs.solve(
@@ -139,11 +145,8 @@ def test_a_slow_user_is_waited_for_once_and_fedpi_is_still_exact(monkeypatch: py
     assert set(run.history.participants) == {2, 3}
 
 
-def test_users_who_were_all_slow_once_are_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_who_were_all_slow_once_are_waited_for_again(clock: Clock) -> None:
     """Rounds do not stay small for ever after a bad moment."""
-    clock = Clock()
-    monkeypatch.setattr(engines, "time", clock)
-    monkeypatch.setattr(asking, "time", clock)
     grid = FakeGrid(nodes_of(problem()), lambda t, user: user if t < 3 else 0)
     engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=Rule(timeout=5.0, poll=1.0))
     run = rs.solve(
@@ -153,9 +156,7 @@ def test_users_who_were_all_slow_once_are_waited_for_again(monkeypatch: pytest.M
     assert run.history.participants[8:].tolist() == [3] * 12
 
 
-def test_a_round_closes_after_a_share_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(engines, "time", clock)
+def test_a_round_closes_after_a_share_of_the_answers(clock: Clock) -> None:
     grid = FakeGrid(nodes_of(problem()), lambda t, user: 3 * (user == 2))
     engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=Rule(close=0.6, timeout=60.0, poll=1.0))
     rs.solve(None, rs.fedpi(ETA), rounds=20, engine=engine, participation=ALL)
@@ -225,8 +226,8 @@ def test_nobody_with_another_key_is_asked() -> None:
     assert facts.names == ("site-00", "site-01", "site-02")
 
 
-def test_too_few_users_stop_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "time", Clock())
+@pytest.mark.usefixtures("clock")
+def test_too_few_users_stop_the_run_with_a_sentence() -> None:
     grid = FakeGrid(nodes_of(problem()))
     engine = engine_over(problem(), rs.ExactProx(), grid=grid, rule=Rule(min_users=2, patience=30.0, poll=1.0))
     grid.offline = {0, 1}

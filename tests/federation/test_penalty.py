@@ -134,7 +134,7 @@ def test_a_killed_server_goes_on_with_its_penalty(project: Project, tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("l1", "penalty is 'l1', but l1:T, l2:T, .* is needed"),
+        ("l1", "penalty is 'l1', with no values, but l1 takes 1 value \\(t\\)"),
         ("lasso:1", "penalty is 'lasso:1', but l1:T"),
         ("l1:much", "penalty is 'l1:much', but numbers are needed behind the name"),
         ("l1:-1", "penalty is 'l1:-1', but t is -1.0, but a finite number >= 0"),
