@@ -125,7 +125,7 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
                             "penalty": None}, used_on),
     "Quantile": (lambda: OVER_ROWS | MODEL | {"q": 0.5, "reg": 0.1}, used_on),
     "Scheme": (lambda: {"alpha": 1.0, "beta": 1.0, "gamma": 1.0, "eta": 0.1, "local": None, "name": "s",
-                        "forward": False, "steps": 1, "beyond": False}, used),
+                        "forward": False, "steps": 1, "beyond": False, "sampling": ""}, used),
     "Simplex": (lambda: {"total": 1.0}, lambda g: used(penalty=g)),
     "Softmax": (lambda: CLASSIFIER | {"A": ROWS, "y": LABELS, "classes": None}, used_on),
     "SquaredHinge": (lambda: OVER_ROWS | CLASSIFIER, used_on),

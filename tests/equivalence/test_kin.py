@@ -20,6 +20,9 @@ from torch import nn
 import resolvent as rs
 from resolvent import randomness
 from resolvent.iteration.engine import Ask
+from resolvent.iteration.participation import RULES
+from resolvent.iteration.scheme import SAMPLINGS
+from resolvent.iteration.table import TABLE
 from resolvent.local.descent import batches
 from resolvent.local.tilted import geometric
 
@@ -61,8 +64,8 @@ class User:
 class Case:
     """The same users twice: as a problem, and as plain functions."""
 
-    def __init__(self, kind: str) -> None:
-        rng = np.random.default_rng({"least squares": 0, "logistic": 1, "unequal": 2}[kind])
+    def __init__(self, kind: str, seed: int = 0) -> None:
+        rng = np.random.default_rng({"least squares": 0, "logistic": 1, "unequal": 2}[kind] + 3 * seed)
         sizes = (7, 12, 20, 9) if kind == "unequal" else (12,) * 4
         A = [rng.standard_normal((n, DIM)) for n in sizes]
         noisy = [a @ rng.standard_normal(DIM) + rng.standard_normal(len(a)) for a in A]
@@ -187,8 +190,8 @@ def centres(case: Case, scheme: rs.Scheme, **how: Any) -> list[Array]:
     seen: list[Array] = []
 
     def look(happened: rs.Round) -> None:
-        assert happened.state.next is not None
-        seen.append(case.weights @ happened.state.next.expand(len(case.users), -1).numpy())
+        ahead = happened.state.u if happened.state.next is None else happened.state.next
+        seen.append(case.weights @ ahead.expand(len(case.users), -1).numpy())
 
     rs.solve(case.problem, scheme, rounds=ROUNDS, callback=look, progress=False, **how)
     return seen
@@ -257,6 +260,146 @@ def test_fednova_normalises_each_users_displacement(kind: str, counts: Any) -> N
 def test_fednova_at_equal_numbers_of_steps_is_fedavg() -> None:
     case = Case("unequal")
     same(centres(case, rs.fednova(case.eta, 3)), iter(centres(case, rs.fedavg(case.eta, 3))))
+
+
+# --- users who are absent --------------------------------------------------------------------------------------------
+
+
+def sampled_scaffold(case: Case, lr: float, masks: NDArray[np.bool_]) -> Iterator[Array]:
+    """Karimireddy et al., Algorithm 1, option II: x moves by the mean over S, c by |S|/N times it."""
+    x, c = np.zeros(DIM), np.zeros(DIM)
+    own = [np.zeros(DIM) for _ in case.users]
+    for mask in masks:
+        S = np.flatnonzero(mask)
+        share, dx, dc = case.weights[S].sum(), np.zeros(DIM), np.zeros(DIM)
+        for i in S:
+            y = x
+            for _ in range(STEPS):
+                y = y - lr * (case.users[i].grad(y) - own[i] + c)
+            new = own[i] - c + (x - y) / (STEPS * lr)
+            dx, dc = dx + case.weights[i] / share * (y - x), dc + case.weights[i] / share * (new - own[i])
+            own[i] = new
+        x, c = x + dx, c + share * dc
+        yield x
+
+
+def sampled_feddyn(case: Case, alpha: float, masks: NDArray[np.bool_]) -> Iterator[Array]:
+    """Acar et al., Algorithm 1: the models of those present, h over all users."""
+    theta, h = np.zeros(DIM), np.zeros(DIM)
+    slopes = [np.zeros(DIM) for _ in case.users]
+    for mask in masks:
+        S = np.flatnonzero(mask)
+        if not len(S):
+            yield theta
+            continue
+        own = {i: case.users[i].argmin(-slopes[i], alpha, theta) for i in S}
+        for i in S:
+            slopes[i] = slopes[i] - alpha * (own[i] - theta)
+            h = h - alpha * case.weights[i] * (own[i] - theta)
+        theta = sum(case.weights[i] * own[i] for i in S) / case.weights[S].sum() - h / alpha
+        yield theta
+
+
+def sampled_fedadmm(case: Case, rho: float, masks: NDArray[np.bool_]) -> Iterator[Array]:
+    """Gong et al., Algorithm 1, with the server step |S|/N."""
+    theta = np.zeros(DIM)
+    own, duals = [theta for _ in case.users], [np.zeros(DIM) for _ in case.users]
+    for mask in masks:
+        change = np.zeros(DIM)
+        for i in np.flatnonzero(mask):
+            before = own[i] + duals[i] / rho
+            own[i] = case.users[i].argmin(duals[i], rho, theta)
+            duals[i] = duals[i] + rho * (own[i] - theta)
+            change = change + case.weights[i] * (own[i] + duals[i] / rho - before)
+        theta = theta + change
+        yield theta
+
+
+def masks_of(seed: int) -> NDArray[np.bool_]:
+    """Who comes: everybody at some time, but not at first, and to one round nobody."""
+    rng = np.random.default_rng(seed)
+    masks = rng.random((ROUNDS, 4)) < rng.uniform(0.3, 0.8)
+    masks[0, rng.integers(4)] = masks[3] = False
+    masks[ROUNDS // 2] = True
+    return masks
+
+
+def met(case: Case, scheme: rs.Scheme, masks: NDArray[np.bool_], **how: Any) -> list[Array]:
+    """Where users met after each round."""
+    seen: list[Array] = []
+    who = rs.Trace(masks, absent="paper")
+    rs.solve(case.problem, scheme, rounds=len(masks), participation=who, progress=False, **how,
+             callback=lambda r: seen.append(r.state.met[0].numpy()))  # fmt: skip
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", CASES)
+def test_absent_users_as_each_paper_prints_it(kind: str, seed: int) -> None:
+    case, masks = Case(kind, seed), masks_of(seed)
+    eta = 4 * case.eta
+    who = rs.Trace(masks, absent="paper")
+    same(centres(case, rs.scaffold(case.eta, STEPS), participation=who), sampled_scaffold(case, case.eta, masks))
+    same(met(case, rs.feddyn(eta), masks), sampled_feddyn(case, 1 / eta, masks))
+    same(met(case, rs.fedadmm(eta), masks), sampled_fedadmm(case, 1 / eta, masks))
+
+
+def test_every_rule_has_a_name_that_schemes_take() -> None:
+    assert set(SAMPLINGS) == {"", "none", *RULES}
+    assert {row.sampling for row in TABLE.values()} == set(SAMPLINGS)
+    with pytest.raises(rs.InputError, match="sampling is 'fedfoo'"):
+        rs.Scheme(2, 2, 0.5, 0.1, sampling="fedfoo")
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_the_papers_rules_solve_the_original_problem_too(kind: str) -> None:
+    case = Case(kind)
+    eta = 4 * case.eta
+    for scheme in (rs.scaffold(case.eta, STEPS), rs.feddyn(eta), rs.fedadmm(eta)):
+        who = rs.Bernoulli(0.7, absent="paper")
+        run = rs.solve(case.problem, scheme, rounds=900, participation=who, progress=False)
+        np.testing.assert_allclose(run.state.met[0], case.problem.minimiser, atol=1e-8)
+        told = rs.explain(scheme, case.problem, who)
+        assert told.solves == "original"
+        assert told.theorem is None
+        assert "own theorem" in told.why
+        assert "Algorithm 1's sampling" not in str(told)
+
+
+def test_they_go_on_where_they_were_left() -> None:
+    case, who = Case("unequal"), rs.Bernoulli(0.5, absent="paper")
+    for scheme in (rs.scaffold(case.eta, STEPS), rs.feddyn(case.eta)):
+        how: Any = {"participation": who, "progress": False, "seed": 2}
+        half = rs.solve(case.problem, scheme, 3, **how)
+        rest = rs.solve(case.problem, scheme, 3, start=half.state, **how)
+        whole: Any = rs.solve(case.problem, scheme, 6, **how).state.next
+        assert torch.equal(whole, rest.state.next)  # type: ignore[arg-type]
+
+
+def test_before_everybody_has_answered_nothing_is_certified() -> None:
+    case = Case("unequal")
+    masks = np.array([[1, 1, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1], [1, 1, 0, 1]])
+    who = rs.Trace(masks, absent="paper")
+    run = rs.solve(case.problem, rs.feddyn(case.eta), rounds=4, participation=who, progress=False)
+    assert run.history["stationarity"].isna().tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "how", "said"),
+    [
+        (rs.scaffnew(0.01, 5), {}, "the paper of Scaffnew has everybody present"),
+        (rs.fedpd(0.1), {}, "the paper of FedPD has everybody present"),
+        (rs.feddyn(rs.schedules.harmonic(0.1)), {}, "one eta"),
+        (rs.Scheme(2, 2, 1, 0.1, sampling="feddyn"), {}, r"\(2, 2, 1/2\)"),
+        (rs.feddyn(0.1), {"send": rs.TopK(0.5)}, "everything sent"),
+        (rs.feddyn(0.1), {"meet": rs.CoordinateMedian()}, "the plain mean"),
+        (rs.scaffold(0.01, 5), {"penalty": rs.L1(0.1)}, "no penalty"),
+    ],
+)
+def test_what_no_paper_says_is_refused(scheme: rs.Scheme, how: dict[str, Any], said: str) -> None:
+    who = rs.Bernoulli(0.5, absent="paper")
+    with pytest.raises(rs.InputError, match=said):
+        rs.solve(Case("unequal").problem, scheme, participation=who, **how)
 
 
 # --- what they solve -------------------------------------------------------------------------------------------------

@@ -34,8 +34,10 @@ def drawn(seed: int) -> Setup:
     smooth = name not in ("sets", "lasso")
     forward = row.forward and smooth
     mixing = (float(row.alpha), float(row.beta), float(row.gamma)) if rng.random() < 0.7 else (1.3, 1.1, 0.8)
-    presence = [{}, {"participation": 0.5, "absent": "hold"}, {"participation": 0.5, "absent": "paper"},
+    presence: Any = [{}, {"participation": 0.5, "absent": "hold"}, {"participation": 0.5, "absent": "paper"},
                 {"delays": 5.0}][rng.integers(4)]  # fmt: skip
+    if row.sampling and presence.get("absent") == "paper":  # rules of their own, which not every schedule goes with
+        presence = presence | {"absent": "hold"}
     sizes = Sizes(
         int(rng.integers(2, 5)), int(rng.integers(2, 5)), round(float(rng.random()), 2), 0.5, int(rng.integers(3))
     )
@@ -43,7 +45,7 @@ def drawn(seed: int) -> Setup:
                  schedule=str(rng.choice(list(registry.parts("schedule")))),
                  steps=int(rng.integers(1, 4)) if forward else 1,
                  anderson=int(rng.integers(0, 3)), rounds=12, algorithm=chosen if smooth or row.local is None else "",
-                 **presence)  # type: ignore[arg-type]  # fmt: skip
+                 **presence)  # fmt: skip
 
 
 def columns(history: Any) -> dict[str, list[float | None]]:

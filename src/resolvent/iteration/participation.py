@@ -2,8 +2,9 @@
 
 `absent="hold"` (the default): only present users' rows move, and the meeting point is the mean over the latest z of
 everybody seen so far. This is the randomised block Krasnoselskii-Mann iteration: FedPi converges almost surely.
-`absent="paper"`: Algorithm 1 of the paper as printed. The mean is over present users; absent users keep their z,
-and their u moves with it.
+`absent="paper"`: as the algorithm's paper prints it. For the rows of Table 1 that is Algorithm 1: the mean is over
+present users; absent users keep their z, and their u moves with it. SCAFFOLD, FedDyn and FedADMM have rules of their
+own (`Sampling`), which converge.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from resolvent.errors import number, one_of, quoted, real, refuse, whole
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.part import Part
 from resolvent.iteration.registry import part
-from resolvent.iteration.scheme import mix
+from resolvent.iteration.scheme import Scheme, mix
 
 Absent = Literal["hold", "paper"]
 
@@ -41,11 +42,14 @@ class Presence:
     """Whether every user has answered, wherever it lives."""
     z: Tensor | None = None
     """As Algorithm 1 is printed: every user's z, which stays while an absent user's u moves on."""
+    follows: bool = False
+    """As SCAFFOLD, FedDyn and FedADMM are printed: users who have not answered yet count with u_0, and are asked at the
+    latest meeting point like everybody else."""
 
     @property
     def whose(self) -> Tensor | None:
         """The users whose rows count at a meeting, by index; None: everybody's."""
-        return None if self.complete or self.seen is None else self.seen.nonzero().flatten()
+        return None if self.complete or self.follows or self.seen is None else self.seen.nonzero().flatten()
 
     def asked_at(self, u: Tensor, ahead: Tensor | None, who: Tensor | None) -> tuple[Tensor, Tensor]:
         """Where users stay who do not answer, (users, d), and where those asked are to answer, one row each.
@@ -57,7 +61,7 @@ class Presence:
             rest = u if ahead is None else ahead
             return rest, rest if who is None else rest[who]
         some = slice(None) if who is None else who
-        if self.complete:
+        if self.complete or self.follows:
             return u, ahead[some]
         return u, torch.where(self.seen[some].unsqueeze(1), ahead[some], u[some])
 
@@ -75,6 +79,36 @@ class Presence:
         if who is not None:  # Algorithm 1 as printed: absent users keep their z, those present meet
             z = self.z.index_copy(0, who, z[who])
         return replace(self, z=z), z, who
+
+
+class Sampling(NamedTuple):
+    """What a paper prints for rounds that some users miss, for algorithms that are FedPi with everybody present.
+
+    Absent users keep the pair (u_i, p_i), and with it what the papers call the dual or control variate,
+    (u_i - p_i) / eta; it is 0 before the first answer. Everybody's next u_i is u_i - p_i plus the meeting point.
+    """
+
+    present_models: bool
+    """The meeting point is the mean of the models p_i of those present less that of everybody's u_i - p_i: SCAFFOLD,
+    whose c moves by |S|/N, and FedDyn. Else it is the mean of everybody's latest z: FedADMM with a server step of
+    |S|/N."""
+    theory: str
+    """Why no theorem is claimed."""
+
+    def meeting(self, w: Tensor, p: Tensor, who: Tensor | None, mean: Callable[..., Tensor]) -> Tensor:
+        """The meeting point, from the mean w of everybody's latest z and p."""
+        return w + (mean(p, who) - mean(p)) if self.present_models else w
+
+
+RULES = {
+    "scaffold": Sampling(True, "SCAFFOLD's own theorem (Karimireddy et al., 2020) covers users drawn at random, for lr "
+                               "small against 1/L, which is not checked here"),
+    "feddyn": Sampling(True, "FedDyn's own theorem (Acar et al., 2021) covers users drawn at random where f_i are "
+                             "convex and smooth, which is not checked here"),
+    "fedadmm": Sampling(False, "FedADMM's own theorem (Gong et al., 2022) bounds gradients, on terms that are not "
+                               "checked here"),
+}  # fmt: skip
+"""By the name that a scheme has for its paper's rule. Other schemes take Algorithm 1."""
 
 
 class Attendance(NamedTuple):
@@ -119,31 +153,39 @@ class Participation(Part):
             ever[slice(None) if who is None else who.cpu().numpy()] = True
         return Attendance(True, ever=ever)
 
-    def _sampled(self, together: bool, absent: str) -> bool:
-        """Whether users may be absent, with these consequences."""
-        return not self.full and not together and self.absent == absent
+    def sampling(self, scheme: Scheme) -> Sampling | None:
+        """The rule of the algorithm's own paper for absent users; None: "hold", Algorithm 1, or nobody is absent."""
+        return None if self.full or self.absent == "hold" else RULES.get(scheme.sampling)
 
-    def remember(self, u: Tensor, together: bool) -> Presence:
+    def _holds(self, scheme: Scheme) -> bool:
+        """Whether absent users keep their u and their answer."""
+        return self.absent == "hold" or self.sampling(scheme) is not None
+
+    def remember(self, u: Tensor, together: bool, scheme: Scheme) -> Presence:
         """Before the first round, at rows u."""
-        if self._sampled(together, "hold"):
-            return Presence(torch.zeros(len(u), dtype=torch.bool, device=u.device), False)
-        return Presence(z=u if self._sampled(together, "paper") else None)
+        if self.full or together:
+            return Presence()
+        if not self._holds(scheme):
+            return Presence(z=u)
+        nobody = torch.zeros(len(u), dtype=torch.bool, device=u.device)
+        return Presence(nobody, False, follows=self.sampling(scheme) is not None)
 
-    def go_on(self, past: Presence, state: Any, alpha: float) -> Presence:
+    def go_on(self, past: Presence, state: Any, scheme: Scheme) -> Presence:
         """What it remembers where another participation has remembered `past`, from that run's State."""
-        seen, complete, z = None, True, None
-        if self._sampled(state.together, "hold"):
-            seen, complete = past.seen, past.complete
-            if seen is None:
-                complete = state.next is not None
-                seen = torch.full((len(state.u),), complete, device=state.u.device)
-        elif self._sampled(state.together, "paper"):
-            z = mix(state.u, state.p, alpha) if past.z is None else past.z
-        return Presence(seen, complete, z)
+        if self.full or state.together:
+            return Presence()
+        if not self._holds(scheme):
+            alpha = scheme.mixing(max(state.round - 1, 0))[0]
+            return Presence(z=mix(state.u, state.p, alpha) if past.z is None else past.z)
+        seen, complete = past.seen, past.complete
+        if seen is None:
+            complete = state.next is not None
+            seen = torch.full((len(state.u),), complete, device=state.u.device)
+        return Presence(seen, complete, follows=self.sampling(scheme) is not None)
 
 
 def _absent(absent: str) -> None:
-    needed = 'either "hold" (converges) or "paper" (Algorithm 1 as printed) is needed'
+    needed = 'either "hold" (converges) or "paper" (as printed: Algorithm 1, or SCAFFOLD\'s own) is needed'
     one_of(absent, "absent", ("hold", "paper"), needed)
 
 
@@ -153,7 +195,7 @@ class Everyone(Participation):
     """Full participation."""
 
     absent: Absent = "hold"
-    """What absent users do: hold converges, paper is Algorithm 1 as printed."""
+    """What absent users do: hold converges, paper is as printed, Algorithm 1 for Table 1."""
     full = True
 
     def __post_init__(self) -> None:
@@ -174,7 +216,7 @@ class Bernoulli(Participation):
     p: float
     """The probability that a user takes part in a round."""
     absent: Absent = "hold"
-    """What absent users do: hold converges, paper is Algorithm 1 as printed."""
+    """What absent users do: hold converges, paper is as printed, Algorithm 1 for Table 1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", real(self.p, "p", lambda p: 0 < p <= 1, "a probability in (0, 1] is needed"))
@@ -203,7 +245,7 @@ class FixedSize(Participation):
     n: int
     """The number of users who take part in a round."""
     absent: Absent = "hold"
-    """What absent users do: hold converges, paper is Algorithm 1 as printed."""
+    """What absent users do: hold converges, paper is as printed, Algorithm 1 for Table 1."""
 
     def __post_init__(self) -> None:
         whole(self.n, "n")

@@ -51,10 +51,10 @@ class Parts:
         stay = self.participation.full or self.participation.absent == "paper"
         return scheme.projects and stay and not any(p.needs_rows for p in (self.send, self.meet, self.down))
 
-    def begin(self, u: Tensor, together: bool) -> Memories:
+    def begin(self, u: Tensor, together: bool, scheme: Scheme) -> Memories:
         """What they remember before the first round, at u."""
         return Memories(
-            self.participation.remember(u, together),
+            self.participation.remember(u, together, scheme),
             self.send.begin(u),
             self.meet.begin(u),
             self.accelerate.begin(u),
@@ -73,7 +73,7 @@ class Parts:
         fresh = {name: getattr(self, name) for name in ("send", "meet", "accelerate", "average", "down")}
         known = {"send": mix(u, state.p, alpha)} if state.round and isinstance(past.send, NoMemory) else {}
         return Memories(
-            participation=self.participation.go_on(past.participation, state, alpha),
+            participation=self.participation.go_on(past.participation, state, scheme),
             eta=self.eta.go_on(past.eta, state.eta),
             **{
                 name: memory if part.fits(memory := getattr(past, name), rows) else part.begin(known.get(name, u))

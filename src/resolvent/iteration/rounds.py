@@ -143,6 +143,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
     down, lagging = parts.down, engine.facts.encodes and parts.send.compresses
     weigh = partial(engine.mean, news=True) if send.compresses else engine.mean
     facts, mixing, steady = engine.facts, scheme.fixed_mixing, step_size.fixed(scheme)  # what never changes: read once
+    printed = participation.sampling(scheme)
     users, names, weights, centred = facts.users, facts.numbers, facts.weights, facts.wants_centre
     while True:
         t, past = state.round, state.parts
@@ -180,7 +181,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         zhat, sent = (z, send.begin(z)) if lagging else send(z, past.send, whoever)
         step = alpha * eta / beta if beta else 0.0
         meeting, convened = meet(Gathering(zhat, whose, weigh, weights, step, t, seed, metric), past.meet)
-        w = meeting.w
+        w = meeting.w if printed is None else printed.meeting(meeting.w, p, who, engine.mean)
         met, accelerated = accelerate.on_mean(past.accelerate, state.met, w, gram)
         Tu = _rows(mix(u, mix(z, met, beta), gamma), u)  # (gFL-2), (gFL-3)
         plain = Tu if met is w else _rows(mix(u, mix(z, w, beta), gamma), u)  # T itself does not extrapolate
@@ -262,7 +263,10 @@ def _answered(
         return u, mean.p, presence, back
     rest, at = presence.asked_at(state.u, state.next, ask.who)
     if centred:
-        ask = ask._replace(centre=engine.mean(at if ask.who is None else rest.index_copy(0, ask.who, at)))
+        where = at if ask.who is None else rest.index_copy(0, ask.who, at)
+        if presence.follows and state.next is not None:
+            where = state.next
+        ask = ask._replace(centre=engine.mean(where))
     down, known = ask.down, state.parts.down
     if (
         down.compresses and not engine.facts.encodes

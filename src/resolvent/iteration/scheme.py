@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, flag, quoted, refuse, whole
+from resolvent.errors import InputError, flag, one_of, quoted, refuse, whole
 from resolvent.iteration.schedules import Schedule, as_schedule
 
 Number = float | Schedule | Callable[[int], float]
 
 AUTO = "auto"
+SAMPLINGS = ("", "none", "scaffold", "feddyn", "fedadmm")
+"""What a scheme may say of users who are absent, as its paper has it."""
 
 
 def cancels(alpha: float, beta: float) -> bool:
@@ -48,6 +50,8 @@ class Scheme:
     forward: bool
     steps: int
     beyond: bool
+    sampling: str
+    """Whose rule `absent="paper"` is where it is not Algorithm 1; "none": the paper has everybody present."""
 
     def __init__(
         self,
@@ -61,11 +65,13 @@ class Scheme:
         forward: bool = False,
         steps: int = 1,
         beyond: bool = False,
+        sampling: str = "",
     ) -> None:
         whole(steps, "steps")
         flag(forward, "forward"), flag(beyond, "beyond")
         if not isinstance(name, str):
             refuse("name", quoted(name), "text is needed")
+        one_of(sampling, "sampling", SAMPLINGS, f"one of {', '.join(map(repr, SAMPLINGS))} is needed")
         if isinstance(eta, str) and eta != AUTO:
             refuse("eta", quoted(eta), 'a number > 0, a schedule, a function of the round or "auto" is needed')
         fields = {
@@ -79,6 +85,7 @@ class Scheme:
             "forward": forward if local is None else bool(getattr(local, "forward", False)),
             "steps": steps,
             "beyond": beyond,
+            "sampling": sampling,
         }
         for field, value in fields.items():
             object.__setattr__(self, field, value)

@@ -67,7 +67,7 @@ def begin(u0: Tensor, w0: Tensor, users: int, scheme: Scheme, parts: Parts) -> S
     """The state before the first round, at u0, (1, d) or (users, d), with mean w0 (1, d)."""
     together = parts.share(scheme) and u0.shape[0] == 1
     u = u0 if together else u0.expand(users, -1).clone()
-    return State(round=0, u=u, p=u, w=w0, met=w0, parts=parts.begin(u, together), together=together)
+    return State(round=0, u=u, p=u, w=w0, met=w0, parts=parts.begin(u, together, scheme), together=together)
 
 
 def adapt(state: State, users: int, scheme: Scheme, parts: Parts) -> State | None:

@@ -38,6 +38,9 @@ class Row(NamedTuple):
     """Which of alpha, beta and gamma may be chosen, above 1: what is given is where they stand unless they are."""
     kin: str = ""
     """What it is an instance of, and what differs from its paper: a sentence without its full stop."""
+    sampling: str = ""
+    """Whose rule `absent="paper"` is where it is not Algorithm 1 (`participation.RULES`); "none": the paper has
+    everybody present, and it is refused."""
 
     @property
     def exact(self) -> bool:
@@ -69,8 +72,9 @@ class Row(NamedTuple):
         mixing = {"alpha": self.alpha, "beta": self.beta, "gamma": self.gamma} | free
         count = steps if steps is not None and self.local is None else 1
         return Scheme(
-            **mixing, eta=eta, local=local, name=self.title, forward=self.forward, steps=count, beyond=bool(self.free)
-        )
+            **mixing, eta=eta, local=local, name=self.title, forward=self.forward, steps=count, beyond=bool(self.free),
+            sampling=self.sampling,
+        )  # fmt: skip
 
 
 _TILTED = ", so that its fixed points solve the original problem at any eta for which it converges"
@@ -92,26 +96,30 @@ TABLE: dict[str, Row] = {
                         about="prox, reflected mean; has the fixed points of FedProx at eta / 2"),
     "scaffold": Row("SCAFFOLD", 2, 2, 0.5, forward=False, colour="#8C510A", compared=False, local="tilted-steps",
                     steps=5, kin=f"SCAFFOLD is FedPi with k tilted gradient steps in place of the prox{_TILTED}; its "
-                    "paper moves c by the share of users present and x to their models alone: here the absent keep u_i",
+                    'paper moves c by the share of users present and x to their models alone: so does absent="paper", '
+                    'while "hold" takes the latest models of all', sampling="scaffold",
                     about="FedPi with k tilted gradient steps for the prox; solves the original problem, eta = k lr"),
     "scaffnew": Row("Scaffnew", 2, 2, 0.5, forward=False, colour="#01665E", compared=False, local="random-tilted-steps",
                     steps=5, kin="Scaffnew (ProxSkip) is SCAFFOLD with a geometric number of steps, and so FedPi with "
-                    f"tilted steps in place of the prox{_TILTED}; its paper has everybody present",
+                    f"tilted steps in place of the prox{_TILTED}; its paper has everybody present", sampling="none",
                     about="SCAFFOLD with a geometric number of steps of mean k; solves the original problem"),
     "feddyn": Row("FedDyn", 2, 2, 0.5, forward=False, colour="#B2182B", compared=False,
                   kin="FedDyn is FedPi, with eta = 1/alpha of its paper, and has FedPi's theorem; under sampling its "
-                  "paper averages the models of those present and the duals of all: here the absent keep u_i",
+                  'paper averages the models of those present and the duals of all: so does absent="paper", while '
+                  '"hold" takes the latest models of all', sampling="feddyn",
                   about="FedPi under another name, eta = 1/alpha of its paper; solves the original problem, convex"),
     "fedadmm": Row("FedADMM", 2, 2, 0.5, forward=False, colour="#762A83", compared=False,
                    kin="FedADMM with a server step of 1 is FedPi, with eta = 1/rho of its paper, and has FedPi's "
-                   "theorem; under sampling its paper scales the changes of those present by that step: here by lambda",
+                   'theorem; under sampling its paper adds the changes of those present times that step: '
+                   'absent="paper" is the step |S|/N, and so is "hold" once everybody has answered', sampling="fedadmm",
                    about="FedPi under another name, eta = 1/rho of its paper; solves the original problem, convex"),
     "fedpd": Row("FedPD", 2, 2, 0.5, forward=False, colour="#1B7837", compared=False,
                  kin="FedPD that meets in every round is FedPi, with the same eta, and has FedPi's theorem; its paper "
-                 "skips meetings at random, which is not done here",
+                 "skips meetings at random, which is not done here", sampling="none",
                  about="FedPi under another name, at the same eta; solves the original problem, convex"),
     "fedexprox": Row("FedExProx", 1, 1, 1.5, forward=False, colour="#BF812D", compared=False, free=("gamma",),
-                     kin="FedExProx is FedProx with gamma > 1: it goes that much further, to the same fixed points",
+                     kin="FedExProx is FedProx with gamma > 1: it goes that much further, to the same fixed points; "
+                     'under sampling its paper is absent="paper", Algorithm 1',
                      about="FedProx that goes gamma > 1 times as far; has the fixed points of FedProx at eta"),
     "fednova": Row("FedNova", 1, 1, 1, forward=True, colour="#4393C3", compared=False, local="normalised-steps",
                    steps=5, kin="FedNova is FedAvg with displacements divided by the number of steps, so that users "
@@ -175,7 +183,7 @@ def scaffold(
     The paper's x is mean(u); the model of a run is mean(z), as for FedPi, which has the same limit.
 
     Under sampling users who are absent keep their u_i ("hold"), and it converges. The paper moves c by |S|/N of the
-    mean change of those present, and x to the mean of their models.
+    mean change of those present, and x to the mean of their models: `absent="paper"`, at an eta that stays as it is.
     """
     return _tilted("scaffold", lr, steps, batch, momentum, eta)
 
@@ -203,7 +211,7 @@ def feddyn(eta: Number | str, local: Any = None) -> Scheme:
     """FedDyn (Acar et al., 2021) is FedPi, with eta = 1/alpha of the paper.
 
     Under sampling absent users keep their u_i ("hold"); the paper averages the models of those present and the duals of
-    all users.
+    all users: `absent="paper"`.
     """
     return named("feddyn", eta, local)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from resolvent import engines
@@ -10,7 +11,7 @@ from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.averaging import Averaging
 from resolvent.iteration.facts import Facts, facts_of, needs_problem
-from resolvent.iteration.meeting import Meet, as_meet
+from resolvent.iteration.meeting import Meet, TheMean, as_meet
 from resolvent.iteration.metric_choice import MetricChoice, as_metric, obstacle
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme
@@ -49,6 +50,7 @@ def check(
         raise InputError(
             'eta is "auto", but absent="paper" lets answers grow stale; take absent="hold" or a number for eta'
         )
+    _check_sampling(scheme, participation, facts, (as_send(send), as_send(down, "down")), as_meet(meet))
     if scheme.auto and operator.certifies is None and facts.lipschitz is None:
         raise InputError(
             f'eta is "auto", but {operator} computes the prox only roughly and nothing is known of the curvature; '
@@ -73,6 +75,22 @@ def _check_penalty(facts: Facts, scheme: Scheme) -> None:
             f"a penalty is applied where users meet, with the step alpha eta / beta, but alpha is {alpha:g} and beta "
             f"{beta:g}; alpha > 0 and beta > 0 are needed"
         )
+
+
+def _check_sampling(
+    scheme: Scheme, participation: Participation, facts: Facts, sends: Sequence[Send], meet: Meet
+) -> None:
+    """Refuse absent="paper" where the algorithm's paper says nothing of it, and what its rule says nothing of."""
+    if participation.full or participation.absent != "paper":
+        return
+    if scheme.sampling == "none":
+        refuse("absent", '"paper"', f'the paper of {scheme.name} has everybody present: take absent="hold"')
+    if participation.sampling(scheme) is None:
+        return
+    plain = type(meet) is TheMean and facts.g is None and not any(send.compresses for send in sends)
+    if scheme.fixed_mixing != (2, 2, 0.5) or scheme.changes != "never" or not plain:
+        refuse("absent", '"paper"', f"{scheme.name}'s paper has (alpha, beta, gamma) = (2, 2, 1/2), one eta, no "
+               'penalty, the plain mean, and everything sent: take absent="hold"')  # fmt: skip
 
 
 def _check_crossing(facts: Facts, participation: Participation, meet: Meet) -> None:

@@ -53,6 +53,8 @@ def _uncovered(setting: Setting) -> str | None:
         return "no theorem covers these alpha, beta and gamma"
     if setting.stale or setting.missing:
         return "no theorem covers users who are left behind"
+    if setting.partial and setting.sampling is not None:
+        return setting.sampling.theory
     if setting.attendance.late:
         return (
             "late answers are covered by ARock (Peng, Xu, Yan and Yin, 2016) only where T is averaged, delays stay "

@@ -10,7 +10,7 @@ import numpy as np
 
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.part import Effect
-from resolvent.iteration.participation import Attendance
+from resolvent.iteration.participation import Attendance, Sampling
 from resolvent.iteration.parts import Parts
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.scheme import Scheme, cancels
@@ -128,7 +128,13 @@ class Setting:
     def stale(self) -> bool:
         """Whether Algorithm 1 leaves absent users behind."""
         several = self.problem is None or self.problem.users > 1
-        return self.partial and self.parts.participation.absent == "paper" and several
+        printed = self.parts.participation.absent == "paper" and self.sampling is None
+        return self.partial and printed and several
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The rule of the algorithm's own paper for absent users, where it is neither "hold" nor Algorithm 1."""
+        return self.parts.participation.sampling(self.scheme)
 
     @cached_property
     def missing(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from resolvent.iteration.participation import Absent, Bernoulli, Everyone, Parti
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import TABLE, Row
 from resolvent.local.law import ORIGINAL, REGULARISED
+from resolvent.solving.checking import check
 from resolvent.solving.prepare import prepare
 from resolvent.theory.explain import Explanation, explain
 from resolvent.ui.curves import plain
@@ -120,6 +121,7 @@ def explore(setup: Setup) -> dict[str, Any]:
 
 def _explored(setup: Setup) -> dict[str, Any]:
     problem, scheme, taking_part = problem_of(setup.problem, setup.sizes), setup.scheme, setup.taking_part
+    check(problem, scheme, taking_part, setup.rounds)
     explanation = explain(scheme, problem, taking_part, setup.anderson)
     drawn = EXAMPLES[setup.problem].picture is not None
     rounds: list[rs.Round] = []
