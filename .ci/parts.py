@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import resolvent.config  # noqa: F401 (registers the parts that only a configuration names)
 from resolvent.iteration import registry
 
 HEADER = "| name | keys | what it is |\n|---|---|---|"
