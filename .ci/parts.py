@@ -14,6 +14,7 @@ OPTIONS = {"local": "local-operator"}
 
 def tables() -> str:
     """One table per kind of part."""
+    registry.load_plugins()
     return "\n\n".join(
         f"{PLACES.get(kind, f'`[{kind}]`')}, `--{OPTIONS.get(kind, kind)}`: {what.about}\n\n"
         + "\n".join([HEADER, *registry.table(kind)])
