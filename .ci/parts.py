@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import resolvent.config  # noqa: F401 (registers the parts that only a configuration names)
+import resolvent.cli.running  # noqa: F401 (with all parts that the command line can name)
 from resolvent.iteration import registry
 
 HEADER = "| name | keys | what it is |\n|---|---|---|"
@@ -14,7 +14,6 @@ OPTIONS = {"local": "local-operator"}
 
 def tables() -> str:
     """One table per kind of part."""
-    registry.load_plugins()
     return "\n\n".join(
         f"{PLACES.get(kind, f'`[{kind}]`')}, `--{OPTIONS.get(kind, kind)}`: {what.about}\n\n"
         + "\n".join([HEADER, *registry.table(kind)])
