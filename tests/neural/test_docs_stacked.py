@@ -28,7 +28,7 @@ def test_the_page_prints_what_it_says() -> None:
             exec(compile(block, str(PAGE), "exec"), namespace)
         printed = out.getvalue()
     assert not printed
-    assert compared == 9
+    assert compared == 4
 
 
 def test_the_page_names_every_file_of_the_compiler() -> None:
