@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import resolvent as rs
+from resolvent.iteration import registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(p.relative_to(ROOT)): p for p in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))}
@@ -73,5 +74,10 @@ def test_the_site_is_built(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stdout + built.stderr
     reference = (tmp_path / "site" / "api.html").read_text(encoding="utf-8")
     assert 'id="resolvent.solve"' in reference
+    commands = (tmp_path / "site" / "cli.html").read_text(encoding="utf-8")
+    for kind in registry.KINDS:
+        for part in registry.configurable(kind).values():
+            if part.make.__module__.startswith("resolvent."):  # tests register parts, too
+                assert f"<td><code>{part.name}</code></td>" in commands, part.name
     loaded = r"""<(?:script|img|link rel="stylesheet")[^>]+(?:src|href)="(?:https?:)?//[^"]+"""
     assert not [found for page in (tmp_path / "site").glob("*.html") for found in re.findall(loaded, page.read_text())]

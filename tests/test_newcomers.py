@@ -23,6 +23,11 @@ def run(page: str) -> dict[str, Any]:
     return names
 
 
+def test_the_first_ten_lines_end_at_the_solution_of_all_rows() -> None:
+    names = run("index.md")
+    assert names["run"].history["gap"].iloc[-1] < 1e-20
+
+
 def test_the_choice_is_solved_to_its_certificates() -> None:
     names = run("choose.md")
     last = names["run"].history.iloc[-1]

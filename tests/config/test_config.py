@@ -370,11 +370,3 @@ def test_what_is_computed_alike_has_one_fingerprint() -> None:
     built = experiment.build(configs.read({"problem": SMALL, "scheme": {"algorithm": "fedprox"}}))
     assert experiment.build(built.config).fingerprint == built.fingerprint
     assert experiment.build(built.config).config == built.config
-
-
-def test_the_docs_have_every_part() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    for kind in registry.KINDS:
-        for row, part in zip(registry.table(kind), registry.configurable(kind).values(), strict=True):
-            if part.make.__module__.startswith("resolvent."):  # tests register parts, too
-                assert row in page
