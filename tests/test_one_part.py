@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor
 
 import resolvent as rs
 from command_line import beside, model, resolvent, rows
+from guarded import guarded, outcomes
 from resolvent import runs
 from resolvent.cli.options import PART_OPTIONS
 from resolvent.iteration import registry
@@ -298,20 +298,12 @@ def test_it_is_run_from_the_page(case: Case) -> None:
 
 
 def test_it_runs_on_two_ranks(case: Case) -> None:
-    starter = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "resolvent",
-    ]
+    starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "resolvent"]
     command = [*starter, "run", *map(str, asked(case, "--engine", "all-reduce")), "--quiet"]
     own = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    told = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, timeout=400)
-    assert told.returncode == 0, told.stderr
+    with guarded(command, each=[own], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        ((_, said, code),) = outcomes(started, 200.0)
+    assert code == 0, said
     found = only_run().model()
     assert found is not None
     np.testing.assert_allclose(found, case.solved(problem()).model, rtol=1e-9)

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +15,7 @@ import pytest
 
 import resolvent as rs
 from engines.cases import CASES, COMPRESSED
+from guarded import guarded, outcomes
 
 TESTS = Path(__file__).resolve().parents[1]
 PATHS = os.pathsep.join([str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
@@ -47,6 +47,10 @@ REFUSED = {
 }
 
 
+SECONDS = 300.0
+"""For all jobs of a launch together: many times what they take on an idle machine."""
+
+
 def launch(ranks: int, *jobs: str) -> list[dict[str, Any]]:
     """What came of each job on each rank."""
     with socket.socket() as free, TemporaryDirectory() as folder:
@@ -55,21 +59,18 @@ def launch(ranks: int, *jobs: str) -> list[dict[str, Any]]:
         port = free.getsockname()[1]
         group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         more = group | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "engines.rank", folder, *jobs]
-        started = [subprocess.Popen(command, env=os.environ | more | {"RANK": str(k)}) for k in range(ranks)]
-        try:
-            for process in started:
-                process.wait(400)
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
+        command = ["-m", "engines.rank", folder, *jobs]
+        with guarded(*[command] * ranks, each=[more | {"RANK": str(k)} for k in range(ranks)]) as started:
+            outcomes(started, SECONDS)
         return [json.loads((Path(folder) / f"{k}.json").read_text()) for k in range(ranks)]
 
 
 @cache
-def results(ranks: int) -> list[dict[str, Any]]:
-    """Importing torch takes seconds: all jobs of one number of ranks share the processes."""
+def results(ranks: int) -> list[dict[str, Any]] | str:
+    """Importing torch takes seconds: all jobs of one number of ranks share the processes.
+
+    Where they fail to end, that is the result of every test: the second one does not start them again.
+    """
     jobs = [f"contract:{case}" for case in PARTS[ranks]]
     jobs += [f"network:{kind}" for kind in NETWORKS[ranks]]
     jobs += [f"own_users:{kind}" for kind in ("given", "users", "equal")[ranks - 2 :: 2]]
@@ -77,16 +78,21 @@ def results(ranks: int) -> list[dict[str, Any]]:
         jobs += [*TOGETHER, "user_code_fails", "answer_not_finite", *(f"refused:{what}" for what in REFUSED)]
     if ranks == 3:
         jobs += ["news_alone"]
-    return launch(ranks, *jobs, "callback_fails_on_one_rank")
+    try:
+        return launch(ranks, *jobs, "callback_fails_on_one_rank")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the ranks did not end as they should: {error}"
 
 
 def of(ranks: int, job: str) -> list[Any]:
     """What a job gave on each rank."""
     nothing = {"error": "", "trace": "it was not run, since an earlier job has failed"}
-    found = [own.get(job, nothing) for own in results(ranks)]
-    failed = [f"rank {k}: {each['trace']}" for k, each in enumerate(found) if "error" in each]
+    each = results(ranks)
+    assert not isinstance(each, str), each
+    found = [own.get(job, nothing) for own in each]
+    failed = [f"rank {k}: {own['trace']}" for k, own in enumerate(found) if "error" in own]
     assert not failed, "\n".join(failed)
-    return [each["ok"] for each in found]
+    return [own["ok"] for own in found]
 
 
 @pytest.mark.parametrize(("ranks", "case"), [(n, case) for n, part in PARTS.items() for case in part])

@@ -6,34 +6,45 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from guarded import guarded, outcomes
 from resolvent import runs
 from resolvent.experiment import ranks
 from resolvent.runs import checkpoints
 from resolvent.runs.folder import Folder
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
+Start = Callable[..., subprocess.Popen[str]]
 EXPERIMENT = ("run", "logistic", "--engine", "all-reduce", "--eta", "0.01", "--participation", "0.5", "--anderson", "2")
 
 
-def torchrun(*command: str, ranks: int = 2, restarts: int = 0) -> subprocess.Popen[str]:
+@pytest.fixture
+def torchrun() -> Iterator[Start]:
+    """Starts ranks; they end with the test."""
     path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
     own = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", str(restarts)]
-    given = [*starter, "--nproc-per-node", str(ranks), "-m", "resolvent", *command]
-    return subprocess.Popen(given, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with ExitStack() as stack:
+
+        def start(*command: str, ranks: int = 2, restarts: int = 0) -> subprocess.Popen[str]:
+            starter = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", str(restarts)]
+            given = [*starter, "--nproc-per-node", str(ranks), "-m", "resolvent", *command]
+            return stack.enter_context(guarded(given, each=[own], **pipes))[0]
+
+        yield start
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=400)
-    return process.returncode, out, err
+    ((out, err, code),) = outcomes([process], 200.0)
+    return code, out, err
 
 
 def run_of(out: Path) -> Folder:
@@ -74,7 +85,7 @@ def test_ranks_go_on_from_the_newest_round_that_all_have() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_changes_no_bit(tmp_path: Path, victim: int) -> None:
+def test_a_killed_rank_changes_no_bit(torchrun: Start, tmp_path: Path, victim: int) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     command = (*EXPERIMENT, "--rounds", "300")
     assert finished(torchrun(*command, "--out", str(whole)))[0] == 0
@@ -89,7 +100,7 @@ def test_a_killed_rank_changes_no_bit(tmp_path: Path, victim: int) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_is_resumed_by_torchrun(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed_by_torchrun(torchrun: Start, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     command = (*EXPERIMENT, "--rounds", "300")
     code, out, _ = finished(torchrun(*command, "--out", str(whole), "--format", "json"))

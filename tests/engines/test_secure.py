@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +18,7 @@ from resolvent.engines.flower.facts import gather
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import Question
 from resolvent.engines.flower.node import Node
-from resolvent.engines.flower.packets import Malformed, from_records
+from resolvent.engines.flower.packets import Malformed, from_records, to_records
 from resolvent.engines.flower.rule import Rule
 from resolvent.engines.flower.secure import SecureEngine, shared
 from resolvent.errors import BadAnswer, InputError
@@ -233,6 +234,87 @@ def test_a_node_gives_away_one_secret_of_a_user_at_most() -> None:
     own = {i: masking.combined([shares["own"][str(i)] for shares in opened]) for i in users}
     total = masking.removed(np.add.reduce(sealed), 0, {}, own, {})
     assert total.tolist() == (3 * words).tolist()
+
+
+class Lying(FakeGrid):
+    """A grid whose user 2 changes what it tells of secrets."""
+
+    def __init__(self, verb: str, change: Any) -> None:
+        whole = problem(weights=[1.0, 2, 3, 1, 1, 4, 2])
+        nodes = [Node(whole.take(torch.tensor([i])), secure=True) for i in range(USERS)]
+        super().__init__(nodes, forge=self._changed)
+        self.verb, self.change, self.drop = verb, change, set[int]()
+
+    def _changed(self, user: int, reply: Any) -> Iterable[Any]:
+        if reply.has_error():
+            return [reply]
+        packet = from_records(reply.content)
+        if user in self.drop and packet.header["verb"] == "local":
+            self.offline.add(user)
+            return []
+        if user == 2 and packet.header["verb"] == self.verb:
+            secure = json.loads(json.dumps(packet.header["secure"]))
+            self.change(secure)
+            reply.content = to_records(packet._replace(header=packet.header | {"secure": secure}))
+        return [reply]
+
+
+def _first_block(share: str) -> str:
+    return share[:20] + ("0" if share[20] != "0" else "1") + share[21:]
+
+
+SHARES = {
+    "another number": lambda share: "09" + share[2:],
+    "another secret": _first_block,
+    "no numbers": lambda share: "x" * 104,
+    "those of the first": lambda share: "01" + share[2:],
+}
+
+
+@pytest.mark.parametrize("gone", [(), (0,), (0, 6)])
+@pytest.mark.parametrize("wrong", SHARES)
+def test_wrong_shares_of_a_user_open_no_wrong_sum(wrong: str, gone: tuple[int, ...]) -> None:
+    """As long as enough others tell the right ones the sum is right, and else there is none."""
+    whole, scheme = problem(weights=[1.0, 2, 3, 1, 1, 4, 2]), rs.fedprox(0.05)
+
+    def change(secure: Any) -> None:
+        for kind in ("own", "pairs"):
+            secure[kind] = {user: SHARES[wrong](share) for user, share in secure[kind].items()}
+
+    grid = Lying("unmask", change)
+    grid.drop = set(gone)
+    engine, _ = engine_over(whole, scheme, grid, rule=HASTY)
+    if len(gone) == 2:  # the liar is one of the five who are needed
+        with pytest.raises(BadAnswer, match="the shares that users gave do not open the sum"):
+            rs.solve(None, scheme, rounds=1, engine=engine)
+        return
+    run, stay = rs.solve(None, scheme, rounds=1, engine=engine), [i for i in range(USERS) if i not in gone]
+    p, lam = whole.prox(torch.zeros(USERS, DIM, dtype=torch.float64), 0.05), whole.weights[stay]
+    torch.testing.assert_close(run.model, lam @ p[stay] / lam.sum(), rtol=0, atol=USERS * 2.0**-44 / float(lam.sum()))
+
+
+KEYS_THAT_ARE_NONE: dict[str, Any] = {
+    "no point": lambda keys: keys["mask"].__setitem__(3, "02" + "ff" * 32),
+    "no numbers": lambda keys: keys.__setitem__("cipher", "z" * 66),
+    "too few": lambda keys: keys["own"].pop(),
+    "too short": lambda keys: keys["own"].__setitem__(0, "ab"),
+    "no list": lambda keys: keys.__setitem__("mask", {}),
+    "nothing of a seed": lambda keys: keys.pop("own"),
+}
+
+
+@pytest.mark.parametrize("wrong", KEYS_THAT_ARE_NONE)
+def test_a_user_whose_keys_are_none_is_left_out_and_named(wrong: str) -> None:
+    """It does not keep the others from their sum, who would refuse to share with it."""
+    whole, scheme = problem(weights=[1.0, 2, 3, 1, 1, 4, 2]), rs.fedprox(0.05)
+    events: list[dict[str, Any]] = []
+    note = lambda kind, **about: events.append({"kind": kind} | about)  # noqa: E731
+    engine, _ = engine_over(whole, scheme, Lying("keys", KEYS_THAT_ARE_NONE[wrong]), rule=HASTY, note=note)
+    run = rs.solve(None, scheme, rounds=1, engine=engine)
+    stay = [0, 1, 3, 4, 5, 6]
+    p, lam = whole.prox(torch.zeros(USERS, DIM, dtype=torch.float64), 0.05), whole.weights[stay]
+    torch.testing.assert_close(run.model, lam @ p[stay] / lam.sum(), rtol=0, atol=USERS * 2.0**-44 / float(lam.sum()))
+    assert {"kind": "refused", "user": "site-02", "reason": "its public keys are none"} in events
 
 
 def test_a_secure_node_answers_no_question_in_the_open() -> None:

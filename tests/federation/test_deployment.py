@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,6 +190,42 @@ def test_whoever_reaches_the_ports_with_the_public_certificate_gets_nowhere(tmp_
         assert len(shut) > 5
         for path in shut:
             assert path.stat().st_mode & 0o077 == 0, path
+
+
+@contextmanager
+def few_files(many: int) -> Iterator[None]:
+    """Processes that start here may have so many files open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (many, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.slow
+def test_a_flood_of_silent_connections_does_not_stop_a_run(tmp_path: Path) -> None:
+    """More than the server may have files, at both ports, with and without TLS's handshake: nodes go on."""
+    project = made(tmp_path, 6)
+    federation, stack = Federation(project, demo.NODES), ExitStack()
+
+    def flood() -> None:
+        trusting = ssl.create_default_context(cafile=str(project.keys / keys.CA))
+        for port in (federation.server.port, federation.server.control):
+            for _ in range(600):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+            for _ in range(20):
+                line = socket.create_connection(("127.0.0.1", port), 20)
+                stack.enter_context(trusting.wrap_socket(line, server_hostname="127.0.0.1"))
+
+    with stack:
+        with few_files(400):
+            stack.enter_context(federation)
+        watching = Watching(1, flood)
+        done = running.begin(project, project.runs).wait(watching, federation.check)
+    assert watching.done
+    assert done.status == "finished"
+    assert (done.history()["participants"] == 3).all()
 
 
 ASKS_NODES = """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -55,7 +57,7 @@ class Inside:
         await send({"type": "http.response.start", "status": 200})
 
 
-def status(path: str, port: int, *headers: tuple[bytes, bytes], kind: str = "http") -> int:
+def status(path: str, port: int, *headers: tuple[bytes, bytes], kind: str = "http", **more: Any) -> int:
     """What a call gets."""
     sent: list[Any] = []
 
@@ -65,7 +67,7 @@ def status(path: str, port: int, *headers: tuple[bytes, bytes], kind: str = "htt
     async def receive() -> Any:
         raise AssertionError("a stranger's body is read")
 
-    scope = {"type": kind, "path": path, "server": ("127.0.0.1", port), "headers": list(headers)}
+    scope = {"type": kind, "path": path, "server": ("127.0.0.1", port), "headers": list(headers)} | more
     with ThreadPoolExecutor(1) as pool:  # a browser of other tests may have a loop in this thread
         pool.submit(lambda: asyncio.run(superlink.Doors(Inside(), CONTROL, MASTER)(scope, receive, send))).result()
     return int(sent[0]["status"])
@@ -234,3 +236,35 @@ def test_a_server_knows_no_other_keys_than_those_of_its_project(
     serving.superlink = serving.superexec = SimpleNamespace(running=True)  # type: ignore[assignment]
     serving.check()
     assert len(called) == 1
+
+
+def test_connections_that_prove_nothing_are_few_and_the_oldest_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(superlink, "MAX_STRANGERS", 8)
+    with superlink.Door(socket.create_server((superlink.LOOPBACK, 0))) as door, contextlib.ExitStack() as stack:
+
+        def connected() -> tuple[socket.socket, socket.socket]:
+            line = stack.enter_context(socket.create_connection(door.getsockname()))
+            line.settimeout(10.0)
+            return line, stack.enter_context(door.accept()[0])
+
+        node, its_end = connected()
+        transport = SimpleNamespace(get_extra_info=lambda name: its_end)
+        made = superlink.connection([door]).__new__(superlink.connection([door]))
+        made.transport = transport
+        made._prove()
+        _, gone_end = connected()
+        gone_end.close()  # whose number is given to the next
+        lines = [connected()[0] for _ in range(20)]
+        assert [line.recv(1) for line in lines[:12]] == [b""] * 12
+        for line in (node, *lines[12:]):
+            line.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                line.recv(1)
+        assert len(door.strangers) == 8
+
+
+def test_a_call_that_proves_who_calls_is_no_stranger_s() -> None:
+    proven: list[int] = []
+    for headers, count in ([], 0), (signed(said=b"then"), 0), (signed(), 1):
+        status("/v1/fleet/pull-messages", 9443, *headers, state={superlink.PROVEN: lambda: proven.append(1)})
+        assert len(proven) == count

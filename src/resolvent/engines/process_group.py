@@ -26,6 +26,8 @@ from resolvent.errors import InputError, NotJoined, RankLost
 
 TIMEOUT = 1800.0
 """Seconds after which a rank that is not heard of counts as lost. One that dies is noticed at once."""
+CONNECT = 60.0
+"""Seconds within which ranks that have all come connect to each other: one may have died since, without a word."""
 FEW = 1 << 15
 """Bytes of all ranks together up to which gathering is quicker than an all-reduce: it has half as many messages."""
 INDEX_BYTES = 4
@@ -69,11 +71,12 @@ def _open(backend: str, timeout: float) -> None:
     """Meet the other ranks, then connect to them."""
     global _joins
     _joins += 1
-    where = rendezvous.place()
-    store = rendezvous.met(where, timeout, _joins)
-    limit = timedelta(seconds=timeout)
+    where = rendezvous.place(_joins)
+    store = rendezvous.met(where, timeout)
+    limit = timedelta(seconds=min(timeout, CONNECT))
     try:
         dist.init_process_group(backend, store=store, rank=where.rank, world_size=where.size, timeout=limit)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
     except RuntimeError as error:
         raise NotJoined(f"the ranks could not connect to each other ({first_line(error)})") from error
 

@@ -1,7 +1,8 @@
 """Where ranks meet before they connect to each other: a store of torch.distributed, at the address that torchrun gives.
 
 Every rank says in the store that it is there and looks, again and again, whether all others are. So a rank that fails
-before it has joined can say so, and nobody waits for it.
+before it has joined can say so, and nobody waits for it. Nor does anybody wait among the ranks of another launch, whose
+store was found at the port.
 """
 
 from __future__ import annotations
@@ -26,31 +27,45 @@ LOOK = 0.1
 """Seconds between two looks at the store."""
 ANSWER, ATTEMPTS = 3.0, 3
 """Seconds that a store may take to answer, and how often it is asked before something else must be listening there."""
-LINGER = 20.0
-"""Seconds that a rank which has failed, and rank 0, wait for the others to hear of it: they may have begun later."""
+LINGER = 60.0
+"""Seconds that a rank which has failed, and rank 0, wait for the others to hear of it: they may import torch still."""
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Place(NamedTuple):
-    """This process among the others, and where they meet. served: torchrun holds the store, not rank 0."""
+    """This process among the others, and where they meet. served: torchrun holds the store, not rank 0.
+
+    joins: how often they have met by then.
+    """
 
     rank: int
     size: int
     host: str
     port: int
     served: bool
+    joins: int = 1
 
     @property
     def serves(self) -> bool:
         """Whether this rank holds the store."""
         return self.rank == 0 and not self.served
 
+    @property
+    def address(self) -> str:
+        return f"port {self.port} of {self.host}"
+
+    @property
+    def launch(self) -> str:
+        """Whom the ranks of one launch have in common."""
+        name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+        return f"{self.size} ranks of {f'launch {name!r}' if name else 'a launch without a name'}"
+
     def key(self, name: str) -> str:
-        """torchrun's store outlives an attempt."""
-        return f"resolvent/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+        """A store may outlive an attempt."""
+        return f"resolvent/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{self.joins}/{name}"
 
 
-def place() -> Place:
+def place(joins: int = 1) -> Place:
     """As torchrun, or a script, has set it."""
     given = {name: os.environ.get(name, "") for name in VARIABLES}
     for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
@@ -63,17 +78,16 @@ def place() -> Place:
             "and an address are needed; torchrun sets all of them"
         )
     served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Place(rank, size, given["MASTER_ADDR"], int(given["MASTER_PORT"]), served)
+    return Place(rank, size, given["MASTER_ADDR"], int(given["MASTER_PORT"]), served, joins)
 
 
-def met(where: Place, timeout: float, joins: int = 1) -> Any:
-    """A store for the process group, once all ranks are there. joins: how often they have met by then."""
-    until = time.monotonic() + timeout
+def met(where: Place, timeout: float) -> Any:
+    """A store for the process group, once all ranks are there."""
+    until, parent = time.monotonic() + timeout, os.getppid()
     store = _store(where, until, timeout)
-    left = where.key("left")
-    here = [where.key(f"here/{joins}/{rank}") for rank in range(where.size)]
+    left, here = where.key("left"), [where.key(f"here/{rank}") for rank in range(where.size)]
     with _gone(where):
-        store.set(here[where.rank], "")
+        _take_place(store, where)
         try:
             while not all(store.check([key]) for key in here):
                 if store.check([left]):
@@ -83,11 +97,30 @@ def met(where: Place, timeout: float, joins: int = 1) -> Any:
                 if time.monotonic() >= until:
                     missing = [str(rank) for rank, key in enumerate(here) if not store.check([key])]
                     raise NotJoined(f"rank {', '.join(missing)} did not come within {timeout:g} s; look there for why")
+                if os.getppid() != parent:
+                    raise NotJoined("what started this rank has ended, and not all others have come; start them again")
                 time.sleep(LOOK)
         except (KeyboardInterrupt, SystemExit) as error:
-            store.set(left, json.dumps([where.rank, type(error).__name__]))
+            _tell(store, where, type(error).__name__)
             raise
-    return stores.PrefixStore("default_pg", store)
+    return stores.PrefixStore(f"default_pg/{where.joins}", store)
+
+
+def _take_place(store: Any, where: Place) -> None:
+    """Say that this rank is there: among those of its own launch, and it alone."""
+    found = bytes(store.compare_set(where.key("launch"), "", where.launch)).decode()
+    if found != where.launch:
+        words = f"{where.launch} and {found} meet at {where.address}; start them anew, or name another port"
+        if (
+            found.partition(" ")[2] == where.launch.partition(" ")[2]
+        ):  # one launch, of whose size there are two opinions
+            _tell(store, where, words)
+        raise NotJoined(words)
+    if store.add(where.key(f"count/{where.rank}"), 1) > 1:  # sums with either of them might be wrong
+        words = f"two processes at {where.address} are rank {where.rank}; end one launch, or name another port for it"
+        _tell(store, where, words)
+        raise NotJoined(words)
+    store.set(where.key(f"here/{where.rank}"), "")
 
 
 def announce(words: str) -> None:
@@ -95,9 +128,13 @@ def announce(words: str) -> None:
     with suppress(Exception):
         where = place()
         store = _store(where, time.monotonic() + LINGER, LINGER)
-        if not store.check([where.key("left")]):
-            store.set(where.key("left"), json.dumps([where.rank, " ".join(words.split())[:1000]]))
-        _await_others(store, where, True)
+        _tell(store, where, words, wait=True)
+
+
+def _tell(store: Any, where: Place, words: str, wait: bool = False) -> None:
+    """This rank leaves; whoever has left before it has said why."""
+    store.compare_set(where.key("left"), "", json.dumps([where.rank, " ".join(words.split())[:1000]]))
+    _await_others(store, where, wait)
 
 
 def _await_others(store: Any, where: Place, wait: bool) -> None:
@@ -113,7 +150,6 @@ def _await_others(store: Any, where: Place, wait: bool) -> None:
 
 def _store(where: Place, until: float, timeout: float) -> Any:
     """The store, which this rank opens or finds open."""
-    address = f"port {where.port} of {where.host}"
     given: dict[str, Any] = {
         "host_name": where.host,
         "port": where.port,
@@ -125,36 +161,42 @@ def _store(where: Place, until: float, timeout: float) -> Any:
             return stores.TCPStore(**given, is_master=True, timeout=timedelta(seconds=timeout), multi_tenant=True)
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"rank 0 cannot listen at {address} ({first_line(error)}); end what listens there, or name another "
-                "port by --master-port of torchrun or the variable MASTER_PORT"
+                f"rank 0 cannot listen at {where.address} ({first_line(error)}); end what listens there, or name "
+                "another port by --master-port of torchrun or the variable MASTER_PORT"
             ) from None
-    refused = 0
+    refused, found = 0, list[Any]()
     while time.monotonic() < until:
         if _listening(where):
-            store = _connected(given | {"timeout": timedelta(seconds=timeout)})
-            if store is not None:
-                return store
+            _connect(given, found)
+            if found:
+                found[0].set_timeout(timedelta(seconds=timeout))
+                return found[0]
             refused += 1
         else:
             refused = 0
         if refused >= ATTEMPTS:
-            raise NotJoined(f"what listens at {address} is not the store of rank 0; name another port by --master-port")
+            raise NotJoined(
+                f"what listens at {where.address} is not the store of rank 0; name another port by --master-port"
+            )
         time.sleep(LOOK)
-    raise NotJoined(f"rank 0 has not opened {address} within {timeout:g} s; look there for why")
+    raise NotJoined(f"rank 0 has not opened {where.address} within {timeout:g} s; look there for why")
 
 
-def _connected(given: dict[str, Any]) -> Any:
-    """A client of the store, or None. In a thread, since it waits for ever for what listens there and never answers."""
-    found: list[Any] = []
+def _connect(given: dict[str, Any], found: list[Any]) -> None:
+    """Look for a client of the store. In a thread, since it waits for what listens there and never answers.
+
+    An earlier attempt may be answered meanwhile. One whose connection is closed ends soon, and does not try again.
+    """
 
     def connect() -> None:
         with suppress(RuntimeError, ValueError):
-            found.append(stores.TCPStore(**given, is_master=False))
+            found.append(stores.TCPStore(**given, is_master=False, timeout=timedelta(seconds=ANSWER)))
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
-    thread.join(ANSWER)
-    return found[0] if found else None
+    until = time.monotonic() + ANSWER
+    while thread.is_alive() and not found and time.monotonic() < until:
+        thread.join(LOOK)
 
 
 def _listening(where: Place) -> bool:

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import socket
 import sys
 from base64 import b64decode
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
@@ -25,6 +28,10 @@ MAX_BODY = 1 << 25
 """Bytes of a call's body, at most. Flower cuts arrays into parts of 5 MiB."""
 MAX_HEAD = 1 << 16
 """Bytes of a call's line and headers, at most."""
+MAX_STRANGERS = 128
+"""Connections to one port that have proven nothing, at most: where one more comes, the oldest of them is closed."""
+PROVEN = "proven"
+"""In a connection's state: called once a call on it has shown who calls."""
 UNKNOWN = "the server knows no node with this key: it needs the file NAME.pub in its keys/nodes"
 CLOSED = "nothing shows that this call comes from the server's own user"
 
@@ -49,6 +56,7 @@ class Doors:
 
         refusal = None if scope["type"] == "lifespan" else await run_in_threadpool(self._refusal, scope)
         if refusal is None:
+            scope.get("state", {}).get(PROVEN, lambda: None)()
             await self._app(scope, receive, send)
         else:
             code, detail = refusal  # in the form of Flower's own, whose programs end at 401
@@ -113,6 +121,45 @@ class Doors:
         return self._app.state.linkstate_factory.state()
 
 
+class Door(socket.socket):
+    """A socket that listens, and lets go of those who come and prove nothing, or do not even finish TLS's handshake.
+
+    Files that a process may have open are few: without a bound, silent connections would shut all nodes out.
+    """
+
+    strangers: dict[int, socket.socket]
+    """Connections that have proven nothing, by their number, the oldest first."""
+
+    def __init__(self, bound: socket.socket) -> None:
+        super().__init__(fileno=bound.detach())
+        self.strangers = {}
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        line, address = super().accept()
+        self.strangers = {number: each for number, each in self.strangers.items() if each.fileno() == number}
+        while len(self.strangers) >= MAX_STRANGERS:
+            oldest = self.strangers.pop(next(iter(self.strangers)))
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+        self.strangers[line.fileno()] = line
+        return line, address
+
+
+def connection(doors: Sequence[Door]) -> Any:
+    """The protocol of a connection, on which a call may prove who calls."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Connection(H11Protocol):
+        def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], *more: Any, **named: Any) -> None:
+            super().__init__(config, server_state, {**app_state, PROVEN: self._prove}, *more, **named)
+
+        def _prove(self) -> None:
+            for door in doors:
+                door.strangers.pop(self.transport.get_extra_info("socket").fileno(), None)
+
+    return Connection
+
+
 def same(given: str, expected: str) -> bool:
     """Whether two texts are the same, without telling by the time where they differ."""
     return hmac.compare_digest(given.encode(), expected.encode())
@@ -141,12 +188,15 @@ def main() -> None:
         "ssl_keyfile": config.ssl_keyfile,
         "ssl_certfile": config.ssl_certfile,
         "access_log": False,  # anybody could fill it
-        "http": "h11",  # the other one takes headers without end
+        "loop": "asyncio",  # it asks the doors for connections
         "h11_max_incomplete_event_size": MAX_HEAD,
         "ws": "none",
     }
-    doors = [uvicorn.Config(app, *at, **settings) for at in ((config.host, config.port), (LOOPBACK, control))]
-    uvicorn.Server(doors[0]).run(sockets=[door.bind_socket() for door in doors])
+    doors = list[Door]()
+    settings["http"] = connection(doors)  # by h11: the other one takes headers without end
+    configs = [uvicorn.Config(app, *at, **settings) for at in ((config.host, config.port), (LOOPBACK, control))]
+    doors += [Door(each.bind_socket()) for each in configs]
+    uvicorn.Server(configs[0]).run(sockets=doors)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ Numbers are whole multiples of a power of two, in 64 bits that wrap around: the 
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -87,16 +89,21 @@ def _public(private: Any) -> str:
     return point.hex()
 
 
-def _shared(private: Any, public: object) -> bytes:
-    """The key that two users have in common."""
+def _point(public: object) -> Any:
+    """The public key that somebody else wrote."""
     from cryptography.hazmat.primitives.asymmetric import ec
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 
     try:
-        point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), bytes.fromhex(str(public)))
+        return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), bytes.fromhex(str(public)))
     except ValueError:
         raise Malformed("a public key is none") from None
-    return generate_shared_key(private, point)
+
+
+def _shared(private: Any, public: object) -> bytes:
+    """The key that two users have in common."""
+    from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
+
+    return generate_shared_key(private, _point(public))
 
 
 def _private(secret: bytes) -> Any:
@@ -143,6 +150,29 @@ def combined(shares: list[str]) -> bytes:
     return combine_shares([bytes.fromhex(share) for share in shares])
 
 
+def recovered(shares: list[str], needed: int, told: str, public: Callable[[bytes], str]) -> bytes:
+    """The secret of which a user has `told` what may be known in public, from as many shares as are needed.
+
+    Wrong shares give another secret: then others are taken in their place, as far as there are more.
+    """
+    for first in range(len(shares)):
+        with suppress(ValueError):
+            secret = combined([shares[(first + k) % len(shares)] for k in range(needed)])
+            if public(secret) == told:
+                return secret
+    raise ValueError("these are no shares of that secret")
+
+
+def digest(seed: bytes) -> str:
+    """What may be known in public of a random seed."""
+    return hashlib.sha256(seed).hexdigest()
+
+
+def public_of(secret: bytes) -> str:
+    """The public key of a private one."""
+    return _public(_private(secret))
+
+
 # --- a user's side ---------------------------------------------------------------------------------------------------
 
 
@@ -164,8 +194,9 @@ class Masks:
         self._opened: set[int] = set()
 
     def keys(self) -> dict[str, Any]:
-        """The public keys: one for shares, and one per sum."""
-        return {"cipher": _public(self._cipher), "mask": [_public(key) for key in self._pairs]}
+        """The public keys: one for shares, and one per sum; and what tells the seed of the own mask of each sum."""
+        mask, own = [_public(key) for key in self._pairs], [digest(seed) for seed in self._own]
+        return {"cipher": _public(self._cipher), "mask": mask, "own": own}
 
     def share(self, keys: object, needed: object) -> dict[str, str]:
         """For each user with keys, shares of all secrets, which that user alone can read."""
@@ -247,8 +278,18 @@ def _keys_of(named: object) -> dict[int, Lists]:
 
 
 def is_keys(given: object) -> bool:
-    """Whether this has the shape of a user's public keys."""
-    if not isinstance(given, dict) or given.keys() != {"cipher", "mask"} or not isinstance(given["mask"], list):
+    """Whether these are a user's public keys, all of them points of the curve."""
+    if not isinstance(given, dict) or given.keys() != {"cipher", "mask", "own"}:
         return False
-    listed = [given["cipher"], *given["mask"]]
-    return len(listed) == 1 + SUMS_PER_SETUP and all(isinstance(key, str) and len(key) == 66 for key in listed)
+    lists = given["mask"], given["own"]
+    if not all(isinstance(each, list) and len(each) == SUMS_PER_SETUP for each in lists):
+        return False
+    listed = [(66, given["cipher"]), *((66, key) for key in given["mask"]), *((64, told) for told in given["own"])]
+    if not all(isinstance(key, str) and len(key) == size for size, key in listed):
+        return False
+    try:
+        for key in (given["cipher"], *given["mask"]):
+            _point(key)
+    except Malformed:
+        return False
+    return True

@@ -18,7 +18,18 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.flower.engine import AFTER, ATTEMPTS, ERROR, FlowerEngine
-from resolvent.engines.flower.masking import FEWEST, SUMS_PER_SETUP, Lists, Words, combined, is_keys, removed, threshold
+from resolvent.engines.flower.masking import (
+    FEWEST,
+    SUMS_PER_SETUP,
+    Lists,
+    Words,
+    digest,
+    is_keys,
+    public_of,
+    recovered,
+    removed,
+    threshold,
+)
 from resolvent.engines.flower.messages import NOTHING_YET, Answer, Question
 from resolvent.engines.flower.summands import Sums, exponent_of, from_sum
 from resolvent.errors import BadAnswer, InputError
@@ -158,6 +169,8 @@ class SecureEngine(FlowerEngine):
         name, users = os.urandom(8).hex(), range(self.facts.users)
         told = self._heard({i: self._about("keys", i, setup=name) for i in users})
         keys = {i: answer.secure for i, answer in told.items() if is_keys(answer.secure)}
+        for i in told.keys() - keys.keys():
+            self._note("refused", user=self.facts.names[i], reason="its public keys are none")
         if len(keys) < threshold(len(users)):
             raise BadAnswer(self._fewer(when, len(keys), threshold(len(users))))
         needed, named = threshold(len(keys)), {str(i): keys[i] for i in sorted(keys)}
@@ -190,12 +203,13 @@ class SecureEngine(FlowerEngine):
         told = {i: a.secure for i, a in self._heard(asked).items() if _opens(a.secure, here, gone)}
         if len(told) < setup.threshold:
             raise BadAnswer(self._fewer(when, len(told), setup.threshold))
-        some = list(told.values())[: setup.threshold]
+
+        def secrets(kind: str, users: list[int], name: str, public: Callable[[bytes], str]) -> dict[int, bytes]:
+            given = {i: [shares[kind][str(i)] for shares in told.values()] for i in users}
+            return {i: recovered(given[i], setup.threshold, setup.keys[i][name][k], public) for i in users}
+
         try:
-            own, pairs = (
-                {i: combined([shares[kind][str(i)] for shares in some]) for i in users}
-                for kind, users in (("own", here), ("pairs", gone))
-            )
+            own, pairs = secrets("own", here, "own", digest), secrets("pairs", gone, "mask", public_of)
         except ValueError:
             raise BadAnswer(f"{when} the shares that users gave do not open the sum; see the nodes' logs") from None
         total = np.add.reduce([masked[i] for i in here])
