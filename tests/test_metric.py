@@ -392,6 +392,23 @@ def test_rounds_on_random_problems(kind: str) -> None:
     assert all(a <= max(1.5 * b, b + 3) for a, b in pairs)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [5, 6, 21, 51])
+def test_rounds_where_the_scale_used_to_wander_under_a_penalty(seed: int) -> None:
+    problem = KINDS["lasso"](np.random.default_rng(seed))
+    assert rounds_needed(problem, "auto") <= 1.5 * rounds_needed(problem, "identity")
+
+
+def test_under_a_penalty_users_who_are_alike_keep_the_scale_of_the_hessian() -> None:
+    """Their subgradients differ in nothing, but their mean must still find that of the penalty."""
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((30, 6)), rng.standard_normal(30)
+    problem = rs.LeastSquares([A] * 4, [b] * 4, penalty=rs.L1(2.0))
+    history = rs.solve(problem, rs.fedpi("auto"), 20, **QUIET).history
+    np.testing.assert_allclose(history.eta, 1 / np.linalg.eigvalsh(A.T @ A)[-1], rtol=1e-12)
+    assert history.gap.iloc[0] <= 1e-20  # the reflection of f is a constant: they meet at the minimum at once
+
+
 def test_users_who_are_alike_need_a_handful_of_rounds_however_ill_conditioned() -> None:
     rng = np.random.default_rng(0)
     A = rng.standard_normal((5, 400, 6)) * np.geomspace(1, 1e4, 6)

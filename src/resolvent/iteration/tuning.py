@@ -74,10 +74,15 @@ class Tuning:
         """After the look before round t, which found this eta, or nothing."""
         since = self.since if self.looks else t
         now = self.eta
-        if eta is not None and not now / WORTHWHILE < eta < now * WORTHWHILE:
+        if eta is not None and far(now, eta):
             now = eta if self.looks == 0 else max(now / WIDEST, min(now * WIDEST, eta))
         due = t + max(1, t - since)
         return replace(self, eta=now, looks=self.looks + 1, since=since, due=due, **found)
+
+
+def far(now: float, eta: float) -> bool:
+    """Whether a change pays."""
+    return not now / WORTHWHILE < eta < now * WORTHWHILE
 
 
 class Chosen(NamedTuple):
@@ -147,7 +152,9 @@ class Automatic(StepSize):
             return Chosen(tuning.eta, tuning, metric=metric)
         if self.curved and metric is not None and "spectrum" in facts.offers:  # the same Hessian everywhere
             tuning = tuning.looked(t, None)
-            tuning = scaled(tuning, metric, state, engine) if meet.penalises else tuning
+            if meet.penalises:
+                new = scaled(tuning, metric, state, engine, True)
+                tuning = new if far(tuning.eta, new.eta) else replace(new, eta=tuning.eta)
             return Chosen(tuning.eta, tuning, looked=meet.penalises, metric=metric)
         at = engine.mean(state.p)
         curved = engine.curvature(at)
@@ -162,13 +169,15 @@ class Automatic(StepSize):
         if not self.curved:
             tuning = balanced(tuning, t, *meet.curvature(at, curved.gradient, curved.hessian))
             return Chosen(tuning.eta, tuning, cost, True)
-        tuning, metric = in_metric(tuning, curved, state, engine)
+        tuning, metric = in_metric(tuning, curved, state, engine, meet.penalises)
         if metric is not None and metric is not state.metric:
             cost += Cost(down=facts.users * metric.numbers)
         return Chosen(tuning.eta, tuning, cost, True, metric)
 
 
-def in_metric(tuning: Tuning, seen: Curvature, state: Any, engine: Engine) -> tuple[Tuning, Metric | None]:
+def in_metric(
+    tuning: Tuning, seen: Curvature, state: Any, engine: Engine, penalised: bool
+) -> tuple[Tuning, Metric | None]:
     """The metric of f's Hessian, with eta its scale; both as they were where they are still good enough."""
     t, now = state.round, state.metric
     if seen.basis is None:
@@ -180,22 +189,27 @@ def in_metric(tuning: Tuning, seen: Curvature, state: Any, engine: Engine) -> tu
     if chosen is None:
         return tuning, now
     metric, unit = chosen
-    new = scaled(replace(tuning, unit=unit), metric, state, engine)
+    new = scaled(replace(tuning, unit=unit), metric, state, engine, penalised)
     if now is not None and change(now, state.eta, metric, new.eta) <= WORTHWHILE_METRIC:
         return replace(tuning, p=new.p, g=new.g), now
     return new, metric
 
 
-def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine) -> Tuning:
+def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine, penalised: bool) -> Tuning:
     """The scale of a metric. At `unit` it is that of f's Hessian; users who are alike go further in a round at a larger
-    one, as far as what `travelled` looks at allows, seen in the metric."""
+    one, as far as what `travelled` looks at allows, seen in the metric.
+
+    Without a penalty the mean of the g_i vanishes with the gradient of f, and only how they differ must be found. A
+    penalty's subgradient is what their mean ends at, so there all of g must be.
+    """
     if state.next is None:
         return replace(tuning, eta=tuning.unit)
     g, eta = subgradients(state.u, state.p, (state.eta, state.metric)), tuning.unit
     if tuning.p is not None and tuning.g is not None:
         pull = g - tuning.g
         moved = float(metric.coordinates(engine.mean(state.p - tuning.p)).square().sum())
-        pulled = float(engine.gram(metric.pull(pull - engine.mean(pull)).unsqueeze(0)))
+        found = pull if penalised else pull - engine.mean(pull)
+        pulled = float(engine.gram(metric.pull(found).unsqueeze(0)))
         eta = max(eta, CAUTION * math.sqrt(moved / pulled)) if 0 < pulled < math.inf and moved < math.inf else eta
     return replace(tuning, eta=eta, p=state.p, g=g)
 
