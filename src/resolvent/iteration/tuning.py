@@ -27,7 +27,7 @@ from torch import Tensor
 from resolvent.iteration.acceleration import Gram
 from resolvent.iteration.engine import Curvature, Engine
 from resolvent.iteration.meeting import Meet
-from resolvent.iteration.metric import Metric, change, of_hessian, of_products, subgradients
+from resolvent.iteration.metric import FullMetric, Metric, change, of_hessian, of_products, subgradients
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.part import NO_MEMORY, Cost, NoMemory, Part
 from resolvent.iteration.scheme import Scheme
@@ -115,15 +115,33 @@ class StepSize(Part):
         return past
 
 
+def kept(given: FullMetric | None, state: Any) -> Metric | None:
+    """The metric that was given: as the object that the last round had, where it is the same, else from now on."""
+    now = state.metric
+    if given is None or (now is not None and given.equals(now)):
+        return now if given is not None else None
+    return replace(given, since=state.round)
+
+
+def told(metric: Metric | None, state: Any, engine: Engine) -> Cost:
+    """What it costs to tell users a metric that is new."""
+    new = metric is not None and metric is not state.metric
+    return Cost(down=engine.facts.users * metric.numbers) if new else Cost()  # type: ignore[union-attr]
+
+
 @dataclass(frozen=True)
 class Scheduled(StepSize):
-    """The scheme's own eta, a number or a schedule."""
+    """The scheme's own eta, a number or a schedule, in the metric that was given."""
+
+    given: FullMetric | None = None
 
     def __call__(self, engine: Engine, scheme: Scheme, state: Any, meet: Meet) -> Chosen:
-        return Chosen(scheme.eta_at(state.round), NO_MEMORY)
+        metric = kept(self.given, state)
+        return Chosen(scheme.eta_at(state.round), NO_MEMORY, told(metric, state, engine), metric=metric)
 
     def fixed(self, scheme: Scheme) -> Chosen | None:
-        return Chosen(scheme.eta_at(0), NO_MEMORY) if scheme.changes == "never" else None
+        plain = self.given is None and scheme.changes == "never"
+        return Chosen(scheme.eta_at(0), NO_MEMORY) if plain else None
 
     def go_on(self, past: Any, eta: float) -> NoMemory:
         return NO_MEMORY
@@ -131,10 +149,14 @@ class Scheduled(StepSize):
 
 @dataclass(frozen=True)
 class Automatic(StepSize):
-    """eta is found while running, from eta0 on; with `curved` the metric too, where users know their Hessians."""
+    """eta is found while running, from eta0 on; with `curved` the metric too, where users know their Hessians.
+
+    In a metric that was given, eta is found in its coordinates, where everything is as in the identity.
+    """
 
     eta0: float = 1.0
     curved: bool = False
+    given: FullMetric | None = None
 
     def begin(self, u: Tensor) -> Tuning:
         return Tuning(self.eta0)
@@ -146,10 +168,10 @@ class Automatic(StepSize):
         """An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta
         changes: a gradient and half of a symmetric Hessian come back, or, of a long model, products one by one."""
         tuning, begun, t, facts = state.parts.eta, state.next is not None, state.round, engine.facts
-        metric: Metric | None = state.metric
+        metric: Metric | None = state.metric if self.curved else kept(self.given, state)
         waits = not tuning.wanted(t) or (begun and not state.parts.participation.complete)
         if waits or facts.operator.certifies != "p":
-            return Chosen(tuning.eta, tuning, metric=metric)
+            return Chosen(tuning.eta, tuning, told(metric, state, engine), metric=metric)
         if self.curved and metric is not None and "spectrum" in facts.offers:  # the same Hessian everywhere
             tuning = tuning.looked(t, None)
             if meet.penalises:
@@ -158,21 +180,23 @@ class Automatic(StepSize):
             return Chosen(tuning.eta, tuning, looked=meet.penalises, metric=metric)
         at = engine.mean(state.p)
         curved = engine.curvature(at)
-        if curved is None and metric is not None:  # somebody is away: it stays as it is until the next look
+        if curved is None and self.curved and metric is not None:  # somebody is away: it stays as it is until the next look
             return Chosen(tuning.eta, tuning.looked(t, None), looked=True, metric=metric)
         if curved is None:
-            tuning = travelled(tuning, t, state.u, state.p, engine.mean, engine.gram) if begun else tuning
-            return Chosen(tuning.eta, tuning, looked=True)
+            u, p = (state.u, state.p) if metric is None else map(metric.coordinates, (state.u, state.p))
+            tuning = travelled(tuning, t, u, p, engine.mean, engine.gram) if begun else tuning
+            return Chosen(tuning.eta, tuning, told(metric, state, engine), True, metric)
         products = 1 + len(curved.gradient)
         vectors = (products, products) if facts.matrix_free else ((facts.dim + 3) / 2, 1)
         cost = Cost(*(int(facts.users * each) * facts.dim for each in vectors))
         if not self.curved:
-            tuning = balanced(tuning, t, *meet.curvature(at, curved.gradient, curved.hessian))
-            return Chosen(tuning.eta, tuning, cost, True)
-        tuning, metric = in_metric(tuning, curved, state, engine, meet.penalises)
-        if metric is not None and metric is not state.metric:
-            cost += Cost(down=facts.users * metric.numbers)
-        return Chosen(tuning.eta, tuning, cost, True, metric)
+            seen = meet.curvature(at, curved.gradient, curved.hessian)
+            if metric is not None:
+                seen = metric.pull(curved.gradient), metric.curvature(curved.hessian)
+            tuning = balanced(tuning, t, *seen)
+        else:
+            tuning, metric = in_metric(tuning, curved, state, engine, meet.penalises)
+        return Chosen(tuning.eta, tuning, cost + told(metric, state, engine), True, metric)
 
 
 def in_metric(
