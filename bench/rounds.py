@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -259,10 +260,8 @@ def main(folder: str, word: str = "", limit: str = "60") -> None:
         print(f"\n{case.name}: {case.problem.users} users, d = {case.problem.dim}", flush=True)
         for label, solve in methods(case.problem.penalty is None):
             watch = Watch(case, float(limit))
-            try:
+            with suppress(Reached):
                 solve(watch)
-            except Reached:
-                pass
             print(f"{label:22} {'   '.join(f'{cell:22}' for cell in watch.cells)}", flush=True)
         print(f"{'scikit-learn, pooled':22} {'   '.join(f'{cell:22}' for cell in on_pooled_rows(case))}", flush=True)
 

@@ -98,8 +98,11 @@ class GivenMetric(MetricChoice):
 
 def as_matrix(given: Any) -> GivenMetric:
     """A symmetric positive definite matrix, or a sentence."""
-    M = torch.as_tensor(given).detach().double().cpu()
     needed = "a symmetric positive definite matrix (d, d) is needed"
+    M = torch.as_tensor(given).detach().cpu()
+    if M.is_complex():
+        refuse("metric", f"of {M.dtype}", "real numbers are needed")
+    M = M.double()
     if M.ndim != 2 or M.shape[0] != M.shape[1] or not M.numel():
         refuse("metric", f"of shape {tuple(M.shape)}", needed)
     if not bool(torch.isfinite(M).all()):

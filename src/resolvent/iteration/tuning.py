@@ -37,9 +37,8 @@ Mean = Callable[[Tensor], Tensor]
 LOOKS = 20
 """How often eta is reconsidered."""
 WORTHWHILE = 2.0
-"""The least factor by which eta is changed: a change costs the acceleration its memory."""
-WORTHWHILE_METRIC = 1.1
-"""The same for the metric, along any direction."""
+"""The least factor by which eta is changed, or the metric along some direction: a change costs the acceleration its
+memory, and no factor below it takes the error of a round, 1 / (1 + curvature / metric), from 1/2 to more than 2/3."""
 RELEVANT = 1e-8
 """A direction counts if it holds this share of what f - f* was at the first look, as a quadratic model sees it."""
 WIDEST = 100.0
@@ -172,7 +171,7 @@ class Automatic(StepSize):
         waits = not tuning.wanted(t) or (begun and not state.parts.participation.complete)
         if waits or facts.operator.certifies != "p":
             return Chosen(tuning.eta, tuning, told(metric, state, engine), metric=metric)
-        if self.curved and metric is not None and "spectrum" in facts.offers:  # the same Hessian everywhere
+        if self.curved and metric is not None and facts.quadratic:  # the same Hessian everywhere
             tuning = tuning.looked(t, None)
             if meet.penalises:
                 new = scaled(tuning, metric, state, engine, True)
@@ -180,7 +179,9 @@ class Automatic(StepSize):
             return Chosen(tuning.eta, tuning, looked=meet.penalises, metric=metric)
         at = engine.mean(state.p)
         curved = engine.curvature(at)
-        if curved is None and self.curved and metric is not None:  # somebody is away: it stays as it is until the next look
+        if (
+            curved is None and self.curved and metric is not None
+        ):  # somebody is away: it stays as it is until the next look
             return Chosen(tuning.eta, tuning.looked(t, None), looked=True, metric=metric)
         if curved is None:
             u, p = (state.u, state.p) if metric is None else map(metric.coordinates, (state.u, state.p))
@@ -214,7 +215,7 @@ def in_metric(
         return tuning, now
     metric, unit = chosen
     new = scaled(replace(tuning, unit=unit), metric, state, engine, penalised)
-    if now is not None and change(now, state.eta, metric, new.eta) <= WORTHWHILE_METRIC:
+    if now is not None and change(now, state.eta, metric, new.eta) <= WORTHWHILE:
         return replace(tuning, p=new.p, g=new.g), now
     return new, metric
 

@@ -170,7 +170,7 @@ def _metric(setting: Setting, choice: MetricChoice) -> str:
         return f"the identity, since {why}" if why else "the identity, as was asked for"
     if facts.matrix_free:
         return "the mean Hessian along a few directions, found before rounds 1, 2, 3, 5, 9, ... by up to 64 products"
-    d, once = facts.dim, "spectrum" in facts.offers
+    d, once = facts.dim, facts.quadratic
     when = "before round 1 only" if once else "before rounds 1, 2, 3, 5, 9, ..., and sent back where it has changed"
     return f"the mean Hessian, for which every user sends {d * (d + 3) // 2} numbers {when}"
 
