@@ -392,12 +392,110 @@ def test_rounds_on_random_problems(kind: str) -> None:
     assert all(a <= max(1.5 * b, b + 3) for a, b in pairs)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [5, 6, 21, 51])
+def test_rounds_where_the_scale_used_to_wander_under_a_penalty(seed: int) -> None:
+    problem = KINDS["lasso"](np.random.default_rng(seed))
+    assert rounds_needed(problem, "auto") <= 1.5 * rounds_needed(problem, "identity")
+
+
+def test_under_a_penalty_users_who_are_alike_keep_the_scale_of_the_hessian() -> None:
+    """Their subgradients differ in nothing, but their mean must still find that of the penalty."""
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((30, 6)), rng.standard_normal(30)
+    problem = rs.LeastSquares([A] * 4, [b] * 4, penalty=rs.L1(2.0))
+    history = rs.solve(problem, rs.fedpi("auto"), 20, **QUIET).history
+    np.testing.assert_allclose(history.eta, 1 / np.linalg.eigvalsh(A.T @ A)[-1], rtol=1e-12)
+    assert history.gap.iloc[0] <= 1e-20  # the reflection of f is a constant: they meet at the minimum at once
+
+
 def test_users_who_are_alike_need_a_handful_of_rounds_however_ill_conditioned() -> None:
     rng = np.random.default_rng(0)
     A = rng.standard_normal((5, 400, 6)) * np.geomspace(1, 1e4, 6)
     problem = rs.LeastSquares(A, A @ (rng.standard_normal(6) / np.geomspace(1, 1e4, 6)) + rng.standard_normal((5, 400)))
     assert rounds_needed(problem, "auto") <= 12
     assert rounds_needed(problem, "identity") >= 30
+
+
+# --- a matrix of one's own -------------------------------------------------------------------------------------------
+
+
+def positive_definite(d: int, seed: int) -> np.ndarray:
+    B = np.random.default_rng([seed, d]).standard_normal((d, d))
+    return np.asarray(7 * (B @ B.T + 0.1 * np.eye(d)))
+
+
+def plain_douglas_rachford(problem: Any, M: np.ndarray, eta: float, rounds: int) -> Any:
+    """FedPi on least squares in the metric M, with matrices written out."""
+    H = problem.hessian(torch.zeros(1, problem.dim)).numpy()
+    h = -problem.grad(torch.zeros(problem.users, problem.dim, dtype=torch.float64)).numpy()
+    u = np.zeros((len(H), problem.dim))
+    for _ in range(rounds):
+        p = np.array([np.linalg.solve(M / eta + Hi, M @ ui / eta + hi) for Hi, hi, ui in zip(H, h, u, strict=True)])
+        z = 2 * p - u
+        u = (u + 2 * z.mean(0) - z) / 2
+    return u
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
+def test_a_matrix_of_one_s_own_counts_up_to_its_largest_eigenvalue(kind: Any, seed: int) -> None:
+    problem, M = least_squares(seed), positive_definite(5, seed)
+    run = rs.solve(problem, rs.fedpi(0.01), 12, metric=kind(M), **QUIET)
+    by_hand = plain_douglas_rachford(problem, M / np.linalg.eigvalsh(M)[-1], 0.01, 11)
+    np.testing.assert_allclose(run.state.u, by_hand, rtol=1e-8, atol=1e-8)
+    assert run.explanation.metric == "a matrix of 5 x 5 numbers, whose largest eigenvalue counts as 1"
+    assert run.history.bytes_down.iloc[0] == 8 * 4 * (5 + 30)
+    assert (run.history.bytes_down.iloc[1:] == 8 * 4 * 5).all()
+
+
+@pytest.mark.parametrize("make", [least_squares, logistic])
+@pytest.mark.parametrize("penalty", [None, rs.L1(1.0)], ids=str)
+def test_in_a_matrix_of_one_s_own_runs_end_at_the_same_minimum(make: Any, penalty: Any) -> None:
+    problem = make(3)
+    M = np.cov(np.random.default_rng(0).standard_normal((problem.dim, 50))) + np.eye(problem.dim)
+    run = rs.solve(problem, rs.fedpi("auto"), 400, anderson=5, metric=M, penalty=penalty, **QUIET)
+    plain = rs.solve(problem, rs.fedpi("auto"), 400, anderson=5, metric="identity", penalty=penalty, **QUIET)
+    torch.testing.assert_close(run.model, plain.model, rtol=1e-5, atol=1e-6)
+    assert run.history.stationarity.iloc[-1] <= 1e-6 * run.history.stationarity.iloc[0]
+    assert run.history.eta.nunique() <= 4
+
+
+@pytest.mark.parametrize("eta", ["auto", 0.01])
+@pytest.mark.parametrize("make", [least_squares, logistic])
+def test_a_run_in_a_matrix_of_one_s_own_goes_on_bit_for_bit_and_into_another(make: Any, eta: Any) -> None:
+    problem = make(1)
+    M, other = positive_definite(problem.dim, 0), positive_definite(problem.dim, 1)
+    whole = rs.solve(problem, rs.fedpi(eta), 12, anderson=3, metric=M, **QUIET)
+    state = unpack(*pack(rs.solve(problem, rs.fedpi(eta), 5, anderson=3, metric=M, **QUIET).state))
+    rest = rs.solve(make(1), rs.fedpi(eta), 7, anderson=3, metric=M, start=state, **QUIET)
+    assert torch.equal(whole.state.u, rest.state.u)
+    changed = rs.solve(make(1), rs.fedpi(eta), 400, anderson=3, metric=other, start=state, **QUIET)
+    assert changed.state.metric.since == 5  # so that users take nothing that they remember for their answers in it
+    assert changed.history.stationarity.iloc[-1] <= 1e-5 * whole.history.stationarity.iloc[0]
+
+
+def test_a_matrix_that_is_no_metric_is_refused() -> None:
+    problem, M = least_squares(0), positive_definite(5, 0)
+    deviations = rs.AbsoluteDeviations(np.eye(3), np.ones(3))
+    cases: list[tuple[Any, Any, Any, dict[str, Any], str]] = [
+        (problem, "fedpi", -M, {}, "a matrix that is not positive definite, but a symmetric positive definite matrix"),
+        (problem, "fedpi", M + np.triu(M), {}, "a matrix that is not symmetric"),
+        (problem, "fedpi", M[:2], {}, "of shape (2, 5), but a symmetric positive definite matrix (d, d) is needed"),
+        (problem, "fedpi", M * np.nan, {}, "partly NaN or infinite"),
+        (problem, "fedpi", np.eye(5) * 1j, {}, "real numbers are needed"),
+        (problem, "fedpi", np.eye(3), {}, "a matrix of 3 x 3 numbers, but 5 x 5 are needed"),
+        (problem, "fedpi", np.diag([1, 1, 1, 1, 1e-12]), {}, "its least eigenvalue is 1e-12 of its largest"),
+        (problem, "fedpi", [[1.0]], {}, '"auto", "identity" or a matrix'),
+        (problem, rs.fedprox(0.1), M, {}, "FedProx solves a problem that depends on the metric"),
+        (problem, "fedpi", M, {"penalty": rs.Ball(0.0, 1.0)}, "is no sum over coordinates"),
+        (deviations, rs.fedpi(0.1), np.eye(3), {}, "have no Hessians"),
+    ]
+    for given, scheme, metric, more, said in cases:
+        with pytest.raises(rs.InputError) as error:
+            rs.solve(given, scheme, 3, metric=metric, **more, **QUIET)
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
 
 
 # --- what is refused, and what is said -------------------------------------------------------------------------------

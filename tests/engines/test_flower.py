@@ -480,6 +480,31 @@ def test_the_metric_is_sent_once_and_again_to_a_node_that_has_lost_it() -> None:
     assert not any(lost[2:])
 
 
+def test_least_squares_has_one_hessian_and_is_asked_for_it_once() -> None:
+    rng = np.random.default_rng(1)
+    A = rng.standard_normal((3, 20, 4)) * [1, 3, 10, 30]
+    whole = rs.LeastSquares(A, rng.standard_normal((3, 20)))
+    engine = engine_over(whole, rs.ExactProx())
+    looked, own = list[Any](), engine.curvature
+    engine.curvature = lambda w: looked.append(w) or own(w)
+    run = rs.solve(None, rs.fedpi("auto"), 9, engine=engine, progress=False)
+    here = rs.solve(whole, rs.fedpi("auto"), 9, progress=False)
+    assert len(looked) == 1
+    assert run.explanation.metric == here.explanation.metric
+    torch.testing.assert_close(run.state.u, here.state.u, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("eta", [0.01, "auto"])
+def test_a_matrix_of_one_s_own_crosses_to_nodes(eta: Any) -> None:
+    rng = np.random.default_rng(2)
+    A = rng.standard_normal((3, 20, 4))
+    whole = rs.Logistic(A, np.where(rng.random((3, 20)) < 0.5, 1.0, -1.0), reg=0.1)
+    metric = np.diag([1.0, 2.0, 3.0, 4.0]) + 0.5
+    run = rs.solve(None, rs.fedpi(eta), 6, engine=engine_over(whole, rs.NewtonProx()), metric=metric, progress=False)
+    here = rs.solve(whole, rs.fedpi(eta), 6, metric=metric, progress=False)
+    torch.testing.assert_close(run.state.u, here.state.u, rtol=1e-7, atol=1e-9)
+
+
 def test_a_server_s_metric_is_checked() -> None:
     u, eye = torch.zeros(1, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
     ones = torch.ones(2, dtype=torch.float64)

@@ -172,6 +172,11 @@ class Facts:
         return 1.0 if eta is None else float(eta)
 
     @property
+    def quadratic(self) -> bool:
+        """Whether every f_i is known to be quadratic: its Hessian is the same everywhere."""
+        return bool({"spectrum", "quadratic"} & self.offers)
+
+    @property
     def matrix_free(self) -> bool:
         """Whether Hessians are known by their products only."""
         return bool(self.lookup("matrix_free"))

@@ -100,6 +100,14 @@ class FullMetric(Metric):
     def numbers(self) -> int:
         return len(self.s) * (len(self.s) + 1)
 
+    def equals(self, other: Metric) -> bool:
+        """Whether it is the same matrix, decomposed alike."""
+        if not isinstance(other, FullMetric) or self.V.shape != other.V.shape:
+            return False
+        return self.V is other.V or (
+            torch.equal(self.V, other.V.to(self.V)) and torch.equal(self.s, other.s.to(self.s))
+        )
+
     def coordinates(self, x: Tensor) -> Tensor:
         return x @ self._into.to(x)
 

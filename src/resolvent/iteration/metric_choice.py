@@ -1,13 +1,19 @@
-"""In which metric users' proxes are taken: a part that is chosen before a run, by name."""
+"""In which metric users' proxes are taken: a part that is chosen before a run, by name or as a matrix."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.facts import Facts
+from resolvent.iteration.metric import LEAST, FullMetric
 from resolvent.iteration.part import Part
 from resolvent.iteration.penalties import separable
 from resolvent.iteration.registry import part
@@ -19,6 +25,13 @@ MAX_HESSIAN_DIM = 1000
 
 class MetricChoice(Part):
     """Whether the metric is that of the mean Hessian; `obstacle` says why it cannot be, where it cannot."""
+
+    matrix: FullMetric | None = None
+    """The metric that was given, as a matrix."""
+
+    def check(self, scheme: Scheme, facts: Facts, operator: Any) -> None:
+        """Refuse what cannot be had where it is demanded."""
+        self.curved(obstacle(scheme, facts, operator))
 
     def curved(self, obstacle: str | None) -> bool:
         raise NotImplementedError
@@ -53,33 +66,91 @@ class IdentityMetric(MetricChoice):
         return False
 
 
-def obstacle(scheme: Scheme, facts: Facts, operator: Any) -> str | None:
-    """Why the metric of these users' mean Hessian cannot be had; None where it can."""
+@dataclass(frozen=True, eq=False)
+class GivenMetric(MetricChoice):
+    """A matrix of one's own, up to a factor: its largest eigenvalue becomes 1, so that eta is its scale."""
+
+    M: Tensor
+
+    def __str__(self) -> str:
+        return f"a matrix of {len(self.M)} x {len(self.M)} numbers"
+
+    def curved(self, obstacle: str | None) -> bool:
+        return False
+
+    def check(self, scheme: Scheme, facts: Facts, operator: Any) -> None:
+        why = no_metric(scheme, facts, operator)
+        if why is None and scheme.auto and facts.matrix_free:
+            why = 'Hessians are known by products only, and eta is "auto": give eta a number'
+        if why is not None:
+            raise InputError(f"metric is {self}, but {why}")
+        if facts.dim != len(self.M):
+            refuse("metric", str(self), f"{facts.dim} x {facts.dim} are needed, one row per parameter of the model")
+        if self.matrix.least < LEAST[facts.dtype]:
+            refuse("metric", str(self), f"its least eigenvalue is {self.matrix.least:.1g} of its largest; at least "
+                   f"{LEAST[facts.dtype]:g} of it is needed")  # fmt: skip
+
+    @cached_property
+    def matrix(self) -> FullMetric:  # type: ignore[override]
+        s, V = torch.linalg.eigh((self.M + self.M.T) / 2)
+        return FullMetric(V.contiguous(), s / s[-1])
+
+
+def as_matrix(given: Any) -> GivenMetric:
+    """A symmetric positive definite matrix, or a sentence."""
+    needed = "a symmetric positive definite matrix (d, d) is needed"
+    M = torch.as_tensor(given).detach().cpu()
+    if M.is_complex():
+        refuse("metric", f"of {M.dtype}", "real numbers are needed")
+    M = M.double()
+    if M.ndim != 2 or M.shape[0] != M.shape[1] or not M.numel():
+        refuse("metric", f"of shape {tuple(M.shape)}", needed)
+    if not bool(torch.isfinite(M).all()):
+        refuse("metric", "partly NaN or infinite", needed)
+    if float((M - M.T).abs().max()) > 1e-6 * float(M.abs().max()):
+        refuse("metric", "a matrix that is not symmetric", needed)
+    if not float(torch.linalg.eigvalsh((M + M.T) / 2)[0]) > 0:
+        refuse("metric", "a matrix that is not positive definite", needed)
+    return GivenMetric(M)
+
+
+def no_metric(scheme: Scheme, facts: Facts, operator: Any) -> str | None:
+    """Why these users' proxes can be taken in no metric but the identity; None where they can."""
     if not scheme.exact:
         return f"{scheme.name} solves a problem that depends on the metric, as it does on eta"
-    if not scheme.auto:
-        return f'eta is {scheme.eta}, and the metric comes with its own scale: it needs eta="auto"'
     if operator.certifies != "p":
         return f"users compute {operator}, which is no exact prox"
     if not facts.convex or not {"grad", "hessian"} <= facts.offers:
         return f"the users' functions ({facts.kind}) have no Hessians, or are not convex"
+    if facts.g is not None and not separable(facts.g):
+        return f"the penalty {facts.g} is no sum over coordinates"
+    return None
+
+
+def obstacle(scheme: Scheme, facts: Facts, operator: Any) -> str | None:
+    """Why the metric of these users' mean Hessian cannot be had; None where it can."""
+    if scheme.exact and not scheme.auto:
+        return f'eta is {scheme.eta}, and the metric comes with its own scale: it needs eta="auto"'
+    why = no_metric(scheme, facts, operator)
+    if why is not None:
+        return why
     if not facts.sends_hessians:
         return "users are not asked for Hessians: set `curvature = true` in the federation's configuration"
     if facts.matrix_free and facts.here < facts.users:
         return "Hessians are known by products only, which ranks do not put together"
     if facts.dim > MAX_HESSIAN_DIM and not facts.matrix_free:
         return f"a Hessian of {facts.dim} x {facts.dim} numbers is more than users are asked for"
-    if facts.g is not None and not separable(facts.g):
-        return f"the penalty {facts.g} is no sum over coordinates"
     return None
 
 
-def as_metric(given: MetricChoice | str | None) -> MetricChoice:
+def as_metric(given: MetricChoice | str | Any | None) -> MetricChoice:
     """None: the best that can be had."""
     if given is None:
         return BestMetric()
     if isinstance(given, str):
         given = registry.named("metric", given).make()
+    if isinstance(given, Tensor | np.ndarray):
+        given = as_matrix(given)
     if not isinstance(given, MetricChoice):
-        refuse("metric", quoted(given), '"auto" or "identity" is needed')
+        refuse("metric", quoted(given), '"auto", "identity" or a matrix (a NumPy array or a torch tensor) is needed')
     return given

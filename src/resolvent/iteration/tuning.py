@@ -27,7 +27,7 @@ from torch import Tensor
 from resolvent.iteration.acceleration import Gram
 from resolvent.iteration.engine import Curvature, Engine
 from resolvent.iteration.meeting import Meet
-from resolvent.iteration.metric import Metric, change, of_hessian, of_products, subgradients
+from resolvent.iteration.metric import FullMetric, Metric, change, of_hessian, of_products, subgradients
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.part import NO_MEMORY, Cost, NoMemory, Part
 from resolvent.iteration.scheme import Scheme
@@ -37,9 +37,8 @@ Mean = Callable[[Tensor], Tensor]
 LOOKS = 20
 """How often eta is reconsidered."""
 WORTHWHILE = 2.0
-"""The least factor by which eta is changed: a change costs the acceleration its memory."""
-WORTHWHILE_METRIC = 1.1
-"""The same for the metric, along any direction."""
+"""The least factor by which eta is changed, or the metric along some direction: a change costs the acceleration its
+memory, and no factor below it takes the error of a round, 1 / (1 + curvature / metric), from 1/2 to more than 2/3."""
 RELEVANT = 1e-8
 """A direction counts if it holds this share of what f - f* was at the first look, as a quadratic model sees it."""
 WIDEST = 100.0
@@ -74,10 +73,15 @@ class Tuning:
         """After the look before round t, which found this eta, or nothing."""
         since = self.since if self.looks else t
         now = self.eta
-        if eta is not None and not now / WORTHWHILE < eta < now * WORTHWHILE:
+        if eta is not None and far(now, eta):
             now = eta if self.looks == 0 else max(now / WIDEST, min(now * WIDEST, eta))
         due = t + max(1, t - since)
         return replace(self, eta=now, looks=self.looks + 1, since=since, due=due, **found)
+
+
+def far(now: float, eta: float) -> bool:
+    """Whether a change pays."""
+    return not now / WORTHWHILE < eta < now * WORTHWHILE
 
 
 class Chosen(NamedTuple):
@@ -110,15 +114,33 @@ class StepSize(Part):
         return past
 
 
+def kept(given: FullMetric | None, state: Any) -> Metric | None:
+    """The metric that was given: as the object that the last round had, where it is the same, else from now on."""
+    now = state.metric
+    if given is None or (now is not None and given.equals(now)):
+        return now if given is not None else None
+    return replace(given, since=state.round)
+
+
+def told(metric: Metric | None, state: Any, engine: Engine) -> Cost:
+    """What it costs to tell users a metric that is new."""
+    new = metric is not None and metric is not state.metric
+    return Cost(down=engine.facts.users * metric.numbers) if new else Cost()  # type: ignore[union-attr]
+
+
 @dataclass(frozen=True)
 class Scheduled(StepSize):
-    """The scheme's own eta, a number or a schedule."""
+    """The scheme's own eta, a number or a schedule, in the metric that was given."""
+
+    given: FullMetric | None = None
 
     def __call__(self, engine: Engine, scheme: Scheme, state: Any, meet: Meet) -> Chosen:
-        return Chosen(scheme.eta_at(state.round), NO_MEMORY)
+        metric = kept(self.given, state)
+        return Chosen(scheme.eta_at(state.round), NO_MEMORY, told(metric, state, engine), metric=metric)
 
     def fixed(self, scheme: Scheme) -> Chosen | None:
-        return Chosen(scheme.eta_at(0), NO_MEMORY) if scheme.changes == "never" else None
+        plain = self.given is None and scheme.changes == "never"
+        return Chosen(scheme.eta_at(0), NO_MEMORY) if plain else None
 
     def go_on(self, past: Any, eta: float) -> NoMemory:
         return NO_MEMORY
@@ -126,10 +148,14 @@ class Scheduled(StepSize):
 
 @dataclass(frozen=True)
 class Automatic(StepSize):
-    """eta is found while running, from eta0 on; with `curved` the metric too, where users know their Hessians."""
+    """eta is found while running, from eta0 on; with `curved` the metric too, where users know their Hessians.
+
+    In a metric that was given, eta is found in its coordinates, where everything is as in the identity.
+    """
 
     eta0: float = 1.0
     curved: bool = False
+    given: FullMetric | None = None
 
     def begin(self, u: Tensor) -> Tuning:
         return Tuning(self.eta0)
@@ -141,34 +167,42 @@ class Automatic(StepSize):
         """An inexact prox tells nothing of f. Curvature is asked for at mean(p), which stays where it is when eta
         changes: a gradient and half of a symmetric Hessian come back, or, of a long model, products one by one."""
         tuning, begun, t, facts = state.parts.eta, state.next is not None, state.round, engine.facts
-        metric: Metric | None = state.metric
+        metric: Metric | None = state.metric if self.curved else kept(self.given, state)
         waits = not tuning.wanted(t) or (begun and not state.parts.participation.complete)
         if waits or facts.operator.certifies != "p":
-            return Chosen(tuning.eta, tuning, metric=metric)
-        if self.curved and metric is not None and "spectrum" in facts.offers:  # the same Hessian everywhere
+            return Chosen(tuning.eta, tuning, told(metric, state, engine), metric=metric)
+        if self.curved and metric is not None and facts.quadratic:  # the same Hessian everywhere
             tuning = tuning.looked(t, None)
-            tuning = scaled(tuning, metric, state, engine) if meet.penalises else tuning
+            if meet.penalises:
+                new = scaled(tuning, metric, state, engine, True)
+                tuning = new if far(tuning.eta, new.eta) else replace(new, eta=tuning.eta)
             return Chosen(tuning.eta, tuning, looked=meet.penalises, metric=metric)
         at = engine.mean(state.p)
         curved = engine.curvature(at)
-        if curved is None and metric is not None:  # somebody is away: it stays as it is until the next look
+        if (
+            curved is None and self.curved and metric is not None
+        ):  # somebody is away: it stays as it is until the next look
             return Chosen(tuning.eta, tuning.looked(t, None), looked=True, metric=metric)
         if curved is None:
-            tuning = travelled(tuning, t, state.u, state.p, engine.mean, engine.gram) if begun else tuning
-            return Chosen(tuning.eta, tuning, looked=True)
+            u, p = (state.u, state.p) if metric is None else map(metric.coordinates, (state.u, state.p))
+            tuning = travelled(tuning, t, u, p, engine.mean, engine.gram) if begun else tuning
+            return Chosen(tuning.eta, tuning, told(metric, state, engine), True, metric)
         products = 1 + len(curved.gradient)
         vectors = (products, products) if facts.matrix_free else ((facts.dim + 3) / 2, 1)
         cost = Cost(*(int(facts.users * each) * facts.dim for each in vectors))
         if not self.curved:
-            tuning = balanced(tuning, t, *meet.curvature(at, curved.gradient, curved.hessian))
-            return Chosen(tuning.eta, tuning, cost, True)
-        tuning, metric = in_metric(tuning, curved, state, engine)
-        if metric is not None and metric is not state.metric:
-            cost += Cost(down=facts.users * metric.numbers)
-        return Chosen(tuning.eta, tuning, cost, True, metric)
+            seen = meet.curvature(at, curved.gradient, curved.hessian)
+            if metric is not None:
+                seen = metric.pull(curved.gradient), metric.curvature(curved.hessian)
+            tuning = balanced(tuning, t, *seen)
+        else:
+            tuning, metric = in_metric(tuning, curved, state, engine, meet.penalises)
+        return Chosen(tuning.eta, tuning, cost + told(metric, state, engine), True, metric)
 
 
-def in_metric(tuning: Tuning, seen: Curvature, state: Any, engine: Engine) -> tuple[Tuning, Metric | None]:
+def in_metric(
+    tuning: Tuning, seen: Curvature, state: Any, engine: Engine, penalised: bool
+) -> tuple[Tuning, Metric | None]:
     """The metric of f's Hessian, with eta its scale; both as they were where they are still good enough."""
     t, now = state.round, state.metric
     if seen.basis is None:
@@ -180,22 +214,27 @@ def in_metric(tuning: Tuning, seen: Curvature, state: Any, engine: Engine) -> tu
     if chosen is None:
         return tuning, now
     metric, unit = chosen
-    new = scaled(replace(tuning, unit=unit), metric, state, engine)
-    if now is not None and change(now, state.eta, metric, new.eta) <= WORTHWHILE_METRIC:
+    new = scaled(replace(tuning, unit=unit), metric, state, engine, penalised)
+    if now is not None and change(now, state.eta, metric, new.eta) <= WORTHWHILE:
         return replace(tuning, p=new.p, g=new.g), now
     return new, metric
 
 
-def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine) -> Tuning:
+def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine, penalised: bool) -> Tuning:
     """The scale of a metric. At `unit` it is that of f's Hessian; users who are alike go further in a round at a larger
-    one, as far as what `travelled` looks at allows, seen in the metric."""
+    one, as far as what `travelled` looks at allows, seen in the metric.
+
+    Without a penalty the mean of the g_i vanishes with the gradient of f, and only how they differ must be found. A
+    penalty's subgradient is what their mean ends at, so there all of g must be.
+    """
     if state.next is None:
         return replace(tuning, eta=tuning.unit)
     g, eta = subgradients(state.u, state.p, (state.eta, state.metric)), tuning.unit
     if tuning.p is not None and tuning.g is not None:
         pull = g - tuning.g
         moved = float(metric.coordinates(engine.mean(state.p - tuning.p)).square().sum())
-        pulled = float(engine.gram(metric.pull(pull - engine.mean(pull)).unsqueeze(0)))
+        found = pull if penalised else pull - engine.mean(pull)
+        pulled = float(engine.gram(metric.pull(found).unsqueeze(0)))
         eta = max(eta, CAUTION * math.sqrt(moved / pulled)) if 0 < pulled < math.inf and moved < math.inf else eta
     return replace(tuning, eta=eta, p=state.p, g=g)
 

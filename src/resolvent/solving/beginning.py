@@ -72,9 +72,9 @@ def step_size(facts: Facts, scheme: Scheme, operator: Operator, metric: MetricCh
     """The scheme's eta; an automatic one starts at 1/L where L is known, else where the problem itself suggests."""
     curved = metric.curved(obstacle(scheme, facts, operator))
     if not scheme.auto:
-        return Scheduled()
+        return Scheduled(metric.matrix)
     _, L = closed_forms.curvatures(facts)
-    return Automatic(1 / L if 0 < L < float("inf") else facts.typical_eta, curved)
+    return Automatic(1 / L if 0 < L < float("inf") else facts.typical_eta, curved, metric.matrix)
 
 
 def meeting(facts: Facts, operator: Operator, meet: Meet) -> Meet:

@@ -12,7 +12,7 @@ from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.averaging import Averaging
 from resolvent.iteration.facts import Facts, facts_of, needs_problem
 from resolvent.iteration.meeting import Meet, TheMean, as_meet
-from resolvent.iteration.metric_choice import MetricChoice, as_metric, obstacle
+from resolvent.iteration.metric_choice import MetricChoice, as_metric
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.sending import Send, as_send
@@ -56,7 +56,7 @@ def check(
             f'eta is "auto", but {operator} computes the prox only roughly and nothing is known of the curvature; '
             "give eta a number"
         )
-    as_metric(metric).curved(obstacle(scheme, facts, operator))
+    as_metric(metric).check(scheme, facts, operator)
     whole(rounds, "rounds")
     whole(every, "every")
     Averaging(average)

@@ -68,7 +68,7 @@ class PartKeywords(TypedDict, total=False):
     send: Send | None
     down: Send | None
     meet: Meet | None
-    metric: MetricChoice | str | None
+    metric: MetricChoice | ArrayLike | str | None
     penalty: Penalty | None
     average: str | None
 

@@ -58,6 +58,7 @@ def solve(
     anderson: a memory such as 2, or rs.Anderson. accelerate: any acceleration, such as rs.Momentum(0.9).
     participation: a probability, rs.Bernoulli, rs.FixedSize, rs.Trace, rs.Stragglers.
     penalty: rs.L1(t), rs.Box(low, high), ..., where the problem has none: the objective is sum_i lambda_i f_i + g.
+    metric: "auto", "identity", or a positive definite matrix (d, d) in which proxes are taken.
     average: "ergodic" (the paper's) or "suffix". send: what crosses, in place of all of z. meet: where users meet, in
     place of the weighted mean.
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from resolvent.errors import MayNotConverge, SolvesAnotherProblem
 from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
@@ -50,7 +52,7 @@ class Explanation:
     penalty: str = ""
     """g at the meeting point; empty where there is none."""
     metric: str = ""
-    """In which metric proxes are taken, where eta is automatic, and what that costs; empty where it is a number."""
+    """In which metric proxes are taken, where it was given or eta is automatic, and what that costs; else empty."""
     kin: str = ""
     """What the algorithm is an instance of, and what differs from its paper; empty where its name says it."""
 
@@ -101,7 +103,7 @@ def explain(
     send: Send | None = None,
     down: Send | None = None,
     meet: Meet | None = None,
-    metric: MetricChoice | str | None = None,
+    metric: MetricChoice | ArrayLike | str | None = None,
 ) -> Explanation:
     """Say what this configuration solves. Without a problem, what holds for convex f_i with an exact prox is said."""
     if problem is not None:
@@ -157,8 +159,10 @@ def _personal(setting: Setting, aim: Target) -> str:
 
 
 def _metric(setting: Setting, choice: MetricChoice) -> str:
-    """Which metric an automatic eta comes with."""
+    """Which metric was given, or an automatic eta comes with."""
     scheme, facts = setting.scheme, setting.problem
+    if choice.matrix is not None:
+        return f"{choice}, whose largest eigenvalue counts as 1"
     if facts is None or not scheme.auto:
         return ""
     why = obstacle(scheme, facts, local_operator(scheme, facts))
@@ -166,7 +170,7 @@ def _metric(setting: Setting, choice: MetricChoice) -> str:
         return f"the identity, since {why}" if why else "the identity, as was asked for"
     if facts.matrix_free:
         return "the mean Hessian along a few directions, found before rounds 1, 2, 3, 5, 9, ... by up to 64 products"
-    d, once = facts.dim, "spectrum" in facts.offers
+    d, once = facts.dim, facts.quadratic
     when = "before round 1 only" if once else "before rounds 1, 2, 3, 5, 9, ..., and sent back where it has changed"
     return f"the mean Hessian, for which every user sends {d * (d + 3) // 2} numbers {when}"
 

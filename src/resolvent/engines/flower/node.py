@@ -95,7 +95,9 @@ class Node:
             dim=facts.dim,
             dtype=str(facts.dtype).removeprefix("torch."),
             samples=rows or 0,
-            offers=tuple(sorted(facts.offers - {"spectrum", "inspect"})),
+            offers=tuple(
+                sorted(facts.offers - {"spectrum", "inspect"} | ({"quadratic"} if facts.quadratic else set()))
+            ),
             convex=facts.convex,
             closed_form=facts.closed_form,
             lipschitz=_constant(facts.lipschitz),
