@@ -1,5 +1,7 @@
-"""The networks of the paper's experiments, layer by layer as its tables give them, and of the benchmark of Li, Diao, Chen
-and He (2022), as Flower's niid_bench has it; the softmax is in the loss."""
+"""The networks of the paper's experiments, layer by layer as its tables give them, and those of niid_bench.
+
+The latter is Flower's version of a benchmark by Li, Diao, Chen and He (2022). The softmax is in the loss.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def bests(results: Results, label: str, column: str = TEST) -> list[float]:
 
 
 def chosen(results: Results) -> dict[str, str]:
-    """By algorithm, the line that does best on the validation images, in the mean over seeds; the first of equal ones."""
+    """By algorithm, the line that does best on validation images, in the mean over seeds; of equal ones the first."""
     by_name: dict[str, list[str]] = {}
     for label, line in results.lines.items():
         by_name.setdefault(line.name, []).append(label)
@@ -114,7 +114,7 @@ def _beats(*others: str) -> Callable[[Results], ClaimVerdict]:
 
 
 def _draw(axis: Axes, results: Results) -> None:
-    """Test accuracy against rounds, of each algorithm at its eta: the mean over seeds, and a band from least to most."""
+    """Test accuracy against rounds, each algorithm at its eta: the mean over seeds, and a band from least to most."""
     lines = list(chosen(results).values())
     for place, label in enumerate(lines):
         seeds = 100 * results.seeds(label)
