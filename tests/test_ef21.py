@@ -38,9 +38,9 @@ def problem_of(kind: str) -> tuple[Any, Gradients, float]:
         problem: Any = rs.Logistic(A, b, reg=0.5)
         slope = lambda r: -b / (1 + np.exp(b * r))  # noqa: E731
     elif kind == "least squares":
-        problem, slope = rs.LeastSquares(A, b), lambda r: r - b  # noqa: E731
+        problem, slope = rs.LeastSquares(A, b), lambda r: r - b
     else:
-        problem, slope = rs.Huber(A, b, delta=0.7), lambda r: np.clip(r - b, -0.7, 0.7)  # noqa: E731
+        problem, slope = rs.Huber(A, b, delta=0.7), lambda r: np.clip(r - b, -0.7, 0.7)
     ridge = 0.5 if kind == "logistic" else 0.0
     grad = lambda x: np.einsum("urd,ur->ud", A, slope(A @ x)) + ridge * x  # noqa: E731
     return problem, grad, 0.3 / float(problem.lipschitz.max())
