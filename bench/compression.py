@@ -53,7 +53,8 @@ class Users:
 
     def grad(self, x: Array) -> Array:
         pulls = 1 / (1 + np.exp(self.signed @ x))
-        return RIDGE * x - (self.by_user @ pulls).reshape(self.shape)
+        slopes: Array = RIDGE * x - (self.by_user @ pulls).reshape(self.shape)
+        return slopes
 
     def value(self, x: Array) -> float:
         return float(np.logaddexp(0, -(self.signed @ x)).mean() + RIDGE / 2 * x @ x)

@@ -42,7 +42,7 @@ class OneSendsGarbage:
 
     def bind(self, problem: Any, steady: bool) -> Any:
         def answer(part: Any, ask: Any, u: Tensor) -> Tensor:
-            p = part.prox(u, ask.eta)
+            p: Tensor = part.prox(u, ask.eta)
             users = range(len(p)) if ask.names is None else ask.names.tolist()
             p[[i for i, user in enumerate(users) if user == 0]] = GARBAGE
             return p

@@ -78,7 +78,9 @@ def results(test: dict[str, list[float]], validation: dict[str, list[float]] | N
         best = test.get(line.label, [0.1, 0.1])
         seen = (validation or test).get(line.label, [0.1, 0.1])
         frames[line.label] = [
-            pd.DataFrame({"round": [1, 2, 3], "test_accuracy": [0.05, x, x / 2], "validation_accuracy": [y, 0.01, 0.02]})
+            pd.DataFrame(
+                {"round": [1, 2, 3], "test_accuracy": [0.05, x, x / 2], "validation_accuracy": [y, 0.01, 0.02]}
+            )
             for x, y in zip(best, seen, strict=True)
         ]
     return Results(panel, frames)
@@ -117,3 +119,16 @@ def test_others_tables_have_a_page_of_their_own(tmp_path: Path) -> None:
     text = document.write(judged, tmp_path / "o.md", conduct.RunIndex(tmp_path / "runs")).read_text()
     assert text.startswith("# Beside others\n\nTables that others publish")
     assert "operator splitting view" not in text.lower()
+
+
+def test_scaffolds_run_is_found_again_though_building_fills_in_its_eta(tmp_path: Path) -> None:
+    scaffold = replace(niid_bench.LINES[1], quick={"problem.images": 200, "run.rounds": 1, "local.steps": 2})
+    panel = replace(PANELS["one-label"], lines=(scaffold,), seeds=1)
+    index = conduct.RunIndex(tmp_path)
+    (config,) = index.plan(panel, scaffold)
+    assert index.stored(config) is None
+    made = index.run(config)
+    again = conduct.RunIndex(tmp_path)
+    assert len(made) == len(again.stored(config)) == 1  # type: ignore[arg-type]
+    other = replace(config, scheme=replace(config.scheme, eta=0.123))
+    assert again.stored(other) is None
