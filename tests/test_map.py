@@ -12,7 +12,7 @@ import resolvent as rs
 from bench import map as drawing
 from resolvent.iteration import registry
 from resolvent.iteration.table import TABLE, Row
-from resolvent.report.figures import symbols
+from resolvent.report.figures import save, symbols
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 ROOT = Path(__file__).parents[1]
@@ -27,7 +27,6 @@ def texts(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         figures.append([text.get_text() for text in figure.axes[0].texts])
         return save(figure, *where, **how)
 
-    save = drawing.save
     monkeypatch.setattr(drawing, "save", look)
     assert drawing.draw(path).stat().st_size > 10_000
     (written,) = figures

@@ -155,7 +155,7 @@ FIGURE = Figure(
     "(44,426 parameters), pixels from 0 to 1, users weighted by their images. eta of FedProx (1, 10, 100, 1000: "
     "niid_bench's mu), FedPi and FedRP (0.1, 1, 10) is the one with the best validation accuracy, in the "
     "mean over seeds, on 10 % of every user's images, which no algorithm trains on. niid_bench trains on these too, "
-    "decays weights by 1e-5, leaves momentum out of SCAFFOLD's correction, and draws users' labels at random where "
-    "each has two or three; here each class is cut into equal shards. Quick: 2,000 of the 60,000 images, 20 rounds.",
+    "decays weights by 1e-5, leaves momentum out of SCAFFOLD's correction, and draws users' second and third labels at "
+    "random; here each class is cut into equal shards. Quick: 2,000 of the 60,000 images, 20 rounds.",
     lead="Tables that others publish, run again beside this library's algorithms.",
 )
