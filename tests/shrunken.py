@@ -85,7 +85,8 @@ def _frames(panel: Panel, levels: Any, rates: Any) -> dict[str, list[pd.DataFram
 def _frame(panel: Panel, line: PanelLine, level: float, rate: float, seed: int) -> pd.DataFrame:
     rounds = np.arange(1, 401)
     values = level * (1 + (rate - 0.3) * seed) + 100.0 * rate**rounds
-    columns = dict.fromkeys((line.column or panel.column, "gap", "value", "average_gap", "average_value"), values)
+    names = (line.column or panel.column, "gap", "value", "average_gap", "average_value", "validation_accuracy")
+    columns = dict.fromkeys(names, values)
     frame = pd.DataFrame({"round": rounds, **columns})
     frame.attrs["status"] = "finished"
     return frame

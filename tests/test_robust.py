@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,11 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from bench.robust import GARBAGE, OneSendsGarbage, distances, squares
+from bench.robust import MEETINGS as DRAWN
 from resolvent.iteration.robust import RobustMeeting, weighted_median
-from resolvent.local.bound import Plain
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
-GARBAGE = 1e6
 MEETINGS = [rs.TrimmedMean(0.2), rs.CoordinateMedian(), rs.GeometricMedian()]
 every = pytest.mark.parametrize("meet", MEETINGS, ids=lambda meet: type(meet).__name__)
 seeds = pytest.mark.parametrize("seed", range(6))
@@ -117,30 +116,6 @@ def test_few_users_and_users_without_weight(meet: Any) -> None:
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-def squares(seed: int, users: int = 9, dim: int = 4, dtype: Any = np.float64) -> rs.LeastSquares:
-    rng = np.random.default_rng(seed)
-    A = rng.standard_normal((users, 12, dim))
-    b = A @ rng.standard_normal(dim) + 0.3 * rng.standard_normal((users, 12))
-    return rs.LeastSquares(A.astype(dtype), b.astype(dtype))
-
-
-@dataclass(frozen=True)
-class OneSendsGarbage:
-    """The prox; but user 0 answers garbage."""
-
-    needs = frozenset({"prox"})
-    forward, certifies = False, None
-
-    def bind(self, problem: Any, steady: bool) -> Any:
-        def answer(part: Any, ask: Any, u: Tensor) -> Tensor:
-            p = part.prox(u, ask.eta)
-            users = range(len(p)) if ask.names is None else ask.names.tolist()
-            p[[i for i, user in enumerate(users) if user == 0]] = GARBAGE
-            return p
-
-        return Plain(problem, answer)
-
-
 @every
 @seeds
 @pytest.mark.parametrize("row", ["fedprox", "fedpi"])
@@ -153,6 +128,18 @@ def test_one_who_sends_garbage_does_not_carry_the_model_away(meet: Any, seed: in
     assert float((kept - honest).norm()) < 0.5 * float(honest.norm())
     lost = rs.solve(problem, rs.fedprox(0.05, local=OneSendsGarbage()), **given).model
     assert float((lost - honest).norm()) > 100 * float(honest.norm())
+
+
+def test_the_picture_says_so() -> None:
+    """One user takes the mean away, and no robust meeting; without it, these cost far less than the model's length."""
+    found = distances()
+    assert len(found) == 2 * len(DRAWN)
+    assert found["the mean", True][-1] > 1e3
+    assert found["the mean", False][-1] < 1e-6
+    for name, (meet, _) in DRAWN.items():
+        if meet is not None:
+            assert found[name, True][-1] < 0.5
+            assert 1e-6 < found[name, False][-1] < 0.5
 
 
 @every

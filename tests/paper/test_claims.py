@@ -15,12 +15,13 @@ from resolvent.experiment import tasks
 from resolvent.paper import conduct, judging
 from resolvent.paper.drawing import picture
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Figure, Panel
-from resolvent.paper.figures.contents import FIGURES
+from resolvent.paper.figures.contents import BESIDE, FIGURES
 from shrunken import images, small, tampered
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "paper.md"
 PANELS = [(figure, panel) for figure in FIGURES for panel in figure.panels]
-NETWORKS = [pytest.param(f, p, id=f"{f.name}-{p.key}") for f, p in PANELS if p.networks]
+OTHERS = [(figure, panel) for figure in BESIDE for panel in figure.panels]
+NETWORKS = [pytest.param(f, p, id=f"{f.name}-{p.key}") for f, p in PANELS + OTHERS if p.networks]
 EXPECTED = {  # what the small versions say: the first words of a claim
     ("fig-extrap", "left"): {"Acceleration speeds up": HOLDS, "It does not change": HOLDS},
     ("fig-comp", "top-left"): {"FedSplit, FedPi and FedAvg": HOLDS},
@@ -94,7 +95,9 @@ def test_network_panels_tiny(figure: Figure, panel: Panel, tmp_path: Path, monke
         "cifar10": (lambda folder: images(shape=(3, 32, 32)), lambda: network(3072)),
     }
     monkeypatch.setattr(tasks, "LOADERS", made)
-    monkeypatch.setattr(data, "normalised", lambda images: replace(images, x_train=images.x_train / 255))
+    monkeypatch.setattr(tasks, "NIID_BENCH", {"mnist": made["mnist"][1]})
+    scaled = lambda images, *how: replace(images, x_train=images.x_train / 255, x_test=images.x_test / 255)  # noqa: E731
+    monkeypatch.setattr(data, "normalised", scaled)
     check(figure, panel, tmp_path)
 
 

@@ -15,7 +15,7 @@ from resolvent.cli import reproducing
 from resolvent.errors import InputError
 from resolvent.paper import conduct, document, judging
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Claim, ClaimVerdict, Figure, First, Panel, PanelLine
-from resolvent.paper.figures.contents import FIGURES
+from resolvent.paper.figures.contents import BESIDE, FIGURES
 from resolvent.paper.results import Results, short
 from shrunken import small
 
@@ -73,7 +73,7 @@ def test_every_label_of_the_paper_is_there() -> None:
 @pytest.mark.parametrize("scale", [judging.QUICK, judging.PAPER])
 def test_every_configuration_can_be_read(scale: str, tmp_path: Path) -> None:
     store = conduct.RunIndex(tmp_path, scale)
-    for figure, panel in conduct.choose(FIGURES, "all"):
+    for figure, panel in conduct.choose((*FIGURES, *BESIDE), "all"):
         for line in panel.lines:
             assert len(list(store.plan(panel, line))) >= 1, figure.label
 
@@ -90,7 +90,7 @@ def test_bad_names_are_answered_with_the_nearest() -> None:
 
 def test_the_list() -> None:
     listed = resolvent("reproduce", "--format", "json").json
-    assert [row["figure"] for row in listed] == [figure.name for figure in FIGURES]
+    assert [row["figure"] for row in listed] == [figure.name for figure in (*FIGURES, *BESIDE)]
 
 
 @pytest.fixture

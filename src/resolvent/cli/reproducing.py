@@ -18,7 +18,7 @@ from resolvent.paper import archive as archives
 from resolvent.paper import conduct, judging
 from resolvent.paper.conduct import RunIndex
 from resolvent.paper.figure import Figure, Panel
-from resolvent.paper.figures.contents import FIGURES
+from resolvent.paper.figures.contents import BESIDE, FIGURES
 from resolvent.paper.judging import Judged, JudgedPanel
 from resolvent.solving import progress
 
@@ -28,7 +28,7 @@ ALL = "all"
 
 
 def _labels(incomplete: str) -> list[str]:
-    return [name for name in (ALL, *(figure.name for figure in FIGURES)) if name.startswith(incomplete)]
+    return [name for name in (ALL, *(figure.name for figure in (*FIGURES, *BESIDE))) if name.startswith(incomplete)]
 
 
 def reproduce(
@@ -61,7 +61,8 @@ def reproduce(
     if archive is not None and scale != judging.PAPER:
         refuse("--archive", archive, "it is for --scale paper: quick runs are made again soon enough")
     report.needed("matplotlib")
-    chosen = [pair for pair in conduct.choose(FIGURES, what, panel) if pair[1].networks in KINDS[only]]
+    figures = FIGURES if what == ALL else (*FIGURES, *BESIDE)
+    chosen = [pair for pair in conduct.choose(figures, what, panel) if pair[1].networks in KINDS[only]]
     index = RunIndex(out, scale, device, seeds, together)
     say(*(f"left out: {words}" for words in index.complaints))
     code = _make(chosen, index, stored_only, verdicts, form, quiet)
@@ -105,7 +106,7 @@ def _listed(index: RunIndex) -> list[dict[str, Any]]:
             "runs": index.steps((figure, panel) for panel in figure.panels),
             "what": figure.title,
         }
-        for figure in FIGURES
+        for figure in (*FIGURES, *BESIDE)
     ]
 
 
@@ -158,5 +159,6 @@ COMMANDS: dict[Callable[..., Any], tuple[str, ...]] = {
         "resolvent reproduce fig-extrap --panel left",
         "resolvent reproduce all --scale quick",
         "resolvent reproduce all --only convex --verdicts docs/paper.md",
+        "resolvent reproduce niid-bench --panel one-label",
     ),
 }

@@ -22,6 +22,8 @@ RULE, MAKE_LEAST_SQUARES, MAKE_LOGISTIC = defaults(Rule), defaults(make_least_sq
 AUTO = "auto"
 """The problem that a file's labels suggest."""
 ImageProblem = Literal["mnist", "fashion-mnist", "cifar10"]
+Protocol = Literal["paper", "niid-bench"]
+PAPER, NIID_BENCH = get_args(Protocol)
 NETWORKS: tuple[str, ...] = get_args(ImageProblem)
 """Problems that train a network."""
 if TYPE_CHECKING:
@@ -138,8 +140,8 @@ class TableSection(Penalised):
 
 @dataclass(frozen=True)
 class ImagesSection(Penalised):
-    """One of the paper's networks on images partitioned among users: 80 % of a user's images are for training, 10 % for
-    validation and 10 % for testing."""
+    """A network on images partitioned among users; by the paper's protocol 80 % of a user's images are for training,
+    10 % for validation and 10 % for testing."""
 
     name: ImageProblem
     users: int = 20
@@ -148,6 +150,9 @@ class ImagesSection(Penalised):
     """iid, dirichlet:0.3, shards:2, sorted:2, contiguous."""
     images: int | None = None
     """How many of the training set's images are used; all of them unless given."""
+    protocol: Protocol = PAPER
+    """The network and the split: paper, or niid-bench, Flower's baseline, with 6 and 16 channels, users of any size,
+    10 % of their images for validation, and the set's own test images."""
     folder: str | None = None
     """Where the images lie; the cache unless given."""
     device: str = "cpu"

@@ -169,19 +169,26 @@ def _imputing(asked: str | None) -> str | dict[str, str] | None:
 
 
 def _images(s: problem_sections.ImagesSection, seed: int) -> Task:
-    """A network of the paper's; a user's images are split 80/10/10 for training, validation and test."""
+    """A network on images: by the paper's protocol, or by that of Flower's niid_bench."""
     seed = seed if s.seed is None else s.seed
     make, network = LOADERS[s.name]
-    images = data.normalised(make(s.folder))
+    paper = s.protocol == problem_sections.PAPER
+    network = network if paper else NIID_BENCH[s.name]
+    images = data.normalised(make(s.folder)) if paper else data.normalised(make(s.folder), 0.0, 1.0)
     x, y = images.x_train, images.y_train
     if s.images is not None:
         if not s.users <= s.images <= len(y):
             refuse("problem.images", s.images, f"a number from {s.users}, one per user, to {len(y)} is needed")
         part = data.split("iid", y.numpy(), 1, seed)[0][: s.images]
         x, y = x[part], y[part]
-    parts = data.split(s.partition, y.numpy(), s.users, seed, equal=True)
-    three = list(zip(*(data.splits(rows, (0.8, 0.1, 0.1), seed) for rows in parts), strict=True))
-    training, validation, test = ([(x[rows], y[rows]) for rows in kind] for kind in three)
+    parts = data.split(s.partition, y.numpy(), s.users, seed, equal=paper)
+    shares = (0.8, 0.1, 0.1) if paper else (0.9, 0.1)
+    kinds = list(zip(*(data.splits(rows, shares, seed) for rows in parts), strict=True))
+    sets: list[Any] = [[(x[rows], y[rows]) for rows in kind] for kind in kinds]
+    if not paper:  # pooled, so that users' own models, of which niid_bench says nothing, are not evaluated
+        rows = np.concatenate(kinds[1])
+        sets[1:] = [(x[rows], y[rows]), (images.x_test, images.y_test)]
+    training, validation, test = sets
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = network()
@@ -230,6 +237,11 @@ LOADERS: dict[str, tuple[Callable[..., data.Images], Callable[[], torch.nn.Modul
     "mnist": (data.mnist, models.mnist_cnn),
     "fashion-mnist": (data.fashion_mnist, models.mnist_cnn),
     "cifar10": (data.cifar10, models.cifar10_cnn),
+}
+NIID_BENCH: dict[str, Callable[[], torch.nn.Module]] = {
+    "mnist": models.niid_bench_mnist,
+    "fashion-mnist": models.niid_bench_mnist,
+    "cifar10": models.niid_bench_cifar10,
 }
 TASKS: dict[type, Callable[[Any, int], Task]] = {
     problem_sections.LeastSquaresSection: _least_squares,

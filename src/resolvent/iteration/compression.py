@@ -12,7 +12,8 @@ What the meeting sends to users is compressed in the same way (`down`): user i i
 that the iteration is u += C(T u - u), and pairs (uhat_i, p_i) are what everything is computed from.
 
 Each C below is a contraction, |x - C(x)| < |x| for x != 0 (of random coordinates: on average). Convergence of such
-iterations is known for other schemes: EF21 (Richtarik, Sokolov and Fatkhullin, 2021), DIANA (Mishchenko et al., 2019),
+iterations is known for other schemes: EF21 (Richtarik, Sokolov and Fatkhullin, 2021), which is FedAvg with one gradient
+step and copies zhat_i that move with the model before what is new is counted, DIANA (Mishchenko et al., 2019),
 fixed-point methods with compressed iterates (Chraibi et al., 2019, arXiv 1912.09925), ECO-FedSplit (2022). No theorem
 here covers the schemes of this package, and `law` says so.
 """

@@ -124,7 +124,7 @@ TABLE: dict[str, Row] = {
     "fednova": Row("FedNova", 1, 1, 1, forward=True, colour="#4393C3", compared=False, local="normalised-steps",
                    steps=5, kin="FedNova is FedAvg with displacements divided by the number of steps, so that users "
                    "with many steps pull no harder; at equal numbers of steps it is FedAvg",
-                   about="FedAvg in which users with many steps pull no harder; about the original problem"),
+                   about="FedAvg in which users with many steps pull no harder; about the regularised problem"),
 }  # fmt: skip
 """Table 1 of the paper by name, then its kin. Colours of Table 1 are Okabe and Ito's, but for their yellow and black:
 colour-blind readers can tell them apart."""

@@ -1,4 +1,7 @@
-"""The networks of the paper's experiments, layer by layer as its tables give them; the softmax is in the loss."""
+"""The networks of the paper's experiments, layer by layer as its tables give them, and those of niid_bench.
+
+The latter is Flower's version of a benchmark by Li, Diao, Chen and He (2022). The softmax is in the loss.
+"""
 
 from __future__ import annotations
 
@@ -38,4 +41,31 @@ def cifar10_cnn() -> nn.Sequential:
         nn.Linear(384, 192),
         nn.ReLU(),
         nn.Linear(192, 10),
+    )
+
+
+def niid_bench_mnist() -> nn.Sequential:
+    """niid_bench's network for (1, 28, 28): 6 and 16 channels, 44,426 parameters."""
+    return _niid_bench(1, 16 * 4 * 4)
+
+
+def niid_bench_cifar10() -> nn.Sequential:
+    """niid_bench's network for (3, 32, 32): 6 and 16 channels, 62,006 parameters."""
+    return _niid_bench(3, 16 * 5 * 5)
+
+
+def _niid_bench(channels: int, features: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(features, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
     )

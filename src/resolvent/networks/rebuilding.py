@@ -18,7 +18,10 @@ from resolvent.randomness import INITIAL_WEIGHTS, words
 
 BUFFER = "buffer."
 """The prefix of buffers' names in memory."""
-FACTORIES = {"mnist_cnn": models.mnist_cnn, "cifar10_cnn": models.cifar10_cnn}
+FACTORIES = {
+    make.__name__: make
+    for make in (models.mnist_cnn, models.cifar10_cnn, models.niid_bench_mnist, models.niid_bench_cifar10)
+}
 """Networks of the package by name."""
 
 

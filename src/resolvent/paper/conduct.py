@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resolvent import config as configs
 from resolvent import experiment, runs
 from resolvent.config import Config
 from resolvent.errors import InputError
 from resolvent.experiment.tasks import task
+from resolvent.iteration.table import TABLE
+from resolvent.local.law import step_sums
 from resolvent.paper.figure import Figure, Panel, PanelLine, Settings
 from resolvent.paper.judging import PAPER, QUICK, JudgedPanel, judge, results_of
 from resolvent.problems.one_thread import one_thread
@@ -127,7 +130,21 @@ def asked(config: Config) -> str:
     tree = configs.plain(config)
     tree["run"].pop("threads", None)
     tree["problem"].pop("device", None)
+    if _own_eta(tree["scheme"], tree.get("local") or {}):
+        tree["scheme"].pop("eta", None)
     return json.dumps({name: section for name, section in tree.items() if name != "store"}, sort_keys=True)
+
+
+def _own_eta(scheme: dict[str, Any], local: dict[str, Any]) -> bool:
+    """Whether SCAFFOLD's eta is the one that building fills in: lr times what some number of its passes amounts to."""
+    row, eta, lr = TABLE.get(scheme.get("algorithm", "")), scheme.get("eta"), local.get("lr")
+    if row is None or row.local is None or row.forward or lr is None:
+        return False
+    if not isinstance(eta, float):
+        return eta is None
+    steps, momentum = local.get("steps") or row.steps, local.get("momentum") or 0.0
+    most = int(eta / lr + 1 / (1 - momentum)) + steps
+    return any(math.isclose(lr * step_sums(k, momentum)[0], eta) for k in range(steps, most, steps))
 
 
 def make(figure: Figure, panel: Panel, index: RunIndex, step: Announce, only_stored: bool = False) -> JudgedPanel:

@@ -13,7 +13,7 @@ from resolvent.paper.conduct import RunIndex
 from resolvent.paper.drawing import picture
 from resolvent.paper.figure import Figure
 from resolvent.paper.judging import PAPER, Judged, JudgedPanel, across, count, tally, unique
-from resolvent.paper.page import LEAD
+from resolvent.paper.page import LEAD, heading
 from resolvent.paper.results import short
 from resolvent.runs.durable import storing
 
@@ -33,8 +33,9 @@ def write(panels: Sequence[JudgedPanel], path: Path, index: RunIndex) -> Path:
     archive = {} if index.scale == PAPER else archives.read(folder / LARGE)
     networks = [one for one in panels if one.panel.networks and index.scale != PAPER]
     large = {_place(one): archives.panel_of(one.figure, one.panel, archive) for one in networks}
+    title, lead = heading(unique(one.figure for one in panels))
     preamble = resources.files("resolvent.paper").joinpath("preamble.md").read_text(encoding="utf-8").strip()
-    parts = ["# The paper, reproduced", LEAD, preamble, count(panels, index.scale)]
+    parts = [f"# {title}", lead, *([preamble] if lead == LEAD else []), count(panels, index.scale)]
     parts += [_comparison(panels, large, archive, folder)] if large else []
     for figure in unique(one.figure for one in panels):
         parts += [f"## {figure.title} (`{figure.label}`)", figure.caption]

@@ -154,6 +154,8 @@ class Figure:
     """What the paper leaves open, and how it is settled here; what "quick" reduces."""
     network_settings: str = ""
     """The same of the panels that train networks, and shown with those alone."""
+    lead: str = ""
+    """What a page of such figures begins with, where it is no figure of the paper."""
 
     @property
     def name(self) -> str:

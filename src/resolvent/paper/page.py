@@ -21,18 +21,25 @@ LEAD = (
 )
 
 
+def heading(figures: Sequence[Figure]) -> tuple[str, str]:
+    """A title and its first sentences: the paper's, unless all figures are others'."""
+    leads = [figure.lead for figure in figures]
+    return ("Beside others", leads[0]) if leads and all(leads) else ("The paper, reproduced", LEAD)
+
+
 def write(panels: Sequence[JudgedPanel], out: Path, scale: str) -> Path:
     """Draw every panel and write the page beside the runs."""
     template = Template(resources.files("resolvent.paper").joinpath("page.html").read_text(encoding="utf-8"))
     figures = unique(one.figure for one in panels)
+    title, lead = heading(figures)
     filled = template.substitute(
-        title="The paper, reproduced",
-        lead=html.escape(LEAD),
+        title=html.escape(title),
+        lead=html.escape(lead),
         count=html.escape(count(panels, scale)),
         nav="".join(f'<a href="#{figure.name}">{html.escape(figure.title)}</a>' for figure in figures),
         figures="".join(_figure(figure, panels, out) for figure in figures),
     )
-    path = out / "paper.html"
+    path = out / ("paper.html" if lead == LEAD else "beside-others.html")
     with storing(path, "name another folder with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(filled, encoding="utf-8")
