@@ -28,6 +28,7 @@ from resolvent.networks.packed_inputs import Packing
 from resolvent.networks.rebuilding import (
     as_memory,
     buffers_of,
+    checksum,
     described,
     drawn_anew,
     mean_buffer,
@@ -341,6 +342,11 @@ class Neural:
     def fixed(self) -> Buffers:
         """What is not trained: parameters that require no gradient, and the buffers that training began with."""
         return untrained(self._module) | self._first_buffers
+
+    @property
+    def frozen(self) -> str:
+        """A checksum of the parameters that are not trained: users whose models are averaged must have the same."""
+        return checksum(untrained(self._module))
 
     def gap(self, W: Tensor) -> Tensor | None:
         return None
