@@ -96,7 +96,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"choice", "metric_bound", "normalised", "tilted"},
     ],
     "networks": [
-        {"layout", "packed_inputs", "models", "cuda_graphs", "mean_losses", "dropout"},
+        {"layout", "packed_inputs", "models", "cuda_graphs", "mean_losses", "dropout", "adapters"},
         {"row_readers"},
         {"calling", "userdata", "rebuilding", "working_copy"},
         {"plain", "streamed"},
@@ -147,7 +147,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"deployment"},
         {"nodes", "worker", "recording"},
         {"up", "server_app", "export"},
-        {"running", "simulation"},
+        {"running"},
         {"doctor", "demo"},
     ],
     "solving": [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
 LONGEST = 300
@@ -115,6 +116,48 @@ def flag(given: object, argument: str) -> bool:
         if type(given).__name__ in ("bool", "bool_"):
             return bool(given)
     refuse(argument, quoted(given), "True or False is needed")
+
+
+def _numbers_in_memory() -> int:
+    """How many numbers of eight bytes this machine's memory holds."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return 1 << 40
+
+
+MAX_NUMBERS = _numbers_in_memory()
+
+
+def bounded(given: Any, argument: str) -> Any:
+    """What was given, refused where it says to have more numbers than memory holds.
+
+    A range, an expanded tensor, or a sequence that makes its items when they are asked for takes no memory until it is
+    read. To be asked before it is.
+    """
+    many = count(given)
+    if many > MAX_NUMBERS:
+        needed = f"this machine's memory holds {MAX_NUMBERS:.2g} numbers at most"
+        shape = getattr(given, "shape", None)
+        refuse(argument, f"of length {many:.3g}" if shape is None else f"of shape {tuple(shape)}", needed)
+    return given
+
+
+def count(given: Any, depth: int = 3) -> float:
+    """How many items there are in an array, or in a sequence of such: rows of a sparse one; 0 for what does not say."""
+    shape = getattr(given, "shape", None)
+    if isinstance(shape, tuple):
+        sparse = hasattr(given, "nnz") or getattr(given, "is_sparse", False)
+        return math.prod(shape[:1] if sparse else shape)
+    if isinstance(given, list | tuple):
+        plain = depth == 0 or {*map(type, given)} <= {int, float, bool, str}
+        return len(given) if plain else sum(max(1, count(item, depth - 1)) for item in given)
+    try:
+        return len(given) if isinstance(given, Collection) else 0
+    except OverflowError:
+        return math.inf
+    except Exception:  # of a class that is no container
+        return 0
 
 
 def one_of(given: object, argument: str, words: Iterable[str], needed: str) -> str:

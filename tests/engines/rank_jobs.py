@@ -282,6 +282,11 @@ def _misfits() -> dict[str, Callable[[], Any]]:
         weights = more.pop("weights", None)
         return rs.solve(problem, scheme, engine=rs.AllReduce(weights), rounds=more.pop("rounds", 3), **more)
 
+    def partly_frozen(seed: int) -> rs.Neural:
+        torch.manual_seed(seed)
+        layers = nn.Sequential(nn.Linear(4, 6).requires_grad_(False), nn.ReLU(), nn.Linear(6, 3))
+        return rs.Neural(layers, [(torch.ones(3, 4), torch.zeros(3, dtype=torch.long))] * 2)
+
     def other_version() -> None:
         rs.__version__, true = f"0.{k}", rs.__version__
         try:
@@ -298,6 +303,7 @@ def _misfits() -> dict[str, Callable[[], Any]]:
         "rounds": lambda: solve(own(), rounds=3 + k),
         "scheme": lambda: solve(own(), rs.fedpi(0.1 + 0.1 * k)),
         "start": lambda: solve(own(), start=[0.0, 0.0, float(k)]),
+        "frozen": lambda: solve(partly_frozen(k), rs.fedavg(0.1)),
         "own_weights": lambda: solve(own(weights=[1, 2])),
         "negative_weights": lambda: solve(own(), weights=[1.0, -1.0] if k else [1.0, 1.0]),
         "kinds_of_weights": lambda: solve(own(), weights="rows" if k else [1.0, 1.0]),

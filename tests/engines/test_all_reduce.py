@@ -39,6 +39,7 @@ REFUSED = {
     "rounds": "rounds is 4 on rank 1 and 3 on rank 0, but all ranks must run the same",
     "scheme": "scheme is FedPi(alpha=2, beta=2, gamma=0.5, eta=0.2) [",
     "start": "start is a vector",
+    "frozen": "the checksum of frozen parameters is ",
     "own_weights": "on rank 0 the problem has weights of its own",
     "negative_weights": "on rank 1 weights is [1.0, -1.0], but one number >= 0 for each of the 2 users here is needed",
     "kinds_of_weights": "weights is rows on rank 1 and numbers on rank 0, but all ranks must weigh their users in the",

@@ -86,7 +86,7 @@ def grid_with(*sent: tuple[Any, tuple[str, Any, dict[str, bytes]]]) -> Any:
 def test_an_answer_made_by_hand_is_its_sender_s_own_and_costs_no_other(kind: str) -> None:
     honest = answer(HONEST, QUESTIONS[HONEST])
     grid = grid_with((answer(LIAR, QUESTIONS[LIAR]), broken(kind)), (honest, parts(honest)))
-    forged, taken = Post(grid).collect(QUESTIONS.values())
+    forged, taken = Post(grid, {}).collect(QUESTIONS.values())
     assert (forged.source, forged.to) == (LIAR, QUESTIONS[LIAR])
     assert not forged.gone
     if kind != "another's answer":
@@ -115,7 +115,7 @@ def test_an_answer_that_is_uploaded_in_part_is_put_off_and_holds_up_nobody() -> 
         return pull(request)
 
     grid._client.PullMessages, grid._client.PullObject = announced, pulled
-    post, looks = Post(grid), 1
+    post, looks = Post(grid, {}), 1
     assert [reply.source for reply in post.collect(wanted)] == [HONEST]
     for _ in range(5):
         looks += 1
@@ -133,7 +133,7 @@ def test_an_answer_whose_parts_never_come_is_lost_by_name(how: str, monkeypatch:
     half, there = answer(LIAR, QUESTIONS[LIAR]), True
     grid = grid_with((half, parts(half)))
     grid._client.PullObject = lambda request: PullObjectResponse(object_found=there, object_available=False)
-    post = Post(grid)
+    post = Post(grid, {})
     assert post.collect([QUESTIONS[LIAR]]) == []
     if how == "it takes too long":
         monkeypatch.setattr(grid_module, "MAX_SECONDS_TO_UPLOAD", -1.0)

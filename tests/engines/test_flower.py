@@ -427,6 +427,44 @@ def test_networks_of_several_inputs_that_compute_their_loss_take_the_same_way() 
     torch.testing.assert_close(found.model, expected.model, rtol=1e-4, atol=1e-5)
 
 
+def adapter(frozen: int = 0) -> torch.nn.Module:
+    """A frozen layer, which a seed draws, with an adapter B A beside it."""
+
+    class Adapted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(frozen)
+            self.base = torch.nn.Linear(4, 3).requires_grad_(False)
+            torch.manual_seed(7)
+            self.lora_A, self.lora_B = torch.nn.Linear(4, 2, bias=False), torch.nn.Linear(2, 3, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.base(x) + self.lora_B(self.lora_A(x))
+            return out
+
+    return Adapted()
+
+
+def test_adapters_take_the_same_way_and_their_products_are_averaged() -> None:
+    torch.manual_seed(0)
+    data = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (12, 8, 16)]
+    whole, scheme = rs.Neural(adapter(), data, lora="b"), rs.fedavg(0.5, local=rs.GradientSteps(2, batch=4))
+    expected = rs.solve(whole, scheme, rounds=3, seed=2)
+    nodes = [Node(rs.Neural(adapter(), [own], lora="b")) for own in data]
+    facts = gather(Post(FakeGrid(nodes), KEYS), "run", 3, weights="users")
+    assert facts.dim == 6  # B alone
+    engine = FlowerEngine(Post(FakeGrid(nodes), KEYS), facts, scheme.local, "run", rule=PROMPT)
+    found = rs.solve(None, scheme, rounds=3, seed=2, engine=engine)
+    torch.testing.assert_close(found.model, expected.model, rtol=1e-4, atol=1e-5)
+
+
+def test_adapters_of_different_models_are_not_averaged() -> None:
+    data = [(torch.randn(5, 4), torch.randint(0, 3, (5,))) for _ in range(2)]
+    nodes = [Node(rs.Neural(adapter(frozen=seed), [own], lora="b")) for seed, own in enumerate(data)]
+    with pytest.raises(InputError, match=r"what node site-01 does not train is other numbers than on node site-00"):
+        gather(Post(FakeGrid(nodes), KEYS), "run", 2)
+
+
 def test_logistic_regression_equals_scikit_learn_on_the_pooled_rows() -> None:
     """To six digits: f_i is a sum over the rows of user i, so equal weights add up to the sum over all rows."""
     linear_model = pytest.importorskip("sklearn.linear_model")

@@ -184,7 +184,7 @@ def test_the_text_of_an_exception_stays_on_the_node(failing: Node, capfd: pytest
 
 
 def test_the_text_of_an_exception_stays_where_no_other_process_has_the_data(failing: Node) -> None:
-    """As in a simulation: Flower sends whatever text its app raises."""
+    """Flower sends whatever text its app raises."""
     grid = FakeGrid([failing])
     grid.push_messages([_message(QUESTION)])
     (reply,) = grid.pull_messages([])

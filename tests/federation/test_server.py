@@ -23,7 +23,7 @@ from resolvent import runs
 from resolvent.engines.flower import packets
 from resolvent.engines.flower.node import Node
 from resolvent.errors import InputError, RoundFailed
-from resolvent.federation import control, demo, doctor, export, keys, running, server_app, simulation, template, up
+from resolvent.federation import control, demo, doctor, export, keys, running, server_app, template, up
 from resolvent.federation.project import Project, Server, opened
 from resolvent.federation.recording import OneBehind
 from resolvent.solving.recording import Entry, MonitorState
@@ -594,11 +594,3 @@ def test_personal_models_are_written_on_the_node(project: Project, tmp_path: Pat
         export.personal(project, "site-2", tmp_path / "m.npz", "other")
     with pytest.raises(InputError, match=r"ends in .safetensors or .npz"):
         export.personal(project, "site-2", tmp_path / "m.txt")
-
-
-def test_without_ray_the_simulation_says_what_to_install(project: Project) -> None:
-    try:
-        import ray  # type: ignore[import-not-found]  # noqa: F401
-    except ImportError:
-        with pytest.raises(InputError, match=r"needs Ray, which is not installed; pip install 'flwr\[simulation\]"):
-            simulation.simulate(project, 3, project.runs)

@@ -27,7 +27,6 @@ from resolvent.federation import (
     processes,
     running,
     settings,
-    simulation,
     template,
     up,
 )
@@ -176,7 +175,6 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run: the latest, or the one named.")] = False,
     name: Annotated[str, typer.Argument(metavar="[RUN]", help="With --resume: which run.")] = "latest",
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder of runs.")] = None,
-    simulated: Annotated[bool, typer.Option("--simulation", help="In Flower's simulation engine (needs Ray).")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end of the run.")] = False,
     form: Form = Format.table,
     quiet: Quiet = False,
@@ -186,9 +184,6 @@ def run(
     needed()
     project = opened(where)
     to = project.runs if out is None else out
-    if simulated:
-        section: Any = project.config().problem
-        return _tell(simulation.simulate(project, section.users, to), form)
     following = running.begin(project, to, name if resume else "")
     if detach:
         say("the run was begun; `resolvent federate status` shows how it stands")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.errors import quoted, refuse
+from resolvent.errors import bounded, quoted, refuse
 from resolvent.problems.labels import label_array
 
 
@@ -22,6 +23,8 @@ class HeldOut:
     def __init__(self, A: Any, b: Any, names: Sequence[Any] | None = None) -> None:
         if getattr(A, "ndim", None) == 2 and not isinstance(A, list | tuple):
             A, b = [A], [b]
+        bounded(A, "A")
+        bounded(b, "b")
         try:
             self.A: tuple[Any, ...] = tuple(_matrix(a, i) for i, a in enumerate(A))
             self.b: tuple[NDArray[Any], ...] = tuple(_targets(y, i) for i, y in enumerate(b))
@@ -42,11 +45,13 @@ class HeldOut:
             refuse("HeldOut", "empty", "at least one row is needed")
         if len({a.shape[1] for a in self.A}) > 1:
             refuse("A", "of matrices with different numbers of columns", "every user has the same features")
-        if not isinstance(names, Iterable | None) or getattr(names, "shape", None) == ():
+        if not isinstance(bounded(names, "names"), Iterable | None) or getattr(names, "shape", None) == ():
             refuse("names", quoted(names), f"one name for each of the {len(self.A)} users is needed")
-        self.names = tuple(quoted(name, str) for name in (range(len(self.A)) if names is None else names))
+        given = range(len(self.A)) if names is None else names
+        self.names = tuple(quoted(name, str) for name in islice(iter(given), len(self.A) + 1))
         if len(self.names) != len(self.A):
-            refuse("names", f"a list of {len(self.names)}", f"one name for each of the {len(self.A)} users is needed")
+            many = len(self.names) if len(self.names) <= len(self.A) else f"more than {len(self.A)}"
+            refuse("names", f"a list of {many}", f"one name for each of the {len(self.A)} users is needed")
 
     @property
     def users(self) -> int:

@@ -115,6 +115,7 @@ def _alike(own: Facts, group: Group, **more: Any) -> None:
         "the local operator": plain(own.operator),
         "what the problem offers": sorted(own.offers),
         "the penalty": plain(own.penalty),
+        "the checksum of frozen parameters": own.frozen,
     }
     same(group, facts | more, "all ranks must be alike")
 

@@ -30,7 +30,6 @@ project = ""
 out = ""
 resume = ""
 ticket = ""
-simulation = false
 """
 
 SERVER = '''\

@@ -89,11 +89,9 @@ class KnownKeys:
         return self._last
 
 
-def conduct(
-    grid: Any, project: Project, out: Path, resume: str = "", ticket: Path | None = None, simulated: bool = False
-) -> Folder:
-    """Run, or go on with, a federation's run. Simulated nodes have no keys: all of them are users."""
-    post = Post(grid, None if simulated else KnownKeys(project))
+def conduct(grid: Any, project: Project, out: Path, resume: str = "", ticket: Path | None = None) -> Folder:
+    """Run, or go on with, a federation's run."""
+    post = Post(grid, KnownKeys(project))
     with ExitStack() as stack:
         run = stack.enter_context(OpenRun.resume(runs.find(resume, out))) if resume else None
         if run is not None and run.folder.end is not None:

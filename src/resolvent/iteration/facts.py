@@ -181,6 +181,11 @@ class Facts:
         """Whether Hessians are known by their products only."""
         return bool(self.lookup("matrix_free"))
 
+    @property
+    def frozen(self) -> str:
+        """A checksum of what users' networks do not train, which must be the same; empty where there is nothing."""
+        return self.lookup("frozen") or ""
+
     def remarks(self, u: Tensor, origin: Tensor) -> Iterable[str]:
         """What must be said of a run that ends at u and began at `origin`."""
         remarks = self.lookup("remarks")

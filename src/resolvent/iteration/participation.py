@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
-from resolvent.errors import number, one_of, quoted, real, refuse, whole
+from resolvent.errors import bounded, number, one_of, quoted, real, refuse, whole
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.part import Part
 from resolvent.iteration.registry import part
@@ -279,6 +279,7 @@ class Trace(Participation):
 
     def __post_init__(self) -> None:
         _absent(self.absent)
+        bounded(self.masks, "masks")
         try:
             masks = np.asarray(self.masks.cpu() if isinstance(self.masks, Tensor) else self.masks)
         except (TypeError, ValueError, RuntimeError, MemoryError):
@@ -329,6 +330,7 @@ class Stragglers(Participation):
     """How much the time of an answer varies."""
 
     def __post_init__(self) -> None:
+        bounded(self.times, "times")
         try:
             times = np.asarray(self.times.detach().cpu() if isinstance(self.times, Tensor) else self.times)
         except (TypeError, ValueError, RuntimeError, MemoryError):

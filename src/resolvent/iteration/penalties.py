@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, quoted, refuse
+from resolvent.errors import InputError, bounded, quoted, refuse
 
 
 @runtime_checkable
@@ -217,6 +217,7 @@ def length(x: Tensor) -> Tensor:
 
 
 def _indices(given: Any) -> Sequence[int]:
+    bounded(given, "indices")
     listed = np.atleast_1d(given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given, dtype=object))
     if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) and i >= 0 for i in listed.tolist()):
         refuse("indices", quoted(given), "whole numbers >= 0, those of the coordinates to leave alone, are needed")
@@ -224,6 +225,7 @@ def _indices(given: Any) -> Sequence[int]:
 
 
 def _strength(given: Any, argument: str) -> Tensor:
+    bounded(given, argument)
     try:
         t = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given, dtype=np.float64)).double()
         fits = t.ndim <= 1 and t.numel() > 0 and bool((torch.isfinite(t) & (t >= 0)).all())

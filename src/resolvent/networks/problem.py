@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from resolvent.errors import ResolventWarning, refuse
 from resolvent.iteration.engine import Look
+from resolvent.networks.adapters import trained_by
 from resolvent.networks.calling import called_with, known_tokens, own_loss
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
@@ -27,6 +28,7 @@ from resolvent.networks.packed_inputs import Packing
 from resolvent.networks.rebuilding import (
     as_memory,
     buffers_of,
+    checksum,
     described,
     drawn_anew,
     mean_buffer,
@@ -54,6 +56,7 @@ class Neural:
     A DataLoader says which rows a user has and how they are read. Its batch size is how many are read at a time and its
     shuffling is ignored: minibatches are the local operator's, as in rs.GradientSteps(steps, batch=32).
     validation, test: as users, or one (x, y) for all. autocast: torch.bfloat16, for example.
+    lora: "b" freezes A of every low-rank adapter B A, so that averaging what is trained averages the products.
 
     The vector holds the parameters that require a gradient, in the order of `model.parameters()`; the module itself is
     never changed. Its buffers (BatchNorm's running means) are each user's own: they are never averaged in training, and
@@ -74,9 +77,25 @@ class Neural:
         validation: Any = None,
         test: Any = None,
         autocast: torch.dtype | None = None,
+        lora: str | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             refuse("model", f"of type {type(model).__name__}", "a torch.nn.Module is needed")
+        with trained_by(model, lora):
+            self._begin(model, users, loss, weights, device, dtype, validation, test, autocast)
+
+    def _begin(
+        self,
+        model: nn.Module,
+        users: Any,
+        loss: Callable[..., Any] | None,
+        weights: Any,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        validation: Any,
+        test: Any,
+        autocast: torch.dtype | None,
+    ) -> None:
         self._module = copied(model)
         self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
@@ -91,7 +110,7 @@ class Neural:
                 'loss is a sum over rows (reduction="sum"), but f_i is a mean over rows: step sizes grow with the '
                 "number of rows, and minibatches and weights count rows otherwise; pass a loss that is a mean"
             )
-            warnings.warn(message, ResolventWarning, stacklevel=2)
+            warnings.warn(message, ResolventWarning, stacklevel=3)
         mean: MeanLoss | None = mean_loss(loss)
         classes, tokens = mean is not None and mean.classes, known_tokens(model)
         placement = Placement(where, kind, classes, mean is not None, labels=own, tokens=tokens)
@@ -323,6 +342,11 @@ class Neural:
     def fixed(self) -> Buffers:
         """What is not trained: parameters that require no gradient, and the buffers that training began with."""
         return untrained(self._module) | self._first_buffers
+
+    @property
+    def frozen(self) -> str:
+        """A checksum of the parameters that are not trained: users whose models are averaged must have the same."""
+        return checksum(untrained(self._module))
 
     def gap(self, W: Tensor) -> Tensor | None:
         return None

@@ -5,6 +5,7 @@ Users' buffers, such as running means, travel in what users remember, under name
 
 from __future__ import annotations
 
+import hashlib
 from math import prod
 from typing import Any
 
@@ -53,6 +54,15 @@ def buffers_of(memory: Buffers, weights: Tensor, user: int | None) -> Buffers:
 def untrained(module: nn.Module) -> Buffers:
     """Parameters that require no gradient."""
     return {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+
+
+def checksum(frozen: Buffers) -> str:
+    """Of parameters that are not trained, by which users find that theirs are the same; empty where there are none."""
+    whole = hashlib.sha256()
+    for name, tensor in sorted(frozen.items()):
+        whole.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        whole.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return whole.hexdigest()[:16] if frozen else ""
 
 
 def described(module: nn.Module, layout: ParameterLayout, fixed: list[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from resolvent.errors import InputError, quoted, refuse
+from resolvent.errors import InputError, bounded, quoted, refuse
 from resolvent.networks.packed_inputs import as_inputs
 from resolvent.networks.row_readers import LABELS, InputsY, check_rows, reader, split_labels
 from resolvent.networks.streamed import Placement, Streamed, check_alike, survey
@@ -24,7 +24,7 @@ def as_user_data(users: Any, argument: str, placement: Placement) -> tuple[UserD
     """
     if not isinstance(users, Sequence) or isinstance(users, str) or not users:
         refuse(argument, f"of type {type(users).__name__}", "a list with (x, y) or a data set for each user is needed")
-    names = [f"{argument}[{i}]" for i in range(len(users))]
+    names = [f"{argument}[{i}]" for i in range(len(bounded(users, argument)))]
     arrays = [_arrays(user, name) for user, name in zip(users, names, strict=True)]
     for pair, name in zip(arrays, names, strict=True):
         if pair is not None:
@@ -142,6 +142,7 @@ def _are_inputs(x: Any, y: Tensor) -> bool:
 
 def _tensor(part: Any, name: str) -> Tensor:
     """Numbers as a tensor, of their own type."""
+    bounded(part, name)
     if isinstance(part, Tensor):
         return part.detach()
     try:

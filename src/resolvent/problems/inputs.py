@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, ResolventWarning, quoted, refuse
+from resolvent.errors import InputError, ResolventWarning, bounded, quoted, refuse
 
 FLOAT = torch.float64
 WEIGHTS = ("rows", "users")
@@ -37,6 +37,7 @@ def as_tensor(data: Any, argument: str) -> Tensor:
 
     Integers and NumPy's or torch's float16 become float64; float32 and float64 stay.
     """
+    bounded(data, argument)
     try:
         tensor = data if isinstance(data, Tensor) else torch.as_tensor(_writable(np.asarray(data)))
         if tensor.is_meta or tensor.layout is not torch.strided:

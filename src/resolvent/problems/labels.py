@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resolvent.errors import quoted, refuse
+from resolvent.errors import bounded, quoted, refuse
 
 
 def label_array(labels: Any) -> NDArray[Any]:
@@ -18,6 +18,7 @@ def label_array(labels: Any) -> NDArray[Any]:
 
     It drops a NUL at the end of a text, writes 1 as "1" beside text, and rounds integers beyond 2^53 beside floats.
     """
+    bounded(labels, "labels")
     if isinstance(labels, np.ndarray) and labels.dtype != object:
         return labels
     items = labels.tolist() if hasattr(labels, "tolist") else list(labels)
@@ -46,7 +47,7 @@ def _same(read: Any, given: Any) -> bool:
 
 def encoded(y: Any, classes: Sequence[Any] | None) -> tuple[list[NDArray[np.float64]], tuple[Any, ...]]:
     """Each user's labels as numbers of classes, and the classes: those given, in this order, or all that users hold."""
-    users = [_labels(each, i) for i, each in enumerate(_per_user(y))]
+    users = [_labels(each, i) for i, each in enumerate(_per_user(bounded(y, "y")))]
     if not users:
         refuse("y", "an empty list", "the labels of at least one user are needed")
     try:
@@ -86,7 +87,7 @@ def _of_tensor(given: Tensor, name: str) -> NDArray[Any]:
 
 def _labels(given: Any, user: int | None) -> NDArray[Any]:
     name = "classes" if user is None else f"y[{user}]"
-    if not isinstance(given, Iterable):
+    if not isinstance(bounded(given, name), Iterable):
         refuse(name, quoted(given), f"a vector of labels is needed{', such as range(3)' if user is None else ''}")
     each: NDArray[Any] = label_array(_of_tensor(given, name) if isinstance(given, Tensor) else given)
     if each.dtype == object:  # text in frames

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import quoted, refuse
+from resolvent.errors import bounded, quoted, refuse
 from resolvent.problems.inputs import as_tensor, finite, refuse_shape, same_length
 from resolvent.problems.labels import plain_label
 from resolvent.problems.rows import Rows, collected
@@ -71,7 +71,7 @@ def _factors(class_weight: Any, classes: Sequence[Any], codes: Sequence[Tensor],
         there = np.asarray(counts) > 0
         return torch.from_numpy(np.where(there, np.sum(counts) / there.sum() / np.where(there, counts, 1), 1.0))
     if isinstance(class_weight, Mapping):
-        own = {plain_label(label): weight for label, weight in class_weight.items()}
+        own = {plain_label(label): weight for label, weight in bounded(class_weight, "class_weight").items()}
         if unknown := [label for label in own if label not in classes]:
             refuse(
                 "class_weight", f"a dict with {quoted(unknown[0])}", f"the classes are {', '.join(map(repr, classes))}"

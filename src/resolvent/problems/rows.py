@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import quoted, refuse
+from resolvent.errors import bounded, quoted, refuse
 from resolvent.problems.inputs import as_tensor, refuse_shape
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.sparse_rows import SparseBucket, as_sparse, is_sparse
@@ -236,8 +236,8 @@ def as_data(A: Any, b: Any) -> Rows:
     """Checked data from (users, rows, d) and (users, rows), or from lists of unequal matrices and vectors."""
     if is_sparse(A):
         refuse("A", "one sparse matrix", "a list with one matrix per user is needed ([A] for one user)")
-    if isinstance(A, (list, tuple)):
-        return _from_lists(A, b)
+    if isinstance(bounded(A, "A"), (list, tuple)):
+        return _from_lists(A, bounded(b, "b"))
     A = as_tensor(A, "A")
     if A.ndim != 3 or 0 in A.shape:
         refuse_shape("A", A, "(users, rows, d), none of them 0, or a list of matrices is needed")

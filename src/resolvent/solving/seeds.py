@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from resolvent.engines.joint import Joint
@@ -17,6 +18,7 @@ from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 
 Result = TypeVar("Result")
+MAX_SEEDS = 1 << 16
 
 
 def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **options: Any) -> list[Run]:
@@ -50,8 +52,14 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
 
 def as_seeds(seeds: Any) -> list[int]:
     """Several seeds as a list."""
-    if not isinstance(seeds, Iterable) or getattr(seeds, "shape", None) == () or not (listed := list(seeds)):
+    if (
+        not isinstance(seeds, Iterable)
+        or getattr(seeds, "shape", None) == ()
+        or not (listed := list(islice(iter(seeds), MAX_SEEDS + 1)))
+    ):
         refuse("seeds", quoted(seeds), "a list of whole numbers is needed, range(4) say")
+    if len(listed) > MAX_SEEDS:
+        refuse("seeds", f"a list of more than {MAX_SEEDS}", "every one of them is a run: give fewer")
     return listed
 
 

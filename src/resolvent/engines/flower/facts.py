@@ -50,6 +50,9 @@ def gather(
             mine, theirs = getattr(first, what), getattr(other, what)
             if mine != theirs:
                 refuse(what, f"{theirs} on node {name}", f"{mine} on node {names[0]}: all users need the same")
+        if first.frozen != other.frozen:
+            needed = "all users need the same base model, with the same draw of what is not trained"
+            refuse(f"what node {name} does not train", f"other numbers than on node {names[0]}", needed)
     check_constants("lipschitz", names, [d.lipschitz for d in told], max_weight)  # the largest of them counts
     check_constants("typical_eta", names, [d.typical_eta for d in told], max_weight, small=True)
     start = None

@@ -1,15 +1,13 @@
-"""From Flower's messages to a node's answers: through a socket to the process that has the data, or in a simulation.
+"""From Flower's messages to a node's answers, through a socket to the process that has the data.
 
 The process that talks to the server imports this module and packets alone, so that it starts quickly: no torch.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from resolvent.engines.flower import packets
@@ -18,21 +16,6 @@ FAILED = "failed"
 """The only field of a header that says that answering failed, and where."""
 USER = "user"
 """The name under which `node.load_node` runs user.py."""
-_nodes: dict[str, Any] = {}
-
-
-def app() -> Any:
-    """The ClientApp of simulated nodes."""
-    from flwr.clientapp import ClientApp
-
-    client = ClientApp()
-    for register in (client.train, client.evaluate, client.query):
-        register()(_answer)
-    return client
-
-
-def _answer(message: Any, context: Any) -> Any:
-    return reply(message, lambda content: _here(content, dict(context.node_config), context))
 
 
 def reply(message: Any, handle: Callable[[bytes], bytes]) -> Any:
@@ -90,16 +73,3 @@ def _exactly(line: socket.socket, size: int) -> bytearray:
             raise ConnectionError("the process with the data has ended")
         content += part
     return content
-
-
-# --- in this process -------------------------------------------------------------------------------------------------
-
-
-def _here(content: bytes, config: dict[str, Any], context: Any) -> bytes:
-    """Answered here: the problem is built once per process of the simulation."""
-    from resolvent.engines.flower.node import MEMORY, load_node
-
-    folder, name = Path(os.environ["RESOLVENT_FEDERATION"]), str(config.get("partition-id", context.node_id))
-    if name not in _nodes:
-        _nodes[name] = load_node(folder, {"name": name} | config, folder / ".federation" / MEMORY / name)
-    return packets.to_bytes(_nodes[name].handle(packets.from_bytes(content)))

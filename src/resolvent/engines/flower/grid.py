@@ -47,29 +47,24 @@ class Online(NamedTuple):
 
 
 class Post:
-    """Sends and collects. `known`: names of users by public key; whoever has another key is never asked.
+    """Sends and collects. `known`: names of users by public key; whoever has another key is never asked."""
 
-    Without `known`, as in a simulation, every node of the grid is a user, named after its number.
-    """
-
-    def __init__(self, grid: Any, known: Mapping[bytes, str] | Callable[[], Mapping[bytes, str]] | None = None) -> None:
+    def __init__(self, grid: Any, known: Mapping[bytes, str] | Callable[[], Mapping[bytes, str]]) -> None:
         self._grid, self._given = careful(grid), known
 
     @property
-    def _known(self) -> Mapping[bytes, str] | None:
+    def _known(self) -> Mapping[bytes, str]:
         """Looked up each time where `known` is a function: keys are renewed and revoked while a run goes on."""
         return self._given() if callable(self._given) else self._given
 
     @property
     def names(self) -> list[str]:
         """Whoever may be a user."""
-        return sorted((self._known or {}).values())
+        return sorted(self._known.values())
 
     def online(self) -> dict[str, Online]:
         """The users' nodes that are online now, by name."""
         nodes, known = list(self._grid.get_nodes()), self._known
-        if known is None:
-            return {f"{node.node_id}": _online(node) for node in nodes}
         return {known[node.public_key]: _online(node) for node in nodes if node.public_key in known}
 
     def send(self, packets: Mapping[int, Packet], group: str) -> dict[int, str]:

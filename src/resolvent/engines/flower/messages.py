@@ -304,6 +304,8 @@ class Description:
     intercepts: tuple[int, ...] = ()
     """Coordinates that no penalty touches, in ascending order."""
     version: str = ""
+    frozen: str = ""
+    """A checksum of what a network does not train; empty where everything is trained."""
 
     def told(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

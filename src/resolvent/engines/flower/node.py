@@ -109,6 +109,7 @@ class Node:
             metrics=tuple(name for name in metrics if name not in ("value", "gap")),
             intercepts=tuple(int(i) for i in facts.intercepts),
             version=version(),
+            frozen=facts.frozen,
         )
         return self._answer(question, facts=description.told())
 
