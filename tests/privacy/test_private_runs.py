@@ -1,10 +1,12 @@
-"""Private runs as a whole: what they compute, what they spend, and that nothing else of users' rows is stored or shown."""
+"""Private runs: what they compute, what they spend, and that nothing else of users' rows is stored or shown."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,8 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
+from command_line import resolvent
 from resolvent import runs
-from resolvent.cli.main import main
 from resolvent.iteration import accountant, checkpoint, private_mean
 from resolvent.iteration.meeting import Gathering, Met
 from resolvent.iteration.private_mean import PrivateMean, Spent
@@ -137,8 +139,6 @@ def test_networks(name: str) -> None:
 
 def test_a_network_that_overflows_for_one_user_ends_no_private_run() -> None:
     """Whether somebody's loss is finite tells of its rows."""
-    problem = network()
-    problem.data.x[0][0] = float("inf") if hasattr(problem.data, "x") else 0.0
     rng = np.random.default_rng(0)
     data = [(np.full((7, 3), np.inf if k == 2 else 0.1, "f4"), rng.integers(0, 2, 7)) for k in range(4)]
     model = torch.nn.Linear(3, 2)
@@ -234,7 +234,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def inside(folder: Path) -> Iterator[None]:
     before = Path.cwd()
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     os.chdir(folder)
     try:
         yield
@@ -244,7 +244,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 def everything(folder: Path) -> dict[str, Any]:
     """What a run has stored, but for clocks, names drawn at random, checksums of these, and where it was made."""
-    run = runs.find("last", folder)
+    run = runs.find("latest", folder)
     about = dict(run.about)
     for name in ("id", "created", "environment"):
         about.pop(name, None)
@@ -260,30 +260,32 @@ def everything(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+CLOCKED = re.compile(r"seconds|20\d\d-\d\d-\d\d")
+TIMED = re.compile(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.\d+:]*")
 CLOCKS = ("time", "at", "sum", "sha256", "metrics", "checkpoint", "pid", "host", "id", "files", "sums")
 
 
-def two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
-    """The same command on two neighbouring federations: one user's rows are 100 times as long, or all zero."""
+def two_runs(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
+    """The same command on two neighbouring federations: one user's rows are 100 times as long."""
     found = []
     for name in ("one", "other"):
         rng = np.random.default_rng(7)
         A, b = rng.standard_normal((5, 6, 3)), rng.standard_normal((5, 6))
         if name == "other":
             A[2], b[2] = 100 * A[2], -50.0
-        with inside(tmp_path / name):
+        with inside(tmp_path / "here"):
             np.savez("rows.npz", A=A, b=b)
             Path("own.py").write_text(CODE)
-            with contextlib.suppress(SystemExit):
-                main(["run", "own.py:problem", "--rounds", "6", *options])
-            shown = capsys.readouterr()
-            stored = everything(Path("runs"))
-            name_of_run = runs.find("last", Path("runs")).id
-            with contextlib.suppress(SystemExit):
-                main(["show", name_of_run])
-            capsys.readouterr()
-        lines = [line for line in (shown.out + shown.err).replace(name_of_run, "").splitlines() if "seconds" not in line]
-        found.append(stored | {"shown": lines})
+            said = resolvent("run", "own.py:problem", "--rounds", 6, *options)
+            assert said.code == 0, said.err
+            run = runs.find("latest", Path("runs")).id
+            said = resolvent("report", run, "--out", "report.html")
+            page = Path("report.html").read_text() if Path("report.html").exists() else said.err
+            told = [said.out + said.err for said in (said, resolvent("show", run), resolvent("ls"))]
+            told = [line for text in told for line in text.replace(run, "").splitlines() if not CLOCKED.search(line)]
+            run_of = everything(Path("runs"))
+            shutil.rmtree("runs")
+            found.append(run_of | {"shown": told, "page": TIMED.sub("", page.replace(run, ""))})
     return found
 
 
@@ -304,22 +306,20 @@ PRIVATE = ("--privacy", "user:1:5:1e-4")
     ids=["fedavg", "fedprox", "sampled", "fedpi", "scaffold", "average"],
 )
 def test_all_that_is_stored_and_shown_follows_from_what_was_released(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], inner: set[str]
+    tmp_path: Path, options: tuple[str, ...], inner: set[str]
 ) -> None:
     """Where the released points are the same, everything is, to the byte. What is not are the u_i in checkpoints, which
     are the users' own and without which a run of FedPi cannot go on."""
-    one, other = two_runs(tmp_path, capsys, *options, *PRIVATE)
+    one, other = two_runs(tmp_path, *options, *PRIVATE)
     tensors, others = one.pop("tensors"), other.pop("tensors")
     for name in one:
         assert one[name] == other[name], name
     assert {name for name in tensors if tensors[name] != others[name]} == inner
 
 
-def test_without_privacy_nearly_all_of_it_tells_of_the_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_privacy_nearly_all_of_it_tells_of_the_rows(tmp_path: Path) -> None:
     """The test above can fail."""
-    one, other = two_runs(tmp_path, capsys, "--algorithm", "fedavg", "--eta", "1e-6")
+    one, other = two_runs(tmp_path, "--algorithm", "fedavg", "--eta", "1e-6")
     assert {name for name in one if one[name] != other[name]} >= {"about", "history", "model", "tensors", "shown"}
 
 
@@ -431,35 +431,32 @@ def test_what_is_not_private_is_refused_in_a_sentence(make: Any, words: str) -> 
         (("--algorithm", "fedpi", "--eta", "0.1", "--privacy", "user:1"), "neither epsilon nor noise"),
         (("--algorithm", "fedpi", "--eta", "0.1", "--stop-gap", "1e-4"), "stop.gap is 0.0001, but"),
         (("--algorithm", "fedavg", "--eta", "0.1", "--participation", "0.5"), "keeps contributions of absent users"),
-        (("--algorithm", "fedpi", "--eta", "0.1", "--anderson", "2"), "on=\"mean\""),
+        (("--algorithm", "fedpi", "--eta", "0.1", "--anderson", "2"), 'on="mean"'),
     ],
 )
 def test_the_command_line_refuses_it_before_a_folder_is_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str
+    tmp_path: Path, options: tuple[str, ...], words: str
 ) -> None:
     with inside(tmp_path / "here"):
-        with contextlib.suppress(SystemExit):
-            main(["run", "least-squares", "--users", "5", "--dim", "3", "--rounds", "3", *PRIVATE, *options])
-        assert words in " ".join(capsys.readouterr().err.split())
+        said = resolvent("run", "least-squares", "--users", 5, "--dim", 3, "--rounds", 3, *PRIVATE, *options)
+        assert said.code != 0
+        assert words in " ".join(said.err.split())
         assert not Path("runs").exists()
 
 
-def test_a_run_of_a_file_is_resumed_and_refuses_rounds_beyond_its_budget(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_a_file_is_resumed_and_refuses_rounds_beyond_its_budget(tmp_path: Path) -> None:
     with inside(tmp_path / "here"):
         Path("x.toml").write_text(
             '[problem]\nname = "least-squares"\nusers = 5\ndim = 3\n[scheme]\nalgorithm = "fedpi"\neta = 0.001\n'
             '[run]\nrounds = 8\n[privacy]\nkind = "user"\nclip = 1.0\nepsilon = 4\ndelta = 1e-4\n'
         )
-        with contextlib.suppress(SystemExit):
-            main(["run", "x.toml"])
-        run = runs.find("last", Path("runs"))
+        assert resolvent("run", "x.toml").code == 0
+        run = runs.find("latest", Path("runs"))
         before = run.history()
         assert 3.9 < before["epsilon"].iloc[-1] <= 4
-        with contextlib.suppress(SystemExit):
-            main(["resume", run.id, "--rounds", "12"])
-        assert "the privacy budget does not allow 4 more rounds" in " ".join(capsys.readouterr().err.split())
+        said = resolvent("resume", run.id, "--rounds", 12)
+        assert "the privacy budget does not allow" in " ".join(said.err.split())
+        assert run.status == "finished"
         assert run.history().equals(before)
         assert run.about["problem"]["minimum"] is None
 

@@ -12,6 +12,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from resolvent.errors import InputError
 
 Stretch = tuple[float, float, int]
@@ -24,7 +26,9 @@ BITS = 4
 """While a run of samples goes on, rounds are counted up to so many binary digits after the first."""
 FAINT = 0.1
 """With less noise than this being drawn at random is not counted on: losses would need tables without end."""
-LEAST, MOST = 1e-3, 1e7
+VAIN = 1e4
+"""So many rounds at a noise of 1 say nothing any more: epsilon, above 5000, is told as infinite."""
+LEAST, MOST = 1e-2, 1e7
 """Noise multipliers among which one is looked for."""
 CLOSE = 1e-3
 """The relative width to which it is found; the larger end is taken."""
@@ -56,7 +60,10 @@ def epsilon(spent: Stretches, delta: float) -> float:
     spent = tuple((noise, 1.0 if noise < FAINT else rate, rounds) for noise, rate, rounds in spent)
     if all(rate == 1 for _, rate, _ in spent):
         together = sum(rounds / noise**2 for noise, _, rounds in spent)
-        return float(library.get_epsilon_gaussian(1 / math.sqrt(together), delta))
+        if together > VAIN:
+            return math.inf
+        with np.errstate(all="ignore"):  # of its search, on the way
+            return float(library.get_epsilon_gaussian(1 / math.sqrt(together), delta))
     accountant = library.pld.PLDAccountant(
         library.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=INTERVAL
     )

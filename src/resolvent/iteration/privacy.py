@@ -106,12 +106,13 @@ class UserPrivacy(Privacy):
         whom = "every user adds noise of its own, so that nobody need be trusted with its contributions"
         whom = whom if self.local else "whoever sums up the contributions is trusted, and adds noise to the sum"
         shown = "; metrics on public held-out rows are shown" if self.held_out == "public" else ""
+        follows = ", which then follows a noisy quantile" if self.quantile is not None else ""
         return (
             f"user-level, {budget}, and runs on the same users add up; {whom}; contributions are cut to length "
-            f"{self.clip:g}{', which then follows a noisy quantile' if self.quantile is not None else ''}; released are "
-            "the meeting points and what is made of them alone, so that values, gaps, residuals, certificates, metrics "
-            f"on held-out rows, personal models and who took part are left out{shown}; where users are simulated, noise "
-            "is hashed from the seed, and so hides nothing from whoever knows the seed"
+            f"{self.clip:g}{follows}; released are the meeting points and what is made of them alone, so that values, "
+            "gaps, residuals, certificates, metrics on held-out rows, personal models and who took part are left out"
+            f"{shown}; where users are simulated, noise is hashed from the seed, and so hides nothing from whoever "
+            "knows the seed"
         )
 
 

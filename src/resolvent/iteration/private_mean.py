@@ -151,8 +151,8 @@ def beside_count(noise: float, counted: float) -> float:
     rest = noise**-2 - (COUNTED_UNIT / counted) ** 2
     if not rest > 0:
         raise InputError(
-            f"privacy.quantile is given, but with about {QUANTILE_SHARE * counted:g} users in a round the count of those "
-            f"within clip is too noisy for a noise of {noise:.3g}: leave it out"
+            f"privacy.quantile is given, but with about {QUANTILE_SHARE * counted:g} users in a round the count of "
+            f"those within clip is too noisy for a noise of {noise:.3g}: leave it out"
         )
     return float(rest**-0.5)
 

@@ -78,11 +78,12 @@ def chance(participation: Participation, scheme: Scheme) -> float:
     if participation.full or getattr(participation, "asks_everybody", False):
         return 1.0
     if not isinstance(participation, Bernoulli):
-        refuse("participation", str(participation), "the chance of each user must be known, and independent of the others': "
-               "everybody, or rs.Bernoulli(p, absent=\"paper\"), is needed")  # fmt: skip
+        needed = "the chance of each user must be known, and independent of the others': everybody, or"
+        refuse("participation", str(participation), f'{needed} rs.Bernoulli(p, absent="paper"), is needed')
     if participation.absent == "hold":
-        refuse("absent", '"hold"', "it keeps contributions of absent users in the mean, so that being absent hides nobody: "
-               'take absent="paper" (FedAvg, FedProx, FedRP and their kin), or let everybody take part')  # fmt: skip
+        why = "it keeps contributions of absent users in the mean, so that being absent hides nobody"
+        how = 'take absent="paper" (FedAvg, FedProx, FedRP and their kin), or let everybody take part'
+        refuse("absent", '"hold"', f"{why}: {how}")
     if not scheme.projects:
         refuse("participation", str(participation), f"users of {scheme.name} have u_i of their own, which absent users "
                "would leave behind: let everybody take part, or take an algorithm with beta = 1")  # fmt: skip
@@ -104,8 +105,8 @@ def check_ending(privacy: Privacy, stop: Any, held_out: dict[str, Any]) -> None:
                 "when a run ends would tell of users' rows: give a number of rounds alone",
             )
         if stop.metric is not None and not public:
-            refuse("stop.metric", quoted(stop.metric), 'when a run ends would tell of users\' rows: say held_out="public" if '
-                   "the held-out rows are no user's")  # fmt: skip
+            how = 'say held_out="public" if the held-out rows are no user\'s'
+            refuse("stop.metric", quoted(stop.metric), f"when a run ends would tell of users' rows: {how}")
     elif stop is not None:
         refuse(
             "stop",
@@ -146,6 +147,12 @@ def private_mean(privacy: UserPrivacy, facts: Facts, rate: float, rounds: int, s
     if privacy.quantile is not None:
         beside_count(noise, made.expected / 20)
     return made
+
+
+def check_budget(privacy: Any, past: Any, rounds: int) -> None:
+    """Refuse to let a run have so many rounds more where its budget does not allow them."""
+    if isinstance(privacy, UserPrivacy) and isinstance(past, Spent) and past.stretches:
+        _noise(privacy, past, rounds, 0.5 if privacy.local else 1.0, past.stretches[-1][1])
 
 
 def _noise(privacy: UserPrivacy, past: Spent | None, rounds: int, unit: float, rate: float) -> float:
