@@ -31,14 +31,7 @@ def made(folder: Path, privacy: str, algorithm: str = "fedpi") -> Project:
     text = path.read_text().replace('algorithm = "fedpi"', f'algorithm = "{algorithm}"')
     text = text.replace("[run]", f'[privacy]\nkind = "user"\n{privacy}\n\n[run]')
     path.write_text(text)
-    settings(project, 'weights = "rows"', 'weights = "users"')
     return project
-
-
-def equal() -> rs.Logistic:
-    return rs.Logistic(
-        [pooled().rows.one(k)[0] for k in range(3)], [pooled().rows.one(k)[1] for k in range(3)], reg=0.1
-    )
 
 
 @pytest.mark.parametrize("algorithm", ["fedpi", "fedprox"])
@@ -87,13 +80,13 @@ def test_a_killed_server_goes_on_counting(tmp_path: Path, at: int) -> None:
     ("more", "words"),
     [
         (("", ""), ""),
-        (('weights = "users"', 'weights = "users"\nsecure = true'), "leave out one of the two"),
+        (("users = 3", "users = 3\nsecure = true"), "leave out one of the two"),
         (("clip = 0.5", "clip = 0.5\nlocal = true"), "the server adds the noise"),
         (("clip = 0.5", 'clip = 0.5\nheld_out = "public"'), "held-out rows of nodes are their users'"),
         (("[run]", "[store]\ncheckpoint = 60\n\n[run]"), "on disk before anybody is told"),
         (("[run]", '[participation]\nprobability = 0.5\nabsent = "paper"\n\n[run]'), "u_i of their own"),
         (("epsilon = 6.0", "epsilon = -1"), "epsilon is -1"),
-        (('weights = "users"', 'weights = "site-0=1, site-1=2, site-2=1"'), "have equal weights"),
+        (('weights = "rows"', 'weights = "site-0=1, site-1=2, site-2=1"'), "have equal weights"),
     ],
 )
 def test_what_it_does_not_carry_out_is_refused(tmp_path: Path, more: tuple[str, str], words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -112,7 +113,7 @@ def test_an_empty_round_has_noise_as_any_other() -> None:
     who = rs.Bernoulli(1e-6, absent="paper")
     privacy = rs.UserPrivacy(1.0, noise=1.0, delta=1e-3)
     rs.solve(squares(), rs.fedavg(0.02), 5, participation=who, privacy=privacy, callback=lambda r: seen.append(r.model))
-    assert all(float((b - a).norm()) > 0 for a, b in zip(seen, seen[1:], strict=False))
+    assert all(float((b - a).norm()) > 0 for a, b in itertools.pairwise(seen))
 
 
 def network(users: int = 4, **more: Any) -> Any:
