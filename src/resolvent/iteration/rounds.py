@@ -199,7 +199,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         model = w if accelerated.accepted else state.w
         convened, at = meet.moved(convened, met, beta, gamma), (u, plain)
         if meet.releases:  # what nobody asks for again is forgotten, and who came is not told
-            p, presence, at = u, presence.forgotten(u), None
+            p, presence, at = p if presence.seen is not None else u, presence.forgotten(u), None
             answer = answer._replace(came=meet.shown(answer.came), asked=meet.shown(answer.asked), error=None)
 
         averaged = average.include(past.average, t, eta, model)
