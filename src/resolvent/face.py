@@ -19,6 +19,7 @@ from resolvent.iteration.compression import Quantised, RandomK, TopK
 from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
 from resolvent.iteration.penalties import L1, L2, ElasticNet
+from resolvent.iteration.privacy import UserPrivacy
 from resolvent.iteration.robust import CoordinateMedian, GeometricMedian, TrimmedMean
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.scheme import Scheme
@@ -135,6 +136,7 @@ __all__ = [
     "TopK",
     "Trace",
     "TrimmedMean",
+    "UserPrivacy",
     "compare",
     "data",
     "explain",

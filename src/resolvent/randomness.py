@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 
 PRESENCE, BATCHES, STEPS, PARTITION, SPLITS, SPEEDS, DELAYS, COMPRESSION = 1, 2, 3, 4, 5, 6, 7, 8
-STEP_COUNTS, INITIAL_WEIGHTS = 12, 20
+STEP_COUNTS, INITIAL_WEIGHTS, NOISE = 12, 20, 21
 """Purposes: who takes part, how rows are shuffled, anything a local step draws, who holds which rows, and for what; how
 fast a user is, how long one answer takes it, and which coordinates it sends; how many local steps all users take in a
-round; and the weights that a network begins with."""
+round; the weights that a network begins with; and the noise of private meetings."""
 
 GOLDEN, MAX_WORD = 0x9E3779B97F4A7C15, 2**64 - 1
 ROUNDS, LAST_SHIFT = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31

@@ -18,15 +18,19 @@ from resolvent.iteration import registry, schedules
 from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.facts import facts_of
+from resolvent.iteration.meeting import as_meet
 from resolvent.iteration.participation import Participation
+from resolvent.iteration.privacy import Privacy, as_privacy
 from resolvent.iteration.registry import within
 from resolvent.iteration.scheme import Number, Scheme
+from resolvent.iteration.sending import as_send
 from resolvent.iteration.table import TABLE, Row, named
 from resolvent.local.choice import settled
 from resolvent.local.operators import as_operator
 from resolvent.solving.checking import check
 from resolvent.solving.evaluating import evaluations
 from resolvent.solving.metrics import NAMED
+from resolvent.solving.private import check_ending, check_private
 from resolvent.solving.stopping import Stop
 from resolvent.theory.explain import Explanation, explain
 
@@ -82,10 +86,21 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         stop=None if resolved.stop == Stop() else resolved.stop,
         parts=parts,
     )
-    check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed, **parts)
+    privacy, others = as_privacy(parts.get("privacy")), {k: v for k, v in parts.items() if k != "privacy"}
+    check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed, **others)
+    if privacy.asked:
+        _check_private(privacy, built)
     if run.metrics is not None:
         _check_metrics(run.metrics, run.engine, made)
     return built
+
+
+def _check_private(privacy: Privacy, built: Experiment) -> None:
+    """Refuse what is not private, before a folder is made."""
+    facts, parts = facts_of(built.task.problem).withholding(), built.parts
+    others = {name: as_send(parts.get(name), name) for name in ("send", "down")} | {"accelerate": built.anderson}
+    check_private(privacy, facts, built.scheme, built.participation, as_meet(parts.get("meet")), others)
+    check_ending(privacy, built.stop, {"test": built.task.test})
 
 
 def _check_metrics(names: tuple[str, ...], engine: str, made: Task) -> None:
@@ -111,7 +126,8 @@ def _resolved(config: Config, made: Task) -> Config:
     eta = None if own is None else own.own_eta(facts_of(made.problem))  # SCAFFOLD's is k lr
     if scheme.eta is None and eta is not None:
         scheme = replace(scheme, eta=eta)
-    scheme = replace(scheme, eta=_eta(scheme, config.local.lr if isinstance(config.local, Gradient) else None, made))
+    lr = config.local.lr if isinstance(config.local, Gradient) else None
+    scheme = replace(scheme, eta=_eta(scheme, lr, made, "privacy" in dict(config.parts)))
     threads = made.threads if config.run.threads is None else whole(config.run.threads, "run.threads")
     return replace(config, problem=made.section, scheme=scheme, run=replace(config.run, threads=threads))
 
@@ -129,13 +145,15 @@ def algorithm(name: str) -> str:
     return plain
 
 
-def _eta(scheme: SchemeSection, lr: float | None, made: Task) -> float | Literal["auto"]:
+def _eta(scheme: SchemeSection, lr: float | None, made: Task, private: bool) -> float | Literal["auto"]:
     """What was asked for; else found while running where that solves the same problem, else what is customary."""
     if scheme.eta is not None:
         return scheme.eta
     row = TABLE.get(scheme.algorithm)
     if row is not None and row.forward and lr is not None:
         return lr  # gradient steps on f itself: their size is eta
+    if private:
+        raise InputError("scheme.eta is missing; in a private run it is not found from users' data: give --eta")
     exact = row is not None and row.exact
     if exact and made.small is not None:
         return made.small

@@ -27,6 +27,7 @@ from resolvent.runs import durable, lock, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.open_run import OpenRun
+from resolvent.solving.private import check_budget
 from resolvent.solving.seeds import side_by_side
 
 
@@ -200,6 +201,10 @@ def _extend(folder: Folder, rounds: int) -> None:
         raise InputError(f"run {folder.id} cannot have more rounds, since {how}; `resolvent fork` changes its settings")
     if end is not None and (wrong := folder.verify()):
         raise damaged(folder, wrong)
+    newest, _ = folder.newest()
+    if newest is not None:
+        privacy = dict(configs.read(folder.config).parts).get("privacy")
+        check_budget(privacy, newest.state.parts.meet, asked - newest.round)
     with durable.storing(folder.path, "make it writable to go on"):
         folder.note("extended", rounds=asked)
     folder.forget()

@@ -107,14 +107,15 @@ def rounds(
 def about(experiment: Experiment) -> dict[str, Any]:
     """What a run says about itself beside its configuration."""
     problem, explanation = experiment.task.problem, experiment.explanation
+    private = "privacy" in experiment.parts
     return {
         "fingerprint": experiment.fingerprint,
         "title": experiment.scheme.name,
         "problem": {
             "users": problem.users,
             "dim": problem.dim,
-            "minimum": problem.fstar,
-            "partition": experiment.task.partition,
+            "minimum": None if private else problem.fstar,
+            "partition": {} if private else experiment.task.partition,
         },
         "model": described(experiment.task).as_dict(),
         "explanation": explanation.facts | {"words": str(explanation)},

@@ -28,7 +28,7 @@ from resolvent.engines.flower.facts import gather, wait
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.plausibility import left_out
 from resolvent.engines.flower.secure import SHARED_U, SecureEngine, shared
-from resolvent.errors import BadAnswer, InputError, RoundFailed, refuse
+from resolvent.errors import BadAnswer, InputError, RoundFailed, quoted, refuse
 from resolvent.experiment.build import Experiment, build
 from resolvent.experiment.driving import about, rounds
 from resolvent.experiment.tasks import Task
@@ -55,6 +55,8 @@ OUTSIDE = "it was stopped from outside"
 @dataclass(frozen=True)
 class Asked(Participation):
     """Everybody is asked in every round; whoever has not answered when it closes holds its pair (u_i, p_i)."""
+
+    asks_everybody = True
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
         return None
@@ -151,11 +153,35 @@ def prepared(config: Config, facts: Facts) -> Experiment:
     eta = 1 / L if 0 < L < float("inf") else None
     task = Task(facts, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else NETWORK_ETA)
     experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), task)
+    if "privacy" in experiment.parts:
+        check_private(experiment)
     if section.secure:
         check_secure(experiment)
     elif isinstance(experiment.participation, Everyone):
         experiment = replace(experiment, participation=Asked())
     return experiment
+
+
+def check_private(experiment: Experiment) -> None:
+    """Refuse what a federation does not carry out: there the server clips and adds noise, in every round anew."""
+    section: Any = experiment.config.problem
+    privacy, store = experiment.parts["privacy"], experiment.config.store
+    if section.secure:
+        refuse(
+            "privacy", quoted(privacy), "with secure sums nobody could clip what users send: leave out one of the two"
+        )
+    if privacy.local:
+        refuse(
+            "privacy.local", True, "nodes send their answers as they are, and the server adds the noise: leave it out"
+        )
+    if privacy.held_out == "public":
+        refuse("privacy.held_out", '"public"', "held-out rows of nodes are their users': leave it out")
+    if not experiment.participation.full:
+        needed = "who is drawn follows from the seed, which is no secret, so that it hides nobody: leave it out"
+        refuse("participation", str(experiment.participation), needed)
+    if store.checkpoint > 0:
+        needed = "each noisy mean must be on disk before anybody is told of it, or a run that goes on would spend more"
+        refuse("store.checkpoint", store.checkpoint, f"{needed} than it counts: leave it out")
 
 
 def check_secure(experiment: Experiment) -> None:
@@ -193,7 +219,7 @@ def engine_of(experiment: Experiment, facts: Facts, post: Post, folder: Folder) 
         steady=experiment.scheme.steady,
         rule=settings.rule_of(section),
         limits=settings.limits_of(section),
-        ride=True,
+        ride="privacy" not in experiment.parts,
         curvature=section.curvature,
         note=folder.note,
     )
@@ -202,7 +228,9 @@ def engine_of(experiment: Experiment, facts: Facts, post: Post, folder: Folder) 
 def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, ticket: Path | None) -> None:
     recorder = run.record(experiment.config)
     _write(ticket, {"run": str(run.folder.path)})
-    recording = OneBehind(recorder, engine := engine_of(experiment, facts, post, run.folder))
+    engine = engine_of(experiment, facts, post, run.folder)
+    private = "privacy" in experiment.parts  # whose rows wait for no values
+    recording = recorder if private else OneBehind(recorder, engine)
     began = time.monotonic()
     try:
         scheme = experiment.scheme if _own_u(experiment) is None else shared(experiment.scheme)
@@ -211,7 +239,8 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
         run.leave("interrupted", OUTSIDE)
         raise
     reason = OUTSIDE if status == "interrupted" else reason
-    remarks = [*missing(facts, recording.state), *without_value(run.folder), *units(run.folder), *recording.remarks]
+    remarks = [*missing(facts, recording.state), *without_value(run.folder), *units(run.folder)]
+    remarks += getattr(recording, "remarks", ())
     run.folder.note("time", reason=time_spent(time.monotonic() - began, engine.spent))
     exact = experiment.explanation.facts["solves"] == "original" and facts.convex
     for remark in far_from_zero(experiment.config, run.folder.row()) if status == "finished" and exact else ():

@@ -58,6 +58,8 @@ class Ask(NamedTuple):
     down: Any = None
     alpha: float = 1.0
     """With which an answer becomes z, which is what compressors are for."""
+    finite: bool = True
+    """Whether an answer that is not finite ends the run; a private meeting takes it for none."""
 
     @property
     def seeding(self) -> Seed:

@@ -7,7 +7,7 @@ other, over a network from what the nodes say of themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,6 +22,10 @@ Memory = dict[str, Tensor]
 
 In one process it travels in the State; over a network it stays with the users and this is empty.
 """
+
+
+STRUCTURE = ("predictor", "preparation", "network", "matrix_free", "schema", "running_statistics")
+"""What may be looked up of users in a private run, since no row of theirs decides it."""
 
 
 class Peers(Protocol):
@@ -116,6 +120,20 @@ class Facts:
     what compressors make of them; the rows that the loop has are then what was sent."""
     values_lag: bool = False
     """Whether f of a model is known one round later than the model, and is NaN until then."""
+    secret: bool = False
+    """Whether users are real, so that what a private meeting draws must be known to nobody."""
+    private: bool = False
+    """Whether nothing is told of the users' rows: a private run's facts."""
+
+    def withholding(self) -> Facts:
+        """Without what is computed from users' rows: constants, sizes, the minimum."""
+        if self.private:
+            return self
+
+        def structure(name: str) -> Any:
+            return self.lookup(name) if name in STRUCTURE else None
+
+        return replace(self, sizes=None, lookup=structure, private=True)
 
     @property
     def here(self) -> int:

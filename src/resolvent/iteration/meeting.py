@@ -50,6 +50,8 @@ class Gathering(NamedTuple):
     seed: int = 0
     metric: Metric | None = None
     """In which the prox of a penalty is taken; None: the identity."""
+    secret: bool = False
+    """Whether users are real, so that nobody may be able to compute what is drawn here."""
 
     @property
     def mean(self) -> Tensor:
@@ -66,12 +68,23 @@ class Meet(Part):
     """Whether the objective has a term g of its own here."""
     central = False
     """Whether it needs the rows of all users in one place."""
+    releases = False
+    """Whether all that may be known of users is what it hands out. It then remembers a `centre`, (1, d), which stands
+    for mean(u), and meets also where nobody came."""
 
     def __call__(self, at: Gathering, memory: Any) -> tuple[Met, Any]:
         raise NotImplementedError
 
     def check(self, weights: Tensor, present: int) -> None:
         """Refuse what cannot work with users of these weights, of whom `present` meet at most; before round 0."""
+
+    def moved(self, memory: Any, met: Tensor, beta: float, gamma: float) -> Any:
+        """What is remembered once users have moved to where `met`, the meeting point as it was accelerated, leads."""
+        return memory
+
+    def shown(self, came: int) -> int:
+        """How many users are said to have taken part where so many came."""
+        return came
 
     def curvature(self, w: Tensor, gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
         """What automatic eta looks at, from the gradient (d,) and Hessian (d, d) of f at a model w (1, d)."""
@@ -109,6 +122,16 @@ class MeanThenProx(Meet):
     @property
     def needs_rows(self) -> bool:  # type: ignore[override]
         return self.first.needs_rows
+
+    @property
+    def releases(self) -> bool:  # type: ignore[override]
+        return self.first.releases
+
+    def moved(self, memory: Any, met: Tensor, beta: float, gamma: float) -> Any:
+        return self.first.moved(memory, met, beta, gamma)
+
+    def shown(self, came: int) -> int:
+        return self.first.shown(came)
 
     def begin(self, u: Tensor) -> Any:
         return self.first.begin(u)

@@ -9,7 +9,7 @@ from typing import Any
 from resolvent.errors import quoted, refuse
 
 FIRST = ("round", "eta", "value", "gap", "residual", "consensus", "stationarity", "average_value", "average_gap")
-LAST = ("participants", "metric", "bytes_up", "bytes_down", "clock", "seconds")
+LAST = ("participants", "metric", "epsilon", "bytes_up", "bytes_down", "clock", "seconds")
 COUNTS = ("round", "participants", "metric", "bytes_up", "bytes_down")
 """Columns of whole numbers."""
 AVERAGED = {"value": "average_value", "gap": "average_gap"}

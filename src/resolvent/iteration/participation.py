@@ -72,6 +72,10 @@ class Presence:
         seen = torch.ones_like(self.seen) if who is None else self.seen.index_fill(0, who, True)
         return replace(self, seen=seen, complete=every(seen))
 
+    def forgotten(self, u: Tensor) -> Presence:
+        """Without users' z, where no later round needs them."""
+        return self if self.z is None else replace(self, z=u)
+
     def gathered(self, z: Tensor, who: Tensor | None) -> tuple[Presence, Tensor, Tensor | None]:
         """The rows z that meet, and whose they are, once these users have answered."""
         if self.z is None:

@@ -119,6 +119,7 @@ KINDS: dict[str, Kind] = {
     "send": Kind("What crosses from users to the meeting.", "everything", section=True),
     "down": Kind("What crosses from the meeting to users.", "everything", section=True),
     "meet": Kind("Where users meet.", "mean", section=True),
+    "privacy": Kind("What one user may change in what is released.", "none", section=True),
     "accelerate": Kind("Where u, or the meeting point, moves after a round.", "none", "anderson", section=True),
     "metric": Kind("In which metric users' proxes are taken.", "best", section=True),
     "penalty": Kind("g beside the users' functions."),

@@ -148,7 +148,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
     while True:
         t, past = state.round, state.parts
         asked = engine.present(participation.present(seed, t, users))
-        if asked.came == 0:  # nobody came: nothing happens
+        if asked.came == 0 and not meet.releases:  # nobody came: nothing happens
             state = replace(state, round=t + 1, parts=replace(past, average=average.skip(past.average, t)))
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
@@ -165,11 +165,21 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         alpha, beta, gamma = mixing or scheme.mixing(t)
 
         ask = Ask(
-            t, eta, asked.who, seed, names, metric=metric, metric_before=before, send=send, down=down, alpha=alpha
+            t,
+            eta,
+            asked.who,
+            seed,
+            names,
+            metric=metric,
+            metric_before=before,
+            send=send,
+            down=down,
+            alpha=alpha,
+            finite=not meet.releases,
         )
-        u, p, presence, answer = _answered(engine, ask, state, asked, centred)
+        u, p, presence, answer = _answered(engine, ask, state, asked, centred, meet.releases)
         who = answer.who
-        if answer.came == 0:  # nobody has answered yet: only what users remember has changed
+        if answer.came == 0 and not meet.releases:  # nobody has answered yet: only what users remember has changed
             left = replace(state.parts, average=average.skip(past.average, t))
             state = replace(state, round=t + 1, memory=answer.memory, parts=left)
             yield Round(state, state.eta, who, 0, None, None, engine, answer.clock, asked=answer.asked, cost=cost)
@@ -180,13 +190,17 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         whoever = ask if who is ask.who else ask._replace(who=who)
         zhat, sent = (z, send.begin(z)) if lagging else send(z, past.send, whoever)
         step = alpha * eta / beta if beta else 0.0
-        meeting, convened = meet(Gathering(zhat, whose, weigh, weights, step, t, seed, metric), past.meet)
+        meeting, convened = meet(Gathering(zhat, whose, weigh, weights, step, t, seed, metric, facts.secret), past.meet)
         w = meeting.w if printed is None else printed.meeting(meeting.w, p, who, engine.mean)
         met, accelerated = accelerate.on_mean(past.accelerate, state.met, w, gram)
         Tu = _rows(mix(u, mix(z, met, beta), gamma), u)  # (gFL-2), (gFL-3)
         plain = Tu if met is w else _rows(mix(u, mix(z, w, beta), gamma), u)  # T itself does not extrapolate
         ahead, accelerated = accelerate.on_u(accelerated, u, Tu, gram)
         model = w if accelerated.accepted else state.w
+        convened, at = meet.moved(convened, met, beta, gamma), (u, plain)
+        if meet.releases:  # what nobody asks for again is forgotten, and who came is not told
+            p, presence, at = p if presence.seen is not None else u, presence.forgotten(u), None
+            answer = answer._replace(came=meet.shown(answer.came), asked=meet.shown(answer.asked), error=None)
 
         averaged = average.include(past.average, t, eta, model)
         state = State(
@@ -208,7 +222,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         if lagging:
             unsent = _lag(answer.error, u, alpha * gamma * max(1.0, abs(1 - beta)), metric)
         yield Round(
-            state, eta, who, answer.came, (u, plain), answer.spread, engine, answer.clock, meeting, answer.asked, cost,
+            state, eta, who, answer.came, at, answer.spread, engine, answer.clock, meeting, answer.asked, cost,
             unsent,
         )  # fmt: skip
 
@@ -247,11 +261,11 @@ class Answered(NamedTuple):
 
 
 def _answered(
-    engine: Engine, ask: Ask, state: State, asked: Present, centred: bool
+    engine: Engine, ask: Ask, state: State, asked: Present, centred: bool, releases: bool = False
 ) -> tuple[Tensor, Tensor, Presence, Answered]:
     """Ask users where the last meeting sent them: u, p and who has taken part afterwards, and what came back.
 
-    centred: whether they are told mean(u) as well.
+    centred: whether they are told mean(u) as well; where only a meeting `releases` anything, what stands for it there.
     """
     presence = state.parts.participation
     if state.together:
@@ -266,7 +280,7 @@ def _answered(
         where = at if ask.who is None else rest.index_copy(0, ask.who, at)
         if presence.follows and state.next is not None:
             where = state.next
-        ask = ask._replace(centre=engine.mean(where))
+        ask = ask._replace(centre=state.parts.meet.centre if releases else engine.mean(where))
     down, known = ask.down, state.parts.down
     if (
         down.compresses and not engine.facts.encodes
@@ -274,6 +288,8 @@ def _answered(
         rows = at if ask.who is None else known.zhat.index_copy(0, ask.who, at)
         at = down(rows, known, ask._replace(t=ask.t + DOWNWARDS))[0]
         at = at if ask.who is None else at[ask.who]
+    if asked.came == 0:
+        return rest, rest, presence, Answered(ask.who, state.memory, None, 0, 0, down=known)
     answers = engine.local(ask, at, state.memory)
     who, came = answers.who, answers.came
     came = came if came is not None else asked.came if who is None else len(who)
@@ -297,7 +313,7 @@ def in_metric(engine: Engine, metric: Metric | None) -> Gram:
 def _changed(engine: Engine, scheme: Scheme, parts: Parts, state: State, eta: float, metric: Metric | None) -> State:
     """A new eta or metric. A scheme exact in any keeps every p_i and g_i = M (u_i - p_i) / eta."""
     presence = state.parts.participation
-    if not scheme.exact or presence.z is not None or state.next is None:
+    if not scheme.exact or presence.z is not None or state.next is None or parts.meet.releases:
         return state
     alpha, beta, gamma = scheme.mixing(state.round - 1)
     u = moved(state.u, state.p, (state.eta, state.metric), (eta, metric))

@@ -142,6 +142,11 @@ class Neural:
         self._first_buffers = {name: b.clone() for name, b in self.gradients.model.named_buffers()}
         self._buffers: Buffers | None = None
 
+    @property
+    def running_statistics(self) -> bool:
+        """Whether the model needs buffers that are made of users' data, such as batch norm's."""
+        return bool(self._first_buffers)
+
     def _counts(self) -> Tensor:
         """How many targets of each user the loss counts."""
         if self.mean is None:

@@ -105,6 +105,8 @@ class Divergence:
         state, step = happened.state, happened.step
         if state.next is None:  # nobody has come yet
             return None
+        if self._engine.facts.private:  # only what was released decides
+            return None if bool(torch.isfinite(state.w).all()) else "its numbers are no longer finite"
         rows = [state.u] if step is None else [step[1] - step[0], state.u]
         squares = self._engine.gram(torch.stack(rows)).diagonal().tolist()
         *residual, size = (math.sqrt(x) if x >= 0 else math.nan for x in squares)

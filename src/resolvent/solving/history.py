@@ -16,10 +16,12 @@ from resolvent.iteration.checkpoint import pack
 from resolvent.iteration.engine import Look, Traffic
 from resolvent.iteration.metric_names import AVERAGED, COUNTS, FIRST, LAST, checked, with_average
 from resolvent.iteration.part import Cost
+from resolvent.iteration.parts import Parts
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.objective import Objective
+from resolvent.solving.private import spent_by
 from resolvent.solving.traffic import Bytes
 
 if TYPE_CHECKING:
@@ -60,11 +62,12 @@ class History:
         cost: Cost,
         unreported: Traffic,
         curved: bool = False,
+        private: Parts | None = None,
     ) -> None:
         """cost: numbers per user and round. unreported: bytes of rounds since the last row, where a run goes on.
-        curved: whether there is a metric to tell of."""
+        curved: whether there is a metric to tell of. private: the parts of a private run, which spends epsilon."""
         self._objective, engine = objective, objective.engine
-        self._averaging, self._curved = averaging, curved
+        self._averaging, self._curved, self._private = averaging, curved, private
         self._evaluations = evaluations
         self._more = list(evaluations.columns)
         self.evaluated = False
@@ -95,6 +98,8 @@ class History:
         columns["bytes_down"].append(down)
         if self._curved:
             columns["metric"].append(0 if state.metric is None else state.metric.since + 1)
+        if self._private is not None:
+            columns["epsilon"].append(spent_by(state, self._private))
         if happened.clock is not None:
             columns["clock"].append(happened.clock)
         columns["seconds"].append(seconds)
@@ -265,7 +270,7 @@ class History:
     def _names(self) -> list[str]:
         """The columns in the order that people read."""
         more = [name for name in self._columns if name not in FIRST + LAST]
-        sometimes = (*AVERAGED.values(), "clock", "metric")
+        sometimes = (*AVERAGED.values(), "clock", "metric", "epsilon")
         return [name for name in (*FIRST, *more, *LAST) if name in self._columns or name not in sometimes]
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from resolvent import engines
 from resolvent.data.held_out import HeldOut
 from resolvent.engines.delayed import delayed
+from resolvent.engines.private import Private
 from resolvent.errors import BlewUp, DivergenceWarning, DoubtfulResult, InputError
 from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.averaging import Averaging
@@ -28,6 +29,7 @@ from resolvent.iteration.metric_choice import MetricChoice, as_metric
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.parts import Parts
 from resolvent.iteration.penalties import Penalty
+from resolvent.iteration.privacy import Privacy, UserPrivacy, as_privacy
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.rounds import rounds as the_rounds
 from resolvent.iteration.scheme import Number, Scheme
@@ -47,6 +49,7 @@ from resolvent.solving.evaluating import Evaluations, evaluations
 from resolvent.solving.history import History
 from resolvent.solving.objective import Objective
 from resolvent.solving.patience import patience
+from resolvent.solving.private import chance, check_ending, check_private, check_start, private_mean
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.recording import Continued, MonitorState, Recorder
 from resolvent.solving.run import Run
@@ -69,6 +72,7 @@ class PartKeywords(TypedDict, total=False):
     down: Send | None
     meet: Meet | None
     metric: MetricChoice | ArrayLike | str | None
+    privacy: Privacy | None
     penalty: Penalty | None
     average: str | None
 
@@ -184,6 +188,7 @@ class Prepared:
                 self.parts.cost(self.facts),
                 remembered.unreported,
                 self.parts.eta.curved,
+                self.parts if self.parts.meet.releases else None,
             ),
             Divergence(objective, self.scheme.name, state, best, score),
             patience(self.stop, None if left is None else left.kept, remembered.waited, device),
@@ -197,7 +202,8 @@ class Prepared:
         """The parts that were chosen, by kind; without those that a problem or an engine brings along."""
         chosen = {name: getattr(self.parts, name) for name in ("participation", "send", "down", "accelerate")}
         asked = self.arguments
-        return chosen | {"meet": as_meet(asked.get("meet")), "metric": as_metric(asked.get("metric"))}
+        chosen |= {"meet": as_meet(asked.get("meet")), "metric": as_metric(asked.get("metric"))}
+        return chosen | {"privacy": as_privacy(asked.get("privacy"))}
 
     def _described(self) -> dict[str, Any]:
         """What processes that run one loop together must have in common."""
@@ -210,6 +216,7 @@ class Prepared:
             "down": parts.down,
             "meet": self.arguments.get("meet"),
             "metric": self.arguments.get("metric"),
+            "privacy": self.arguments.get("privacy"),
         }
         plain = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every, "average": parts.average.kind}
         return described(given, plain, self.start)
@@ -260,7 +267,7 @@ def prepare(
     scheme, participation = as_scheme(scheme, eta), as_participation(parts.get("participation"))
     accelerate = one_acceleration(parts.get("anderson"), parts.get("accelerate"))
     send, down = as_send(parts.get("send")), as_send(parts.get("down"), "down")
-    meet = as_meet(parts.get("meet"))
+    meet, privacy = as_meet(parts.get("meet")), as_privacy(parts.get("privacy"))
     metric = as_metric(parts.get("metric"))
     problem, beside = with_penalty(problem, engine, parts.get("penalty"))
     check_hooks(stop, callback, progress)
@@ -269,17 +276,28 @@ def prepare(
         local = partial(choice.local_operator, scheme, problem)
         ready, problem = engines.joined(engine, problem, local, scheme.steady)
     facts, scheme = known_users(problem, ready, scheme)
+    facts = facts.withholding() if privacy.asked else facts
     scheme = choice.settled(scheme, facts)
     facts = facts if beside is None else replace(facts, penalty=beside, counted=False)
     average = parts.get("average")
     if explanation is None:
         check(facts, scheme, participation, rounds, every, average, seed, send, meet, metric, down)
-        explanation = explain(scheme, facts, participation, accelerate, send=send, down=down, meet=meet, metric=metric)
+        others = {"send": send, "down": down, "accelerate": accelerate}
+        check_private(privacy, facts, scheme, participation, meet, others)
+        explanation = explain(
+            scheme, facts, participation, accelerate, send=send, down=down, meet=meet, metric=metric, privacy=privacy
+        )
         for finding in explanation.findings:
             warnings.warn(str(finding), finding.about, stacklevel=3)
+    start = drawn_start(facts, start, seed)
+    check_ending(privacy, stop, {"validation": validation, "test": test})
+    check_start(privacy, start)
+    if isinstance(privacy, UserPrivacy):
+        meet = private_mean(privacy, facts, chance(participation, scheme), rounds, start)
     measured = evaluations(facts, validation, test, metrics, validate_every)
     operator = choice.local_operator(scheme, facts)
     where = delayed(engines.build(ready, problem, operator, scheme.steady), participation)
+    where = Private(where, privacy.held_out == "public") if isinstance(privacy, UserPrivacy) else where
     facts = replace(where.facts, penalty=facts.penalty, counted=where.facts.counted if beside is None else False)
     return Prepared(
         engine=where,
@@ -298,7 +316,7 @@ def prepare(
         evaluations=measured,
         rounds=rounds,
         seed=seed,
-        start=drawn_start(facts, start, seed),
+        start=start,
         stop=stop,
         cadence=Cadence(every, every if validate_every is None else validate_every),
         callback=callback,

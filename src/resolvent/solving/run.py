@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.engine import PERSONAL, Ask, Engine
 from resolvent.iteration.metric_names import of_reported
+from resolvent.iteration.private_mean import Spent
 from resolvent.iteration.state import State
 from resolvent.solving import predicting
 from resolvent.solving.description import Description
@@ -92,6 +93,8 @@ class Run:
     def personal(self) -> Tensor:
         """Each user's latest local answer, (users, d). Users who share one u are asked once more."""
         state = self.state
+        if isinstance(state.parts.meet, Spent):
+            raise InputError("personal models of a private run are each user's own, and are not handed out")
         if self._personal is not None:
             return self._personal
         if not state.together or state.next is None or PERSONAL in state.memory:

@@ -60,7 +60,7 @@ def solve(
     penalty: rs.L1(t), rs.Box(low, high), ..., where the problem has none: the objective is sum_i lambda_i f_i + g.
     metric: "auto", "identity", or a positive definite matrix (d, d) in which proxes are taken.
     average: "ergodic" (the paper's) or "suffix". send: what crosses, in place of all of z. meet: where users meet, in
-    place of the weighted mean.
+    place of the weighted mean. privacy: rs.UserPrivacy, which clips, adds noise, and counts what is released.
 
     Warns when the configuration does not solve the original problem or may not converge, in the words of rs.explain.
     Divergence and Ctrl-C end the run early, with a State to go on from; Run.status says so. What code of yours raises

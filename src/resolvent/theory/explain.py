@@ -18,6 +18,8 @@ from resolvent.iteration.metric_choice import MetricChoice, as_metric, obstacle
 from resolvent.iteration.part import Finding
 from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.parts import Parts
+from resolvent.iteration.privacy import Privacy, UserPrivacy, as_privacy
+from resolvent.iteration.private_mean import PrivateMean
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.sending import Send, as_send
 from resolvent.iteration.table import TABLE, as_scheme
@@ -55,6 +57,8 @@ class Explanation:
     """In which metric proxes are taken, where it was given or eta is automatic, and what that costs; else empty."""
     kin: str = ""
     """What the algorithm is an instance of, and what differs from its paper; empty where its name says it."""
+    privacy: str = ""
+    """What is private, what is released, and what is left out for it; empty where nothing is."""
 
     @property
     def problem(self) -> str:
@@ -91,6 +95,7 @@ class Explanation:
         lines.append(f"Personal models: {self.personal}.")
         lines += [f"Metric: {self.metric}."] if self.metric else []
         lines += [f"{self.kin}."] if self.kin else []
+        lines += [f"Privacy: {self.privacy}."] if self.privacy else []
         return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
 
 
@@ -104,15 +109,18 @@ def explain(
     down: Send | None = None,
     meet: Meet | None = None,
     metric: MetricChoice | ArrayLike | str | None = None,
+    privacy: Privacy | None = None,
 ) -> Explanation:
     """Say what this configuration solves. Without a problem, what holds for convex f_i with an exact prox is said."""
     if problem is not None:
         needs_problem(problem, "None, rs.LeastSquares, rs.Logistic, rs.Custom or another problem is needed")
-    facts = None if problem is None else facts_of(problem)
+    facts, own = None if problem is None else facts_of(problem), as_privacy(privacy)
+    if facts is not None and own.asked:  # what is said of a private run is no more than what it releases
+        facts = facts.withholding()
     parts = Parts(
         as_participation(participation),
         as_send(send),
-        as_meet(meet),
+        PrivateMean(own, math.nan, 1.0, 0) if isinstance(own, UserPrivacy) else as_meet(meet),
         as_acceleration(anderson),
         down=as_send(down, "down"),
     )
@@ -139,6 +147,7 @@ def explain(
         findings=findings,
         penalty="" if setting.penalty is None else str(setting.penalty),
         metric=_metric(setting, as_metric(metric)),
+        privacy=own.words if isinstance(own, UserPrivacy) else "",
         kin=next((row.kin for row in TABLE.values() if row.title == setting.scheme.name), ""),
     )
 
@@ -185,7 +194,7 @@ def _left_behind(setting: Setting) -> Iterator[Finding]:
         words = f"user{'' if one else 's'} {some} never come{'s' if one else ''}, so that {'its' if one else 'their'} "
         words += "f_i has no say: what is solved is the problem of the others"
         yield Finding(SolvesAnotherProblem, words, "let everybody come at some time, or leave them out of the problem")
-    if setting.stale:
+    if setting.stale and not setting.parts.meet.releases:  # where users share u nobody is left behind
         words = "under Algorithm 1's sampling absent users' z grow stale, so that the right solution is not reached"
         yield Finding(SolvesAnotherProblem, words, 'take absent="hold"')
 
@@ -194,6 +203,7 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
     scheme = setting.scheme
     if setting.missing or setting.stale or (setting.stops and not never_moves(setting.gamma)):
         return
+    own = next((law.advice for law in setting.laws if law.solves is not None and law.advice), None)
     if aim.solves == REGULARISED:
         what = f"{scheme.name} at eta = {scheme.eta} does not solve the original problem but"
         advice = "take rs.fedpi for the original problem, or eta = rs.schedules.harmonic(...)"
@@ -205,13 +215,12 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
         words = f"the fixed points of {scheme} solve neither the original nor a regularised problem"
         words += f": {aim.why}" if aim.why else ""
         advice = "take beta = 1, or a prox with alpha = beta = 2 (rs.fedpi)"
-        own = next((law.advice for law in setting.laws if law.solves is not None and law.advice), None)
         yield Finding(SolvesAnotherProblem, words, own or _advice(setting, aim) or advice)
     elif aim.solves == UNKNOWN:
         words = f"it is not known what {scheme} solves: {aim.why}"
         stated = aim == setting.law.target  # by the operator itself, not for its numbers
         advice = "compare it with rs.fedpi and an exact prox" if stated else "take numbers, or one of rs.schedules"
-        yield Finding(SolvesAnotherProblem, words, advice)
+        yield Finding(SolvesAnotherProblem, words, own or advice)
     elif not aim.exactly:
         words = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
         words = f"{scheme.name} solves the original problem up to {aim.why}" if aim.why else words

@@ -134,6 +134,8 @@ class FlowerEngine(CentralSums):
         self._copies = {name: memory[name] for name in (AT, SENT) if name in memory}
         taken = {i: t for i, t in self._round(ask, rows).items() if late or t.question.t == ask.t}
         pairs = {i: (_point(t), _answer(t)) for i, t in taken.items()}
+        if not ask.finite:  # nobody may be left out of a private mean for what others have answered
+            return taken, self._remembered(memory, taken)
         withheld, judged = judge(pairs, memory, self.facts.users, self._max_move)
         for implausible in withheld:
             del taken[implausible.user]

@@ -80,6 +80,7 @@ def gather(
         intercepts=first.intercepts,
         counted=False,
         encodes=True,
+        secret=True,
         lookup=(constants | {"convexity": _all_known([d.convexity for d in told], kind)}).get,
     )
 

@@ -1,0 +1,99 @@
+"""The accountant against dp-accounting called directly, a closed form, and a bound by Renyi divergences."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+from resolvent.errors import InputError
+from resolvent.iteration import accountant
+
+RNG = np.random.default_rng(5)
+CASES = [
+    (float(RNG.uniform(0.5, 6)), float(RNG.choice([1.0, RNG.uniform(0.02, 0.8)])), int(RNG.integers(1, 400)),
+     float(10 ** RNG.uniform(-8, -3)))
+    for _ in range(20)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("noise", "rate", "rounds", "delta"), CASES)
+def test_epsilon_is_what_dp_accounting_says_when_it_is_called_directly(
+    noise: float, rate: float, rounds: int, delta: float
+) -> None:
+    books = dp.pld.PLDAccountant(value_discretization_interval=1e-3)
+    gaussian = dp.GaussianDpEvent(noise)
+    books.compose(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, gaussian) if rate < 1 else gaussian, rounds))
+    ours = accountant.epsilon(((noise, rate, rounds),), delta)
+    assert ours == pytest.approx(books.get_epsilon(delta), rel=1e-9 if rate < 1 else 1e-3)
+    assert ours <= books.get_epsilon(delta) * (1 + 1e-9)
+
+
+def balle_and_wang(sigma: float, delta: float) -> float:
+    """The least epsilon of one Gaussian mechanism of sensitivity 1 (2018, Theorem 8), by their formula for delta."""
+
+    def delta_of(epsilon: float) -> float:
+        a, b = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
+        return stats.norm.cdf(a) - math.exp(epsilon + stats.norm.logcdf(b))
+
+    return optimize.brentq(lambda e: delta_of(e) - delta, 0, 5000, xtol=1e-13)
+
+
+@pytest.mark.parametrize("noise", [0.7, 3.0, 11.0])
+@pytest.mark.parametrize("rounds", [1, 30, 200])
+def test_without_samples_epsilon_has_a_closed_form(noise: float, rounds: int) -> None:
+    expected = balle_and_wang(noise / math.sqrt(rounds), 1e-5)
+    assert accountant.epsilon(((noise, 1.0, rounds),), 1e-5) == pytest.approx(expected, rel=1e-6)
+    split = ((noise, 1.0, rounds), (2 * noise, 1.0, 4 * rounds))
+    assert accountant.epsilon(split, 1e-5) == pytest.approx(
+        balle_and_wang(noise / math.sqrt(2 * rounds), 1e-5), rel=1e-6
+    )
+
+
+def renyi(noise: float, rate: float, rounds: int, delta: float) -> float:
+    """Mironov, Talwar and Zhang's bound for whole orders (2019), turned into epsilon as Canonne et al. do (2020)."""
+    least = math.inf
+    for a in range(2, 200):
+        k = np.arange(a + 1)
+        terms = special.gammaln(a + 1) - special.gammaln(k + 1) - special.gammaln(a - k + 1)
+        terms += k * math.log(rate) + (a - k) * math.log1p(-rate) + (k * k - k) / (2 * noise**2)
+        divergence = rounds * special.logsumexp(terms) / (a - 1)
+        least = min(least, divergence + math.log1p(-1 / a) - math.log(delta * a) / (a - 1))
+    return least
+
+
+@pytest.mark.parametrize(("noise", "rate", "rounds"), [(1.0, 0.1, 100), (2.0, 0.3, 300), (0.8, 0.02, 50)])
+def test_a_bound_by_renyi_divergences_is_a_little_above(noise: float, rate: float, rounds: int) -> None:
+    """And with everybody present, which hides less, epsilon is well above."""
+    ours, bound = accountant.epsilon(((noise, rate, rounds),), 1e-5), renyi(noise, rate, rounds, 1e-5)
+    assert 0.6 * bound < ours < bound
+    assert ours < 0.7 * accountant.epsilon(((noise, 1.0, rounds),), 1e-5)
+
+
+@pytest.mark.parametrize(("budget", "rate", "rounds"), [(1.0, 1.0, 40), (3.0, 0.2, 60), (8.0, 0.7, 5)])
+def test_noise_for_a_budget_spends_it_and_no_more(budget: float, rate: float, rounds: int) -> None:
+    noise = accountant.noise_for(budget, 1e-5, rate, rounds)
+    assert accountant.epsilon(((noise, rate, rounds),), 1e-5) <= budget
+    assert accountant.epsilon(((noise / 1.01, rate, rounds),), 1e-5) > budget
+
+
+def test_noise_for_what_is_left_counts_what_was_spent() -> None:
+    spent = ((4.0, 1.0, 10),)
+    noise = accountant.noise_for(4.0, 1e-5, 0.5, 20, spent)
+    assert 3.9 < accountant.epsilon((*spent, (noise, 0.5, 20)), 1e-5) <= 4.0
+    with pytest.raises(InputError, match="no noise up to"):
+        accountant.noise_for(0.5, 1e-5, 1.0, 20, spent)
+
+
+def test_the_column_of_a_run_of_samples_is_never_too_small_and_exact_at_its_end() -> None:
+    rounds = 77
+    exact = [accountant.epsilon(((1.3, 0.2, t),), 1e-5) for t in (1, 16, 33, 50, 76, rounds)]
+    column = [accountant.epsilon_so_far(((1.3, 0.2, t),), 1e-5, rounds) for t in (1, 16, 33, 50, 76, rounds)]
+    assert column[0] == exact[0]
+    assert column[1] == exact[1]
+    assert column[-1] == exact[-1]
+    assert all(b >= a for a, b in zip(exact, column, strict=True))
+    assert all(b <= 1.05 * a for a, b in zip(exact, column, strict=True))
