@@ -145,11 +145,11 @@ def test_without_seeds_nothing_is_dropped() -> None:
     assert torch.equal(state, torch.get_rng_state()), "torch's own randomness was touched"
 
 
-def test_autocast_is_near() -> None:
+def test_bfloat16_is_near() -> None:
     fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=32, dtype=torch.float32)
     want = plain_loop(fed)[1]
     for method in ("stacked", "loop"):
-        got = chosen(fed, method=method, autocast=torch.bfloat16).value_and_grad(fed.W, fed.x, fed.y).grad
+        got = chosen(fed, method=method, precision="bfloat16").value_and_grad(fed.W, fed.x, fed.y).grad
         apart = float((got - want).norm() / want.norm())
         assert 1e-5 < apart < 0.1
 
