@@ -197,7 +197,7 @@ def test_bad_input_is_refused_in_a_sentence() -> None:
         gradients.value_and_grad(torch.zeros(2, 15), x, y[:, :4])
     with pytest.raises(InputError, match="cannot be stacked: GRU"):
         choose_method(Recurrent(), W, x, y, method="stacked")
-    with pytest.raises(InputError, match="'stacked', 'vmap', 'loop'"):
+    with pytest.raises(InputError, match="'stacked', 'compiled', 'vmap', 'loop'"):
         choose_method(nn.Linear(4, 3), W, x, y, method="fast")
     with pytest.raises(InputError, match="something to train"):
         choose_method(nn.ReLU(), W, x, y)

@@ -74,7 +74,7 @@ class Compiled(Vmap):
         program, answer, reason = compiled(self.all_users, given)
         self.seconds += time.perf_counter() - began
         if answer is not None and not reason:
-            one = self.all_users(*(t[:1] for t in _four(given)))
+            one = self.all_users(*_four([t[:1] for t in given]))
             reason = _difference((answer[0][:1], answer[1][:1]), one)
         self._programs[users, rows] = None if reason else program
         if reason:

@@ -14,6 +14,7 @@ is taken, and where that differs too the module is refused.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,6 +42,8 @@ from resolvent.networks.vectorised import Vmap
 from resolvent.networks.verify import UNDECIDED, obstacle, questions
 
 METHODS = ("stacked", "compiled", "vmap", "loop")
+NO_BATCHING = re.compile(r"the batching rule for (\S+?)\.(?:\s|$)")
+"""In what torch warns of."""
 DROPS = "it drops out at random"
 
 
@@ -158,7 +161,9 @@ def _compared(
 
     try:
         for by, even in _variants(proposed.by):
-            reason = difference(by, even) or reference.needs_loop
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                reason = difference(by, even) or reference.needs_loop or _one_by_one(heard)
             if reason and reference.drops and isinstance(by, Vmap):
                 reason = DROPS
             if not reason:
@@ -169,6 +174,12 @@ def _compared(
     except Unanswered as error:  # the module itself fails: the loop will say why
         proposed = proposed.by_loop(str(error))
     return proposed.dropping(reference.drops)
+
+
+def _one_by_one(heard: list[warnings.WarningMessage]) -> str:
+    """What torch computes user by user within vmap, and more slowly than the loop, as it warns; empty if nothing."""
+    operations = [match[1] for each in heard if (match := NO_BATCHING.search(str(each.message)))]
+    return f"torch does not vectorise {operations[0]}" if operations else ""
 
 
 def _variants(by: Method) -> list[tuple[Method, bool]]:
