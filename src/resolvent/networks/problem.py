@@ -175,7 +175,8 @@ class Neural:
         """
         by = self.gradients.by
         some = [f"some shapes by vmap, since {why}" for why in by.obstacles] if isinstance(by, Compiled) else []
-        return "; ".join([f"{by.name}: {self.gradients.reason}", *self.gradients.choices, *some])
+        less = [] if self.precision == "float32" else [f"in {self.precision}"]
+        return "; ".join([f"{by.name}: {self.gradients.reason}", *less, *self.gradients.choices, *some])
 
     def random_start(self, seed: int) -> Tensor:
         """Initial parameters (d,) that a seed draws, layer by layer with `reset_parameters`; frozen ones stay."""
