@@ -111,6 +111,7 @@ def users(dtype: torch.dtype = torch.float32) -> list[Any]:
     return [(torch.randn(4, 3, dtype=dtype), torch.tensor([0, 1, 1, 0])) for _ in range(2)]
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_a_problem_says_its_precision() -> None:
     problem = rs.Neural(nn.Linear(3, 2), users(), precision="bfloat16", test=users())
     assert problem.precision == "bfloat16"
