@@ -116,7 +116,7 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
     "Momentum": (lambda: {"theta": 0.5, "on": "u"}, lambda a: used(accelerate=a)),
     "Neural": (lambda: {"model": nn.Linear(2, 2), "users": user_data(), "loss": nn.functional.cross_entropy,
                         "weights": None, "device": None, "dtype": None, "validation": None, "test": None,
-                        "autocast": None, "lora": None}, lambda p: used(rs.fedavg(0.1), p)),
+                        "precision": "float32", "method": None, "lora": None}, lambda p: used(rs.fedavg(0.1), p)),
     "NewtonProx": (lambda: {"tol": 1e-12}, lambda o: used(rs.fedpi(0.1, local=o), rs.Logistic(ROWS, LABELS, reg=0.1))),
     "ObtuseCone": (lambda: {"axis": np.ones(2), "angle": 1.0}, used_as_set),
     "Orthant": (lambda: {"dim": 2}, used_as_set),

@@ -159,7 +159,7 @@ def test_nan_in_the_output_is_nan_in_the_loss() -> None:
 
 def test_a_numba_that_cannot_be_imported_is_no_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba refuses a NumPy that is newer than itself."""
-    kind = (torch.device("cpu"), torch.float32, None)
+    kind = (torch.device("cpu"), torch.float32)
     assert workspace.loops_for(*kind) is loops
     monkeypatch.delattr(stacked, "cpu_loops")
     monkeypatch.delitem(sys.modules, loops.__name__)

@@ -145,11 +145,11 @@ def test_without_seeds_nothing_is_dropped() -> None:
     assert torch.equal(state, torch.get_rng_state()), "torch's own randomness was touched"
 
 
-def test_autocast_is_near() -> None:
+def test_bfloat16_is_near() -> None:
     fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=32, dtype=torch.float32)
     want = plain_loop(fed)[1]
     for method in ("stacked", "loop"):
-        got = chosen(fed, method=method, autocast=torch.bfloat16).value_and_grad(fed.W, fed.x, fed.y).grad
+        got = chosen(fed, method=method, precision="bfloat16").value_and_grad(fed.W, fed.x, fed.y).grad
         apart = float((got - want).norm() / want.norm())
         assert 1e-5 < apart < 0.1
 
@@ -197,7 +197,7 @@ def test_bad_input_is_refused_in_a_sentence() -> None:
         gradients.value_and_grad(torch.zeros(2, 15), x, y[:, :4])
     with pytest.raises(InputError, match="cannot be stacked: GRU"):
         choose_method(Recurrent(), W, x, y, method="stacked")
-    with pytest.raises(InputError, match="'stacked', 'vmap', 'loop'"):
+    with pytest.raises(InputError, match="'stacked', 'compiled', 'vmap', 'loop'"):
         choose_method(nn.Linear(4, 3), W, x, y, method="fast")
     with pytest.raises(InputError, match="something to train"):
         choose_method(nn.ReLU(), W, x, y)

@@ -157,7 +157,8 @@ class ImagesSection(Penalised):
     """Where the images lie; the cache unless given."""
     device: str = "cpu"
     """Where a network is trained: cpu or cuda."""
-    autocast: Literal["bfloat16", "float16"] | None = None
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """Of products: float32 is exact."""
     seed: int | None = None
     """The seed of the data; the run's own unless given."""
     weights: WeightsName | None = None

@@ -192,9 +192,8 @@ def _images(s: problem_sections.ImagesSection, seed: int) -> Task:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = network()
-    cast = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(s.autocast or "")
     problem = Neural(
-        model, training, weights=s.weights, device=s.device, validation=validation, test=test, autocast=cast
+        model, training, weights=s.weights, device=s.device, validation=validation, test=test, precision=s.precision
     )
     section = replace(s, folder=None if s.folder is None else str(Path(s.folder).absolute()))
     partition = _rows_by_class(parts, y.numpy())

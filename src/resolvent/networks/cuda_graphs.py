@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Map = Callable[[Tensor], Tensor]
 _capture: object | None = None
 
 
@@ -22,38 +22,39 @@ class Captured:
     """`function`, k gradient steps for example, as a CUDA graph that is captured once; elsewhere the function itself.
 
     All else that it reads must keep its address and shape, as users' data on the device do. The next call overwrites
-    the result.
+    the result, a tensor or several.
     """
 
-    def __init__(self, function: Map) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._argument: Tensor | None = None
-        self._result: Tensor | None = None
+        self._arguments: tuple[Tensor, ...] = ()
+        self._result: Any = None
 
-    def __call__(self, W: Tensor) -> Tensor:
-        if not W.is_cuda:
-            return self.function(W)
-        if self._graph is None or self._argument is None or self._argument.shape != W.shape:
-            self._capture(W)
+    def __call__(self, *arguments: Tensor) -> Any:
+        if not arguments[0].is_cuda:
+            return self.function(*arguments)
+        if self._graph is None or [t.shape for t in self._arguments] != [t.shape for t in arguments]:
+            self._capture(arguments)
         assert self._graph is not None
-        assert self._argument is not None
-        assert self._result is not None
-        self._argument.copy_(W)
+        for own, t in zip(self._arguments, arguments, strict=True):
+            own.copy_(t)
         self._graph.replay()
         return self._result
 
-    def _capture(self, W: Tensor) -> None:
-        self._argument = W.clone()
+    def _capture(self, arguments: tuple[Tensor, ...]) -> None:
+        self._graph, self._result = None, None
+        self._arguments = tuple(t.clone() for t in arguments)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # what libraries do at their first use cannot be captured
             for _ in range(2):
-                self.function(self._argument)
+                self.function(*self._arguments)
         torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        with uncollected(), torch.cuda.graph(self._graph), _capturing():
-            self._result = self.function(self._argument)
+        graph = torch.cuda.CUDAGraph()
+        with uncollected(), torch.cuda.graph(graph), _capturing():
+            self._result = self.function(*self._arguments)
+        self._graph = graph
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""All users' losses and gradients of one network at once, by one of three methods (`method_choice.py` says which).
+"""All users' losses and gradients of one network at once, by one of four methods (`method_choice.py` says which).
 
-stacked   all users go through each layer together, forward and backward written by hand (`stacked/`)
-vmap      torch's own vectorisation over users
-loop      one user after the other, by autograd
+stacked    all users go through each layer together, forward and backward written by hand (`stacked/`)
+compiled   torch's vectorisation over users, compiled (`compiled.py`)
+vmap       the same without compiling (`vectorised.py`)
+loop       one user after the other, by autograd
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Gradients:
 
     @property
     def method(self) -> str:
-        """ "stacked", "vmap" or "loop"."""
+        """ "stacked", "compiled", "vmap" or "loop"."""
         return self.by.name
 
     @property

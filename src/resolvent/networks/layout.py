@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ Buffers = dict[str, Tensor]
 """A module's buffers, such as running means, or other tensors of it, by name."""
 
 
-def copied(model: nn.Module) -> nn.Module:
-    """A copy that shares nothing. Computed tensors among its attributes (weights made by weight_norm or pruning,
+def copied(model: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
+    """A copy that shares nothing but these tensors. Computed tensors among its attributes (weights made by weight_norm or pruning,
     results stored by forward) are copied without their autograd history, which torch refuses to copy."""
     computed = [t for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf]
     try:
-        return deepcopy(model, {id(t): t.detach().clone() for t in computed})
+        return deepcopy(model, {id(t): t.detach().clone() for t in computed} | {id(t): t for t in shared})
     except Exception as error:  # whatever a module's own attributes raise
         line = (str(error).splitlines() or [""])[0]
         raise InputError(

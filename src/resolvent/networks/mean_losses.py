@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -77,6 +78,17 @@ class TorchLoss:
     def splits(self, outputs: Tensor, y: Tensor) -> bool:
         """Whether the loss of these is a mean over rows: torch would broadcast other shapes against each other."""
         return self.classes or outputs.shape == y.shape
+
+    def over(self, outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """The loss of the rows (n,) that the mask has; NaN of none. All of it is torch's own arithmetic."""
+        function = getattr(F, self.function)
+        settings = {key: value for key, value in self.settings.items() if key != "reduction"}
+        real = mask.view(-1, *(1,) * (y.ndim - 1))
+        if self.classes and not y.is_floating_point():
+            whole: Tensor = function(outputs, torch.where(real, y, self.ignored), **settings)
+            return whole
+        each = function(outputs, y, reduction="none", **settings).reshape(len(mask), -1).mean(1)
+        return torch.where(mask, each, 0).sum() / mask.sum()
 
     def divisor(self, y: Tensor) -> float:
         """sum_n c_n, up to a factor that is the same for all parts."""

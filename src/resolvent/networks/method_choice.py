@@ -3,9 +3,10 @@
 The choice follows from the device, the module and the shape of its rows, never from a timing, so that results are the
 same bits in every process:
 
-stacked   every layer has a stacked form (`stacked/forms.py`)
-vmap      on an accelerator, where all layers are products and pointwise: many small users in few launches
-loop      everything else
+stacked    every layer has a stacked form (`stacked/forms.py`)
+compiled   on a GPU, everything else that torch can vectorise over users and compile
+vmap       there, what it can vectorise only
+loop       everything else: on a CPU, with dropout, with buffers that change, with hooks
 
 What is proposed is compared with plain autograd through the module as it came (`verify.py`). Where they differ the loop
 is taken, and where that differs too the module is refused.
@@ -13,8 +14,10 @@ is taken, and where that differs too the module is refused.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,20 +25,26 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.errors import InputError, quoted, refuse
+from resolvent.networks.compiled import Compiled
+from resolvent.networks.dropout import drops_out
 from resolvent.networks.gradients import Gradients, usable
 from resolvent.networks.layout import ParameterLayout, copied
 from resolvent.networks.mean_losses import mean_loss
-from resolvent.networks.plain import Loop, Method, Vmap, preserve_rng, seeded
+from resolvent.networks.plain import Examples, Loop, Method, preserve_rng, seeded
 from resolvent.networks.plain_autograd import Answer, Question, Reference, Unanswered
+from resolvent.networks.precision import Precision
 from resolvent.networks.stacked.layers import Unstackable
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.stacked.method import Stacked
 from resolvent.networks.stacked.trace import hidden_behaviour, trace
 from resolvent.networks.stacked.workspace import loops_for
+from resolvent.networks.vectorised import Vmap
 from resolvent.networks.verify import UNDECIDED, obstacle, questions
 
-VECTORISED = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Flatten, nn.Identity, nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid)
-"""Layers that torch vectorises over users into batched kernels; a convolution becomes a grouped one, which is slow."""
+METHODS = ("stacked", "compiled", "vmap", "loop")
+NO_BATCHING = re.compile(r"the batching rule for (\S+?)\.(?:\s|$)")
+"""In what torch warns of."""
+DROPS = "it drops out at random"
 
 
 def choose_method(
@@ -47,14 +56,14 @@ def choose_method(
     loss: Callable[..., Any] = nn.functional.cross_entropy,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    autocast: torch.dtype | None = None,
+    precision: Precision = "float32",
     method: str | None = None,
 ) -> Gradients:
     """The gradients of a module for rows like x (users, n, ...) and y, compared with plain autograd on a few of them.
 
-    `method` forces one of "stacked", "vmap" and "loop".
+    `method` forces one of METHODS.
     """
-    proposed = propose(model, loss, device, dtype, autocast, method)
+    proposed = propose(model, loss, device, dtype, precision, method)
     return verified(proposed, model, W, x, y, mask, forced=method is not None)
 
 
@@ -63,29 +72,33 @@ def propose(
     loss: Callable[..., Any],
     device: torch.device | str,
     dtype: torch.dtype,
-    autocast: torch.dtype | None = None,
+    precision: Precision = "float32",
     method: str | None = None,
 ) -> Gradients:
     """What the module and the device suggest, not yet compared with anything. The module itself is never changed."""
-    if method not in (None, "stacked", "vmap", "loop"):
-        refuse("method", quoted(method), "'stacked', 'vmap', 'loop' or None is needed")
+    if method not in (None, *METHODS):
+        refuse("method", quoted(method), "'stacked', 'compiled', 'vmap', 'loop' or None is needed")
     _check_hooks(model)
     if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
         refuse("model", "compiled by torch.jit", "its parameters cannot be exchanged; pass the module itself")
     where, model = torch.device(device), copied(model).to(device=device, dtype=dtype)
-    plain = Loop(model, ParameterLayout.of(model), loss, autocast)
+    plain = Loop(model, ParameterLayout.of(model), loss, precision)
     reason = "it was asked for"
     if method in (None, "stacked"):
         try:
-            stacked = _stacked(plain, loops_for(where, dtype, autocast) is None)
+            stacked = _stacked(plain, loops_for(where, dtype, precision) is None)
             return Gradients(stacked, "every layer has a stacked form", plain, where)
         except Unstackable as obstacle:
             reason = str(obstacle)
             if method == "stacked":
                 refuse("method", "'stacked'", f"the module cannot be stacked: {reason}; leave it out")
-    if method == "vmap" or (method is None and _vectorises(model, where)):
-        reason = reason if method == "vmap" else f"{reason}, but torch vectorises all of its layers"
-        return Gradients(Vmap(model, plain.layout, loss, autocast), reason, plain, where)
+    if method in ("compiled", "vmap") or (method is None and where.type == "cuda"):
+        unsuited = _not_over_users(model)
+        if method is None and unsuited:
+            reason = f"{reason}, and {unsuited}"
+        else:
+            kind = Vmap if method == "vmap" else Compiled
+            return Gradients(kind(model, plain.layout, loss, precision), reason, plain, where)
     return Gradients(plain, reason, plain, where)
 
 
@@ -93,12 +106,12 @@ def _stacked(plain: Loop, columns: bool) -> Stacked:
     net = trace(plain.model, join=columns)
     fixed = {name: p.detach() for name, p in plain.model.named_parameters() if not p.requires_grad}
     form = stacked_loss(mean_loss(plain.loss))
-    return Stacked(net, plain.layout, fixed, form, plain.loss, plain.autocast, columns)
+    return Stacked(net, plain.layout, fixed, form, plain.loss, plain.precision, columns)
 
 
-def _vectorises(model: nn.Module, device: torch.device) -> bool:
-    leaves = [m for m in model.modules() if not list(m.children())]
-    return device.type != "cpu" and all(isinstance(m, VECTORISED) for m in leaves) and not hidden_behaviour(model)
+def _not_over_users(model: nn.Module) -> str:
+    """Why users of this module are not vectorised unless that is asked for; empty: nothing speaks against it."""
+    return DROPS if drops_out(model) else hidden_behaviour(model)
 
 
 def verified(
@@ -122,6 +135,8 @@ def verified(
     with torch.inference_mode(False), preserve_rng(suited.device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chosen = _compared(suited, reference, usable(W), usable(x), y, mask)
+        if isinstance(chosen.by, Compiled):
+            chosen = _compilable(chosen, usable(W), Examples(usable(x), usable(y), mask))
     if forced and chosen.method != proposed.method:
         refuse("method", quoted(proposed.method), f"{chosen.reason}; leave it out")
     if chosen.stacked is None:
@@ -133,26 +148,56 @@ def verified(
 def _compared(
     proposed: Gradients, reference: Reference, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None
 ) -> Gradients:
-    def difference(autograd: bool) -> str:
-        """Of the method proposed. That the module calls dropout functions is known once the reference has answered."""
-        asked = questions(W, x, y, mask, proposed.layout, even=proposed.method == "vmap")
+    def difference(by: Method, even: bool = False) -> str:
+        """Of a method. That the module calls dropout functions is known once the reference has answered."""
+        asked = questions(W, x, y, mask, proposed.layout, even)
+        autograd = by is proposed.plain
 
         def candidate(question: Question) -> Answer:
-            method = proposed.dropping(reference.drops).by if autograd else proposed.by
-            return _answer(method.uncast(), proposed.device, question)
+            method = proposed.dropping(reference.drops).plain if autograd else by
+            return _answer(method.exact(), proposed.device, question)
 
         return obstacle(candidate, reference, asked, proposed.layout, autograd)
 
     try:
-        if proposed.method != "loop":
-            reason = difference(autograd=False) or reference.needs_loop
+        for by, even in _variants(proposed.by):
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                reason = difference(by, even) or reference.needs_loop or _one_by_one(heard)
+            if reason and reference.drops and isinstance(by, Vmap):
+                reason = DROPS
             if not reason:
-                return proposed.dropping(reference.drops)
+                return replace(proposed, by=by).dropping(reference.drops)
+        if proposed.method != "loop":
             proposed = proposed.by_loop(reason)
-        _accept_loop(reference, difference(autograd=True))
+        _accept_loop(reference, difference(proposed.plain))
     except Unanswered as error:  # the module itself fails: the loop will say why
         proposed = proposed.by_loop(str(error))
     return proposed.dropping(reference.drops)
+
+
+def _one_by_one(heard: list[warnings.WarningMessage]) -> str:
+    """What torch computes user by user within vmap, and more slowly than the loop, as it warns; empty if nothing."""
+    operations = [match[1] for each in heard if (match := NO_BATCHING.search(str(each.message)))]
+    return f"torch does not vectorise {operations[0]}" if operations else ""
+
+
+def _variants(by: Method) -> list[tuple[Method, bool]]:
+    """What is compared, and whether on users with equal numbers of rows: with and without rows that only pad others."""
+    if isinstance(by, Vmap):
+        return [(by, False), (replace(by, masks=False), True)]
+    return [] if isinstance(by, Loop) else [(by, False)]
+
+
+def _compilable(chosen: Gradients, W: Tensor, given: Examples) -> Gradients:
+    """Compiled for the rows that are there, as a trial; by vmap alone where that fails."""
+    compiled = chosen.by
+    assert isinstance(compiled, Compiled)
+    with suppress(torch.OutOfMemoryError):  # all rows of a user may be more than minibatches will be
+        compiled.value_and_grad(W, given)
+    if not compiled.obstacles:
+        return chosen
+    return replace(chosen, by=compiled.eager(), reason=f"{chosen.reason}, and {compiled.obstacles[0]}")
 
 
 def _answer(method: Method, device: torch.device, question: Question) -> Answer:

@@ -72,8 +72,8 @@ def one_pass(
 
 def _compiles(x: Tensor) -> bool:
     if x.device.type == "cpu":
-        return loops_for(x.device, x.dtype, None) is not None
-    return not obstacle_for(x.device, x.dtype, None)
+        return loops_for(x.device, x.dtype) is not None
+    return not obstacle_for(x.device, x.dtype)
 
 
 def _rows(u: Tensor) -> Tensor:

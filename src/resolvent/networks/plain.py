@@ -1,7 +1,4 @@
-"""What a method that computes gradients is, and the plain ones: a loop over users, or torch's vectorisation (vmap).
-
-The plain methods take any module.
-"""
+"""What a method that computes gradients is, and the plain one, a loop over users, which takes any module."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
 
 from resolvent.errors import InputError
 from resolvent.networks.dropout import dropout_off
 from resolvent.networks.layout import Buffers, ParameterLayout
+from resolvent.networks.precision import Precision, computing_in, products_in
 from resolvent.networks.working_copy import WorkingCopy
 
 
@@ -48,7 +45,7 @@ class Method(Protocol):
     """One way to compute all users' losses and gradients at rows of parameters W, (users, d) or (1, d).
 
     A new one is a class like this, which `method_choice.propose` proposes; it is then compared with plain autograd.
-    `uncast` is what is compared: the same without autocast, in memory of its own.
+    `exact` is what is compared: the same in full precision, in memory of its own.
     """
 
     @property
@@ -63,16 +60,7 @@ class Method(Protocol):
         """What the module gives in eval mode, without dropout, (users, n, ...); rows that the mask leaves out are 0."""
         ...
 
-    def uncast(self) -> Self: ...
-
-
-@contextmanager
-def full_precision(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
-    """Full precision in convolutions as in products, unless `autocast` asks for less."""
-    cast = nullcontext() if autocast is None else torch.autocast(device.type, autocast)
-    full = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if device.type == "cuda" else nullcontext()
-    with cast, full:
-        yield
+    def exact(self) -> Self: ...
 
 
 @contextmanager
@@ -124,7 +112,7 @@ class Loop:
     model: nn.Module
     layout: ParameterLayout
     loss: Callable[..., Any]
-    autocast: torch.dtype | None = None
+    precision: Precision = "float32"
     drops: bool = False
     name = "loop"
 
@@ -155,8 +143,8 @@ class Loop:
         module = self._copy.module
         dropout = dropout_off(module, self.drops) if seed is None else nullcontext()
         try:
-            with full_precision(x.device, None), seeded(seed, x.device), dropout:
-                with torch.enable_grad(), full_precision(x.device, self.autocast):
+            with products_in(x.device, self.precision), seeded(seed, x.device), dropout:
+                with torch.enable_grad(), computing_in(x.device, self.precision):
                     value: Tensor = self.loss(module(x), y)
                 torch.autograd.backward(value)  # which, unlike value.backward(), leaves NoDropout on
                 self._copy.gradient(grad)
@@ -170,44 +158,22 @@ class Loop:
         return value.detach()
 
     def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
-        with torch.no_grad(), full_precision(x.device, self.autocast):
+        with torch.no_grad(), computing_in(x.device, self.precision):
             outs = []
             for i in range(len(x)):
                 self._copy.fill(W[i % len(W)], _of_user(buffers, i))
                 real = slice(None) if mask is None else mask[i].bool()
                 with self._copy.at_rest() as module:
                     out = module(_own(x[i], real))
+                out = out.to(W.dtype) if out.is_floating_point() else out  # autocast gives fewer digits
                 if mask is not None:
                     out = out.new_zeros(x.shape[1], *out.shape[1:]).index_put((real,), out)
                 outs.append(out)
             return torch.stack(outs)
 
-    def uncast(self) -> Self:
-        return replace(self, autocast=None)
+    def exact(self) -> Self:
+        return replace(self, precision="float32")
 
 
 def _of_user(buffers: Buffers | None, i: int) -> Buffers | None:
     return None if buffers is None else {name: rows[i] for name, rows in buffers.items()}
-
-
-@dataclass(eq=False)
-class Vmap(Loop):
-    """All users in one vectorised call; with a mask, seeds or buffers, one after the other."""
-
-    name = "vmap"
-
-    def value_and_grad(
-        self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
-    ) -> ValueAndGrad:
-        if given.mask is not None or given.seeds is not None or buffers or dict(self.model.named_buffers()):
-            return super().value_and_grad(W, given, buffers)
-        x, y, module = given.x.clone(), given.y.clone(), self._copy.module
-
-        def value(leaves: Buffers, x: Tensor, y: Tensor) -> Tensor:
-            out: Tensor = self.loss(functional_call(module, leaves, (x,)), y)
-            return out
-
-        parts = self.layout.split(W.expand(len(x), -1).clone())  # forward may write to its parameters
-        with full_precision(x.device, self.autocast), dropout_off(module, self.drops):
-            grads, loss = vmap(grad_and_value(value))(parts, x, y)
-        return ValueAndGrad(loss, torch.cat([grads[name].flatten(1) for name in self.layout.names], 1), {})

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from resolvent.errors import InputError, refuse
 from resolvent.networks.dropout import NoDropout, dropout_off
 from resolvent.networks.layout import ParameterLayout, attributes_restored, let_go
-from resolvent.networks.plain import Examples, full_precision, preserve_rng
+from resolvent.networks.plain import Examples, preserve_rng
+from resolvent.networks.precision import products_in
 
 BROADCASTS = "Using a target size"
 """How torch's warning begins where a loss gets outputs and targets of different shapes."""
@@ -190,7 +191,7 @@ class Reference:
         for name, tensor in _tensors(self.model):
             tensor.grad, tensor.data = None, values[name].detach().clone()
         with preserve_rng(self.device) as drawn, dropout_off(self.model), NoDropout() as no_dropout:
-            with full_precision(self.device, None):
+            with products_in(self.device, "float32"):
                 yield
             self.draws |= drawn()
         self.drops |= no_dropout.met

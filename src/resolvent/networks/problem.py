@@ -17,6 +17,7 @@ from resolvent.errors import ResolventWarning, refuse
 from resolvent.iteration.engine import Look
 from resolvent.networks.adapters import trained_by
 from resolvent.networks.calling import called_with, known_tokens, own_loss
+from resolvent.networks.compiled import Compiled
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
 from resolvent.networks.fitting import check_fits, check_trains, cuts, near
@@ -25,6 +26,7 @@ from resolvent.networks.mean_losses import MeanLoss, OwnLoss, mean_loss, torch_l
 from resolvent.networks.method_choice import propose, verified
 from resolvent.networks.one_pass import OnePass, one_pass
 from resolvent.networks.packed_inputs import Packing
+from resolvent.networks.precision import Precision, as_precision
 from resolvent.networks.rebuilding import (
     as_memory,
     buffers_of,
@@ -55,8 +57,10 @@ class Neural:
     or "users" (every user's mean does, as with None).
     A DataLoader says which rows a user has and how they are read. Its batch size is how many are read at a time and its
     shuffling is ignored: minibatches are the local operator's, as in rs.GradientSteps(steps, batch=32).
-    validation, test: as users, or one (x, y) for all. autocast: torch.bfloat16, for example.
+    validation, test: as users, or one (x, y) for all.
     lora: "b" freezes A of every low-rank adapter B A, so that averaging what is trained averages the products.
+    precision: of products, "float32", or less: "tf32" or "bfloat16".
+    method: how gradients are computed, "stacked", "compiled", "vmap" or "loop"; else what suits the module and device.
 
     The vector holds the parameters that require a gradient, in the order of `model.parameters()`; the module itself is
     never changed. Its buffers (BatchNorm's running means) are each user's own: they are never averaged in training, and
@@ -76,13 +80,14 @@ class Neural:
         dtype: torch.dtype | None = None,
         validation: Any = None,
         test: Any = None,
-        autocast: torch.dtype | None = None,
+        precision: Precision = "float32",
+        method: str | None = None,
         lora: str | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             refuse("model", f"of type {type(model).__name__}", "a torch.nn.Module is needed")
         with trained_by(model, lora):
-            self._begin(model, users, loss, weights, device, dtype, validation, test, autocast)
+            self._begin(model, users, loss, weights, device, dtype, validation, test, precision, method)
 
     def _begin(
         self,
@@ -94,13 +99,15 @@ class Neural:
         dtype: torch.dtype | None,
         validation: Any,
         test: Any,
-        autocast: torch.dtype | None,
+        precision: Precision,
+        method: str | None,
     ) -> None:
         self._module = copied(model)
         self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
         where = as_device(first.device if device is None else device)
         kind = as_dtype(first.dtype if dtype is None else dtype)
+        self.precision = as_precision(precision, where, kind)
         self.start = self.layout.flatten(model).to(where, kind)
         own = loss is None
         loss = F.cross_entropy if loss is None else loss
@@ -119,17 +126,18 @@ class Neural:
         with called_with(model, placement.packing):
             if placement.packing is not None and LABELS in placement.packing.keys:
                 self._torch_loss, loss = None, OwnLoss()
-                plain = propose(model, loss, where, kind, autocast, "loop").plain
+                plain = propose(model, loss, where, kind, self.precision, "loop").plain
                 check_fits(plain, self.start, self.data, None, "users")
                 W = near(self.start)
                 rows = batch.x[0] if batch.mask is None else batch.x[0][batch.mask[0]]
                 mean = own_loss(lambda x: plain.outputs(W, x.unsqueeze(0)), rows[:2], placement.packing)
                 loss = loss if mean is None else mean
             self.mean, self.loss = mean, loss
-            proposed = propose(model, loss, where, kind, autocast)
+            proposed = propose(model, loss, where, kind, self.precision, method)
             check_fits(proposed.plain, self.start, self.data, self.mean, "users")
             self._input = _described(batch.x, placement.packing)
-            self.gradients = verified(proposed, model, self.start.unsqueeze(0), batch.x, batch.y, batch.mask)
+            forced, first = method is not None, (batch.x, batch.y, batch.mask)
+            self.gradients = verified(proposed, model, self.start.unsqueeze(0), *first, forced)
         weights = self._counts() if isinstance(weights, str) and weights == "tokens" else weights
         self.weights = as_weights(weights, self.users, self.start, self.data.sizes, mean=True)
         check_trains(self.gradients, self.start, self.data)
@@ -186,11 +194,14 @@ class Neural:
 
     @property
     def method(self) -> str:
-        """How gradients are computed, and why: "stacked: ...", "vmap: ..." or "loop: ...". It never changes.
+        """How gradients are computed, and why: "stacked: ...", "compiled: ...", "vmap: ..." or "loop: ...".
 
         On a GPU it also says how each convolution and each linear layer is computed.
         """
-        return "; ".join([f"{self.gradients.method}: {self.gradients.reason}", *self.gradients.choices])
+        by = self.gradients.by
+        some = [f"some shapes by vmap, since {why}" for why in by.obstacles] if isinstance(by, Compiled) else []
+        less = [] if self.precision == "float32" else [f"in {self.precision}"]
+        return "; ".join([f"{by.name}: {self.gradients.reason}", *less, *self.gradients.choices, *some])
 
     def random_start(self, seed: int) -> Tensor:
         """Initial parameters (d,) that a seed draws, layer by layer with `reset_parameters`; frozen ones stay."""

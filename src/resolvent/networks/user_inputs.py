@@ -159,7 +159,7 @@ def _tensor(part: Any, name: str) -> Tensor:
 def as_dtype(dtype: Any) -> torch.dtype:
     """The type of a network's parameters."""
     if not isinstance(dtype, torch.dtype) or dtype not in (torch.float16, torch.float32, torch.float64):
-        needed = "torch.float32 or torch.float64 is needed; for products in less precision pass autocast=torch.bfloat16"
+        needed = "torch.float32 or torch.float64 is needed; for products in less precision pass precision='bfloat16'"
         refuse("dtype", quoted(dtype), needed)
     kind: torch.dtype = dtype
     return kind

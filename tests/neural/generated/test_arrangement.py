@@ -102,9 +102,9 @@ def test_an_obstacle_keeps_all_of_them() -> None:
 
 def test_obstacles_of_device_and_numbers() -> None:
     cuda, f32 = torch.device("cuda"), torch.float32
-    assert obstacle_for(torch.device("cpu"), f32, None) == "it is not on a CUDA device"
-    assert obstacle_for(cuda, torch.float64, None) == "the kernels are for float32"
-    assert obstacle_for(cuda, f32, torch.bfloat16) == "products go by autocast"
+    assert obstacle_for(torch.device("cpu"), f32) == "it is not on a CUDA device"
+    assert obstacle_for(cuda, torch.float64) == "the kernels are for float32"
+    assert obstacle_for(cuda, f32, "bfloat16") == "products are in bfloat16"
 
 
 def said(model: nn.Module, shape: tuple[int, ...], obstacle: str = "") -> list[str]:

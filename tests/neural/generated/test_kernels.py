@@ -279,7 +279,7 @@ def test_repr_says_which_layer_goes_how() -> None:
     text = repr(neural())
     assert "0.weight: a CUDA kernel (1 to 10 channels, 5 x 5, bias, max 2 x 2, ReLU)" in text
     assert "3.weight: matrix products, since the kernels are for float32" in repr(neural(dtype=torch.float64))
-    assert "3.weight: matrix products, since products go by autocast" in repr(neural(autocast=torch.bfloat16))
+    assert "3.weight: matrix products, since products are in bfloat16" in repr(neural(precision="bfloat16"))
 
 
 @pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")

@@ -56,7 +56,7 @@ class Conv:
         workspace = ctx.tape.workspace
         return (
             workspace.aligned
-            and workspace.compute is None
+            and workspace.precision != "bfloat16"
             and workspace.like.dtype == torch.float32
             and self.outputs >= 32
         )

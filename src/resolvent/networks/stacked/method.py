@@ -14,6 +14,7 @@ from torch import Tensor
 
 from resolvent.networks.layout import Buffers, ParameterLayout
 from resolvent.networks.plain import Examples, ValueAndGrad
+from resolvent.networks.precision import Precision, products_in
 from resolvent.networks.stacked.arrange import Arranged, arrange
 from resolvent.networks.stacked.convolution import Conv, ConvPool
 from resolvent.networks.stacked.cuda.compiler import obstacle_for
@@ -54,7 +55,7 @@ class Stacked:
     fixed: dict[str, Tensor]
     loss_form: StackedLoss | None
     loss: Callable[..., Any]
-    compute: torch.dtype | None = None
+    precision: Precision = "float32"
     columns: bool = True
     name = "stacked"
     _arranged: dict[Hashable, Arranged] = field(default_factory=dict)
@@ -66,6 +67,10 @@ class Stacked:
         self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
     ) -> ValueAndGrad:
         """On a CPU the gradients are in `out`, if that is given."""
+        with products_in(W.device, self.precision):
+            return self._value_and_grad(W, given, buffers, out)
+
+    def _value_and_grad(self, W: Tensor, given: Examples, buffers: Buffers | None, out: Tensor | None) -> ValueAndGrad:
         loss_form = self._loss_form(given.x, given.y)
         jobs = self._plan(W, given.x, whole=loss_form is None)
         if W.is_cuda and loss_form is not None and given.seeds is None and one_block(jobs):
@@ -99,12 +104,14 @@ class Stacked:
 
         jobs = self._plan(W, x)
         parts: dict[int, list[Tensor]] = {}
-        for job, blocks in zip(jobs, parallel_map(work, jobs, W.device), strict=True):
+        with products_in(W.device, self.precision):
+            done = parallel_map(work, jobs, W.device)
+        for job, blocks in zip(jobs, done, strict=True):
             parts.setdefault(job.first, []).extend(blocks)
         return torch.cat([torch.cat(blocks, 1) for blocks in parts.values()])
 
-    def uncast(self) -> Self:
-        return replace(self, compute=None, _workspaces=SimpleQueue())
+    def exact(self) -> Self:
+        return replace(self, precision="float32", _arranged={}, _plans={}, _workspaces=SimpleQueue())
 
     def check(self, features: Shape) -> None:
         """Raise Unstackable where a layer cannot take images of this shape."""
@@ -112,11 +119,11 @@ class Stacked:
 
     def arranged(self, features: Shape, like: Tensor) -> Arranged:
         """The net for images of this shape where `like` is, and how its layers with weights are computed there."""
-        key = (features, like.device, like.dtype, self.compute)
+        key = (features, like.device, like.dtype, self.precision)
         if key not in self._arranged:
             arranged = Arranged(self.net)
             if like.is_cuda:
-                general = obstacle_for(like.device, like.dtype, self.compute)
+                general = obstacle_for(like.device, like.dtype, self.precision)
                 arranged = arrange(self.net, features, general)
                 loss = "" if self.loss_form == CrossEntropy(logits=True) else "the loss is not cross entropy"
                 ends = linear_choices(arranged.net, general or loss)
@@ -167,9 +174,9 @@ class Stacked:
         try:
             workspace = self._workspaces.get_nowait()
         except Empty:
-            workspace = Workspace(like, self.compute)
+            workspace = Workspace(like, self.precision)
         if (workspace.like.dtype, workspace.like.device) != (like.dtype, like.device):
-            workspace = Workspace(like, self.compute)
+            workspace = Workspace(like, self.precision)
         try:
             yield workspace
         finally:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from resolvent.networks.cuda_graphs import captured_now, uncollected
+from resolvent.networks.precision import Precision
 from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.cuda.launch import thin_product
 
@@ -38,10 +39,10 @@ def _kernels() -> ModuleType | None:
     return kernels
 
 
-def loops_for(device: torch.device, dtype: torch.dtype, compute: torch.dtype | None) -> ModuleType | None:
+def loops_for(device: torch.device, dtype: torch.dtype, precision: Precision = "float32") -> ModuleType | None:
     """The module `cpu_loops`, or None where it does not apply or Numba is not installed."""
     real = dtype in (torch.float32, torch.float64)
-    if device.type != "cpu" or not real or compute is not None or find_spec("numba") is None:
+    if device.type != "cpu" or not real or precision == "bfloat16" or find_spec("numba") is None:
         return None
     try:
         from resolvent.networks.stacked import cpu_loops as loops
@@ -57,13 +58,13 @@ class Workspace:
     serve here.
     """
 
-    def __init__(self, like: Tensor, compute: torch.dtype | None = None) -> None:
+    def __init__(self, like: Tensor, precision: Precision = "float32") -> None:
         self.like = like.new_empty(0)
-        self.compute = compute
+        self.precision = precision
         self.aligned = like.device.type == "cpu"
         self.kernels = _kernels() if like.is_cuda else None
-        self.loops = loops_for(like.device, like.dtype, compute)
-        self.generated = not obstacle_for(like.device, like.dtype, compute)
+        self.loops = loops_for(like.device, like.dtype, precision)
+        self.generated = not obstacle_for(like.device, like.dtype, precision)
         self.programs: dict[Hashable, Any] = {}
         self._buffers: dict[Hashable, Tensor] = {}
         self._contents: dict[int, tuple[tuple[object, ...], Tensor]] = {}
@@ -148,8 +149,8 @@ class Tape:
 
         On a CPU torch multiplies user by user, since `out` is not contiguous: one user's product is that of many.
         """
-        if self.workspace.compute is not None:
-            self.record(_reduced, a, b, out, add, self.workspace.compute)
+        if self.workspace.precision == "bfloat16":
+            self.record(_reduced, a, b, out, add)
             return
         if self.workspace.generated and thin_product(self, a, b.mT, out, add):
             return
@@ -174,8 +175,8 @@ class Tape:
                 self.record(torch.sum, some, 0, out=oi)
 
 
-def _reduced(a: Tensor, b: Tensor, out: Tensor, add: bool, dtype: torch.dtype) -> None:
-    part = torch.bmm(a.to(dtype), b.to(dtype))
+def _reduced(a: Tensor, b: Tensor, out: Tensor, add: bool) -> None:
+    part = torch.bmm(a.bfloat16(), b.bfloat16())
     if add:
         out.add_(part)
     else:

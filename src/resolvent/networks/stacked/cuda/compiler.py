@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from resolvent.networks.precision import Precision
+
 DIGEST = hashlib.sha256().digest_size
 
 
@@ -27,13 +29,13 @@ class Code(NamedTuple):
     name: str
 
 
-def obstacle_for(device: torch.device, dtype: torch.dtype, compute: torch.dtype | None) -> str:
+def obstacle_for(device: torch.device, dtype: torch.dtype, precision: Precision = "float32") -> str:
     """Why generated kernels do not serve these numbers on this device, in a few words; empty: they do."""
     if device.type != "cuda":
         return "it is not on a CUDA device"
     if dtype != torch.float32:
         return "the kernels are for float32"
-    return obstacle() if compute is None else "products go by autocast"
+    return "products are in bfloat16" if precision == "bfloat16" else obstacle()
 
 
 @cache

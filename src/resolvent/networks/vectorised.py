@@ -1,0 +1,169 @@
+"""All users in one call, by torch's vectorisation (vmap) of the loss and its gradient.
+
+What is not trained is shared: a product with a frozen weight is one product over the rows of all users. Attention goes
+by torch's plain products, since the fused kernels have no form over users.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from resolvent.networks.dropout import dropout_off, drops_out
+from resolvent.networks.layout import Buffers, attributes_restored, copied
+from resolvent.networks.mean_losses import mean_loss
+from resolvent.networks.plain import Examples, Loop, ValueAndGrad
+from resolvent.networks.precision import computing_in
+
+MEMORY_SHARE = 0.5
+"""The share of a GPU's memory, or of the machine's on a CPU, that one call takes at most, as far as can be foreseen."""
+PASSES = 2
+"""What a gradient takes, in units of what its forward pass leaves for its backward pass."""
+COUNTED_ROWS = 2
+
+AllUsers = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""W (users, d), x and y (users, n, ...), and a mask (users, n) to losses (users,) and gradients (users, d)."""
+
+
+@dataclass(eq=False)
+class Vmap(Loop):
+    """All users in one vectorised call, or in a few where memory is short; one after the other where dropout is on.
+
+    `masks`: whether rows that only pad others may go through the module, which must then treat each row alone.
+    """
+
+    masks: bool = True
+    name = "vmap"
+    _chunks: dict[Any, int] = field(default_factory=dict)
+
+    def value_and_grad(
+        self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
+    ) -> ValueAndGrad:
+        noisy = given.seeds is not None and (self.drops or drops_out(self.model))
+        if noisy or (given.mask is not None and not self._takes_masks):
+            return super().value_and_grad(W, given, buffers)
+        users, mask = len(given.x), None if given.mask is None else given.mask.to(W.device).bool()
+        W = W.detach().expand(users, -1)
+        loss = W.new_empty(users)
+        grad = W.new_empty(users, self.layout.dim) if out is None else out
+        first, size = 0, self._chunk(given.x, W)
+        while first < users:
+            first = max(0, min(first, users - size))  # all chunks have one shape: the last one goes back a little
+            who = slice(first, first + size)
+            try:
+                part = [W[who].clone(), *(t[who].to(W.device).clone() for t in (given.x, given.y))]
+                loss[who], grad[who] = self._guarded(*part, None if mask is None else mask[who])
+                first += size
+            except torch.OutOfMemoryError:
+                if size == 1:
+                    raise
+                size = self._chunks[self._kind(given.x, W)] = ceil(min(size, users) / 2)
+        return ValueAndGrad(loss, grad, buffers or {})
+
+    @property
+    def _takes_masks(self) -> bool:
+        return self.masks and mean_loss(self.loss) is not None
+
+    def _guarded(self, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Losses and gradients of a chunk of users, with dropout off, and the module afterwards as it was."""
+        module = self._shell
+        with computing_in(W.device, self.precision), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            with attributes_restored(module), dropout_off(module, self.drops):
+                loss, grad = self._of_chunk(W, x, y, mask)
+        if mask is not None:
+            some = mask.any(1)
+            loss, grad = torch.where(some, loss, 0), torch.where(some.unsqueeze(1), grad, 0)
+        return loss, grad
+
+    def _of_chunk(self, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.all_users(W, x, y, mask)
+
+    @cached_property
+    def _shell(self) -> nn.Module:
+        """A copy of the module that shares what is not trained. Its own parameters are never read."""
+        fixed = [*self.model.buffers(), *(p for p in self.model.parameters() if not p.requires_grad)]
+        return copied(self.model, shared=fixed)
+
+    @cached_property
+    def all_users(self) -> AllUsers:
+        """The function that is vectorised, of plain values, so that it can be compiled as well."""
+        module, layout, loss, form = self._shell, self.layout, self.loss, mean_loss(self.loss)
+        fixed = {name: p.detach() for name, p in self.model.named_parameters() if not p.requires_grad}
+        fixed |= dict(self.model.named_buffers())
+
+        def value(leaves: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
+            out = functional_call(module, {**fixed, **leaves}, (x,))
+            result: Tensor = loss(out, y) if mask is None or form is None else form.over(out, y, mask)
+            return result
+
+        def all_users(W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+            if mask is not None:  # padding repeats a row, which is as finite as that row
+                first = mask.to(torch.int8).argmax(1)
+                x, y = (_padded(t, mask, first) for t in (x, y))
+            dims = (0, 0, 0, None if mask is None else 0)
+            grads, losses = vmap(grad_and_value(value), dims)(layout.split(W), x, y, mask)
+            return losses, torch.cat([grads[name].flatten(1) for name in layout.names], 1)
+
+        return all_users
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def _kind(self, x: Tensor, W: Tensor) -> Any:
+        return tuple(x.shape[1:]), x.dtype, W.dtype, W.device
+
+    def _chunk(self, x: Tensor, W: Tensor) -> int:
+        """How many users go together: all, or as few as memory needs in chunks of one size."""
+        kind = self._kind(x, W)
+        if kind not in self._chunks:
+            each = PASSES * self._saved(x, W) + 3 * W[0].numel() * W.element_size()
+            self._chunks[kind] = max(1, int(MEMORY_SHARE * memory_of(W.device) / each))
+        most = self._chunks[kind]
+        return ceil(len(x) / ceil(len(x) / most))
+
+    def _saved(self, x: Tensor, W: Tensor) -> int:
+        """How many bytes the forward pass of one user leaves for the backward pass, from that of a few rows."""
+        rows = x[0, :COUNTED_ROWS].to(W.device).clone()
+        own = {t.untyped_storage().data_ptr() for t in (*self._shell.parameters(), *self._shell.buffers())}
+        sizes: dict[int, int] = {}
+
+        def note(t: Tensor) -> Tensor:
+            storage = t.untyped_storage()
+            if storage.data_ptr() not in own:
+                sizes[storage.data_ptr()] = storage.nbytes()
+            return t
+
+        module = self._shell
+        with computing_in(W.device, self.precision), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            with attributes_restored(module), dropout_off(module, self.drops):
+                with saved_tensors_hooks(note, lambda t: t):
+                    kept = module(rows)  # as long as it is there, no address is used twice
+        del kept
+        return ceil(sum(sizes.values()) / len(rows) * x.shape[1])
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that the device has."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 33
+
+
+def _padded(t: Tensor, mask: Tensor, first: Tensor) -> Tensor:
+    """Rows (users, n, ...) with each user's row number `first` where the mask leaves one out."""
+    shape = (len(t), 1, *t.shape[2:])
+    row = t.gather(1, first.view(-1, *(1,) * (t.ndim - 1)).expand(shape))
+    return torch.where(mask.view(*mask.shape, *(1,) * (t.ndim - 2)), t, row)
