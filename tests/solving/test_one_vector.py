@@ -65,7 +65,7 @@ ABSENCES = [
 @quietly
 @pytest.mark.parametrize(("name", "absent"), ABSENCES)
 @pytest.mark.parametrize("anderson", [None, 2, rs.Anderson(2, on="mean")], ids=["plain", "on_u", "on_mean"])
-def test_one_user_goes_on_to_the_same_bits(name: str, absent: str, anderson: Any) -> None:
+def test_one_user_goes_on_to_the_same_bits(name: str, absent: Any, anderson: Any) -> None:
     """Its one row is no vector that users share: whether they do is a field of the State, not a shape."""
     own_rule = absent == "paper" and rs.TABLE[name].sampling != ""  # not Algorithm 1
     who = None if absent == "everyone" else rs.Trace([[1], [0], [1]], absent)
