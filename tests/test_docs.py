@@ -79,5 +79,7 @@ def test_the_site_is_built(tmp_path: Path) -> None:
         for part in registry.configurable(kind).values():
             if part.make.__module__.startswith("resolvent."):  # tests register parts, too
                 assert f"<td><code>{part.name}</code></td>" in commands, part.name
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (tmp_path / "site").glob("*.html")}
     loaded = r"""<(?:script|img|link rel="stylesheet")[^>]+(?:src|href)="(?:https?:)?//[^"]+"""
-    assert not [found for page in (tmp_path / "site").glob("*.html") for found in re.findall(loaded, page.read_text())]
+    assert not [found for page in pages.values() for found in re.findall(loaded, page)]
+    assert [name for name, page in pages.items() if re.search(r"<\w+, ", page)] == []  # <a, b> would be a tag

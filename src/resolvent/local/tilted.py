@@ -6,7 +6,7 @@ round is then, whatever p_i users answer,
     x+ = mean(p),    s_i+ = s_i + (x+ - p_i) / eta.
 
 Where p_i is prox_eta f_i(x + eta s_i) this is FedPi. Where p_i is k gradient steps of size lr from x on the tilted
-function f_i(v) - <s_i, v>, and eta = k lr, it is SCAFFOLD (option II, server step 1) with s_i = c_i - c; with a
+function f_i(v) - s_i.v, and eta = k lr, it is SCAFFOLD (option II, server step 1) with s_i = c_i - c; with a
 geometric number of steps of mean k it is Scaffnew (ProxSkip). At a fixed point every p_i is x, so that s_i is the
 gradient of f_i at x, and these add up to zero: the original problem is solved, whatever eta is.
 
@@ -44,7 +44,7 @@ NOISE = "the noise of its batches"
 @part("local", "tilted-steps")
 @dataclass(frozen=True)
 class TiltedSteps(StepsOperator):
-    """k gradient steps of size lr from mean(u) on f_i(v) - <s_i, v>, s_i = (u_i - mean(u)) / eta: SCAFFOLD's.
+    """k gradient steps of size lr from mean(u) on f_i(v) - s_i.v, s_i = (u_i - mean(u)) / eta: SCAFFOLD's.
 
     eta="auto" is k lr, as SCAFFOLD has it; with `batch`, which makes `steps` shuffled passes over the rows, lr times
     the steps of the user who takes most; with momentum, lr times what these steps amount to. lr=None is eta / k.
