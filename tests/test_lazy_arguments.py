@@ -88,7 +88,7 @@ ALL: dict[str, Callable[[], Any]] = FEW | {
     "two ranges": lambda: [range(MANY)] * 2, "2^62": lambda: Long(1.0, 2**62), "without end": itertools.count,
     "one without end": lambda: itertools.repeat(1.0), "ones without end": lambda: itertools.repeat(1),
     "sparse": lambda: scipy.sparse.csr_array((3, 2**40)), "sparse rows": lambda: scipy.sparse.coo_array((2**40, 2)),
-    "a sparse tensor": lambda: torch.sparse_coo_tensor(size=(2**40, 2), check_invariants=True),
+    "a sparse tensor": lambda: torch.zeros(2**40, 2, layout=torch.sparse_coo),
     "data sets": lambda: [Rows(), Rows()],
 }  # fmt: skip
 
