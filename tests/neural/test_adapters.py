@@ -32,19 +32,17 @@ class Adapted(nn.Module):
             self.lora_a = nn.Parameter(torch.randn(2, inputs))
             self.lora_b = nn.Parameter(torch.randn(outputs, 2) / 4)
 
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        a, b = (p for name, p in self.named_parameters() if "lora" in name)
+        return a, b
+
     def product(self) -> Tensor:
-        b, a = (
-            (self.lora_B["default"], self.lora_A["default"]) if hasattr(self, "lora_A") else (self.lora_b, self.lora_a)
-        )
-        b, a = (m.weight if isinstance(m, nn.Linear) else m for m in (b, a))
+        a, b = self.matrices()
         return b.detach() @ a.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        b, a = (
-            (self.lora_B["default"], self.lora_A["default"]) if hasattr(self, "lora_A") else (self.lora_b, self.lora_a)
-        )
-        low = a(x) if isinstance(a, nn.Module) else F.linear(x, a)
-        out: Tensor = self.base(x) + (b(low) if isinstance(b, nn.Module) else F.linear(low, b))
+        a, b = self.matrices()
+        out: Tensor = self.base(x) + F.linear(F.linear(x, a), b)
         return out
 
 

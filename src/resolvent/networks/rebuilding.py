@@ -61,7 +61,7 @@ def checksum(frozen: Buffers) -> str:
     whole = hashlib.sha256()
     for name, tensor in sorted(frozen.items()):
         whole.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        whole.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        whole.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return whole.hexdigest()[:16] if frozen else ""
 
 

@@ -32,7 +32,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, bounded, refuse
 from resolvent.networks.packed_inputs import Inputs, as_inputs, listed
 
 ROWS_OF_EACH = "as many rows of each are needed"
@@ -120,7 +120,7 @@ def reader(user: Any, name: str) -> RowReader:
         return _loader(user, name)
     if isinstance(user, IterableDataset):
         return RowReader(name, DataLoader(user, batch_size=ROWS_PER_READ))
-    rows = range(len(user))
+    rows = bounded(range(len(user)), name)
     return RowReader(name, DataLoader(user, ROWS_PER_READ, sampler=rows), rows)
 
 
@@ -141,6 +141,7 @@ def _loader(loader: DataLoader[Any], name: str) -> RowReader:
             f"a DataLoader with a batch_sampler of type {type(batches).__name__}, which may draw any rows",
             "a user's rows are needed: pass torch.utils.data.Subset(data_set, rows)",
         )
+    bounded(range(len(loader.dataset)), name)  # type: ignore[arg-type]
     rows = _rows(batches.sampler, len(loader.dataset), name)  # type: ignore[arg-type]
     if batches.drop_last and len(rows) % batches.batch_size:
         refuse(name, *dropping)

@@ -147,6 +147,7 @@ def finite(X: Tensor, argument: str, of: str = "user") -> Tensor:
 
 def same_length(name: str, items: Sequence[Any], users: int) -> None:
     """Refuse a per-user list of the wrong length, and what is no list."""
+    bounded(items, name)
     try:
         many = len(items)
     except TypeError:  # a sparse matrix has a length that it does not tell

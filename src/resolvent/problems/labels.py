@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def label_array(labels: Any) -> NDArray[Any]:
     items = labels.tolist() if hasattr(labels, "tolist") else list(labels)
     try:
         array = np.asarray(labels)
-    except ValueError:
+    except (ValueError, MemoryError):
         refuse("labels", "a list of lists of unequal lengths", "a vector of labels is needed")
     if array.ndim != 1 or array.dtype == object or all(map(_same, array.tolist(), items)):
         return array
@@ -87,7 +87,7 @@ def _of_tensor(given: Tensor, name: str) -> NDArray[Any]:
 
 def _labels(given: Any, user: int | None) -> NDArray[Any]:
     name = "classes" if user is None else f"y[{user}]"
-    if not isinstance(bounded(given, name), Iterable):
+    if not isinstance(bounded(given, name), Collection):
         refuse(name, quoted(given), f"a vector of labels is needed{', such as range(3)' if user is None else ''}")
     each: NDArray[Any] = label_array(_of_tensor(given, name) if isinstance(given, Tensor) else given)
     if each.dtype == object:  # text in frames

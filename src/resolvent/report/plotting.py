@@ -8,7 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from resolvent.errors import InputError, quoted, refuse
+from resolvent.errors import InputError, bounded, quoted, refuse
 from resolvent.report.curves import colours, drawn_rows, labels, over_seeds, reported, with_bytes
 from resolvent.report.figures import AXES, NAMES, needed, plain
 
@@ -76,7 +76,7 @@ def _panel(axis: Axes, column: str, x: str, painted: Mapping[str, str], frames: 
 
 def by_name(runs: Any) -> dict[str, list[Any]]:
     """Runs by name: as given, or by algorithm and what sets them apart; numbered where nothing does."""
-    if isinstance(runs, Mapping):
+    if isinstance(bounded(runs, "runs"), Mapping):
         named = {str(name): list(those) if isinstance(those, list | tuple) else [those] for name, those in runs.items()}
     else:
         several = list(runs) if isinstance(runs, list | tuple) else [runs]
@@ -113,7 +113,7 @@ def columns_shown(frames: Sequence[Any], every: bool = False) -> list[str]:
 
 
 def _axes(panels: int, ax: Any) -> tuple[Figure, Sequence[Any]]:
-    if ax is not None:
+    if bounded(ax, "ax") is not None:
         axes = list(ax.flat) if hasattr(ax, "flat") else list(ax) if isinstance(ax, list | tuple) else [ax]
         if not all(hasattr(axis, "plot") and hasattr(axis, "figure") for axis in axes):
             refuse("ax", quoted(ax), "axes of Matplotlib are needed, one for each column")

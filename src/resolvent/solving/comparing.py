@@ -10,7 +10,7 @@ from functools import cached_property
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from resolvent.errors import quoted, refuse
+from resolvent.errors import bounded, quoted, refuse
 from resolvent.iteration.scheme import Scheme
 from resolvent.solving.prepare import prepare
 from resolvent.solving.progress import Bar, wanted
@@ -77,12 +77,12 @@ def _entries(schemes: Any) -> list[tuple[str, dict[str, Any]]]:
     """Names, where there are any, and options of `solve`."""
     if isinstance(schemes, Scheme | str) or (isinstance(schemes, Mapping) and "scheme" in schemes):
         schemes = [schemes]
-    if not isinstance(schemes, Mapping | list | tuple) or not schemes:
+    if not isinstance(bounded(schemes, "schemes"), Mapping | list | tuple) or not schemes:
         refuse("schemes", quoted(schemes), SCHEMES)
     pairs = list(schemes.items()) if isinstance(schemes, Mapping) else [("", each) for each in schemes]
     entries = []
     for name, each in pairs:
-        entry = dict(each) if isinstance(each, Mapping) else {"scheme": each}
+        entry = dict(bounded(each, "schemes")) if isinstance(each, Mapping) else {"scheme": each}
         if not isinstance(entry.get("scheme"), Scheme | str):
             argument, given = (
                 (f"schemes[{name!r}]", quoted(each)) if name else ("schemes", f"{quoted(each)} among them")

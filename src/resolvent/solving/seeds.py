@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from resolvent.engines.joint import Joint
-from resolvent.errors import quoted, refuse
+from resolvent.errors import bounded, quoted, refuse
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.facts import facts_of, is_problem
 from resolvent.iteration.scheme import Scheme
@@ -53,7 +53,7 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
 def as_seeds(seeds: Any) -> list[int]:
     """Several seeds as a list."""
     if (
-        not isinstance(seeds, Iterable)
+        not isinstance(bounded(seeds, "seeds"), Iterable)
         or getattr(seeds, "shape", None) == ()
         or not (listed := list(islice(iter(seeds), MAX_SEEDS + 1)))
     ):
