@@ -123,6 +123,7 @@ def _draw(axis: Axes, results: Results) -> None:
         axis.plot(seeds.index, seeds.mean(axis=1), color=colour, lw=width(place, len(lines)), label=name)
         axis.fill_between(seeds.index, seeds.min(axis=1), seeds.max(axis=1), color=colour, alpha=0.15, lw=0)
     axis.set(xlabel="round", ylabel="test accuracy, per cent", ylim=(0, 100))
+    axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _panel(key: str, title: str, partition: str) -> Panel:
