@@ -134,16 +134,18 @@ class Case:
         self.least = self.problem.fstar / self.rows
         self.first = self.users.value(np.zeros(self.users.dim)) - self.least
 
-    def plain(self, iterates: Iterator[Array]) -> list[float]:
-        every = itertools.islice(enumerate(iterates, 1), EVERY - 1, MOST, EVERY)
+    def plain(self, iterates: Iterator[Array], most: int = MOST) -> list[float]:
+        every = itertools.islice(enumerate(iterates, 1), EVERY - 1, most, EVERY)
         with np.errstate(over="ignore", invalid="ignore"):
             return rounds_to((t, (self.users.value(x) - self.least) / self.first) for t, x in every)
 
     def best(self, run: Callable[[float], Iterator[Array]]) -> tuple[float, list[float]]:
         """The factor of the step with which the last target takes the fewest rounds, and its rounds."""
-        tried = {factor: self.plain(run(factor)) for factor in FACTORS}
-        factor = min(tried, key=lambda factor: tried[factor][::-1])
-        return factor, tried[factor]
+        factor, best = 1.0, [math.inf]
+        for tried in FACTORS:  # none is given more rounds than the best so far has taken
+            rounds = self.plain(run(tried), int(min(best[-1], MOST)))
+            factor, best = (tried, rounds) if rounds[-1] < best[-1] else (factor, best)
+        return factor, best
 
     def ours(self, scheme: rs.Scheme, send: Any = None, **more: Any) -> tuple[list[float], float]:
         """The rounds, and the bytes that a user sends in one."""

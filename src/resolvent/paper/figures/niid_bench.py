@@ -115,6 +115,8 @@ def _beats(*others: str) -> Callable[[Results], ClaimVerdict]:
 
 def _draw(axis: Axes, results: Results) -> None:
     """Test accuracy against rounds, each algorithm at its eta: the mean over seeds, and a band from least to most."""
+    from matplotlib.ticker import MaxNLocator
+
     lines = list(chosen(results).values())
     for place, label in enumerate(lines):
         seeds = 100 * results.seeds(label)
@@ -123,6 +125,7 @@ def _draw(axis: Axes, results: Results) -> None:
         axis.plot(seeds.index, seeds.mean(axis=1), color=colour, lw=width(place, len(lines)), label=name)
         axis.fill_between(seeds.index, seeds.min(axis=1), seeds.max(axis=1), color=colour, alpha=0.15, lw=0)
     axis.set(xlabel="round", ylabel="test accuracy, per cent", ylim=(0, 100))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def _panel(key: str, title: str, partition: str) -> Panel:
