@@ -106,6 +106,8 @@ def test_a_federation_can_accept_more_or_less() -> None:
         ("typical_eta", -1.0),
         ("samples", 17),
         ("problem", "x" * 1000),
+        ("problem", "\x1b[2J"),
+        ("version", "1\n2"),
         ("offers", ["x" * 1000]),
     ],
 )
