@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_a_rank_that_comes_after_the_others_have_heard_hears_too(port: int, monk
 def test_ranks_that_all_come_meet(port: int) -> None:
     with ThreadPoolExecutor(3) as threads:
         stores = [found.result() for found in [threads.submit(met, at(port, rank, 3), 60.0) for rank in range(3)]]
+    assert {store.timeout for store in stores} == {timedelta(seconds=60)}
     stores[0].set("a", "b")
     assert stores[2].get("a") == b"b"
 

@@ -87,7 +87,10 @@ def attempts(project: Project, server: Server, name: str, run: int) -> dict[str,
         },
     }
     _reply(run, own, guess)  # what is wrong here is no refusal
-    return {name: _tried(call) for name, call in calls.items()}
+    try:
+        return {name: _tried(call) for name, call in calls.items()}
+    finally:
+        fleet._client.close()
 
 
 def _another(project: Project, own: int) -> tuple[int, bytes]:
