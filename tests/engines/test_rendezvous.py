@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
@@ -186,7 +187,7 @@ def test_ranks_meet_again_after_they_have_parted(port: int) -> None:
 
 def test_a_rank_whose_parent_has_ended_does_not_wait_for_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     parents = iter([7, 7, 1])
-    monkeypatch.setattr(rendezvous.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
     assert refusals(at(port, 0)) == ["what started this rank has ended, and not all others have come; start them again"]
 
 
