@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -48,7 +49,9 @@ def attempts(project: Project, server: Server, name: str, run: int) -> dict[str,
 
     def push(node: Node, source: int, replies_to: str, number: int = run) -> Any:
         message = _reply(number, source, replies_to)
-        given = {"messages_list": [message_to_proto(message)], "message_object_trees": [get_object_tree(message)]}
+        given: dict[str, Any] = {
+            "messages_list": [message_to_proto(message)], "message_object_trees": [get_object_tree(message)]
+        }  # fmt: skip
         return fleet.PushMessages(fleet_pb2.PushMessagesRequest(node=node, **given)).objects_to_push
 
     beat, pull = heartbeat_pb2.SendNodeHeartbeatRequest, message_pb2.PullObjectRequest
@@ -79,13 +82,10 @@ def attempts(project: Project, server: Server, name: str, run: int) -> dict[str,
         "ConfirmMessageReceived": lambda: fleet.ConfirmMessageReceived(
             message_pb2.ConfirmMessageReceivedRequest(node=here, run_id=run, message_object_id=guess)
         ),
-        **{
-            f"SendNodeHeartbeat, {seconds}": lambda seconds=seconds: fleet.SendNodeHeartbeat(
-                beat(node=here, heartbeat_interval=seconds)
-            )
-            for seconds in INTERVALS
-        },
     }
+    for seconds in INTERVALS:
+        asked = beat(node=here, heartbeat_interval=seconds)
+        calls[f"SendNodeHeartbeat, {seconds}"] = partial(fleet.SendNodeHeartbeat, asked)
     _reply(run, own, guess)  # what is wrong here is no refusal
     try:
         return {name: _tried(call) for name, call in calls.items()}
