@@ -28,25 +28,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-NEARBY = {
-    "engines/flower": (
-        ("asking", "checks", "claims", "facts", "forward", "grid", "memory", "messages", "packets", "plausibility",
-         "rule"),
-        ("engines/test_flower_claims.py", "engines/test_flower_trust.py", "engines/test_plausibility.py",
-         "engines/test_flower.py"),
-    ),
-    "federation": (
-        ("doctor", "guard", "keys", "recording", "superexec", "superlink", "supernode", "worker"),
-        ("federation/test_doors.py", "federation/test_server.py", "federation/test_processes.py",
-         "federation/test_deployment.py"),
-    ),
-    "ui": (("door", "guard"), ("ui/test_guard.py", "ui/test_door.py", "ui/test_api.py")),
-    "runs": (
-        ("lock", "regular", "sums", "trust"),
-        ("runs/test_trust.py", "runs/test_damage.py", "runs/test_sharing.py"),
-    ),
-}  # fmt: skip
-"""By folder of the package: its modules, and the tests that must notice, the quickest first."""
+NEARBY = (
+    ("engines/flower",
+     ("asking", "checks", "claims", "facts", "forward", "grid", "memory", "messages", "packets", "plausibility",
+      "rule"),
+     ("engines/test_flower_claims.py", "engines/test_flower_trust.py", "engines/test_plausibility.py",
+      "engines/test_flower.py")),
+    ("engines/flower", ("masking", "secure", "summands"), ("engines/test_secure.py",)),
+    ("engines", ("process_group", "rendezvous"), ("engines/test_rendezvous.py",)),
+    ("federation", ("doctor", "guard", "keys", "recording", "superexec", "superlink", "supernode", "worker"),
+     ("federation/test_doors.py", "federation/test_server.py", "federation/test_processes.py",
+      "federation/test_deployment.py")),
+    ("ui", ("door", "guard"), ("ui/test_guard.py", "ui/test_door.py", "ui/test_api.py")),
+    ("runs", ("lock", "regular", "sums", "trust"),
+     ("runs/test_trust.py", "runs/test_damage.py", "runs/test_sharing.py")),
+)  # fmt: skip
+"""Folders of the package, modules there, and the tests that must notice, the quickest first."""
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -146,7 +143,7 @@ def outcome(tree: Path, tests: tuple[str, ...], limit: float) -> str:
 def drawn(words: list[str], many: int, seed: int) -> list[tuple[Mutant, tuple[str, ...]]]:
     """A sample of all mistakes with the tests that must notice them: as many of each module, as far as there are."""
     rng, piles = random.Random(seed), []
-    for folder, (modules, tests) in NEARBY.items():
+    for folder, modules, tests in NEARBY:
         for module in modules:
             path = Path("src/resolvent") / folder / f"{module}.py"
             if not words or any(word in str(path) for word in words):

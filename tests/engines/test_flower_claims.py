@@ -106,6 +106,8 @@ def test_a_federation_can_accept_more_or_less() -> None:
         ("typical_eta", -1.0),
         ("samples", 17),
         ("problem", "x" * 1000),
+        ("problem", "\x1b[2J"),
+        ("version", "1\n2"),
         ("offers", ["x" * 1000]),
     ],
 )
@@ -133,9 +135,13 @@ def test_a_user_who_does_not_know_its_convexity_is_taken() -> None:
     assert gathered({"convexity": None}, {"convexity": None}, {"convexity": None}).users == 3
 
 
-def test_users_with_another_kind_of_problem_are_refused() -> None:
-    with pytest.raises(InputError, match="problem is Logistic on node site-02, but LeastSquares on node site-00"):
-        gathered({}, {}, {"problem": "Logistic"})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("dim", 7), ("dtype", "float32"), ("metrics", ["accuracy"]), ("intercepts", [0]), ("problem", "Logistic")],
+)
+def test_users_who_do_not_solve_one_problem_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=rf"{name} is .* on node site-01, but .* on node site-00: all users need"):
+        gathered({}, {name: value})
 
 
 def test_every_weight_is_shown_and_a_majority_is_pointed_out() -> None:

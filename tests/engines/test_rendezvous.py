@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,7 @@ def test_a_rank_that_comes_after_the_others_have_heard_hears_too(port: int, monk
 def test_ranks_that_all_come_meet(port: int) -> None:
     with ThreadPoolExecutor(3) as threads:
         stores = [found.result() for found in [threads.submit(met, at(port, rank, 3), 60.0) for rank in range(3)]]
+    assert {store.timeout for store in stores} == {timedelta(seconds=60)}
     stores[0].set("a", "b")
     assert stores[2].get("a") == b"b"
 
@@ -106,7 +109,7 @@ def squatted() -> Iterator[int]:
 
 def test_a_port_at_which_something_else_listens_is_named(squatted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "ANSWER", 0.3)
-    with pytest.raises(InputError, match=rf"rank 0 cannot listen at port {squatted} of .*name another port"):
+    with pytest.raises(InputError, match=rf"rank 0 cannot listen at port {squatted} .*in use.*name another port"):
         met(at(squatted, 0), LIMIT)
     with pytest.raises(NotJoined, match=rf"what listens at port {squatted} of 127.0.0.1 is not the store of rank 0"):
         met(at(squatted, 1), LIMIT)
@@ -184,7 +187,7 @@ def test_ranks_meet_again_after_they_have_parted(port: int) -> None:
 
 def test_a_rank_whose_parent_has_ended_does_not_wait_for_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     parents = iter([7, 7, 1])
-    monkeypatch.setattr(rendezvous.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
     assert refusals(at(port, 0)) == ["what started this rank has ended, and not all others have come; start them again"]
 
 

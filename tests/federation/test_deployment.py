@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 import torch
 
 import resolvent as rs
+from federation import insider
 from federation.attack import OTHER, InTheDemo, assert_refused, marking_app, own_address
 from resolvent import runs
 from resolvent.errors import InputError
@@ -226,6 +228,36 @@ def test_a_flood_of_silent_connections_does_not_stop_a_run(tmp_path: Path) -> No
     assert watching.done
     assert done.status == "finished"
     assert (done.history()["participants"] == 3).all()
+
+
+@pytest.mark.slow
+def test_a_registered_node_can_do_nothing_in_another_s_name(tmp_path: Path) -> None:
+    """It is not one of the run's users, and calls whatever Flower has while the others go on."""
+    project, told = made(tmp_path, 6), dict[str, str]()
+    keys.make_node(project, "site-3")
+    federation = Federation(project, demo.NODES)
+
+    def act() -> None:
+        with sqlite3.connect(project.state / "superlink.db") as database:
+            ((number,),) = database.execute("SELECT run_id FROM run").fetchall()
+        told.update(insider.attempts(project, federation.server, "site-3", number % 2**64))
+
+    with federation:
+        watching = Watching(1, act)
+        done = running.begin(project, project.runs).wait(watching, federation.check)
+    harmless = {
+        "PullMessages": "let in: 0", "PullObject": "let in: False", "PushObject": "let in: False",
+        "ConfirmMessageReceived": "let in: ", "PushMessages, to nothing": "let in: []",
+        "PushMessages, signed as another": "let in: []",
+    }  # fmt: skip
+    wrong = {call: end for call, end in told.items() if not end.startswith(harmless.get(call, "refused"))}
+    assert not wrong, wrong
+    assert len(told) >= 20
+    assert done.status == "finished"
+    assert (done.history()["participants"] == 3).all()
+    model = done.model()
+    assert model is not None
+    torch.testing.assert_close(model, in_process(6).model, rtol=1e-9, atol=1e-10)
 
 
 ASKS_NODES = """

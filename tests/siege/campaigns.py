@@ -242,6 +242,7 @@ CAMPAIGNS = (
     Campaign("the live page", strangers.page, 600, ("refused", "answered")),
     Campaign("malicious answers", insiders.answers, 200, ("refused", "withheld", "harmless")),
     Campaign("malicious claims", insiders.claims, 200, ("refused", "in proportion")),
+    Campaign("secure sums", insiders.sums, 100, ("refused", "right")),
     Campaign("ranks", insiders.ranks, 6, ("refused",)),
     Campaign("a live federation", strangers.federation, 2, ("refused",)),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import math
 import random
 import socket
@@ -21,8 +24,11 @@ from engines.test_flower_trust import FORGERIES
 from engines.test_pipes import problem
 from engines.test_plausibility import nodes_of
 from engines.test_rendezvous import RUN, ended
+from engines.test_secure import engine_over as secure_engine
+from engines.test_secure import problem as secure_problem
 from resolvent.engines.flower import packets
 from resolvent.engines.flower.messages import Question
+from resolvent.engines.flower.node import Node
 from resolvent.engines.flower.rule import MAX_WEIGHT, Rule
 from resolvent.errors import BadAnswer, InputError
 from siege.forge import Ends
@@ -113,6 +119,58 @@ def _claimed(each: list[dict[str, Any]], said: dict[str, Any]) -> str:
         numbers = getattr(facts, name, None)
         sound = sound and (numbers is None or bool(torch.isfinite(torch.as_tensor(numbers)).all()))
     return "in proportion" if sound else f"{said}: silently taken, weights {weights}"
+
+
+def sums(seeds: Iterable[int], at: Path) -> Ends:
+    """One user of a secure sum changes a word of what it tells: there is a sentence, or the sum of all, or of all but
+    one: it, or whoever cannot read a share of its."""
+    for seed in seeds:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # the nodes' logs
+            warnings.simplefilter("ignore")
+            yield seed, _summed(random.Random(seed))
+
+
+def _summed(rng: random.Random) -> str:
+    users, verb, scheme = rng.choice([3, 4, 5]), rng.choice(["keys", "shares", "unmask"]), rs.fedprox(0.05)
+    liar, whole, told = rng.randrange(users), secure_problem(users, seed=rng.randrange(9)), ""
+
+    def forge(user: int, reply: Any) -> list[Any]:
+        nonlocal told
+        packet = None if reply.has_error() else packets.from_records(reply.content)
+        if packet is not None and user == liar and packet.header["verb"] == verb:
+            secure = json.loads(json.dumps(packet.header["secure"]))
+            told = _one_changed(secure, rng)
+            reply.content = packets.to_records(packet._replace(header=packet.header | {"secure": secure}))
+        return [reply]
+
+    grid = FakeGrid([Node(whole.take(torch.tensor([i])), secure=True) for i in range(users)], forge=forge)
+    try:
+        engine, _ = secure_engine(whole, scheme, grid, rule=PROMPT)
+        model = rs.solve(None, scheme, rounds=1, engine=engine).model
+    except (BadAnswer, InputError) as error:
+        return "refused" if len(str(error)) < 1000 else f"{verb} {told}: a sentence of {len(str(error))} characters"
+    except Exception as error:
+        return f"{verb} {told}: {type(error).__name__}: {error}"
+    p = whole.prox(torch.zeros(users, whole.dim, dtype=torch.float64), 0.05)
+    sets = [[i for i in range(users) if i != gone] for gone in range(-1, users)]
+    right = any(torch.allclose(model, p[some].mean(0), rtol=0, atol=1e-11) for some in sets)
+    return "right" if right else f"{verb} {told}: silent wrong"
+
+
+def _one_changed(tree: Any, rng: random.Random) -> str:
+    """Change one thing somewhere in JSON, and say what."""
+    while True:
+        key = rng.choice(list(tree) if isinstance(tree, dict) else range(len(tree)))
+        if isinstance(tree[key], (dict, list)) and tree[key] and rng.random() < 0.9:
+            tree = tree[key]
+            continue
+        before = tree[key]
+        odd: list[Any] = [0, None, "", [], {}, "0" * 104, "02" + "ff" * 32, 10**400, "\ud800", [1], -1.5]
+        if isinstance(before, str) and before and rng.random() < 0.7:
+            place = rng.randrange(len(before))
+            odd = [before[:place] + rng.choice("0123456789abcdefxy=") + before[place + 1 :]]
+        tree[key] = rng.choice(odd)
+        return f"{key}: {str(before)[:60]!r} -> {str(tree[key])[:60]!r}"
 
 
 WAITS = """

@@ -196,7 +196,7 @@ def main() -> None:
     settings["http"] = connection(doors)  # by h11: the other one takes headers without end
     configs = [uvicorn.Config(app, *at, **settings) for at in ((config.host, config.port), (LOOPBACK, control))]
     doors += [Door(each.bind_socket()) for each in configs]
-    uvicorn.Server(configs[0]).run(sockets=doors)
+    uvicorn.Server(configs[0]).run(sockets=[*doors])
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ class FlowerEngine(CentralSums):
         if not {"grad", "hessian"} <= facts.offers:
             return None
         answers = self._everybody(replace(self._question, verb="curvature", u=w))
-        if answers is None or any(a.grad is None or a.hessian is None for a in answers):
+        if answers is None or any(a.hessian is None for a in answers):
             return None
         grads, hessians = (torch.cat([getattr(a, name) for a in answers]) for name in ("grad", "hessian"))
         return Curvature(facts.weights @ grads, torch.tensordot(facts.weights, hessians, 1))

@@ -341,8 +341,8 @@ def _check_type(field: registry.Field, value: Any) -> None:
     if (listed and not isinstance(value, list)) or not all(type(item) in types for item in items):
         raise Malformed(f"{field.name} is not the list that it must be" if listed else f"{field.name} is no "
                         f"{' or '.join(kind.__name__ for kind in types if kind is not type(None))}")  # fmt: skip
-    if any(len(item) > MAX_NAME for item in items if isinstance(item, str)):
-        raise Malformed(f"{field.name} has a name of more than {MAX_NAME} characters")
+    if any(len(item) > MAX_NAME or not item.isprintable() for item in items if isinstance(item, str)):
+        raise Malformed(f"{field.name} has a name of more than {MAX_NAME} characters, or of some that nobody can print")
 
 
 def _check_range(name: str, value: Any) -> None:
