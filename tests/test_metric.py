@@ -19,6 +19,7 @@ from resolvent.iteration.engine import Ask
 from resolvent.iteration.metric import LEAST, FullMetric, LowRankMetric, change, moved, of_hessian, of_products
 from resolvent.iteration.metric_prox import launch
 from resolvent.local.choice import best
+from resolvent.problems.newton import krylov as products_with_hessians
 from resolvent.problems.newton import matrix_free
 from resolvent.problems.newton.krylov import krylov
 
@@ -212,13 +213,13 @@ def test_columns_of_different_scales_take_no_more_products_than_in_the_identity(
     rare = rng.random((3, 200, 1200)) < 0.02
     rows = [sp.csr_array(10 * rng.standard_normal(seen.shape) * seen / np.arange(1, 1201)) for seen in rare]
     problem = rs.Logistic(rows, [np.where(rng.random(200) < 0.5, 1.0, -1.0) for _ in rows], reg=1e-3)
-    own = matrix_free.conjugate
+    own = products_with_hessians.conjugate
 
     def counted(times: Any, *rest: Any) -> Any:
         return own(lambda v: products.append(1) or times(v), *rest)
 
     monkeypatch.setattr(matrix_free, "conjugate", counted)
-    models, counts = [], []
+    models, counts = list[Any](), list[int]()
     for beside in (LowRankMetric.beside, LowRankMetric.solve):
         monkeypatch.setattr(LowRankMetric, "beside", beside if counts == [] else lambda self, _: self.solve)
         models.append(rs.solve(problem, rs.fedpi("auto"), 5, **QUIET).state)
