@@ -555,7 +555,7 @@ def test_what_cannot_be_had_is_refused_where_it_is_demanded() -> None:
     with pytest.raises(rs.InputError, match="there is no metric 'hessian'"):
         rs.solve(problem, rs.fedpi("auto"), 3, metric="hessian", **QUIET)
     with pytest.raises(rs.InputError, match="metric is 3"):
-        rs.solve(problem, rs.fedpi("auto"), 3, metric=3, **QUIET)  # type: ignore[arg-type]
+        rs.solve(problem, rs.fedpi("auto"), 3, metric=3, **QUIET)
 
 
 def test_without_hessians_it_is_the_identity_and_that_is_said() -> None:
