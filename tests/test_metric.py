@@ -207,7 +207,7 @@ def test_the_inverse_beside_a_diagonal_is_exact_where_the_hessian_is_what_it_is_
     torch.testing.assert_close(full.beside(more[:, :4])(g[:, :4]), full.solve(g[:, :4]))
 
 
-def test_columns_of_different_scales_take_no_more_products_than_in_the_identity(monkeypatch: Any) -> None:
+def test_columns_of_different_scales_take_fewer_products_than_with_the_metric_alone(monkeypatch: Any) -> None:
     """Conjugate gradients see the diagonals of Hessians in a metric too."""
     rng, products = np.random.default_rng(2), list[int]()
     rare = rng.random((3, 200, 1200)) < 0.02
