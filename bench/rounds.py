@@ -113,7 +113,7 @@ def classified(folder: Path, name: str, users: int, apart: float | None, C: floa
         return np.append(fitted.coef_, fitted.intercept_)
 
     title = f"{name}, {len(parts)} {'alike' if apart is None else f'Dirichlet({apart})'}, C = {C}"
-    return Case(title, problem, fit, abs(float(problem.fstar)))
+    return Case(title, problem, fit, abs(float(problem.fstar or 0.0)))
 
 
 def made(kind: str) -> Case:
@@ -135,7 +135,8 @@ def made(kind: str) -> Case:
         A, b = rows.reshape(-1, rows.shape[2]), y.ravel()
         t = 0.05 * np.abs(A.T @ b).max() / (2 if labels else 1)
         make = rs.Logistic if labels else rs.LeastSquares
-        problem = make(rows, y, penalty=rs.L1(t / users), **({"reg": 0.0} if labels else {}))
+        more: dict[str, Any] = {"reg": 0.0} if labels else {}
+        problem = make(rows, y, penalty=rs.L1(t / users), **more)
         if labels:
             fit = lambda tol: pooled.LogisticRegression(  # noqa: E731
                 C=1 / t, l1_ratio=1.0, solver="saga", fit_intercept=False, tol=tol, max_iter=10**5
@@ -224,7 +225,7 @@ def lbfgs(watch: Watch) -> None:
 
 def on_pooled_rows(case: Case) -> list[str]:
     """Seconds of the largest tolerance, a power of ten, with which scikit-learn gets there."""
-    cells = []
+    cells: list[str] = []
     for k in range(1, 15):
         began = time.process_time()
         w = torch.from_numpy(np.ravel(case.fit(10.0**-k)))[None]

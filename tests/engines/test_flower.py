@@ -518,13 +518,13 @@ def test_the_metric_is_sent_once_and_again_to_a_node_that_has_lost_it() -> None:
     assert not any(lost[2:])
 
 
-def test_least_squares_has_one_hessian_and_is_asked_for_it_once() -> None:
+def test_least_squares_has_one_hessian_and_is_asked_for_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     A = rng.standard_normal((3, 20, 4)) * [1, 3, 10, 30]
     whole = rs.LeastSquares(A, rng.standard_normal((3, 20)))
     engine = engine_over(whole, rs.ExactProx())
     looked, own = list[Any](), engine.curvature
-    engine.curvature = lambda w: looked.append(w) or own(w)
+    monkeypatch.setattr(engine, "curvature", lambda w: looked.append(w) or own(w))
     run = rs.solve(None, rs.fedpi("auto"), 9, engine=engine, progress=False)
     here = rs.solve(whole, rs.fedpi("auto"), 9, progress=False)
     assert len(looked) == 1

@@ -70,6 +70,11 @@ class Metric:
         """M^-1 g."""
         return self.back(self.pull(g))
 
+    def beside(self, diagonal: Tensor) -> Callable[[Tensor], Tensor]:
+        """A map of rows g (users, d) that is about (M + eta H)^-1, where only the diagonals (users, d) of eta H are
+        known, and that eta H is about M."""
+        return self.solve
+
     def curvature(self, H: Tensor) -> Tensor:
         """C^T H C of symmetric matrices (..., d, d)."""
         return self.pull(self.pull(H).mT)
@@ -149,6 +154,22 @@ class LowRankMetric(Metric):
         """f(M) x."""
         V, rest = self._vectors.to(x), float(f(torch.tensor(self.rest, dtype=torch.float64)))
         return torch.add(((x @ V) * (f(self.s) - rest).to(x)) @ V.T, x, alpha=rest)
+
+    def beside(self, diagonal: Tensor) -> Callable[[Tensor], Tensor]:
+        """M + eta H is about 2 V diag(s) V^T, and on the rest a diagonal: what V leaves of that of eta H, plus `rest`.
+
+        The inverse of such a sum is that of the diagonal, corrected along V (Woodbury's identity).
+        """
+        V, s = self._vectors.to(diagonal), self.s.to(diagonal)
+        D = self.rest + (diagonal - V.square() @ s).clamp_min(0)
+        inside = torch.diag(1 / (2 * s - self.rest)) + torch.einsum("dk,ud,dl->ukl", V, 1 / D, V)
+        root = torch.linalg.cholesky(inside)
+
+        def inverse(g: Tensor) -> Tensor:
+            x = g / D
+            return x - torch.cholesky_solve((x @ V).unsqueeze(2), root).squeeze(2) @ V.T / D
+
+        return inverse
 
     def coordinates(self, x: Tensor) -> Tensor:
         return self._function(torch.sqrt, x)

@@ -99,7 +99,13 @@ class GivenMetric(MetricChoice):
 def as_matrix(given: Any) -> GivenMetric:
     """A symmetric positive definite matrix, or a sentence."""
     needed = "a symmetric positive definite matrix (d, d) is needed"
-    M = torch.as_tensor(given).detach().cpu()
+    try:
+        M = torch.as_tensor(given).detach().cpu()
+        dense = M.layout is torch.strided
+    except (TypeError, ValueError, RuntimeError):
+        dense = False
+    if not dense:
+        refuse("metric", quoted(given), needed)
     if M.is_complex():
         refuse("metric", f"of {M.dtype}", "real numbers are needed")
     M = M.double()

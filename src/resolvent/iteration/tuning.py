@@ -172,16 +172,10 @@ class Automatic(StepSize):
         if waits or facts.operator.certifies != "p":
             return Chosen(tuning.eta, tuning, told(metric, state, engine), metric=metric)
         if self.curved and metric is not None and facts.quadratic:  # the same Hessian everywhere
-            tuning = tuning.looked(t, None)
-            if meet.penalises:
-                new = scaled(tuning, metric, state, engine, True)
-                tuning = new if far(tuning.eta, new.eta) else replace(new, eta=tuning.eta)
-            return Chosen(tuning.eta, tuning, looked=meet.penalises, metric=metric)
+            return Chosen(tuning.eta, tuning.looked(t, None), metric=metric)
         at = engine.mean(state.p)
         curved = engine.curvature(at)
-        if (
-            curved is None and self.curved and metric is not None
-        ):  # somebody is away: it stays as it is until the next look
+        if curved is None and self.curved and metric is not None:  # somebody is away: it stays until the next look
             return Chosen(tuning.eta, tuning.looked(t, None), looked=True, metric=metric)
         if curved is None:
             u, p = (state.u, state.p) if metric is None else map(metric.coordinates, (state.u, state.p))
@@ -214,18 +208,19 @@ def in_metric(
     if chosen is None:
         return tuning, now
     metric, unit = chosen
-    new = scaled(replace(tuning, unit=unit), metric, state, engine, penalised)
+    tuning = replace(tuning, unit=unit)
+    new = replace(tuning, eta=unit) if penalised else scaled(tuning, metric, state, engine)
     if now is not None and change(now, state.eta, metric, new.eta) <= WORTHWHILE:
         return replace(tuning, p=new.p, g=new.g), now
     return new, metric
 
 
-def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine, penalised: bool) -> Tuning:
+def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine) -> Tuning:
     """The scale of a metric. At `unit` it is that of f's Hessian; users who are alike go further in a round at a larger
     one, as far as what `travelled` looks at allows, seen in the metric.
 
-    Without a penalty the mean of the g_i vanishes with the gradient of f, and only how they differ must be found. A
-    penalty's subgradient is what their mean ends at, so there all of g must be.
+    With a penalty it stays at `unit`, which is 1 / sqrt(mu L) of f in its own metric, the best that is known of
+    Douglas-Rachford splitting for f + g: at a larger one the subgradient of g is found more slowly.
     """
     if state.next is None:
         return replace(tuning, eta=tuning.unit)
@@ -233,8 +228,7 @@ def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine, penalised
     if tuning.p is not None and tuning.g is not None:
         pull = g - tuning.g
         moved = float(metric.coordinates(engine.mean(state.p - tuning.p)).square().sum())
-        found = pull if penalised else pull - engine.mean(pull)
-        pulled = float(engine.gram(metric.pull(found).unsqueeze(0)))
+        pulled = float(engine.gram(metric.pull(pull - engine.mean(pull)).unsqueeze(0)))
         eta = max(eta, CAUTION * math.sqrt(moved / pulled)) if 0 < pulled < math.inf and moved < math.inf else eta
     return replace(tuning, eta=eta, p=state.p, g=g)
 

@@ -72,9 +72,11 @@ class Measured:
         product = self.problem.hessian_times(self.metric.back(Y))
         return lambda v: self.metric.pull(product(self.metric.back(v)))
 
-    def hessian_diagonal(self, Y: Tensor) -> Tensor:
-        """The metric conditions Hessians better than their diagonals could."""
-        return torch.zeros_like(Y)
+    def conditioner(self, Y: Tensor, eta: float) -> Callable[[Tensor], Tensor]:
+        """About (I + eta C^T H C)^-1 = C^-1 (M + eta H)^-1 C^-T, from the metric and the diagonals of Hessians."""
+        metric = self.metric
+        inverse = metric.beside(eta * self.problem.hessian_diagonal(metric.back(Y)))
+        return lambda r: metric.coordinates(inverse(metric.push(r)))
 
     @property
     def groups(self) -> list[tuple[Tensor | None, Measured]]:

@@ -8,6 +8,7 @@ secant pairs of earlier rounds say. A step that would overshoot is halved.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -43,7 +44,7 @@ class MatrixFree(Protocol):
         ...
 
     def hessian_diagonal(self, W: Tensor) -> Tensor:
-        """(users, d)."""
+        """(users, d). Or `conditioner(W, eta)`: a map of rows (users, d) close to (I + eta H)^-1, positive definite."""
         ...
 
 
@@ -109,7 +110,7 @@ def _stepped(
 ) -> Point:
     """After one step of Newton's method for the users marked."""
     product, eta = problem.hessian_times(here.x), equation.eta
-    scale = torch.clamp_min(1 + eta * problem.hessian_diagonal(here.x), 1)
+    conditioner = problem.conditioner if hasattr(problem, "conditioner") else partial(_by_diagonal, problem)
     part = torch.clamp(here.norm / (1 + equation.size), 1e-4, PART) * here.norm
     goal = torch.where(todo, torch.maximum(enough / 2, part), torch.inf)
 
@@ -118,8 +119,15 @@ def _stepped(
 
     begin = None if past is None else _along_pairs(here.e, *past)
     return equation.along(
-        here, todo.unsqueeze(1) * conjugate(times, here.e, goal, MAX_PRODUCTS, begin, lambda r: r / scale), todo
+        here,
+        todo.unsqueeze(1) * conjugate(times, here.e, goal, MAX_PRODUCTS, begin, conditioner(here.x, eta)),
+        todo,
     )
+
+
+def _by_diagonal(problem: MatrixFree, x: Tensor, eta: float) -> Callable[[Tensor], Tensor]:
+    scale = torch.clamp_min(1 + eta * problem.hessian_diagonal(x), 1)
+    return lambda r: r / scale
 
 
 def _along_pairs(e: Tensor, s: Tensor, y: Tensor) -> Tensor | None:
