@@ -392,6 +392,8 @@ BAD: list[tuple[Any, str]] = [
     (private(privacy=rs.UserPrivacy(1, epsilon=1, delta=0.2)), r"delta is 0.2, but a number below 1 / users = 0.167"),
     (private(privacy=rs.UserPrivacy(1, noise=9, delta=1e-4, quantile=0.5)), "too noisy"),
     (private(problem=uneven()), "users of a private run have equal weights"),
+    (lambda: private(problem=rs.Logistic(np.ones((3, 4, 2)), np.sign(np.arange(12.0) - 4.5).reshape(3, 4), reg=0.1,
+                                         class_weight="balanced"))(), "it counts all users' classes"),
     (private(problem=squares(1)), "among one user nobody is hidden"),
     (private(participation=rs.FixedSize(3)), "the chance of each user must be known"),
     (private(participation=rs.Trace([[1] * 6])), "the chance of each user must be known"),
@@ -472,3 +474,42 @@ def test_private_mean_is_told_when_a_neighbour_moves_it() -> None:
         privacy = rs.UserPrivacy(1.0, epsilon=4, delta=1e-3)
         found.append(rs.solve(rs.LeastSquares(A, b), rs.fedpi(0.05), 8, privacy=privacy).model)
     assert 0 < float((found[0] - found[1]).norm()) < 8 * private_mean.QUANTILE_SHARE
+
+
+@pytest.mark.usefixtures("forced")
+def test_a_run_of_a_table_tells_of_its_file_by_a_checksum_alone(tmp_path: Path) -> None:
+    """No picture of who holds what, no note on columns, no label counts: neighbours' labels are turned round."""
+    found = []
+    for turned in (1, -1):
+        rng = np.random.default_rng(5)
+        with inside(tmp_path / "here"):
+            rows = [
+                f"{k},{a:.3f},{b:.3f},{'yes' if (y > 0) == (turned > 0 or k != 2) else 'no'}"
+                for k in range(4)
+                for a, b, y in rng.standard_normal((9, 3))
+            ]
+            Path("t.csv").write_text("\n".join(["who,a,b,y", *rows]) + "\n")
+            options = (
+                "--target",
+                "y",
+                "--user-column",
+                "who",
+                "--no-standardise",
+                "--algorithm",
+                "fedavg",
+                "--eta",
+                "0.1",
+            )
+            said = resolvent("run", "logistic", "--data", "t.csv", *options, "--rounds", 4, *PRIVATE)
+            assert said.code == 0, said.err
+            run = runs.find("latest", Path("runs")).id
+            stored = everything(Path("runs")) | {"shown": TIMED.sub("", (said.out + said.err).replace(run, ""))}
+            shutil.rmtree("runs")
+        for name in ("config", "about"):
+            stored[name] = re.sub(r"[0-9a-f]{64}|0\.1\.0-[0-9a-f]+", "", stored[name])
+        stored["shown"] = [line for line in stored["shown"].splitlines() if "seconds" not in line]
+        found.append(stored)
+    one, other = found
+    assert "partition.png" not in one["files"]
+    for name in one:
+        assert one[name] == other[name], name

@@ -61,11 +61,15 @@ def check_private(
             quoted(parts["accelerate"]),
             'u is each user\'s own, and only means are released: take on="mean"',
         )
-    if facts.lookup("preparation") is not None:
+    preparation = facts.lookup("preparation")
+    if preparation is not None and preparation.computed:
         raise InputError(
-            "privacy is asked for, but the columns' means, spreads and categories come from the users' rows and are "
-            "stored with the model: prepare the table by what is publicly known, and give arrays"
+            "privacy is asked for, but means, spreads, categories or what replaces missing values come from the users' "
+            "rows and are stored with the model: take standardise = false and columns of numbers without gaps, scaled "
+            "by what is publicly known"
         )
+    if facts.lookup("balanced_classes"):
+        refuse("class_weight", '"balanced"', "it counts all users' classes, which nobody accounts for: give numbers")
     if facts.lookup("running_statistics"):
         raise InputError(
             "privacy is asked for, but the network has running statistics of users' data (batch norm), without which "
