@@ -298,11 +298,13 @@ PRIVATE = ("--privacy", "user:1:5:1e-4")
     ("options", "inner"),
     [
         (("--algorithm", "fedavg", "--eta", "0.01"), set()),
-        (("--algorithm", "fedprox", "--eta", "0.01"), set()),
+        pytest.param(("--algorithm", "fedprox", "--eta", "0.01"), set(), marks=pytest.mark.slow),
         (("--algorithm", "fedavg", "--eta", "0.01", "--participation", "0.5", "--absent", "paper"), set()),
         (("--algorithm", "fedpi", "--eta", "0.01"), {"u", "p", "next"}),
         (("--algorithm", "scaffold", "--lr", "0.01"), {"u", "p", "next"}),
-        (("--algorithm", "fedpi", "--eta", "0.01", "--average", "suffix"), {"u", "p", "next"}),
+        pytest.param(
+            ("--algorithm", "fedpi", "--eta", "0.01", "--average", "suffix"), {"u", "p", "next"}, marks=pytest.mark.slow
+        ),
     ],
     ids=["fedavg", "fedprox", "sampled", "fedpi", "scaffold", "average"],
 )
