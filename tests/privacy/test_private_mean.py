@@ -141,7 +141,7 @@ def test_a_noisy_fixed_point_hovers_and_does_not_drift(scheme: rs.Scheme) -> Non
 
     def see(r: rs.Round) -> None:
         seen.append(r.model[0])
-        centres.append(float((r.state.parts.meet.centre - r.state.next.mean(0)).norm()))  # type: ignore[union-attr]
+        centres.append(float((r.state.parts.meet.centre - r.state.next.mean(0)).norm()))
 
     rs.solve(problem, scheme, rounds=2500, privacy=privacy, callback=see, every=2500)
     away = torch.stack(seen) - exact

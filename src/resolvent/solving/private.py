@@ -143,7 +143,7 @@ def check_start(privacy: Privacy, start: Any) -> None:
 def private_mean(privacy: UserPrivacy, facts: Facts, rate: float, rounds: int, start: Any) -> PrivateMean:
     """The meeting, with the noise that the budget leaves for so many rounds."""
     past = start.parts.meet if isinstance(start, State) and isinstance(start.parts.meet, Spent) else None
-    spent = () if past is None else past.stretches
+    spent: accountant.Stretches = () if past is None else past.stretches
     unit, counted = (0.5, 1.0) if privacy.local else (1.0, rate)
     noise = _noise(privacy, past, rounds, unit, counted)
     done = spent[-1][2] if spent and spent[-1][:2] == (noise * unit, counted) else 0
