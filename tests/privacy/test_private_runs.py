@@ -175,7 +175,8 @@ def test_the_history_counts_what_is_spent_and_ends_within_the_budget() -> None:
 @pytest.mark.parametrize("name", ["fedpi", "scaffold", "adam", "sampled", "quantile", "local"])
 def test_a_run_that_was_stopped_goes_on_to_the_bit_and_goes_on_counting(name: str, budget: dict[str, Any]) -> None:
     scheme, more = ROWS.get(name, (rs.fedavg(0.02), {}))
-    extra: dict[str, Any] = {"quantile": {"quantile": 0.5}, "local": {"local": True}}.get(name, {})
+    options: dict[str, dict[str, Any]] = {"quantile": {"quantile": 0.5}, "local": {"local": True}}
+    extra = options.get(name, {})
     if name == "sampled":
         more = {"participation": rs.Bernoulli(0.5, absent="paper")}
     if name == "quantile":

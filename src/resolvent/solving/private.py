@@ -146,7 +146,10 @@ def private_mean(privacy: UserPrivacy, facts: Facts, rate: float, rounds: int, s
     spent: accountant.Stretches = () if past is None else past.stretches
     unit, counted = (0.5, 1.0) if privacy.local else (1.0, rate)
     noise = _noise(privacy, past, rounds, unit, counted)
-    done = spent[-1][2] if spent and spent[-1][:2] == (noise * unit, counted) else 0
+    done = 0
+    if spent:
+        last, chance_then, rounds_then = spent[-1]
+        done = rounds_then if (last, chance_then) == (noise * unit, counted) else 0
     made = PrivateMean(privacy, noise, rate, facts.users, done + rounds)
     if privacy.quantile is not None:
         beside_count(noise, made.expected / 20)
