@@ -128,9 +128,9 @@ def check_ending(privacy: Privacy, stop: Any, held_out: dict[str, Any]) -> None:
 
 def check_start(privacy: Privacy, start: Any) -> None:
     """Refuse to go on privately from what was not private, or the other way round."""
-    shape = getattr(start, "shape", ())
+    shape: tuple[int, ...] = tuple(getattr(start, "shape", ()))
     if privacy.asked and not isinstance(start, State) and len(shape) == 2 and shape[0] > 1:
-        refuse("start", f"of shape {tuple(shape)}", "a private run begins at one vector, which everybody may know")
+        refuse("start", f"of shape {shape}", "a private run begins at one vector, which everybody may know")
     if not isinstance(start, State):
         return
     was = isinstance(start.parts.meet, Spent)
