@@ -415,6 +415,7 @@ BAD: list[tuple[Any, str]] = [
     (private(stop=rs.Stop(metric="value")), "stop.metric"),
     (private(stop=lambda r: False), "a function of the round"),
     (private(start=np.zeros((6, 3))), "begins at one vector"),
+    (private(start=[[0.0] * 3] * 6), "begins at one vector"),
     (lambda: private(start=a_state())(), "the State of a run without privacy"),
     (lambda: private(privacy=None, start=a_state(privacy=rs.UserPrivacy(1.0, noise=1, delta=1e-4)))(),
      "going on without privacy would undo it"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import accountant
 from resolvent.iteration.facts import Facts
@@ -128,7 +130,7 @@ def check_ending(privacy: Privacy, stop: Any, held_out: dict[str, Any]) -> None:
 
 def check_start(privacy: Privacy, start: Any) -> None:
     """Refuse to go on privately from what was not private, or the other way round."""
-    shape: tuple[int, ...] = tuple(getattr(start, "shape", ()))
+    shape = () if isinstance(start, State) else _shape(start)
     if privacy.asked and not isinstance(start, State) and len(shape) == 2 and shape[0] > 1:
         refuse("start", f"of shape {shape}", "a private run begins at one vector, which everybody may know")
     if not isinstance(start, State):
@@ -138,6 +140,13 @@ def check_start(privacy: Privacy, start: Any) -> None:
         refuse("start", "the State of a run without privacy", "its u has been made of users' rows: begin at a vector")
     if was and not privacy.asked:
         refuse("start", "the State of a private run", "going on without privacy would undo it: give privacy as before")
+
+
+def _shape(start: Any) -> tuple[int, ...]:
+    try:
+        return tuple(np.shape(start))
+    except ValueError:  # rows of unequal lengths, which are refused where they are read
+        return ()
 
 
 def private_mean(privacy: UserPrivacy, facts: Facts, rate: float, rounds: int, start: Any) -> PrivateMean:
