@@ -168,7 +168,8 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
                        "participation": None, "engine": "in_process", "seed": 0, "start": None, "stop": None,
                        "average": None, "every": 1, "callback": None, "progress": False, "eta": None,
                        "accelerate": None, "validation": None, "test": None, "metrics": None, "validate_every": None,
-                       "penalty": None, "send": None, "down": None, "meet": None, "metric": None}, None),
+                       "penalty": None, "send": None, "down": None, "meet": None, "metric": None,
+                       "privacy": None}, None),
     "compare": (lambda: {"problem": squares(), "schemes": [rs.fedpi(0.1)], "seeds": [0, 1], "rounds": 2}, None),
     "solve_seeds": (lambda: {"problems": squares(), "scheme": rs.fedpi(0.1), "seeds": [0, 1], "rounds": 2}, None),
 }  # fmt: skip

@@ -52,7 +52,9 @@ def test_its_noise_follows_from_no_seed_and_epsilon_is_counted(tmp_path: Path) -
     for name in ("one", "other"):
         project = made(tmp_path / name, NOISY)
         run = server_app.conduct(grid_of(project), project, project.runs)
-        models.append(run.model())
+        model = run.model()
+        assert model is not None
+        models.append(model)
         assert 5.9 < run.history()["epsilon"].iloc[-1] <= 6.0
         assert not any(event["kind"] in ("no_value", "implausible", "unsolved") for event in run.events)
     assert float((models[0] - models[1]).norm()) > 1e-3

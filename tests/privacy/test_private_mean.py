@@ -133,21 +133,21 @@ def squares(users: int = 8, d: int = 3, seed: int = 0) -> rs.LeastSquares:
 @pytest.mark.parametrize("scheme", [rs.fedpi(0.1), rs.fedsplit(0.1), rs.scaffold(0.02, 5), rs.fedavg(0.02)], ids=str)
 def test_a_noisy_fixed_point_hovers_and_does_not_drift(scheme: rs.Scheme) -> None:
     """Nothing is cut, so that a linear iteration hovers around its fixed point: late as near as early, and on average
-    on it. A random walk would be 10 times farther out after 100 times as many rounds."""
+    on it. A random walk would be twice as far out."""
     problem, seen = squares(), []
-    exact = rs.solve(problem, scheme, rounds=3000).model
+    exact = rs.solve(problem, scheme, rounds=1500).model
     privacy = rs.UserPrivacy(1e3, noise=2e-4, delta=1e-3)
     centres = []
 
     def see(r: rs.Round) -> None:
         seen.append(r.model[0])
-        centres.append(float((r.state.parts.meet.centre - r.state.next.mean(0)).norm()))  # type: ignore[union-attr]
+        centres.append(float((r.state.parts.meet.centre - r.state.next.mean(0)).norm()))
 
-    rs.solve(problem, scheme, rounds=6000, privacy=privacy, callback=see, every=6000)
+    rs.solve(problem, scheme, rounds=2500, privacy=privacy, callback=see, every=2500)
     away = torch.stack(seen) - exact
-    early, late = away[100:1100].square().mean().sqrt(), away[-1000:].square().mean().sqrt()
+    early, late = away[50:750].square().mean().sqrt(), away[-700:].square().mean().sqrt()
     assert 0.8 < float(late / early) < 1.25
-    assert float(away[100:].mean(0).norm()) < 0.1 * float(late)
+    assert float(away[50:].mean(0).norm()) < 0.25 * float(late)
     sigma = 1e3 * 2e-4 / problem.users
     assert max(centres) < 8 * sigma
     assert (max(centres) > 0.1 * sigma) == (not scheme.projects)  # where users share u, x is that u
@@ -202,6 +202,7 @@ def test_an_audit_finds_no_more_than_is_claimed() -> None:
     assert 0.2 * claimed < lower_bound(meet) <= claimed
 
 
+@pytest.mark.slow
 def test_an_audit_of_samples_finds_no_more_than_is_claimed() -> None:
     meet = a_meeting(1.0, users=5, rate=0.5)
     claimed = accountant.epsilon(((1.0, 0.5, ROUNDS),), DELTA)
@@ -212,7 +213,12 @@ def nothing_cut(rows: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     return rows, torch.ones(len(rows), dtype=torch.bool)
 
 
-@pytest.mark.parametrize("how", ["a third of the noise", "nothing is cut", "the same noise in every round"])
+SELDOM = ("nothing is cut", "noise that is taken back")
+
+
+@pytest.mark.parametrize(
+    "how", ["a third of the noise", *(pytest.param(how, marks=pytest.mark.slow) for how in SELDOM)]
+)
 def test_an_audit_finds_a_mechanism_that_is_broken(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     meet = a_meeting(NOISE, users=5)
     if how == "a third of the noise":

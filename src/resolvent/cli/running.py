@@ -54,7 +54,7 @@ def run(
     _note(built, quiet)
     outcome = experiment.begin(built, out, _bar(quiet))
     code = _tell(outcome, form, quiet, _coefficients(outcome.run, built.task.problem))
-    if built.task.partition:
+    if built.task.partition and not built.private:
         _draw_partition(built.task.partition, outcome.run, quiet)
     return code
 
@@ -114,7 +114,8 @@ def _bar(quiet: bool) -> bool | None:
 
 def _note(built: experiment.Experiment, quiet: bool) -> None:
     if not quiet:
-        say(*(f"note: {finding}" for finding in (*built.task.notes, *built.explanation.findings)))
+        notes = () if built.private else built.task.notes  # which tell of the rows
+        say(*(f"note: {finding}" for finding in (*notes, *built.explanation.findings)))
 
 
 def _on_ranks(run: Callable[[], Outcome], form: Format, quiet: bool) -> int:

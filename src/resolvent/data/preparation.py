@@ -83,6 +83,13 @@ class Preparation:
         return tuple(name for feature in self.columns for name in feature.features)
 
     @property
+    def computed(self) -> bool:
+        """Whether it has more of the training rows than the names of columns and of classes: means, spreads,
+        categories, what replaces missing values, or how common classes are."""
+        columns = any(feature.levels is not None or feature.fill is not None for feature in self.columns)
+        return columns or self.scaling is not None or self.target.weights is not None
+
+    @property
     def classes(self) -> tuple[Any, ...] | None:
         """The labels that are predicted; None for numbers."""
         return self.target.classes

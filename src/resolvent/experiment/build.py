@@ -60,6 +60,11 @@ class Experiment:
         return explain(self.scheme, self.task.problem, self.participation, self.anderson, **self.parts)
 
     @property
+    def private(self) -> bool:
+        """Whether nothing may be told of users' rows but what is accounted for."""
+        return "privacy" in self.parts
+
+    @property
     def name(self) -> str:
         """What its runs are called."""
         problem = self.config.problem.name.rpartition("/")[2].partition(".py:")[0]

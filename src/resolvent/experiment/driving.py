@@ -107,7 +107,7 @@ def rounds(
 def about(experiment: Experiment) -> dict[str, Any]:
     """What a run says about itself beside its configuration."""
     problem, explanation = experiment.task.problem, experiment.explanation
-    private = "privacy" in experiment.parts
+    private = experiment.private
     return {
         "fingerprint": experiment.fingerprint,
         "title": experiment.scheme.name,

@@ -153,7 +153,7 @@ def prepared(config: Config, facts: Facts) -> Experiment:
     eta = 1 / L if 0 < L < float("inf") else None
     task = Task(facts, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else NETWORK_ETA)
     experiment = build(replace(config, run=replace(config.run, engine=FLOWER)), task)
-    if "privacy" in experiment.parts:
+    if experiment.private:
         check_private(experiment)
     if section.secure:
         check_secure(experiment)
@@ -219,7 +219,7 @@ def engine_of(experiment: Experiment, facts: Facts, post: Post, folder: Folder) 
         steady=experiment.scheme.steady,
         rule=settings.rule_of(section),
         limits=settings.limits_of(section),
-        ride="privacy" not in experiment.parts,
+        ride=not experiment.private,
         curvature=section.curvature,
         note=folder.note,
     )
@@ -229,8 +229,7 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
     recorder = run.record(experiment.config)
     _write(ticket, {"run": str(run.folder.path)})
     engine = engine_of(experiment, facts, post, run.folder)
-    private = "privacy" in experiment.parts  # whose rows wait for no values
-    recording = recorder if private else OneBehind(recorder, engine)
+    recording = recorder if experiment.private else OneBehind(recorder, engine)  # private rows wait for no values
     began = time.monotonic()
     try:
         scheme = experiment.scheme if _own_u(experiment) is None else shared(experiment.scheme)

@@ -24,7 +24,8 @@ In one process it travels in the State; over a network it stays with the users a
 """
 
 
-STRUCTURE = ("predictor", "preparation", "network", "matrix_free", "schema", "running_statistics")
+STRUCTURE = ("predictor", "preparation", "network", "matrix_free", "schema", "running_statistics",
+             "balanced_classes")  # fmt: skip
 """What may be looked up of users in a private run, since no row of theirs decides it."""
 
 

@@ -197,9 +197,10 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         plain = Tu if met is w else _rows(mix(u, mix(z, w, beta), gamma), u)  # T itself does not extrapolate
         ahead, accelerated = accelerate.on_u(accelerated, u, Tu, gram)
         model = w if accelerated.accepted else state.w
-        convened, at = meet.moved(convened, met, beta, gamma), (u, plain)
+        convened = meet.moved(convened, met, beta, gamma)
+        moved_by: tuple[Tensor, Tensor] | None = (u, plain)
         if meet.releases:  # what nobody asks for again is forgotten, and who came is not told
-            p, presence, at = p if presence.seen is not None else u, presence.forgotten(u), None
+            p, presence, moved_by = p if presence.seen is not None else u, presence.forgotten(u), None
             answer = answer._replace(came=meet.shown(answer.came), asked=meet.shown(answer.asked), error=None)
 
         averaged = average.include(past.average, t, eta, model)
@@ -222,7 +223,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         if lagging:
             unsent = _lag(answer.error, u, alpha * gamma * max(1.0, abs(1 - beta)), metric)
         yield Round(
-            state, eta, who, answer.came, at, answer.spread, engine, answer.clock, meeting, answer.asked, cost,
+            state, eta, who, answer.came, moved_by, answer.spread, engine, answer.clock, meeting, answer.asked, cost,
             unsent,
         )  # fmt: skip
 

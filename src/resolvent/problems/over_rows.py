@@ -91,6 +91,11 @@ class OverRows(WithMinimum):
         return self.scores * self.rows.dim
 
     @property
+    def balanced_classes(self) -> bool:
+        """Whether rows' weights depend on how common classes are among all users' rows."""
+        return self.rows.balanced
+
+    @property
     def sizes(self) -> Tensor:
         return self.rows.sizes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def weigh(rows: Rows, sample_weight: Any, class_weight: Any = None, classes: Seq
         counted = [weight > 0 for weight in weights]
         rows = collected([_those(*rows.one(i), some) for i, some in enumerate(counted)], rows.dim)
         weights = [weight[some] for weight, some in zip(weights, counted, strict=True)]
-    return rows.weighted(weights)
+    return replace(rows.weighted(weights), balanced=isinstance(class_weight, str))
 
 
 def _those(A: Any, b: Tensor, some: Tensor) -> tuple[Any, Tensor]:

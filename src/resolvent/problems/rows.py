@@ -113,6 +113,8 @@ class Rows:
     buckets: tuple[Bucket | SparseBucket, ...]
     sizes: Tensor
     dim: int
+    balanced: bool = False
+    """Whether their weights depend on how common classes are among all users' rows."""
 
     @property
     def sparse(self) -> bool:
@@ -164,14 +166,14 @@ class Rows:
             for j, i in enumerate(range(self.users) if bucket.who is None else bucket.who.tolist()):
                 weight[j, : len(weights[i])] = weights[i]
             buckets.append(replace(bucket, weight=weight))
-        return Rows(tuple(buckets), self.sizes, self.dim)
+        return Rows(tuple(buckets), self.sizes, self.dim, self.balanced)
 
     def absorbed(self, power: float) -> Rows:
         """The weights, to this power, as factors of rows and targets: 1/2 for squares, 1 for what is proportional."""
         if self.buckets[0].weight is None:
             return self
         buckets: Any = tuple(bucket.times(bucket.weight**power) for bucket in self.buckets)  # type: ignore[operator]
-        return Rows(buckets, self.sizes, self.dim)
+        return Rows(buckets, self.sizes, self.dim, self.balanced)
 
     def dense(self, i: int) -> Tensor:
         """A copy of user i's A_i."""
@@ -194,12 +196,12 @@ class Rows:
         one: Any = Bucket(None, A[None], b[None], None) if not self.sparse else SparseBucket(FIRST, A, b[None])
         if weight is not None:
             one = replace(one, weight=weight[None])
-        return Rows((one,), self.sizes[i : i + 1], self.dim)
+        return Rows((one,), self.sizes[i : i + 1], self.dim, self.balanced)
 
     def double(self) -> Rows:
         """In float64."""
         buckets: Any = tuple(bucket.double() for bucket in self.buckets)
-        return Rows(buckets, self.sizes, self.dim)
+        return Rows(buckets, self.sizes, self.dim, self.balanced)
 
     @cached_property
     def _places(self) -> list[tuple[Bucket | SparseBucket, int]]:
@@ -215,7 +217,9 @@ class Rows:
         bucket = self.buckets[0]
         if bucket.who is None:
             weight = None if bucket.weight is None else bucket.weight[who]
-            return Rows((Bucket(None, bucket.A[who], bucket.b[who], None, weight),), self.sizes[who], self.dim)
+            return Rows(
+                (Bucket(None, bucket.A[who], bucket.b[who], None, weight),), self.sizes[who], self.dim, self.balanced
+            )
         chosen = torch.arange(self.users)[who.cpu()].tolist()
         taken = collected([self.one(i) for i in chosen], self.dim)
         return taken if bucket.weight is None else taken.weighted([self.weight(i) for i in chosen])  # type: ignore[misc]
@@ -223,7 +227,7 @@ class Rows:
     def with_ones(self) -> Rows:
         """The same with one more feature, the last, that is 1 in every row: its coefficient is an intercept."""
         buckets: Any = tuple(bucket.with_ones() for bucket in self.buckets)
-        return Rows(buckets, self.sizes, self.dim + 1)
+        return Rows(buckets, self.sizes, self.dim + 1, self.balanced)
 
     def pick(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Chosen rows of every user: rows (users, k) -> A (users, k, d), b (users, k) and their weights, if any."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import accountant
 from resolvent.iteration.facts import Facts
@@ -61,11 +63,15 @@ def check_private(
             quoted(parts["accelerate"]),
             'u is each user\'s own, and only means are released: take on="mean"',
         )
-    if facts.lookup("preparation") is not None:
+    preparation = facts.lookup("preparation")
+    if preparation is not None and preparation.computed:
         raise InputError(
-            "privacy is asked for, but the columns' means, spreads and categories come from the users' rows and are "
-            "stored with the model: prepare the table by what is publicly known, and give arrays"
+            "privacy is asked for, but means, spreads, categories or what replaces missing values come from the users' "
+            "rows and are stored with the model: take standardise = false and columns of numbers without gaps, scaled "
+            "by what is publicly known"
         )
+    if facts.lookup("balanced_classes"):
+        refuse("class_weight", '"balanced"', "it counts all users' classes, which nobody accounts for: give numbers")
     if facts.lookup("running_statistics"):
         raise InputError(
             "privacy is asked for, but the network has running statistics of users' data (batch norm), without which "
@@ -124,9 +130,9 @@ def check_ending(privacy: Privacy, stop: Any, held_out: dict[str, Any]) -> None:
 
 def check_start(privacy: Privacy, start: Any) -> None:
     """Refuse to go on privately from what was not private, or the other way round."""
-    shape = getattr(start, "shape", ())
+    shape = () if isinstance(start, State) else _shape(start)
     if privacy.asked and not isinstance(start, State) and len(shape) == 2 and shape[0] > 1:
-        refuse("start", f"of shape {tuple(shape)}", "a private run begins at one vector, which everybody may know")
+        refuse("start", f"of shape {shape}", "a private run begins at one vector, which everybody may know")
     if not isinstance(start, State):
         return
     was = isinstance(start.parts.meet, Spent)
@@ -136,13 +142,23 @@ def check_start(privacy: Privacy, start: Any) -> None:
         refuse("start", "the State of a private run", "going on without privacy would undo it: give privacy as before")
 
 
+def _shape(start: Any) -> tuple[int, ...]:
+    try:
+        return tuple(np.shape(start))
+    except ValueError:  # rows of unequal lengths, which are refused where they are read
+        return ()
+
+
 def private_mean(privacy: UserPrivacy, facts: Facts, rate: float, rounds: int, start: Any) -> PrivateMean:
     """The meeting, with the noise that the budget leaves for so many rounds."""
     past = start.parts.meet if isinstance(start, State) and isinstance(start.parts.meet, Spent) else None
-    spent = () if past is None else past.stretches
+    spent: accountant.Stretches = () if past is None else past.stretches
     unit, counted = (0.5, 1.0) if privacy.local else (1.0, rate)
     noise = _noise(privacy, past, rounds, unit, counted)
-    done = spent[-1][2] if spent and spent[-1][:2] == (noise * unit, counted) else 0
+    done = 0
+    if spent:
+        last, chance_then, rounds_then = spent[-1]
+        done = rounds_then if (last, chance_then) == (noise * unit, counted) else 0
     made = PrivateMean(privacy, noise, rate, facts.users, done + rounds)
     if privacy.quantile is not None:
         beside_count(noise, made.expected / 20)
