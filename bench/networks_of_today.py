@@ -1,8 +1,8 @@
 """`python -m bench.networks_of_today --out FILE.json`: networks of today, per gradient of all users, on a GPU.
 
 Beside the package: torch.compile(vmap(grad)) as one would write it in ten lines, the same without compiling, and a
-loop over users. Evaluation is taken out: a long and a short run evaluate equally often, and their difference is shared
-among the gradients that the long one has more. Each case has a limit of time, and one that fails does not stop others.
+loop over users. Evaluation is taken out, and the difference of a long and a short run is shared among the gradients
+that the long one has more. Each case has a limit of time, and one that fails does not stop others.
 
 `--warm CASE` only compiles, so that several processes can do so at once before anything is measured.
 """
@@ -216,8 +216,15 @@ def milliseconds(run: Callable[[], Any], device: str, repeats: int) -> float:
     return 1e3 * best
 
 
+class Unevaluated(rs.Neural):
+    """Without evaluation: what a run does besides it."""
+
+    def value(self, W: Tensor) -> Tensor:
+        return W.new_zeros(self.users)
+
+
 def per_step(problem: Any, scheme: Any, steps: int, device: str, rounds: int) -> float:
-    """Milliseconds per local step of a run, from the difference of a long and a short one that evaluate equally."""
+    """Milliseconds per local step of a run, from the difference of a long and a short one."""
 
     def seconds(rounds: int) -> float:
         began = time.perf_counter()
@@ -299,7 +306,7 @@ def measure(name: str, case: Case, device: str, warm: bool, full: bool) -> dict[
     began = time.perf_counter()
     with peak(device) as memory:
         method = None if device == "cuda" else "compiled" if case.plain_compiled else "vmap"
-        problem = rs.Neural(model, users, loss, device=device, precision=case.precision, method=method)  # type: ignore[arg-type]
+        problem = Unevaluated(model, users, loss, device=device, precision=case.precision, method=method)  # type: ignore[arg-type]
         noise = 0.02 * torch.randn(case.users, problem.dim)
         W = problem.start + noise.to(problem.start)
         ours = problem.grad(W)
@@ -354,7 +361,7 @@ def siblings(device: str, tiny: bool) -> dict[str, Any]:
     for title, rows, given in (("minibatches", 10 * batch, batch), ("full", batch, None)):
         torch.manual_seed(0)
         users = [(torch.randn(rows, 1, 28, 28), torch.randint(0, 10, (rows,))) for _ in range(10)]
-        problem = rs.Neural(mnist_cnn(), users, device=device)
+        problem = Unevaluated(mnist_cnn(), users, device=device)
         passes, steps = (1, 10) if given else (10, 10)
         schemes = {
             "FedAvg": rs.fedavg(RATE * steps, local=rs.GradientSteps(passes, batch=given)),

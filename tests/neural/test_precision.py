@@ -57,7 +57,9 @@ SETTINGS: dict[str, Callable[[], object]] = {
 
 @pytest.fixture
 def own_flags() -> Any:
-    before = [(b, op, torch._C._get_fp32_precision_getter(b, op)) for b in ("cuda",) for op in ("matmul", "conv", "rnn")]
+    before = [
+        (b, op, torch._C._get_fp32_precision_getter(b, op)) for b in ("cuda",) for op in ("matmul", "conv", "rnn")
+    ]
     yield
     torch._C._set_fp32_precision_setter("generic", "all", "none")
     torch.set_float32_matmul_precision("highest")

@@ -90,7 +90,11 @@ def compiled(function: AllUsers, given: list[Tensor]) -> tuple[Program, tuple[Te
     torch bounds how often one piece of code is compiled, so each program has a copy of its own.
     """
     own = FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, function.__closure__  # type: ignore[attr-defined]
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,  # type: ignore[attr-defined]
     )
     fast = torch.compile(own, fullgraph=True, dynamic=False)
 
@@ -114,6 +118,7 @@ def compiled(function: AllUsers, given: list[Tensor]) -> tuple[Program, tuple[Te
 def _in_a_graph(program: Program, given: list[Tensor]) -> Program:
     """The program as one CUDA graph, or as it is where it cannot be captured."""
     graph = Captured(program)
+    torch.cuda.empty_cache()  # what the first call took cannot serve the graph
     try:
         graph(*given)
     except torch.OutOfMemoryError:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,7 @@ from resolvent.errors import InputError, quoted, refuse
 from resolvent.networks.compiled import Compiled
 from resolvent.networks.dropout import drops_out
 from resolvent.networks.gradients import Gradients, usable
-from resolvent.networks.layout import ParameterLayout, copied
+from resolvent.networks.layout import ParameterLayout, copied, let_go
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.plain import Examples, Loop, Method, preserve_rng, seeded
 from resolvent.networks.plain_autograd import Answer, Question, Reference, Unanswered
@@ -193,8 +192,13 @@ def _compilable(chosen: Gradients, W: Tensor, given: Examples) -> Gradients:
     """Compiled for the rows that are there, as a trial; by vmap alone where that fails."""
     compiled = chosen.by
     assert isinstance(compiled, Compiled)
-    with suppress(torch.OutOfMemoryError):  # all rows of a user may be more than minibatches will be
+    try:
         compiled.value_and_grad(W, given)
+    except torch.OutOfMemoryError:  # all rows of a user may be more than minibatches will be
+        return chosen
+    except Exception as error:  # what a few rows did not show
+        let_go(error)
+        return chosen.by_loop(f"{chosen.reason}, and vmap gave {type(error).__name__} for all rows")
     if not compiled.obstacles:
         return chosen
     return replace(chosen, by=compiled.eager(), reason=f"{chosen.reason}, and {compiled.obstacles[0]}")
