@@ -360,6 +360,18 @@ def test_seeds_change_nothing_without_dropout(uncompiled: list[Any]) -> None:
     torch.testing.assert_close(got, by_autograd(model, users, loss, W), rtol=1e-10, atol=1e-13)
 
 
+def test_what_fails_in_less_precision_is_a_loop() -> None:
+    """torch's attention within vmap refuses types that autocast has mixed."""
+    model, users, loss = net("encoder", (3, 3))
+    proposed = propose(model.float(), loss, "cpu", torch.float32, "bfloat16", "vmap")
+    x, y = (torch.stack(each) for each in zip(*users, strict=True))
+    W = proposed.layout.flatten(model).unsqueeze(0)
+    gradients = verified(proposed, model, W, x, y)
+    assert gradients.value_and_grad(W, x, y).grad.dtype == torch.float32
+    if gradients.method == "loop":
+        assert "vmap gave" in gradients.reason
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_compiled_for_this_machine(name: str) -> None:
@@ -402,7 +414,7 @@ def test_a_hundred_users_on_cuda_go_in_chunks(monkeypatch: pytest.MonkeyPatch) -
 
 @CUDA
 def test_bfloat16_on_cuda_is_bfloat16() -> None:
-    model, users, loss = net("encoder", (5, 5))
+    model, users, loss = net("gpt with lora", (5, 5))
     problem = rs.Neural(model, users, loss, device="cuda", dtype=torch.float32, precision="bfloat16")
     assert problem.method.startswith("compiled"), problem.method
     W = points(problem)

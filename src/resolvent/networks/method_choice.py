@@ -134,8 +134,8 @@ def verified(
     with torch.inference_mode(False), preserve_rng(suited.device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chosen = _compared(suited, reference, usable(W), usable(x), y, mask)
-        if isinstance(chosen.by, Compiled):
-            chosen = _compilable(chosen, usable(W), Examples(usable(x), usable(y), mask))
+        if isinstance(chosen.by, Vmap):
+            chosen = _tried(chosen, usable(W), Examples(usable(x), usable(y), mask))
     if forced and chosen.method != proposed.method:
         refuse("method", quoted(proposed.method), f"{chosen.reason}; leave it out")
     if chosen.stacked is None:
@@ -188,20 +188,19 @@ def _variants(by: Method) -> list[tuple[Method, bool]]:
     return [] if isinstance(by, Loop) else [(by, False)]
 
 
-def _compilable(chosen: Gradients, W: Tensor, given: Examples) -> Gradients:
-    """Compiled for the rows that are there, as a trial; by vmap alone where that fails."""
-    compiled = chosen.by
-    assert isinstance(compiled, Compiled)
+def _tried(chosen: Gradients, W: Tensor, given: Examples) -> Gradients:
+    """Compiled, and in the precision that is asked for, on the rows that are there; else by vmap, or by the loop."""
+    by = chosen.by
     try:
-        compiled.value_and_grad(W, given)
+        by.value_and_grad(W, given)
     except torch.OutOfMemoryError:  # all rows of a user may be more than minibatches will be
         return chosen
-    except Exception as error:  # what a few rows did not show
+    except Exception as error:  # what a few rows in full precision did not show
         let_go(error)
         return chosen.by_loop(f"{chosen.reason}, and vmap gave {type(error).__name__} for all rows")
-    if not compiled.obstacles:
+    if not isinstance(by, Compiled) or not by.obstacles:
         return chosen
-    return replace(chosen, by=compiled.eager(), reason=f"{chosen.reason}, and {compiled.obstacles[0]}")
+    return replace(chosen, by=by.eager(), reason=f"{chosen.reason}, and {by.obstacles[0]}")
 
 
 def _answer(method: Method, device: torch.device, question: Question) -> Answer:
