@@ -75,7 +75,7 @@ def propose(
     method: str | None = None,
 ) -> Gradients:
     """What the module and the device suggest, not yet compared with anything. The module itself is never changed."""
-    if method not in (None, *METHODS):
+    if method is not None and (not isinstance(method, str) or method not in METHODS):
         refuse("method", quoted(method), "'stacked', 'compiled', 'vmap', 'loop' or None is needed")
     _check_hooks(model)
     if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):

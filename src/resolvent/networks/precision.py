@@ -27,9 +27,9 @@ FLAGS = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matm
 
 def as_precision(given: Any, device: torch.device, dtype: torch.dtype) -> Precision:
     """A precision that the device has, for parameters of this type."""
-    if given not in PRECISIONS:
+    if not isinstance(given, str) or given not in PRECISIONS:
         refuse("precision", quoted(given), "'float32', 'tf32' or 'bfloat16' is needed")
-    precision: Precision = given
+    precision: Precision = given  # type: ignore[assignment]
     if precision != "float32" and dtype != torch.float32:
         refuse("precision", quoted(given), f"it is for parameters of torch.float32, and these are {dtype}")
     lack = _lack(precision, device)
