@@ -46,7 +46,8 @@ class Encoder(nn.Module):
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.end(self.layers(self.tokens(x)).mean(1))
+        out: Tensor = self.end(self.layers(self.tokens(x)).mean(1))
+        return out
 
 
 class LoRA(nn.Module):
@@ -59,7 +60,8 @@ class LoRA(nn.Module):
         self.b = nn.Parameter(torch.zeros(outputs, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.base(x) + x @ self.a.T @ self.b.T
+        base: Tensor = self.base(x)
+        return base + x @ self.a.T @ self.b.T
 
 
 class Block(nn.Module):
@@ -78,7 +80,8 @@ class Block(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(n, length, d))
         inner: Tensor = F.gelu(self.wide(self.between(x)), approximate="tanh")
-        return x + self.narrow(inner)
+        out: Tensor = x + self.narrow(inner)
+        return out
 
 
 class GPT(nn.Module):

@@ -271,6 +271,7 @@ class Counts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a = nn.Linear(4, 10)
+        self.calls: Tensor
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -392,10 +393,10 @@ def test_on_cuda_it_is_chosen_and_right(name: str, dtype: torch.dtype) -> None:
     problem = rs.Neural(model, users, loss, device="cuda", dtype=dtype)
     assert problem.method == "compiled: Embedding has no stacked form"
     W = points(problem)
-    tolerance = {"rtol": 1e-9, "atol": 1e-11} if dtype == DOUBLE else {"rtol": 1e-3, "atol": 1e-5}
+    rtol, atol = (1e-9, 1e-11) if dtype == DOUBLE else (1e-3, 1e-5)
     for step in range(3):
         want = by_autograd(model, users, loss, W.double().cpu() + 0.1 * step)
-        torch.testing.assert_close(problem.grad(W + 0.1 * step).double().cpu(), want, **tolerance)
+        torch.testing.assert_close(problem.grad(W + 0.1 * step).double().cpu(), want, rtol=rtol, atol=atol)
     run = rs.solve(problem, rs.fedavg(0.01, steps=2), rounds=2, progress=False)
     assert bool(torch.isfinite(run.model).all())
 

@@ -22,9 +22,9 @@ READERS: tuple[Callable[[], Any], ...] = (
     lambda: torch.backends.cuda.matmul.allow_tf32,
     lambda: torch.backends.cudnn.allow_tf32,
     lambda: torch.backends.cuda.matmul.fp32_precision,
-    lambda: torch.backends.cudnn.conv.fp32_precision,
-    lambda: torch.backends.cudnn.rnn.fp32_precision,
-    lambda: torch.backends.fp32_precision,
+    lambda: torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+    lambda: torch.backends.cudnn.rnn.fp32_precision,  # type: ignore[attr-defined]
+    lambda: torch.backends.fp32_precision,  # type: ignore[attr-defined]
 )
 
 
@@ -50,7 +50,7 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "older, products": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
     "older, convolutions": lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
     "newer, products": newer(torch.backends.cuda.matmul, "tf32"),
-    "newer, convolutions": newer(torch.backends.cudnn.conv, "ieee"),
+    "newer, convolutions": newer(torch.backends.cudnn.conv, "ieee"),  # type: ignore[attr-defined]
     "newer, all": newer(torch.backends, "tf32"),
 }
 

@@ -109,7 +109,7 @@ def compiled(function: AllUsers, given: list[Tensor]) -> tuple[Program, tuple[Te
         function.__globals__,
         function.__name__,
         function.__defaults__,
-        function.__closure__,  # type: ignore[attr-defined]
+        function.__closure__,
     )
     fast = torch.compile(own, fullgraph=True, dynamic=False)
 
@@ -141,7 +141,7 @@ def _in_a_graph(program: Program, given: list[Tensor]) -> Program:
     except RuntimeError as error:
         let_go(error)
         return program
-    return lambda *given: tuple(t.clone() for t in graph(*given))  # type: ignore[return-value]
+    return lambda *given: tuple(t.clone() for t in graph(*given))
 
 
 def _four(given: list[Tensor]) -> list[Any]:

@@ -29,7 +29,7 @@ def as_precision(given: Any, device: torch.device, dtype: torch.dtype) -> Precis
     """A precision that the device has, for parameters of this type."""
     if not isinstance(given, str) or given not in PRECISIONS:
         refuse("precision", quoted(given), "'float32', 'tf32' or 'bfloat16' is needed")
-    precision: Precision = given  # type: ignore[assignment]
+    precision: Precision = given
     if precision != "float32" and dtype != torch.float32:
         refuse("precision", quoted(given), f"it is for parameters of torch.float32, and these are {dtype}")
     lack = _lack(precision, device)
