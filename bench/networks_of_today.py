@@ -1,8 +1,8 @@
 """`python -m bench.networks_of_today --out FILE.json`: networks of today, per gradient of all users, on a GPU.
 
 Beside the package: torch.compile(vmap(grad)) as one would write it in ten lines, the same without compiling, and a
-loop over users. Evaluation is taken out: a long and a short run evaluate equally often, and their difference is shared
-among the gradients that the long one has more. Each case has a limit of time, and one that fails does not stop others.
+loop over users. Evaluation is taken out, and the difference of a long and a short run is shared among the gradients
+that the long one has more. Each case has a limit of time, and one that fails does not stop others.
 
 `--warm CASE` only compiles, so that several processes can do so at once before anything is measured.
 """
@@ -46,7 +46,8 @@ class Encoder(nn.Module):
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.end(self.layers(self.tokens(x)).mean(1))
+        out: Tensor = self.end(self.layers(self.tokens(x)).mean(1))
+        return out
 
 
 class LoRA(nn.Module):
@@ -59,7 +60,8 @@ class LoRA(nn.Module):
         self.b = nn.Parameter(torch.zeros(outputs, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.base(x) + x @ self.a.T @ self.b.T
+        base: Tensor = self.base(x)
+        return base + x @ self.a.T @ self.b.T
 
 
 class Block(nn.Module):
@@ -78,7 +80,8 @@ class Block(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(n, length, d))
         inner: Tensor = F.gelu(self.wide(self.between(x)), approximate="tanh")
-        return x + self.narrow(inner)
+        out: Tensor = x + self.narrow(inner)
+        return out
 
 
 class GPT(nn.Module):
@@ -168,12 +171,10 @@ CASES: dict[str, Case] = {
     "resnet": Case(resnet, 10, 128, (3, 32, 32)),
     "cifar": Case(cifar10_cnn, 10, 800, (3, 32, 32), repeats=10, plain_compiled=False),
     "cifar-tf32": Case(cifar10_cnn, 10, 800, (3, 32, 32), precision="tf32", repeats=10, plain_compiled=False),
-    "encoder-bfloat16": Case(Encoder, 10, 128, (32,), 256, precision="bfloat16", plain_compiled=False),
+    "gpt-lora-bfloat16": Case(gpt, 10, 128, (64,), 256, True, "bfloat16", plain_compiled=False),
     "gpt2-lora-100-users": Case(gpt2, 100, 8, (128,), 50257, True, "tf32", 2, plain_compiled=False),
     "lstm": Case(Recurrent, 10, 64, (16, 8)),
 }
-COMPILED = ["encoder", "gpt-lora", "gpt2-lora", "gpt2-lora-tf32", "resnet", "encoder-bfloat16"]
-"""Cases whose compiling is worth doing in advance."""
 TINY: dict[str, Case] = {
     "encoder": Case(lambda: Encoder(8, 1, 16), 3, 4, (5,), 16, repeats=2),
     "gpt-lora": Case(lambda: GPT(8, 1, 2, 16, 6), 3, 4, (6,), 16, True, repeats=2),
@@ -216,8 +217,15 @@ def milliseconds(run: Callable[[], Any], device: str, repeats: int) -> float:
     return 1e3 * best
 
 
+class Unevaluated(rs.Neural):
+    """Without evaluation: what a run does besides it."""
+
+    def value(self, W: Tensor) -> Tensor:
+        return W.new_zeros(self.users)
+
+
 def per_step(problem: Any, scheme: Any, steps: int, device: str, rounds: int) -> float:
-    """Milliseconds per local step of a run, from the difference of a long and a short one that evaluate equally."""
+    """Milliseconds per local step of a run, from the difference of a long and a short one."""
 
     def seconds(rounds: int) -> float:
         began = time.perf_counter()
@@ -290,7 +298,7 @@ def relative(a: Tensor, b: Tensor) -> float:
     return float(((a - b).double().norm(dim=1) / b.double().norm(dim=1)).max())
 
 
-def measure(name: str, case: Case, device: str, warm: bool, full: bool) -> dict[str, Any]:
+def measure(name: str, case: Case, device: str, warm: bool, full: bool, ours_only: bool) -> dict[str, Any]:
     """All sides of one case."""
     torch.manual_seed(0)
     model, users = case.make(), users_of(case)
@@ -299,7 +307,7 @@ def measure(name: str, case: Case, device: str, warm: bool, full: bool) -> dict[
     began = time.perf_counter()
     with peak(device) as memory:
         method = None if device == "cuda" else "compiled" if case.plain_compiled else "vmap"
-        problem = rs.Neural(model, users, loss, device=device, precision=case.precision, method=method)  # type: ignore[arg-type]
+        problem = Unevaluated(model, users, loss, device=device, precision=case.precision, method=method)  # type: ignore[arg-type]
         noise = 0.02 * torch.randn(case.users, problem.dim)
         W = problem.start + noise.to(problem.start)
         ours = problem.grad(W)
@@ -314,6 +322,8 @@ def measure(name: str, case: Case, device: str, warm: bool, full: bool) -> dict[
     scheme = rs.fedpi(eta=1.0, local=rs.GradientProx(steps=STEPS, lr=RATE))
     result["per step of FedPi"] = per_step(problem, scheme, STEPS, device, max(2, case.repeats // 2))
     show(result)
+    if ours_only:
+        return result
     model = model.to(device)
     x, y = (torch.stack(each).to(device) for each in zip(*users, strict=True))
     exact, few = case.make(), slice(0, 2)
@@ -354,7 +364,7 @@ def siblings(device: str, tiny: bool) -> dict[str, Any]:
     for title, rows, given in (("minibatches", 10 * batch, batch), ("full", batch, None)):
         torch.manual_seed(0)
         users = [(torch.randn(rows, 1, 28, 28), torch.randint(0, 10, (rows,))) for _ in range(10)]
-        problem = rs.Neural(mnist_cnn(), users, device=device)
+        problem = Unevaluated(mnist_cnn(), users, device=device)
         passes, steps = (1, 10) if given else (10, 10)
         schemes = {
             "FedAvg": rs.fedavg(RATE * steps, local=rs.GradientSteps(passes, batch=given)),
@@ -412,6 +422,7 @@ def main() -> None:
     parser.add_argument("--warm", nargs="*", help="compile these only")
     parser.add_argument("--tiny", action="store_true", help="tiny networks, on a CPU")
     parser.add_argument("--full", action="store_true", help="compiled by hand for all cases")
+    parser.add_argument("--ours", action="store_true", help="nothing beside the package")
     parser.add_argument("--device", default=None)
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
@@ -428,7 +439,7 @@ def main() -> None:
                 if name == "scaffold":
                     result = siblings(device, args.tiny)
                 else:
-                    result = measure(name, cases[name], device, args.warm is not None, args.full)
+                    result = measure(name, cases[name], device, args.warm is not None, args.full, args.ours)
         except BaseException as error:  # whatever it is, the other cases go on
             traceback.print_exc()
             result = {"case": name, "failed": f"{type(error).__name__}: {error}"[:300]}

@@ -22,9 +22,9 @@ READERS: tuple[Callable[[], Any], ...] = (
     lambda: torch.backends.cuda.matmul.allow_tf32,
     lambda: torch.backends.cudnn.allow_tf32,
     lambda: torch.backends.cuda.matmul.fp32_precision,
-    lambda: torch.backends.cudnn.conv.fp32_precision,
-    lambda: torch.backends.cudnn.rnn.fp32_precision,
-    lambda: torch.backends.fp32_precision,
+    lambda: torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+    lambda: torch.backends.cudnn.rnn.fp32_precision,  # type: ignore[attr-defined]
+    lambda: torch.backends.fp32_precision,  # type: ignore[attr-defined]
 )
 
 
@@ -50,14 +50,16 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "older, products": lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
     "older, convolutions": lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
     "newer, products": newer(torch.backends.cuda.matmul, "tf32"),
-    "newer, convolutions": newer(torch.backends.cudnn.conv, "ieee"),
+    "newer, convolutions": newer(torch.backends.cudnn.conv, "ieee"),  # type: ignore[attr-defined]
     "newer, all": newer(torch.backends, "tf32"),
 }
 
 
 @pytest.fixture
 def own_flags() -> Any:
-    before = [(b, op, torch._C._get_fp32_precision_getter(b, op)) for b in ("cuda",) for op in ("matmul", "conv", "rnn")]
+    before = [
+        (b, op, torch._C._get_fp32_precision_getter(b, op)) for b in ("cuda",) for op in ("matmul", "conv", "rnn")
+    ]
     yield
     torch._C._set_fp32_precision_setter("generic", "all", "none")
     torch.set_float32_matmul_precision("highest")

@@ -386,7 +386,7 @@ def test_nan_in_the_loss_ends_the_run_and_the_best_state_is_handed_back() -> Non
         (lambda: rs.Neural(net(), people(), weights=[1, 2]), "weights"),
         (lambda: rs.Neural(net(), people(), test=people((4, 4))), "test is a list of 2"),
         (lambda: rs.solve(rs.Neural(net(), people()), rs.fedpi(1.0, rs.ExactProx()), rounds=1), "needs prox"),
-        (lambda: rs.Neural(net().bfloat16(), people()), "dtype is torch.bfloat16, .* autocast"),
+        (lambda: rs.Neural(net().bfloat16(), people()), "dtype is torch.bfloat16, .* precision="),
         (lambda: rs.Neural(net(), people(), dtype="float64"), "dtype is 'float64'"),  # type: ignore[arg-type]
         (lambda: rs.Neural(net(), people(), loss=lambda o, y: o.detach().mean()), "loss is a function .* no gradient"),
         (lambda: rs.Neural(net(), people()).grad(torch.zeros(1, 99) + 1j), "W is of torch.complex64"),

@@ -19,8 +19,8 @@ Buffers = dict[str, Tensor]
 
 
 def copied(model: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
-    """A copy that shares nothing but these tensors. Computed tensors among its attributes (weights made by weight_norm or pruning,
-    results stored by forward) are copied without their autograd history, which torch refuses to copy."""
+    """A copy that shares nothing but these tensors. Computed tensors among its attributes (weights made by weight_norm
+    or pruning, results stored by forward) are copied without their autograd history, which torch refuses to copy."""
     computed = [t for m in model.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf]
     try:
         return deepcopy(model, {id(t): t.detach().clone() for t in computed} | {id(t): t for t in shared})

@@ -84,7 +84,7 @@ class TorchLoss:
         function = getattr(F, self.function)
         settings = {key: value for key, value in self.settings.items() if key != "reduction"}
         real = mask.view(-1, *(1,) * (y.ndim - 1))
-        if self.classes and not y.is_floating_point():
+        if self.ignored is not None and not y.is_floating_point():
             whole: Tensor = function(outputs, torch.where(real, y, self.ignored), **settings)
             return whole
         each = function(outputs, y, reduction="none", **settings).reshape(len(mask), -1).mean(1)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,7 @@ from resolvent.errors import InputError, quoted, refuse
 from resolvent.networks.compiled import Compiled
 from resolvent.networks.dropout import drops_out
 from resolvent.networks.gradients import Gradients, usable
-from resolvent.networks.layout import ParameterLayout, copied
+from resolvent.networks.layout import ParameterLayout, copied, let_go
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.plain import Examples, Loop, Method, preserve_rng, seeded
 from resolvent.networks.plain_autograd import Answer, Question, Reference, Unanswered
@@ -76,7 +75,7 @@ def propose(
     method: str | None = None,
 ) -> Gradients:
     """What the module and the device suggest, not yet compared with anything. The module itself is never changed."""
-    if method not in (None, *METHODS):
+    if method is not None and (not isinstance(method, str) or method not in METHODS):
         refuse("method", quoted(method), "'stacked', 'compiled', 'vmap', 'loop' or None is needed")
     _check_hooks(model)
     if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
@@ -135,8 +134,8 @@ def verified(
     with torch.inference_mode(False), preserve_rng(suited.device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chosen = _compared(suited, reference, usable(W), usable(x), y, mask)
-        if isinstance(chosen.by, Compiled):
-            chosen = _compilable(chosen, usable(W), Examples(usable(x), usable(y), mask))
+        if isinstance(chosen.by, Vmap):
+            chosen = _tried(chosen, usable(W), Examples(usable(x), usable(y), mask))
     if forced and chosen.method != proposed.method:
         refuse("method", quoted(proposed.method), f"{chosen.reason}; leave it out")
     if chosen.stacked is None:
@@ -189,15 +188,19 @@ def _variants(by: Method) -> list[tuple[Method, bool]]:
     return [] if isinstance(by, Loop) else [(by, False)]
 
 
-def _compilable(chosen: Gradients, W: Tensor, given: Examples) -> Gradients:
-    """Compiled for the rows that are there, as a trial; by vmap alone where that fails."""
-    compiled = chosen.by
-    assert isinstance(compiled, Compiled)
-    with suppress(torch.OutOfMemoryError):  # all rows of a user may be more than minibatches will be
-        compiled.value_and_grad(W, given)
-    if not compiled.obstacles:
+def _tried(chosen: Gradients, W: Tensor, given: Examples) -> Gradients:
+    """Compiled, and in the precision that is asked for, on the rows that are there; else by vmap, or by the loop."""
+    by = chosen.by
+    try:
+        by.value_and_grad(W, given)
+    except torch.OutOfMemoryError:  # all rows of a user may be more than minibatches will be
         return chosen
-    return replace(chosen, by=compiled.eager(), reason=f"{chosen.reason}, and {compiled.obstacles[0]}")
+    except Exception as error:  # what a few rows in full precision did not show
+        let_go(error)
+        return chosen.by_loop(f"{chosen.reason}, and vmap gave {type(error).__name__} for all rows")
+    if not isinstance(by, Compiled) or not by.obstacles:
+        return chosen
+    return replace(chosen, by=by.eager(), reason=f"{chosen.reason}, and {by.obstacles[0]}")
 
 
 def _answer(method: Method, device: torch.device, question: Question) -> Answer:

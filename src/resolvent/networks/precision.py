@@ -10,7 +10,7 @@ torch's own flags are global. They are set for the time of a call, and are after
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -27,7 +27,7 @@ FLAGS = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matm
 
 def as_precision(given: Any, device: torch.device, dtype: torch.dtype) -> Precision:
     """A precision that the device has, for parameters of this type."""
-    if given not in PRECISIONS:
+    if not isinstance(given, str) or given not in PRECISIONS:
         refuse("precision", quoted(given), "'float32', 'tf32' or 'bfloat16' is needed")
     precision: Precision = given
     if precision != "float32" and dtype != torch.float32:
@@ -71,9 +71,13 @@ def products_in(device: torch.device, precision: Precision) -> Iterator[None]:
 @contextmanager
 def computing_in(device: torch.device, precision: Precision) -> Iterator[None]:
     """The same, and in bfloat16 by autocast."""
-    cast = torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
-    with products_in(device, precision), cast:
+    with products_in(device, precision), autocast_to(precision, device):
         yield
+
+
+def autocast_to(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """torch.autocast, if it is bfloat16."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 def _older() -> list[Callable[[], None]]:

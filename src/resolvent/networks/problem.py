@@ -136,8 +136,8 @@ class Neural:
             proposed = propose(model, loss, where, kind, self.precision, method)
             check_fits(proposed.plain, self.start, self.data, self.mean, "users")
             self._input = _described(batch.x, placement.packing)
-            forced, first = method is not None, (batch.x, batch.y, batch.mask)
-            self.gradients = verified(proposed, model, self.start.unsqueeze(0), *first, forced)
+            start, forced = self.start.unsqueeze(0), method is not None
+            self.gradients = verified(proposed, model, start, batch.x, batch.y, batch.mask, forced)
         weights = self._counts() if isinstance(weights, str) and weights == "tokens" else weights
         self.weights = as_weights(weights, self.users, self.start, self.data.sizes, mean=True)
         check_trains(self.gradients, self.start, self.data)
@@ -199,7 +199,9 @@ class Neural:
         On a GPU it also says how each convolution and each linear layer is computed.
         """
         by = self.gradients.by
-        some = [f"some shapes by vmap, since {why}" for why in by.obstacles] if isinstance(by, Compiled) else []
+        some: list[str] = (
+            [f"some shapes by vmap, since {why}" for why in by.obstacles] if isinstance(by, Compiled) else []
+        )
         less = [] if self.precision == "float32" else [f"in {self.precision}"]
         return "; ".join([f"{by.name}: {self.gradients.reason}", *less, *self.gradients.choices, *some])
 

@@ -7,8 +7,8 @@ by torch's plain products, since the fused kernels have no form over users.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
@@ -24,7 +24,7 @@ from resolvent.networks.dropout import dropout_off, drops_out
 from resolvent.networks.layout import Buffers, attributes_restored, copied
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.plain import Examples, Loop, ValueAndGrad
-from resolvent.networks.precision import computing_in
+from resolvent.networks.precision import autocast_to, products_in
 
 MEMORY_SHARE = 0.5
 """The share of a GPU's memory, or of the machine's on a CPU, that one call takes at most, as far as can be foreseen."""
@@ -62,8 +62,8 @@ class Vmap(Loop):
             first = max(0, min(first, users - size))  # all chunks have one shape: the last one goes back a little
             who = slice(first, first + size)
             try:
-                part = [W[who].clone(), *(t[who].to(W.device).clone() for t in (given.x, given.y))]
-                loss[who], grad[who] = self._guarded(*part, None if mask is None else mask[who])
+                x, y = (t[who].to(W.device).clone() for t in (given.x, given.y))
+                loss[who], grad[who] = self._guarded(W[who].clone(), x, y, None if mask is None else mask[who])
                 first += size
             except torch.OutOfMemoryError:
                 if size == 1:
@@ -77,14 +77,23 @@ class Vmap(Loop):
 
     def _guarded(self, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Losses and gradients of a chunk of users, with dropout off, and the module afterwards as it was."""
-        module = self._shell
-        with computing_in(W.device, self.precision), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            with attributes_restored(module), dropout_off(module, self.drops):
-                loss, grad = self._of_chunk(W, x, y, mask)
+        with self._prepared(W.device), torch.no_grad():
+            loss, grad = self._of_chunk(W, x, y, mask)
         if mask is not None:
             some = mask.any(1)
             loss, grad = torch.where(some, loss, 0), torch.where(some.unsqueeze(1), grad, 0)
         return loss, grad
+
+    @contextmanager
+    def _prepared(self, device: torch.device) -> Iterator[None]:
+        """While the module is called: flags, kernels of attention, no dropout."""
+        with (
+            products_in(device, self.precision),
+            sdpa_kernel(SDPBackend.MATH),
+            attributes_restored(self._shell),
+            dropout_off(self._shell, self.drops),
+        ):
+            yield
 
     def _of_chunk(self, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.all_users(W, x, y, mask)
@@ -99,12 +108,14 @@ class Vmap(Loop):
     def all_users(self) -> AllUsers:
         """The function that is vectorised, of plain values, so that it can be compiled as well."""
         module, layout, loss, form = self._shell, self.layout, self.loss, mean_loss(self.loss)
+        precision = self.precision
         fixed = {name: p.detach() for name, p in self.model.named_parameters() if not p.requires_grad}
         fixed |= dict(self.model.named_buffers())
 
         def value(leaves: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
-            out = functional_call(module, {**fixed, **leaves}, (x,))
-            result: Tensor = loss(out, y) if mask is None or form is None else form.over(out, y, mask)
+            with autocast_to(precision, x.device):  # not around vmap: torch.compile would then leave another type
+                out = functional_call(module, {**fixed, **leaves}, (x,))
+                result: Tensor = loss(out, y) if mask is None or form is None else form.over(out, y, mask)
             return result
 
         def all_users(W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -143,11 +154,9 @@ class Vmap(Loop):
                 sizes[storage.data_ptr()] = storage.nbytes()
             return t
 
-        module = self._shell
-        with computing_in(W.device, self.precision), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-            with attributes_restored(module), dropout_off(module, self.drops):
-                with saved_tensors_hooks(note, lambda t: t):
-                    kept = module(rows)  # as long as it is there, no address is used twice
+        cast, noted = autocast_to(self.precision, W.device), saved_tensors_hooks(note, lambda t: t)
+        with self._prepared(W.device), torch.enable_grad(), cast, noted:
+            kept = self._shell(rows)  # as long as it is there, no address is used twice
         del kept
         return ceil(sum(sizes.values()) / len(rows) * x.shape[1])
 

@@ -15,6 +15,7 @@ import kernel_emulation
 from kernel_routing import apart
 from neural_reference import federation, plain_loop
 from resolvent.networks.method_choice import propose
+from resolvent.networks.precision import Precision
 from resolvent.networks.stacked import arrange, fused, method, program, workspace
 from resolvent.networks.stacked.cuda import launch
 
@@ -34,8 +35,8 @@ def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         return run
 
     class OnCpu(workspace.Workspace):
-        def __init__(self, like: Tensor, compute: torch.dtype | None = None) -> None:
-            super().__init__(like, compute)
+        def __init__(self, like: Tensor, precision: Precision = "float32") -> None:
+            super().__init__(like, precision)
             self.aligned, self.loops, self.generated = False, None, True
 
     def arranged(self: method.Stacked, features: tuple[int, ...], like: Tensor) -> arrange.Arranged:
