@@ -153,10 +153,8 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             yield Round(state, state.eta, asked.who, 0, None, None, engine)
             continue
         eta, tuned, cost, looked, metric = steady or step_size(engine, scheme, state, meet)
-        if (
-            looked and send.compresses and state.next is not None and not lagging
-        ):  # at mean(p), which the meeting does not have
-            cost += Cost(up=users * facts.dim)
+        if looked and send.compresses and state.next is not None and not lagging:
+            cost += Cost(up=users * facts.dim)  # at mean(p), which the meeting does not have
         before = state.metric if t else metric
         if t > 0 and (eta != state.eta or metric is not state.metric):
             past = replace(past, accelerate=accelerate.restart(past.accelerate))
@@ -165,18 +163,9 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
         alpha, beta, gamma = mixing or scheme.mixing(t)
 
         ask = Ask(
-            t,
-            eta,
-            asked.who,
-            seed,
-            names,
-            metric=metric,
-            metric_before=before,
-            send=send,
-            down=down,
-            alpha=alpha,
+            t, eta, asked.who, seed, names, metric=metric, metric_before=before, send=send, down=down, alpha=alpha,
             finite=not meet.releases,
-        )
+        )  # fmt: skip
         u, p, presence, answer = _answered(engine, ask, state, asked, centred, meet.releases)
         who = answer.who
         if answer.came == 0 and not meet.releases:  # nobody has answered yet: only what users remember has changed

@@ -1,0 +1,189 @@
+"""What privacy costs: held-out accuracy against epsilon, and whether members can still be told from others.
+
+    python -m bench.privacy a9a FOLDER          # with a9a.gz and a9a.t.gz: logistic regression, 1,000 users of 32 rows
+    python -m bench.privacy mnist FOLDER        # with MNIST's four files: the paper's CNN, 2,000 users of 30 images
+    python -m bench.privacy members FOLDER      # with MNIST's four files: softmax regression, 100 users of 2 images
+    python -m bench.privacy draw FILE.csv ...   # what the others printed, as docs/images/privacy.png
+
+Rows on the standard output as CSV, one per run. Every method has the same local work and the same step size; clip is
+the best of `CLIPS` in held-out accuracy for the first seed, which a budget would have to pay for where rows held out
+are not public. FedAvg, FedProx and FedRP draw a tenth of the users in each round; FedPi and SCAFFOLD have everybody
+present, as they must.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import resolvent as rs
+
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, None)
+"""None: without privacy."""
+CLIPS = (0.1, 0.3, 1.0, 3.0)
+SAMPLED = rs.Bernoulli(0.1, absent="paper")
+"""As each algorithm's paper prints it: only those present enter the mean."""
+
+
+class Task(NamedTuple):
+    problem: Any
+    test: Any
+    lr: float
+    """The step size of a local gradient step."""
+    rounds: int
+    delta: float
+    start: Any = None
+    others: Any = None
+    """The same problem over users who took no part, for `members`."""
+
+
+def methods(lr: float, steps: int = 5) -> dict[str, tuple[rs.Scheme, Any]]:
+    """Schemes of five local steps, and who takes part."""
+    eta, local = steps * lr, rs.GradientProx(steps, lr)
+    return {
+        "FedAvg": (rs.fedavg(lr, steps=steps), SAMPLED),
+        "FedProx": (rs.fedprox(eta, local=local), SAMPLED),
+        "FedRP": (rs.fedrp(eta, local=local), SAMPLED),
+        "FedPi": (rs.fedpi(eta, local=local), None),
+        "SCAFFOLD": (rs.scaffold(lr, steps), None),
+    }
+
+
+def a9a(folder: Path, seed: int, device: str) -> Task:
+    def read(name: str) -> tuple[np.ndarray, np.ndarray]:
+        table = rs.data.read(str(folder / name))
+        x = np.asarray(table.x.todense() if hasattr(table.x, "todense") else table.x, dtype=float)
+        x = np.pad(x, ((0, 0), (0, 123 - x.shape[1])))
+        return np.column_stack([x, np.ones(len(x))]), np.where(np.asarray(table.y) > 0, 1.0, -1.0)
+
+    X, y = read("a9a.gz")
+    rows = np.random.default_rng(seed).permutation(len(y))[:32_000].reshape(1_000, 32)
+    return Task(rs.Logistic(X[rows], y[rows]), rs.HeldOut(*read("a9a.t.gz")), lr=0.02, rounds=100, delta=1e-4)
+
+
+def mnist(folder: Path) -> tuple[torch.Tensor, ...]:
+    def read(name: str, head: int) -> torch.Tensor:
+        return torch.frombuffer(bytearray(gzip.decompress((folder / name).read_bytes())[head:]), dtype=torch.uint8)
+
+    def images(name: str) -> torch.Tensor:
+        return ((read(name, 16).float() / 255 - 0.1307) / 0.3081).view(-1, 1, 28, 28)
+
+    train, test = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
+    labels = [read(name.replace("images-idx3", "labels-idx1"), 8).long() for name in (train, test)]
+    return images(train), labels[0], images(test), labels[1]
+
+
+def cnn(folder: Path, seed: int, device: str) -> Task:
+    x, y, test_x, test_y = (t.to(device) for t in mnist(folder))
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed)).view(2_000, 30)
+    users = [(x[rows], y[rows]) for rows in order]
+    torch.manual_seed(seed)
+    problem = rs.Neural(rs.models.mnist_cnn(), users, device=device, test=(test_x, test_y))
+    return Task(problem, None, lr=0.05, rounds=100, delta=1e-4)
+
+
+def members(folder: Path, seed: int, device: str) -> Task:
+    x, y, test_x, test_y = mnist(folder)
+    rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))[:400].view(2, 100, 2)
+    pixels = [x[part].flatten(2).double().numpy() for part in rows]
+    mine, others = (rs.Softmax(p, y[part].numpy(), classes=range(10)) for p, part in zip(pixels, rows, strict=True))
+    test = rs.HeldOut(test_x.flatten(1).double().numpy(), test_y.numpy())
+    return Task(mine, test, lr=0.01, rounds=200, delta=1e-3, others=others)
+
+
+TASKS: dict[str, Callable[[Path, int, str], Task]] = {"a9a": a9a, "mnist": cnn, "members": members}
+
+
+def solved(task: Task, name: str, epsilon: float | None, clip: float, seed: int) -> rs.Run:
+    scheme, who = methods(task.lr)[name]
+    private = epsilon and rs.UserPrivacy(clip, epsilon=epsilon, delta=task.delta, held_out="public")
+    more = {} if task.test is None else {"test": task.test}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rs.ResolventWarning)
+        return rs.solve(
+            task.problem, scheme, task.rounds, participation=who, privacy=private or None, seed=seed,
+            every=task.rounds, progress=False, **more,
+        )  # fmt: skip
+
+
+def told_apart(task: Task, run: rs.Run) -> float:
+    """The area under the curve of telling members from others by their loss at the model: 1/2 is chance."""
+    w = torch.as_tensor(run.model).unsqueeze(0).expand(task.problem.users, -1)
+    from sklearn.metrics import roc_auc_score
+
+    losses = [problem.value(w).numpy() for problem in (task.problem, task.others)]
+    return float(roc_auc_score(np.repeat([1, 0], [len(one) for one in losses]), -np.concatenate(losses)))
+
+
+def rows(task_name: str, folder: Path, seeds: int, device: str, names: list[str]) -> Iterator[dict[str, Any]]:
+    best: dict[tuple[str, float | None], float] = {}
+    for seed in range(seeds):
+        task = TASKS[task_name](folder, seed, device)
+        for name in names or list(methods(1.0)):
+            for epsilon in EPSILONS:
+                clips = (best[name, epsilon],) if seed else (CLIPS if epsilon else (np.inf,))
+                runs = {clip: solved(task, name, epsilon, clip, seed) for clip in clips}
+                accuracy = {clip: float(run.history.test_accuracy.iloc[-1]) for clip, run in runs.items()}
+                clip = best[name, epsilon] = max(accuracy, key=accuracy.__getitem__)
+                row = {"task": task_name, "method": name, "epsilon": epsilon or "inf", "seed": seed, "clip": clip,
+                       "test_accuracy": accuracy[clip]}  # fmt: skip
+                yield row | ({} if task.others is None else {"told_apart": told_apart(task, runs[clip])})
+
+
+PICTURE = Path("docs/images/privacy.png")
+TITLES = {"a9a": "a9a, 1,000 users", "mnist": "MNIST, CNN, 2,000 users", "members": "members, of 100 users"}
+
+
+def draw(files: list[Path]) -> None:
+    """One panel per task: the mean over seeds against epsilon; crosses at the right: without privacy."""
+    import matplotlib.pyplot as plt
+    import pandas as pd
+
+    table = pd.concat([pd.read_csv(file) for file in files])
+    tasks = [task for task in TASKS if task in set(table.task)]
+    figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.2), layout="constrained", squeeze=False)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        y = "told_apart" if task == "members" else "test_accuracy"
+        for name, rows in table[table.task == task].groupby("method", sort=False):
+            mean = rows.groupby("epsilon")[y].mean()
+            private = mean[np.isfinite(mean.index)]
+            (line,) = axis.semilogx(private.index, private, "o-", ms=3, label=name)
+            if np.inf in mean.index:
+                axis.plot(
+                    3 * table[np.isfinite(table.epsilon)].epsilon.max(), mean[np.inf], "x", color=line.get_color()
+                )
+        axis.set(title=TITLES[task], xlabel="epsilon", ylabel="told apart (AUC)" if task == "members" else "accuracy")
+        axis.legend(fontsize=7)
+    figure.savefig(PICTURE, dpi=120)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["draw"]:
+        return draw([Path(name) for name in sys.argv[2:]])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--methods", nargs="*", default=[], help="some of them; without, all")
+    given = parser.parse_args()
+    out: csv.DictWriter[str] | None = None
+    for row in rows(given.task, given.folder, given.seeds, given.device, given.methods):
+        if out is None:
+            out = csv.DictWriter(sys.stdout, list(row))
+            out.writeheader()
+        out.writerow(row)
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
