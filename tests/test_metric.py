@@ -17,6 +17,7 @@ from resolvent.engines.in_process import InProcess
 from resolvent.iteration.checkpoint import pack, unpack
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.metric import LEAST, FullMetric, LowRankMetric, change, moved, of_hessian, of_products
+from resolvent.iteration.metric_choice import as_metric
 from resolvent.iteration.metric_prox import launch
 from resolvent.local.choice import best
 from resolvent.problems.newton import krylov as products_with_hessians
@@ -580,3 +581,11 @@ def test_from_the_command_line_and_a_file(tmp_path: Path) -> None:
     assert said.code == 2
     assert "its own scale" in said.err
     assert "Traceback" not in said.err
+
+
+def test_matrices_that_differ_in_the_middle_are_told_apart() -> None:
+    """By ranks, which compare what they were given as text."""
+    one, two = np.eye(40), np.eye(40)
+    two[20, 20] = 50.0
+    assert repr(as_metric(one)) != repr(as_metric(two))
+    assert repr(as_metric(one)) == repr(as_metric(torch.from_numpy(one)))

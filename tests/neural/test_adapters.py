@@ -157,3 +157,12 @@ def test_a_problem_that_is_refused_leaves_the_module_as_it_was() -> None:
     with pytest.raises(rs.InputError, match="the model cannot take rows"):
         rs.Neural(model, [(torch.ones(3, 5, dtype=DOUBLE), torch.zeros(3, dtype=torch.long))], lora="b")
     assert all(a.requires_grad for a, _ in pairs(model))
+
+
+def test_an_adapter_whose_a_is_zero_would_never_train() -> None:
+    net = network(layers=False)
+    with torch.no_grad():
+        net.get_submodule("0").lora_a.zero_()  # type: ignore[operator]
+    with pytest.raises(rs.InputError, match="A is zero"):
+        rs.Neural(net, users(), F.mse_loss, lora="b")
+    assert all(a.requires_grad for a, _ in pairs(net))

@@ -433,3 +433,24 @@ def test_dropout_and_lstm_on_cuda_are_a_loop() -> None:
     problem = rs.Neural(layer, rows, next_tokens, device="cuda")
     assert problem.method.startswith("loop")
     assert DROPS in problem.method
+
+
+class Alias(nn.Module):
+    """Reads its weight by a name that is no parameter's, where nobody who exchanges parameters finds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.LayerNorm(4)
+        self.alias = [self.a.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(nn.functional.linear(x, self.alias[0], self.a.bias))
+
+
+@pytest.mark.parametrize(
+    "loss", [None, lambda out, y: nn.functional.cross_entropy(out, y)], ids=["torch's", "a lambda"]
+)
+def test_vmap_is_compared_whatever_the_loss(loss: Any) -> None:
+    users = [(torch.randn(5, 3), torch.randint(4, (5,))) for _ in range(3)]
+    with pytest.raises(InputError):
+        rs.Neural(Alias(), users, loss, method="vmap")

@@ -17,7 +17,7 @@ from resolvent.experiment.tasks import Task, task
 from resolvent.iteration import registry, schedules
 from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.engine import Engine
-from resolvent.iteration.facts import facts_of
+from resolvent.iteration.facts import Facts, facts_of
 from resolvent.iteration.meeting import as_meet
 from resolvent.iteration.participation import Participation
 from resolvent.iteration.privacy import Privacy, as_privacy
@@ -85,7 +85,7 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         config=resolved,
         fingerprint=fingerprint(resolved),
         task=made,
-        scheme=settled(_scheme(resolved), facts_of(made.problem)),
+        scheme=settled(_scheme(resolved), _known(made, resolved)),
         anderson=parts.pop("accelerate", resolved.anderson),
         participation=resolved.participation,
         stop=None if resolved.stop == Stop() else resolved.stop,
@@ -98,6 +98,12 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
     if run.metrics is not None:
         _check_metrics(run.metrics, run.engine, made)
     return built
+
+
+def _known(made: Task, config: Config) -> Facts:
+    """What a scheme may be settled by: in a private run nothing that is computed from users' rows, nor their number."""
+    facts = facts_of(made.problem)
+    return facts.withholding() if as_privacy(dict(config.parts).get("privacy")).asked else facts
 
 
 def _check_private(privacy: Privacy, built: Experiment) -> None:
@@ -128,7 +134,7 @@ def _resolved(config: Config, made: Task) -> Config:
     row = TABLE.get(scheme.algorithm)
     tilted = row is not None and row.local is not None and not row.forward
     own = _local(replace(config, scheme=scheme), row) if tilted else None
-    eta = None if own is None else own.own_eta(facts_of(made.problem))  # SCAFFOLD's is k lr
+    eta = None if own is None else own.own_eta(_known(made, config))  # SCAFFOLD's is k lr
     if scheme.eta is None and eta is not None:
         scheme = replace(scheme, eta=eta)
     lr = config.local.lr if isinstance(config.local, Gradient) else None

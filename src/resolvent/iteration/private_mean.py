@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import struct
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,12 +92,13 @@ class PrivateMean(Meet):
         if self.privacy.quantile is not None:
             counted = self.expected / QUANTILE_SHARE
             spread = beside_count(self.noise, counted)
+        total, size = new.sum(0, keepdim=True), spread * memory.clip
         if self.privacy.local:
-            draws = sum((drawn(at, new.shape[1], user) for user in who.tolist()), np.zeros(new.shape[1]))
+            each = (drawn(at, tied(row, size), len(row), user) for user, row in zip(who.tolist(), new, strict=True))
+            draws = sum(each, np.zeros(new.shape[1]))
         else:
-            draws = drawn(at, new.shape[1])
-        noise = torch.from_numpy(spread * memory.clip * draws).to(new)
-        mean = memory.centre + (new.sum(0, keepdim=True) + noise) / self.expected
+            draws = drawn(at, tied(total, size), new.shape[1])
+        mean = memory.centre + (total + torch.from_numpy(size * draws).to(new)) / self.expected
         clip = memory.clip if counted is None else self._followed(memory.clip, within, counted, at)
         stretches = accountant.longer(
             memory.stretches, self.noise * self.unit, 1.0 if self.privacy.local else self.rate
@@ -107,7 +110,8 @@ class PrivateMean(Meet):
     def _followed(self, clip: float, within: Tensor, counted: float, at: Gathering) -> float:
         """The next clip: a noisy share of those present are within this one."""
         assert self.privacy.quantile is not None
-        noisy = float((within.double() - COUNTED_UNIT).sum()) + counted * float(drawn(at, 1, COUNT)[0])
+        count = (within.double() - COUNTED_UNIT).sum()
+        noisy = float(count) + counted * float(drawn(at, tied(count, counted), 1, COUNT)[0])
         share = noisy / self.expected + COUNTED_UNIT
         return clip * math.exp(-QUANTILE_RATE * (share - self.privacy.quantile))
 
@@ -157,13 +161,20 @@ def beside_count(noise: float, counted: float) -> float:
     return float(rest**-0.5)
 
 
-def drawn(at: Gathering, numbers: int, whose: int = SUM) -> NDArray[np.float64]:
+def tied(hidden: Tensor, size: float) -> int:
+    """A number made of what the noise hides and of its size. Two runs of one seed that differ in either have different
+    noise, which would else cancel in the difference of what they release."""
+    raw = hidden.detach().double().cpu().numpy().tobytes() + struct.pack("<d", size)
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=7).digest(), "little")
+
+
+def drawn(at: Gathering, tie: int, numbers: int, whose: int = SUM) -> NDArray[np.float64]:
     """Standard normal numbers: those of a cryptographic generator where users are real, else hashed ones."""
     if at.secret:
         bits = np.frombuffer(os.urandom(16 * numbers), np.uint64).reshape(2, numbers)
         first, second = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
     else:
-        place = (at.seed, randomness.NOISE, at.t, np.full(numbers, whose), np.arange(numbers))
+        place = (at.seed, randomness.NOISE, at.t, tie, np.full(numbers, whose), np.arange(numbers))
         first, second = (randomness.uniforms(*place, k) for k in (0, 1))
     normal: NDArray[np.float64] = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
     return normal

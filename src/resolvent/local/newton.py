@@ -40,8 +40,10 @@ class Newton(Bound):
         past = rows_of(memory, ask.who)
         start = _warm(past, past["debt"], past["debt"].isnan(), lambda: cold_start(part, u, ask.eta))
         solved = newton_prox(part, u, ask.eta, start, mine, self.tol)
-        if solved.wrong:
+        if solved.wrong and ask.finite:
             solved.demand(ask.eta, f" in round {ask.t + 1}", ask.among(self.problem.users).names)
+        for row in solved.wrong:  # counts for nothing, and begins anew
+            solved.warm.x[row] = solved.warm.debt[row] = torch.nan
         now = vars(solved.warm) | {"anchor": mine.anchor, "error": solved.error}
         memory = with_rows(memory, ask.who, now)
         if ask.who is not None:
@@ -84,8 +86,10 @@ class MatrixFreeNewton(Bound):
             past, U = {name: rows[at] for name, rows in now.items()}, u[at]
             start = _warm(past, torch.zeros_like(U[:, 0]), past["x"][:, 0, 0].isnan(), _fresh(group, U, ask.eta))
             solved = matrix_free_prox(group, U, ask.eta, start, self.tol, LOOSE)
-            if solved.wrong:
+            if solved.wrong and ask.finite:
                 solved.demand(ask.eta, f" in round {ask.t + 1}", None if names is None else names[at])
+            for row in solved.wrong:  # counts for nothing, and begins anew
+                solved.warm.x[row] = torch.nan
             now["x"][at], now["g"][at], now["error"][at] = solved.warm.x, solved.warm.g, solved.error
         return now["x"][:, 0], with_rows(memory, ask.who, now)
 

@@ -41,6 +41,8 @@ def trained_by(model: nn.Module, lora: str | None) -> Iterator[None]:
             f"the {type(model).__name__} has no trained parameter lora_B beside a lora_A, as peft names them: "
             "add adapters, or leave lora out and freeze what you like with requires_grad_(False)",
         )
+    if any(b.requires_grad and not bool(a.any()) for a, b in found):
+        refuse("lora", "'b'", "an adapter's A is zero, as peft begins those of embeddings: frozen, it would stay so")
     before = [(a, a.requires_grad) for a, _ in found]
     try:
         for a, _ in before:

@@ -184,7 +184,7 @@ def _one_by_one(heard: list[warnings.WarningMessage]) -> str:
 def _variants(by: Method) -> list[tuple[Method, bool]]:
     """What is compared, and whether on users with equal numbers of rows: with and without rows that only pad others."""
     if isinstance(by, Vmap):
-        return [(by, False), (replace(by, masks=False), True)]
+        return [(by, False), (replace(by, masks=False), True)] if by.takes_masks else [(by, True)]
     return [] if isinstance(by, Loop) else [(by, False)]
 
 

@@ -51,7 +51,7 @@ class Vmap(Loop):
         self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
     ) -> ValueAndGrad:
         noisy = given.seeds is not None and (self.drops or drops_out(self.model))
-        if noisy or (given.mask is not None and not self._takes_masks):
+        if noisy or (given.mask is not None and not self.takes_masks):
             return super().value_and_grad(W, given, buffers)
         users, mask = len(given.x), None if given.mask is None else given.mask.to(W.device).bool()
         W = W.detach().expand(users, -1)
@@ -72,7 +72,7 @@ class Vmap(Loop):
         return ValueAndGrad(loss, grad, buffers or {})
 
     @property
-    def _takes_masks(self) -> bool:
+    def takes_masks(self) -> bool:
         return self.masks and mean_loss(self.loss) is not None
 
     def _guarded(self, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

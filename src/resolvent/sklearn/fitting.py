@@ -25,8 +25,11 @@ from resolvent.solving.solve import solve
 
 Floats = NDArray[np.float64]
 
-ERROR_PER_TOL = 100
-"""Coefficients may be off by this multiple of tol, relative to their size in units in which columns have size one."""
+ERROR_PER_TOL = 0.3
+"""Coefficients that may be off by more than this multiple of tol, relative to their size in units in which columns have
+size one, are corrected."""
+WARNING_PER_TOL = 100
+"""Those that may still be off by more than this multiple are pointed out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,10 +138,10 @@ def _corrected(
         return ERROR_PER_TOL * tol * max(objective.reach, float(np.linalg.norm(w)))
 
     end = corrected(Pooled(parts, b, weight, fine, objective.loss, scores, intercept, l1, l2), start, allowed)
-    if not end.error <= allowed(end.w):
+    if not end.error <= allowed(end.w) * WARNING_PER_TOL / ERROR_PER_TOL:
         why = "columns that nearly depend on each other, or classes that a plane separates, leave them open"
         what = f"the coefficients, in units in which columns have size one, may be off by {end.error:.2g}, more than"
-        what += f" {ERROR_PER_TOL} tol of their size: {why}; add a penalty, drop columns, or raise tol"
+        what += f" {WARNING_PER_TOL} tol of their size: {why}; add a penalty, drop columns, or raise tol"
         warnings.warn(what, ConvergenceWarning, stacklevel=5)
     if len(end.nullspace) and not objective.l1 and not objective.l2:
         return least_norm(end.w, end.nullspace, scale), violation, fine

@@ -215,7 +215,7 @@ class Prepared:
             "send": parts.send,
             "down": parts.down,
             "meet": self.arguments.get("meet"),
-            "metric": self.arguments.get("metric"),
+            "metric": as_metric(self.arguments.get("metric")),
             "privacy": self.arguments.get("privacy"),
         }
         plain = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every, "average": parts.average.kind}

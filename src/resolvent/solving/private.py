@@ -42,12 +42,10 @@ def check_private(
     lightest, heaviest = float(facts.weights.min()), float(facts.weights.max())
     if heaviest - lightest > EQUAL * heaviest:
         needed = "each must change the sum equally little: give the problem equal weights"
-        refuse(
-            "weights",
-            f"from {lightest:.3g} to {heaviest:.3g}",
-            f"users of a private run have equal weights, since {needed}",
-        )
-    chance(participation, scheme)
+        refuse("weights", "not equal", f"users of a private run have equal weights, since {needed}")
+    if chance(participation, scheme) < 1 and privacy.local:
+        why = "how much noise users add together tells how many came: let everybody take part"
+        refuse("participation", str(participation), f"everybody is needed with local noise, since {why}")
     if type(meet) is not TheMean:
         refuse("meet", quoted(meet), "a private run has a meeting of its own: leave it out")
     if scheme.auto:
@@ -62,6 +60,11 @@ def check_private(
             "accelerate",
             quoted(parts["accelerate"]),
             'u is each user\'s own, and only means are released: take on="mean"',
+        )
+    local = scheme.local
+    if facts.g is not None and local is not None and local.forward and getattr(local, "batch", None) is not None:
+        refuse(
+            "batch", local.batch, "with batches the step of the penalty depends on users' numbers of rows: leave it out"
         )
     preparation = facts.lookup("preparation")
     if preparation is not None and preparation.computed:
@@ -135,9 +138,12 @@ def check_start(privacy: Privacy, start: Any) -> None:
         refuse("start", f"of shape {shape}", "a private run begins at one vector, which everybody may know")
     if not isinstance(start, State):
         return
-    was = isinstance(start.parts.meet, Spent)
-    if privacy.asked and start.round and not was:
+    past, rows = start.parts.meet, start.u
+    was = isinstance(past, Spent)
+    if privacy.asked and not was and (start.round or bool((rows != rows[:1]).any())):
         refuse("start", "the State of a run without privacy", "its u has been made of users' rows: begin at a vector")
+    if isinstance(privacy, UserPrivacy) and was and privacy.quantile is None and past.clip != privacy.clip:
+        refuse("clip", privacy.clip, f"{past.clip:g} is needed, with which the run that goes on began")
     if was and not privacy.asked:
         refuse("start", "the State of a private run", "going on without privacy would undo it: give privacy as before")
 

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from resolvent.engines.joint import Joint
 from resolvent.errors import bounded, quoted, refuse
 from resolvent.iteration.engine import Engine
-from resolvent.iteration.facts import facts_of, is_problem
+from resolvent.iteration.facts import Facts, facts_of, is_problem
+from resolvent.iteration.privacy import as_privacy
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.table import as_scheme
 from resolvent.local import choice
@@ -46,7 +47,11 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
     def work(problem: Any, seed: int, scheme: Scheme, engine: Engine | str) -> Run:
         return solve(problem, scheme, engine=engine, seed=seed, **options)
 
-    schemes = [choice.settled(scheme, facts_of(problem)) if is_problem(problem) else scheme for problem in each]
+    def known(problem: Any) -> Facts:
+        facts = facts_of(problem)
+        return facts.withholding() if as_privacy(options.get("privacy")).asked else facts
+
+    schemes = [choice.settled(scheme, known(problem)) if is_problem(problem) else scheme for problem in each]
     return side_by_side(each, schemes, [partial(work, *run) for run in zip(each, seeds, schemes, strict=True)])
 
 

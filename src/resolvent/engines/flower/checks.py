@@ -65,8 +65,8 @@ def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict
             raise Refused(f"{name} is of shape {array.shape}, but {shapes[name]} is needed")
         if not np.isfinite(array).all():
             raise Refused(f"{name} is partly NaN or infinite")
-        if limits.norm is not None and name == "p" and not (norm := _norm(array)) <= limits.norm:
-            raise Refused(f"p has the norm {norm:.3g}, above the limit {limits.norm:g}")
+        if limits.norm is not None and name == "p" and not _norm(array) <= limits.norm:
+            raise Refused(f"p is longer than the limit {limits.norm:g}")
         tensors[name] = torch.from_numpy(_native(array))
     if question.send and "sent" not in tensors:
         assert question.u is not None
