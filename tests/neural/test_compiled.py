@@ -454,3 +454,17 @@ def test_vmap_is_compared_whatever_the_loss(loss: Any) -> None:
     users = [(torch.randn(5, 3), torch.randint(4, (5,))) for _ in range(3)]
     with pytest.raises(InputError):
         rs.Neural(Alias(), users, loss, method="vmap")
+
+
+def test_a_user_without_finite_gradient_vouches_for_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda f, **_: lambda *given: tuple(1.1 * t for t in f(*given)))
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).double()
+    by = propose(model, nn.functional.cross_entropy, "cpu", torch.float64, method="compiled").by
+    x, y = torch.randn(2, 5, 3, dtype=torch.float64), torch.randint(4, (2, 5))
+    x[0] = torch.nan
+    W = torch.randn(2, by.layout.dim, dtype=torch.float64)
+    got = by.value_and_grad(W, Examples(x, y))
+    assert isinstance(by, Compiled)
+    assert by.obstacles == ["the compiled loss was not that of the loop"]
+    want = by.eager().value_and_grad(W, Examples(x, y))
+    torch.testing.assert_close(got.grad[1], want.grad[1])
