@@ -156,11 +156,10 @@ def draw(files: list[Path]) -> None:
         for name, rows in table[table.task == task].groupby("method", sort=False):
             mean = rows.groupby("epsilon")[y].mean()
             private = mean[np.isfinite(mean.index)]
-            (line,) = axis.semilogx(private.index, private, "o-", ms=3, label=name)
+            colour = f"C{list(methods(1.0)).index(str(name))}"
+            axis.semilogx(private.index, private, "o-", ms=3, label=name, color=colour)
             if np.inf in mean.index:
-                axis.plot(
-                    3 * table[np.isfinite(table.epsilon)].epsilon.max(), mean[np.inf], "x", color=line.get_color()
-                )
+                axis.plot(3 * table[np.isfinite(table.epsilon)].epsilon.max(), mean[np.inf], "x", color=colour)
         axis.set(title=TITLES[task], xlabel="epsilon", ylabel="told apart (AUC)" if task == "members" else "accuracy")
         axis.legend(fontsize=7)
     figure.savefig(PICTURE, dpi=120)

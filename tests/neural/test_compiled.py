@@ -460,11 +460,11 @@ def test_a_user_without_finite_gradient_vouches_for_no_program(monkeypatch: pyte
     monkeypatch.setattr(torch, "compile", lambda f, **_: lambda *given: tuple(1.1 * t for t in f(*given)))
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).double()
     by = propose(model, nn.functional.cross_entropy, "cpu", torch.float64, method="compiled").by
+    assert isinstance(by, Compiled)
     x, y = torch.randn(2, 5, 3, dtype=torch.float64), torch.randint(4, (2, 5))
     x[0] = torch.nan
     W = torch.randn(2, by.layout.dim, dtype=torch.float64)
     got = by.value_and_grad(W, Examples(x, y))
-    assert isinstance(by, Compiled)
     assert by.obstacles == ["the compiled loss was not that of the loop"]
     want = by.eager().value_and_grad(W, Examples(x, y))
     torch.testing.assert_close(got.grad[1], want.grad[1])
