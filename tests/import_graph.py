@@ -66,7 +66,6 @@ INSIDE: dict[str, list[set[str]]] = {
         {"reference", "penalty_words", "linear_sets"},
         {"pinball", "quadratic", "over_rows"},
         {"linear"},
-        {"sparse_least_squares"},
         {
             "least_squares",
             "logistic",
@@ -84,7 +83,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems.quadratic": [{"affine", "jacobi"}, {"decomposition", "pooled"}],
     "problems.linear": [{"loss", "predictor", "hessians", "careful"}, {"model"}],
-    "problems.softmax": [{"loss", "pooled"}, {"model"}],
+    "problems.softmax": [{"pooled"}, {"model"}],
     "problems.newton": [
         {"inverses", "safeguard"},
         {"equation"},
@@ -93,7 +92,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems.reference": [
         {"objective"},
-        {"factor", "terms", "door"},
+        {"terms", "door"},
         {"curvature", "barrier", "faces", "gaps", "wide"},
         {"smooth", "bound", "ball"},
         {"pooled_rows"},
@@ -128,11 +127,11 @@ INSIDE: dict[str, list[set[str]]] = {
         {"program"},
         {"method"},
     ],
-    "config": [{"presets"}, {"problem_sections"}, {"sections"}],
+    "config": [{"problem_sections"}, {"sections"}],
     "sklearn": [{"users"}, {"correction"}, {"fitting"}, {"estimators"}],
     "theory": [{"closed_forms", "trends"}, {"setting"}, {"target", "convergence"}, {"explain"}],
     "engines": [
-        {"central", "delayed", "rendezvous", "interrupts", "private"},
+        {"delayed", "rendezvous", "interrupts", "private"},
         {"in_process", "process_group"},
         {"joining"},
         {"debug", "joint", "flower", "rank"},
@@ -161,9 +160,9 @@ INSIDE: dict[str, list[set[str]]] = {
         {"doctor", "demo"},
     ],
     "solving": [
-        {"objective", "stopping", "metrics", "progress", "description", "agreement", "traffic"},
+        {"objective", "stopping", "metrics", "progress", "description"},
         {"network_outputs", "divergence", "beginning", "checking"},
-        {"evaluating", "patience", "predicting", "recording", "private"},
+        {"evaluating", "predicting", "recording", "private"},
         {"run", "history"},
         {"steps"},
         {"prepare"},
@@ -172,7 +171,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"comparing"},
     ],
     "ui": [
-        {"guard", "store", "curves", "form", "presence", "examples", "downloads", "browser"},
+        {"guard", "store", "curves", "form", "examples", "downloads"},
         {"explorer", "jobs", "users", "panels", "door"},
         {"recipes", "stream", "models"},
         {"api"},

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from resolvent.engines.central import CentralSums
+from resolvent.engines.in_process import CentralSums
 from resolvent.iteration.engine import Answers, Ask, MeanAnswer, Traffic
 from resolvent.iteration.facts import Facts, Memory
 

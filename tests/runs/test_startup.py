@@ -95,7 +95,7 @@ def test_missing_locks_are_one_sentence(
 
 
 def test_tensorboard_that_is_not_installed_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.runs.tensorboard.import_module", lambda name: (_ for _ in ()).throw(ImportError))
+    monkeypatch.setattr("resolvent.runs.open_run.import_module", lambda name: (_ for _ in ()).throw(ImportError))
     said = resolvent(*RUN, "--tensorboard")
     assert said.code == 2
     assert "TensorBoard is not installed; pip install " in said.err

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from resolvent.ui import browser as browsers
+from resolvent.cli import ui as browsers
 
 from .conftest import PATIENCE, TOKEN, serving
 

@@ -22,8 +22,8 @@ from resolvent import experiment
 from resolvent.runs import Folder, folders, lock
 from resolvent.ui import store as stores
 from resolvent.ui.curves import Curves
-from resolvent.ui.presence import CAME, LATE, presence, states
 from resolvent.ui.store import Store, Unknown, last_row, settings_of
+from resolvent.ui.users import CAME, LATE, presence, states
 
 from .conftest import connected, make, serving
 

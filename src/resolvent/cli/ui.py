@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import html
+import os
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +20,29 @@ from resolvent.cli.arguments import RUNS
 from resolvent.cli.output import say
 from resolvent.errors import InputError
 from resolvent.installed import install
+
+PAGE = """<!doctype html><title>Resolvent</title><meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Resolvent</a>
+"""
+
+
+def has_screen() -> bool:
+    """Whether somebody sits in front of this: a terminal, and a screen that a browser can show a page on."""
+    graphical = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(f"{kind}DISPLAY") for kind in ("", "WAYLAND_")
+    )
+    return sys.stderr.isatty() and graphical
+
+
+@contextmanager
+def visiting(address: str) -> Iterator[Path]:
+    """Open an address, by a file that only this user can read; it is there as long as the server runs."""
+    with tempfile.TemporaryDirectory(prefix="resolvent-ui-") as folder:  # mode 0700
+        file = Path(folder) / "open.html"
+        file.write_text(PAGE.format(html.escape(address)), encoding="utf-8")
+        threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
+        yield file
+
 
 NEEDED = ("fastapi", "uvicorn", "plotly", "matplotlib")
 PORT = 8400
@@ -36,8 +65,8 @@ def ui(
         raise InputError(f"the page needs {', '.join(missing)}, which {are} not installed; {install('ui')}")
     if runs.exists() and not runs.is_dir():
         raise InputError(f"--runs is {runs}, which is a file; name the folder of runs")
+    from resolvent.cli.ui import has_screen, visiting
     from resolvent.ui import server
-    from resolvent.ui.browser import has_screen, visiting
 
     guard = server.guard_for(host, token)
     with server.listening(host, port) as listener, ExitStack() as stack:

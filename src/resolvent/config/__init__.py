@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from resolvent import toml
-from resolvent.config.presets import PRESETS
 from resolvent.config.problem_sections import (
     FITTED,
+    PRESETS,
     PROBLEMS,
     FederationSection,
     LeastSquaresSection,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data import coding, fitted, hints, reports
+from resolvent.data import coding, fitted, reports
 from resolvent.data import target as targets
 from resolvent.data.columns import TEXT, Column, as_frame, column
 from resolvent.data.dividing import Division, by_column, by_partition, divided
@@ -157,10 +157,10 @@ def from_frame(
     )
     codes = meaning.encode(labels)
     columns = coding.coded_columns(frame, names, impute, categories)
-    doubtful = hints.no_numbers([raw for raw in columns if raw.name not in categories])
+    doubtful = coding.no_numbers([raw for raw in columns if raw.name not in categories])
     if doubtful is not None:
         warnings.warn(doubtful, ResolventWarning, stacklevel=2)
-    few = hints.few_values([raw for raw in columns if raw.name not in categories])
+    few = coding.few_values([raw for raw in columns if raw.name not in categories])
     if user is None:
         owned = by_partition(partition, codes, users, seed)
     elif users is not None or partition is not None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data import coding, fitted, hints, reports
+from resolvent.data import coding, fitted, reports
 from resolvent.data import target as targets
 from resolvent.data.by_user import check_features, feature_names
 from resolvent.data.columns import NUMBER, TEXT, Column, as_frame, column, word
@@ -309,7 +309,7 @@ def merge(sites: Mapping[str, Reported], terms: Terms) -> Merged:
         target = replace(target, weights=_weights(target, sites, terms.class_weight))
     preparation = Preparation(tuple(columns), target, None, terms.drop, terms.user_column)
     check_features(preparation.features)
-    hint = hints.by_name([name for name, kind in first.kinds.items() if kind == NUMBER])
+    hint = coding.by_name([name for name, kind in first.kinds.items() if kind == NUMBER])
     return Merged(preparation, (*([hint] if hint else []), *_implausible(sites, terms)))
 
 

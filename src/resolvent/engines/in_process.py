@@ -3,20 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from resolvent.engines.central import CentralSums
-from resolvent.iteration.engine import PERSONAL, Answers, Ask, Curvature, Look, MeanAnswer
+from resolvent.iteration.engine import PERSONAL, Answers, Ask, Curvature, Look, MeanAnswer, Present, Traffic
 from resolvent.iteration.facts import Facts, Memory, facts_of
 from resolvent.iteration.metric_choice import MAX_HESSIAN_DIM
 from resolvent.local.metric_bound import bind
 from resolvent.local.operators import Operator
 from resolvent.local.training import Trained
 from resolvent.problems.newton.krylov import krylov
-from resolvent.problems.problem import Problem, objective
+from resolvent.problems.problem import Problem, objective, select
+
+
+class CentralSums:
+    """The verbs that need no users: sums over rows that are all here. There is nothing to open, and nothing moves."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._lam, self._root = facts.weights.unsqueeze(0), facts.weights.sqrt().unsqueeze(1)
+        self._everyone = Present(None, facts.users)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    @property
+    def traffic(self) -> Traffic | None:
+        return None
+
+    def present(self, who: Tensor | None) -> Present:
+        return self._everyone if who is None else Present(who.to(self.facts.device), len(who))
+
+    def mean(self, z: Tensor, who: Tensor | None = None, news: bool = False) -> Tensor:
+        if z.shape[0] == 1:
+            return z
+        return self._lam @ z if who is None else select(self._lam[0], who).unsqueeze(0) @ z[who]
+
+    def gram(self, rows: Tensor) -> Tensor:
+        if rows.shape[1] > 1:
+            rows = rows * self._root
+        flat = rows.flatten(1)
+        return flat @ flat.T
+
+    def every(self, flags: Tensor) -> bool:
+        return bool(flags.all())
+
+    def curvature(self, w: Tensor) -> Curvature | None:
+        return None
+
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
+        return None
+
 
 MAX_HESSIAN_NUMBERS = 1 << 24
 """In the Hessians that are held at a time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch import Tensor
 from resolvent.errors import flag
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
+from resolvent.problems.linear.loss import Loss
+from resolvent.problems.linear.model import LinearModel
 from resolvent.problems.linear.predictor import Predictor
 from resolvent.problems.over_rows import OverRows
 from resolvent.problems.problem import select
@@ -29,8 +31,55 @@ from resolvent.problems.reference.pooled_rows import PooledRows
 from resolvent.problems.reference.terms import terms
 from resolvent.problems.row_weights import weigh
 from resolvent.problems.rows import as_data
-from resolvent.problems.sparse_least_squares import SparseLeastSquares, SquareLoss
 from resolvent.problems.sparse_rows import is_sparse
+
+
+class SparseLeastSquares(LinearModel):
+    """What `LeastSquares` makes of sparse rows."""
+
+    lipschitz: Tensor
+    kind = "least-squares"
+
+    def __init__(
+        self,
+        A: Any,
+        b: Any,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+        sample_weight: Any = None,
+    ) -> None:
+        own = {"intercept": intercept, "penalty": penalty, "sample_weight": sample_weight}
+        super().__init__(SquareLoss, A, b, 0.0, weights, **own)
+
+
+@dataclass(frozen=True, eq=False)
+class SquareLoss(Loss):
+    """(t - b)^2 / 2."""
+
+    b: Tensor
+    largest_curvature = 1.0
+    curvature_rate = 0.0
+
+    def value(self, t: Tensor) -> Tensor:
+        return (t - self.b).square() / 2
+
+    def slope(self, t: Tensor) -> Tensor:
+        return t - self.b
+
+    def slope_size(self, t: Tensor) -> Tensor:
+        return t.abs() + self.b.abs()
+
+    def curvature(self, t: Tensor) -> Tensor:
+        return t.new_ones(t.shape)
+
+    def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        return half_square
+
+
+def half_square(h: Tensor) -> Tensor:
+    return h * h / 2
 
 
 class LeastSquares(OverRows):

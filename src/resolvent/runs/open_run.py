@@ -5,25 +5,52 @@ The command line, sweeps, several seeds, ranks and the server of a federation wr
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from resolvent import config as configs
 from resolvent.config import Config, problem_sections
 from resolvent.errors import BadAnswer, InputError, RankLost, RoundFailed, StorageError
-from resolvent.runs import durable, lock, tensorboard
+from resolvent.installed import install
+from resolvent.runs import durable, lock
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.collection import NO_ROOM, create
 from resolvent.runs.folder import Folder, damaged
-from resolvent.runs.recorder import Recorder
+from resolvent.runs.recorder import Recorder, Sink
 
-if TYPE_CHECKING:
-    from pathlib import Path
+
+def needs_tensorboard() -> None:
+    """Refuse, before anything is made, what could not be written afterwards."""
+    try:
+        import_module("torch.utils.tensorboard.writer")
+    except ImportError:
+        raise InputError(f"TensorBoard is not installed; {install('tensorboard')}, or leave it out") from None
+
+
+def tensorboard_sink(folder: Path) -> Sink:
+    """Write every number of a row as a scalar at its round. A round done again replaces what stood there."""
+    needs_tensorboard()
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    writer: list[SummaryWriter] = []
+
+    def take(row: dict[str, Any]) -> None:
+        if not writer:
+            writer.append(SummaryWriter(str(folder), purge_step=row["round"]))
+        for name, value in row.items():
+            if name != "round" and math.isfinite(value):
+                writer[0].add_scalar(name, value, row["round"])
+        writer[0].flush()
+
+    return take
 
 
 class OpenRun:
@@ -57,7 +84,7 @@ class OpenRun:
     ) -> OpenRun:
         """Make a run's folder under `out`; `start`: where a fork begins; `fixed`: a network's untrained tensors."""
         if config.store.tensorboard:
-            tensorboard.needed()
+            needs_tensorboard()
         code = isinstance(config.problem, problem_sections.OwnSection)
         folder = create(out, name, configs.dumps(config), about, start, code, fixed)
         try:
@@ -77,7 +104,7 @@ class OpenRun:
 
     def record(self, config: Config, at: int | None = None, due: Callable[[], bool] | None = None) -> Recorder:
         """Open its metrics and the checkpoint to go on from. `at` and `due` are those of a run on several ranks."""
-        sink = tensorboard.sink(self.folder.path / "tensorboard") if config.store.tensorboard else None
+        sink = tensorboard_sink(self.folder.path / "tensorboard") if config.store.tensorboard else None
         with durable.storing(self.folder.path, NO_ROOM if self._new else "make it writable to go on"):
             recorder = Recorder(self.folder, config.run.rounds, config.store.checkpoint, sink, at, due)
             self._stack.callback(recorder.close)

@@ -34,7 +34,7 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """One row per name: mean and standard deviation over the seeds (with n - 1, NaN for one seed) of what the last
         rows of the histories say: the gap, or the value; metrics on held-out data; all bytes, and seconds."""
-        return resolve_name("resolvent.report.comparing:table")(self.runs)  # type: ignore[no-any-return]
+        return resolve_name("resolvent.report.plotting:table")(self.runs)  # type: ignore[no-any-return]
 
     def plot(self, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
         """The runs' curves as `rs.plot` draws them: the median of the seeds in a band from the least to the most."""
@@ -44,7 +44,7 @@ class Comparison:
         return self.table.to_string(float_format="{:.3g}".format)
 
     def _repr_html_(self) -> str:
-        return resolve_name("resolvent.report.comparing:html")(self)  # type: ignore[no-any-return]
+        return resolve_name("resolvent.report.plotting:compared_html")(self)  # type: ignore[no-any-return]
 
 
 def compare(problem: Any, schemes: Any, seeds: Sequence[int] = range(3), **options: Any) -> Comparison:

@@ -20,9 +20,8 @@ from resolvent.iteration.parts import Parts
 from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
-from resolvent.solving.objective import Objective
+from resolvent.solving.objective import Bytes, Objective
 from resolvent.solving.private import spent_by
-from resolvent.solving.traffic import Bytes
 
 if TYPE_CHECKING:
     import pandas as pd

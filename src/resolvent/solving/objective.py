@@ -7,8 +7,46 @@ import math
 import torch
 from torch import Tensor
 
-from resolvent.iteration.engine import Engine, Look
+from resolvent.iteration.engine import Engine, Look, Traffic
 from resolvent.iteration.facts import Facts, Memory
+from resolvent.iteration.part import Cost
+from resolvent.iteration.rounds import Round
+
+
+class Bytes:
+    """Counts bytes: those that an engine has moved, or, where nothing moves, those that a network would carry.
+
+    `unreported` are those of rounds since the last row.
+    """
+
+    def __init__(self, engine: Engine, cost: Cost, unreported: Traffic) -> None:
+        """cost: what crosses for each user and round."""
+        self._engine, size = engine, torch.finfo(engine.facts.dtype).bits // 8
+        self._size, self._answer = size, cost.up * size + cost.bytes_up
+        self._question = cost.down * size + cost.bytes_down
+        self._up = self._down = 0
+        self._reported = Traffic(-unreported.up, -unreported.down)
+
+    def count(self, happened: Round) -> None:
+        """Add a round's numbers: for each question and for each answer, whichever round that answers."""
+        more = happened.cost
+        self._up += happened.participants * self._answer + more.up * self._size + more.bytes_up
+        self._down += happened.asked * self._question + more.down * self._size
+
+    @property
+    def unreported(self) -> Traffic:
+        up, down = self._engine.traffic or (self._up, self._down)
+        return Traffic(up - self._reported.up, down - self._reported.down)
+
+    def report(self) -> Traffic:
+        """Those of a new row."""
+        row = self.unreported
+        self._reported = Traffic(self._reported.up + row.up, self._reported.down + row.down)
+        return row
+
+    def withdraw(self, up: int, down: int) -> None:
+        """A row with these is left out after all: they belong to the next one."""
+        self._reported = Traffic(self._reported.up - up, self._reported.down - down)
 
 
 class Objective:

@@ -40,21 +40,19 @@ from resolvent.local import choice
 from resolvent.problems.one_thread import one_thread
 from resolvent.problems.problem import Problem
 from resolvent.solving import steps
-from resolvent.solving.agreement import described
 from resolvent.solving.beginning import beginning, drawn_start, meeting, step_size, with_penalty
-from resolvent.solving.checking import check, check_hooks, known_users, one_acceleration, verify_functions
+from resolvent.solving.checking import check, check_hooks, described, known_users, one_acceleration, verify_functions
 from resolvent.solving.description import describe, settings
 from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations, evaluations
 from resolvent.solving.history import History
 from resolvent.solving.objective import Objective
-from resolvent.solving.patience import patience
 from resolvent.solving.private import chance, check_ending, check_private, check_start, private_mean
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.recording import Continued, MonitorState, Recorder
 from resolvent.solving.run import Run
 from resolvent.solving.steps import Cadence, Ledger
-from resolvent.solving.stopping import Ending, Stop
+from resolvent.solving.stopping import Ending, Stop, patience
 from resolvent.theory.explain import Explanation, explain
 
 SHORT = 1 << 22

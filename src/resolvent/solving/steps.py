@@ -19,10 +19,9 @@ from resolvent.iteration.rounds import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence
 from resolvent.solving.history import History
-from resolvent.solving.patience import Patience
 from resolvent.solving.progress import Bar
 from resolvent.solving.recording import Entry, MonitorState, Recorder
-from resolvent.solving.stopping import STOP, Best, Ending, Stop
+from resolvent.solving.stopping import STOP, Best, Ending, Patience, Stop
 
 CHECK = 10
 """Rounds between two checks for divergence, where nobody records every round."""

@@ -26,10 +26,9 @@ from resolvent.ui.downloads import KINDS, download
 from resolvent.ui.form import form
 from resolvent.ui.jobs import Jobs
 from resolvent.ui.panels import Panels
-from resolvent.ui.presence import presence
 from resolvent.ui.store import Store, reading, settings_of
 from resolvent.ui.stream import Stream
-from resolvent.ui.users import losses
+from resolvent.ui.users import losses, presence
 
 RunId = Annotated[str, InPath(min_length=1, max_length=200)]
 Name = Annotated[str, InPath(min_length=1, max_length=80)]

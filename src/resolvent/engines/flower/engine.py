@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.engines.central import CentralSums
 from resolvent.engines.flower.asking import Asking, Note, Taken, unnoted
 from resolvent.engines.flower.evaluation import Evaluation
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import NOTHING_YET, Question, checksum, describe_operator
 from resolvent.engines.flower.plausibility import PATIENCE, judge, left_out
 from resolvent.engines.flower.rule import Limits, Rule
+from resolvent.engines.in_process import CentralSums
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration import registry
 from resolvent.iteration.engine import Answers, Ask, Curvature, MeanAnswer, Traffic
