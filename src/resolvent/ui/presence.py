@@ -27,10 +27,12 @@ SIMULATED = ("in-process", "debug")
 def presence(run: Folder, rounds: int) -> dict[str, Any]:
     """The last rounds of a run: one string per user, one digit per round (0 absent, 1 came, 2 late, 3 at work)."""
     users = int(run.about["problem"]["users"])
-    config = configs.read(run.config)
-    taking_part = config.participation
     first = max(0, rounds - MAX_ROUNDS)
     shown = {"users": users, "first": first + 1, "rounds": rounds, "who": []}
+    if run.from_python:
+        return shown | {"kind": "unknown"}
+    config = configs.read(run.config)
+    taking_part = config.participation
     if taking_part.full or not rounds:
         return shown | {"kind": "everyone"}
     if config.run.engine not in SIMULATED or (isinstance(taking_part, Stragglers) and rounds > MAX_SIMULATED):

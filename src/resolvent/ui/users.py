@@ -38,7 +38,7 @@ def _held_out(run: Folder) -> dict[str, Any] | None:
 
 
 def _made_again(run: Folder) -> dict[str, Any]:
-    section = configs.read(run.config).problem
+    section = None if run.from_python else configs.read(run.config).problem
     if not isinstance(section, problem_sections.LeastSquaresSection | problem_sections.LogisticSection):
         return _unknown(
             "Known for problems that are made by a seed, and at the end of runs with held-out rows (--test)."
