@@ -3,12 +3,13 @@
     python -m bench.privacy a9a FOLDER          # with a9a.gz and a9a.t.gz: logistic regression, 1,000 users of 32 rows
     python -m bench.privacy mnist FOLDER        # with MNIST's four files: the paper's CNN, 2,000 users of 30 images
     python -m bench.privacy members FOLDER      # with MNIST's four files: softmax regression, 100 users of 2 images
+    python -m bench.privacy noise > FILE.json   # their noise multipliers, for `--noise FILE.json`
     python -m bench.privacy draw FILE.csv ...   # what the others printed, as docs/images/privacy.png
 
-Rows on the standard output as CSV, one per run. Every method has the same local work and the same step size; clip is
-the best of `CLIPS` in held-out accuracy for the first seed, which a budget would have to pay for where rows held out
-are not public. FedAvg, FedProx and FedRP draw a tenth of the users in each round; FedPi and SCAFFOLD have everybody
-present, as they must.
+Rows on the standard output as CSV, one per run; `--after FILE.csv` goes on from such rows, and `--noise` needs no
+dp-accounting. Every method has the same local work and the same step size; clip is the best of `--clips` in held-out
+accuracy for the first seed, which a budget would have to pay for where rows held out are not public. FedAvg, FedProx
+and FedRP draw a tenth of the users in each round; FedPi and SCAFFOLD have everybody present, as they must.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import json
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
 import resolvent as rs
+from resolvent.iteration import accountant
 
-EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, None)
-"""None: without privacy."""
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
+"""Infinite: without privacy."""
 CLIPS = (0.1, 0.3, 1.0, 3.0)
 SAMPLED = rs.Bernoulli(0.1, absent="paper")
 """As each algorithm's paper prints it: only those present enter the mean."""
@@ -39,8 +44,8 @@ class Task(NamedTuple):
     test: Any
     lr: float
     """The step size of a local gradient step."""
-    rounds: int
-    delta: float
+    rounds: int = 100
+    delta: float = 1e-4
     start: Any = None
     others: Any = None
     """The same problem over users who took no part, for `members`."""
@@ -67,7 +72,7 @@ def a9a(folder: Path, seed: int, device: str) -> Task:
 
     X, y = read("a9a.gz")
     rows = np.random.default_rng(seed).permutation(len(y))[:32_000].reshape(1_000, 32)
-    return Task(rs.Logistic(X[rows], y[rows]), rs.HeldOut(*read("a9a.t.gz")), lr=0.02, rounds=100, delta=1e-4)
+    return Task(rs.Logistic(X[rows], y[rows]), rs.HeldOut(*read("a9a.t.gz")), lr=0.02)
 
 
 def mnist(folder: Path) -> tuple[torch.Tensor, ...]:
@@ -88,7 +93,7 @@ def cnn(folder: Path, seed: int, device: str) -> Task:
     users = [(x[rows], y[rows]) for rows in order]
     torch.manual_seed(seed)
     problem = rs.Neural(rs.models.mnist_cnn(), users, device=device, test=(test_x, test_y))
-    return Task(problem, None, lr=0.05, rounds=100, delta=1e-4)
+    return Task(problem, None, lr=0.05)
 
 
 def members(folder: Path, seed: int, device: str) -> Task:
@@ -103,16 +108,34 @@ def members(folder: Path, seed: int, device: str) -> Task:
 TASKS: dict[str, Callable[[Path, int, str], Task]] = {"a9a": a9a, "mnist": cnn, "members": members}
 
 
-def solved(task: Task, name: str, epsilon: float | None, clip: float, seed: int) -> rs.Run:
+Noise = dict[tuple[float, float, int, float], float]
+"""Multipliers by epsilon, chance of taking part, rounds and delta."""
+
+
+def multipliers() -> Noise:
+    """Of all runs here."""
+    runs = [(rate, *length) for rate in (SAMPLED.p, 1.0) for length in ((100, 1e-4), (200, 1e-3))]
+    finite = [epsilon for epsilon in EPSILONS if epsilon < math.inf]
+    return {(epsilon, *run): accountant.noise_for(epsilon, run[2], *run[:2]) for epsilon in finite for run in runs}
+
+
+def solved(task: Task, name: str, epsilon: float, clip: float, seed: int, noise: Noise | None) -> rs.Run:
     scheme, who = methods(task.lr)[name]
-    private = epsilon and rs.UserPrivacy(clip, epsilon=epsilon, delta=task.delta, held_out="public")
-    more = {} if task.test is None else {"test": task.test}
+    more: dict[str, Any] = {} if task.test is None else {"test": task.test}
+    if epsilon < math.inf:
+        spent = (epsilon, who.p if who else 1.0, task.rounds, task.delta)
+        budget: dict[str, Any] = {"epsilon": epsilon} if noise is None else {"noise": noise[spent]}
+        more["privacy"] = rs.UserPrivacy(clip, delta=task.delta, held_out="public", **budget)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rs.ResolventWarning)
         return rs.solve(
-            task.problem, scheme, task.rounds, participation=who, privacy=private or None, seed=seed,
-            every=task.rounds, progress=False, **more,
-        )  # fmt: skip
+            task.problem, scheme, task.rounds, participation=who, seed=seed, every=task.rounds, progress=False, **more
+        )
+
+
+def last_accuracy(run: rs.Run) -> float:
+    """NaN: the run diverged."""
+    return float(run.history.test_accuracy.iloc[-1]) if run.status == "finished" else math.nan
 
 
 def told_apart(task: Task, run: rs.Run) -> float:
@@ -124,18 +147,22 @@ def told_apart(task: Task, run: rs.Run) -> float:
     return float(roc_auc_score(np.repeat([1, 0], [len(one) for one in losses]), -np.concatenate(losses)))
 
 
-def rows(task_name: str, folder: Path, seeds: int, device: str, names: list[str]) -> Iterator[dict[str, Any]]:
-    best: dict[tuple[str, float | None], float] = {}
-    for seed in range(seeds):
-        task = TASKS[task_name](folder, seed, device)
-        for name in names or list(methods(1.0)):
-            for epsilon in EPSILONS:
-                clips = (best[name, epsilon],) if seed else (CLIPS if epsilon else (np.inf,))
-                runs = {clip: solved(task, name, epsilon, clip, seed) for clip in clips}
-                accuracy = {clip: float(run.history.test_accuracy.iloc[-1]) for clip, run in runs.items()}
-                clip = best[name, epsilon] = max(accuracy, key=accuracy.__getitem__)
-                row = {"task": task_name, "method": name, "epsilon": epsilon or "inf", "seed": seed, "clip": clip,
-                       "test_accuracy": accuracy[clip]}  # fmt: skip
+def rows(given: argparse.Namespace, noise: Noise | None, before: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    yield from before
+    done = {(row["method"], float(row["epsilon"]), int(row["seed"])) for row in before}
+    best = {(row["method"], float(row["epsilon"])): float(row["clip"]) for row in before}
+    for seed in range(given.seeds):
+        task = TASKS[given.task](given.folder, seed, given.device)
+        for name in given.methods or list(methods(1.0)):
+            for epsilon in given.epsilons:
+                if (name, epsilon, seed) in done:
+                    continue
+                clips = (best[name, epsilon],) if seed else given.clips if epsilon < math.inf else (math.inf,)
+                runs = {clip: solved(task, name, epsilon, clip, seed, noise) for clip in clips}
+                accuracy = {clip: last_accuracy(run) for clip, run in runs.items()}
+                clip = best[name, epsilon] = max(accuracy, key=lambda clip: np.nan_to_num(accuracy[clip], nan=-1.0))
+                row = {"task": given.task, "method": name, "epsilon": epsilon, "seed": seed, "clip": clip,
+                       "test_accuracy": accuracy[clip], "status": runs[clip].status}  # fmt: skip
                 yield row | ({} if task.others is None else {"told_apart": told_apart(task, runs[clip])})
 
 
@@ -154,7 +181,7 @@ def draw(files: list[Path]) -> None:
     for axis, task in zip(axes[0], tasks, strict=True):
         y = "told_apart" if task == "members" else "test_accuracy"
         for name, rows in table[table.task == task].groupby("method", sort=False):
-            mean = rows.groupby("epsilon")[y].mean()
+            mean = rows.groupby("epsilon")[y].agg(lambda seeds: seeds.mean(skipna=False))
             private = mean[np.isfinite(mean.index)]
             colour = f"C{list(methods(1.0)).index(str(name))}"
             axis.semilogx(private.index, private, "o-", ms=3, label=name, color=colour)
@@ -168,15 +195,30 @@ def draw(files: list[Path]) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["draw"]:
         return draw([Path(name) for name in sys.argv[2:]])
+    if sys.argv[1:2] == ["noise"]:
+        print(json.dumps([[*run, noise] for run, noise in multipliers().items()], indent=1))
+        return None
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--methods", nargs="*", default=[], help="some of them; without, all")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--clips", type=float, nargs="+", default=CLIPS)
+    parser.add_argument("--noise", type=Path, help="what `noise` printed")
+    parser.add_argument("--after", type=Path, help="rows of these methods that are done")
     given = parser.parse_args()
+    noise: Noise | None = None
+    if given.noise is not None:
+        noise = {tuple(run): multiplier for *run, multiplier in json.loads(given.noise.read_text())}
+        patch.object(accountant, "epsilon_so_far", lambda *_: math.nan).start()
+    before: list[dict[str, Any]] = []
+    if given.after is not None and given.after.exists():
+        with given.after.open() as file:
+            before = list(csv.DictReader(file))
     out: csv.DictWriter[str] | None = None
-    for row in rows(given.task, given.folder, given.seeds, given.device, given.methods):
+    for row in rows(given, noise, before):
         if out is None:
             out = csv.DictWriter(sys.stdout, list(row))
             out.writeheader()

@@ -513,6 +513,17 @@ def test_a_run_in_a_matrix_of_one_s_own_goes_on_bit_for_bit_and_into_another(mak
     assert changed.history.stationarity.iloc[-1] <= 1e-5 * whole.history.stationarity.iloc[0]
 
 
+@pytest.mark.parametrize("eta", ["auto", 0.01])
+def test_a_saved_run_in_a_matrix_of_one_s_own_goes_on_without_being_given_it(eta: Any, tmp_path: Path) -> None:
+    M, more = positive_definite(7, 0), {"anderson": 3, **QUIET}
+    whole = rs.solve(logistic(1), rs.fedpi(eta), 12, metric=M, **more)
+    run = rs.solve(logistic(1), rs.fedpi(eta), 3, metric=M, **more)
+    for rounds in (6, 12):
+        run = rs.open(run.save(tmp_path / str(rounds))).resume(logistic(1), rs.fedpi(eta), rounds=rounds, **more)
+    assert torch.equal(whole.state.u, run.state.u)
+    assert run.state.metric.since == 0
+
+
 def test_a_matrix_that_is_no_metric_is_refused() -> None:
     problem, M = least_squares(0), positive_definite(5, 0)
     deviations = rs.AbsoluteDeviations(np.eye(3), np.ones(3))

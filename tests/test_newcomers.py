@@ -42,3 +42,9 @@ def test_what_others_do_is_done_here() -> None:
     np.testing.assert_allclose(names["ours"].coef_, names["pooled"].coef_, rtol=1e-3, atol=1e-4)
     consensus = names["rs"].solve(names["consensus"], names["rs"].fedpi(eta=1.0), rounds=50, anderson=5)
     torch.testing.assert_close(consensus.model, names["c"].mean(0), rtol=0, atol=1e-8)
+
+
+def test_privacy_spends_its_budget_and_no_more() -> None:
+    pytest.importorskip("dp_accounting")
+    spent = run("privacy.md")["run"].history["epsilon"].iloc[-1]
+    assert 3.99 < spent <= 4.0

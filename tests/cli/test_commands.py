@@ -583,6 +583,13 @@ def test_report_writes_what_its_file_is_called(suffix: str) -> None:
     assert Path(f"new/picture{suffix}").stat().st_size > 10_000
 
 
+def test_a_run_that_was_saved_from_python_has_a_report_too() -> None:
+    rs.solve(rs.make_least_squares(users=2, dim=3, rows=9), "fedpi", rounds=5, metric=np.eye(3), eta=0.1).save("mine")
+    said = resolvent("report", "mine", "--to", "mine.html")
+    assert said.err == "mine.html: the report\n"
+    assert said.code == 0
+
+
 def test_doctor() -> None:
     said = resolvent("doctor", "--format", "json")
     assert said.code == 0

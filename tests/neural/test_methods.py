@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from copy import deepcopy
 
 import numpy as np
@@ -15,7 +16,7 @@ import resolvent as rs
 from neural_reference import chosen, federation, plain_loop
 from resolvent.errors import InputError
 from resolvent.networks import Captured, ParameterLayout, choose_method
-from resolvent.networks.cuda_graphs import uncollected
+from resolvent.networks.cuda_graphs import capturing, uncollected
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 
 
@@ -291,9 +292,11 @@ def test_off_cuda_a_problem_captures_nothing() -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("room", [3, 5])
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_whole_program_is_its_parts(masked: bool) -> None:
-    """From W to the gradients on one tape, as it is captured on CUDA, and step by step: the same bits."""
+def test_a_whole_program_is_its_parts(masked: bool, room: int) -> None:
+    """From W to the gradients on one tape, as it is captured on CUDA, and step by step: the same bits, also where the
+    program has room for more users."""
     layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 4)]
     fed = federation(nn.Sequential(*layers), (1, 8, 8), users=3, n=6)
     gradients = choose_method(fed.model, fed.W, fed.x, fed.y, loss=fed.loss, dtype=torch.float64)
@@ -303,6 +306,38 @@ def test_a_whole_program_is_its_parts(masked: bool) -> None:
         mask = (torch.arange(6) < 4 + k).expand(3, 6) if masked else None
         want = gradients.value_and_grad(W, x, y, mask)
         with gradients.stacked._workspace(W) as workspace, torch.no_grad():
-            loss, grad = gradients.stacked._program(workspace, x, with_grad=True).whole(W, x, y, mask)
+            program = gradients.stacked._program(workspace, x, with_grad=True, users=room)
+            loss, grad = program.whole(W, x, y, mask)
         assert torch.equal(loss, want.loss)
         assert torch.equal(grad, want.grad)
+
+
+def test_what_a_graph_reads_stays_while_the_graph_does() -> None:
+    """Dropped programs would leave their memory to others, and a captured graph goes on writing there."""
+    fed = federation(mnist_cnn(), (1, 28, 28), users=2, n=4)
+    stacked = chosen(fed).stacked
+    assert stacked is not None
+    with stacked._workspace(fed.W) as workspace, capturing() as capture:
+        buffer = weakref.ref(stacked._program(workspace, fed.x, with_grad=True).x)
+        workspace.clear()
+    gc.collect()
+    assert buffer() is not None
+    capture.kept.clear()
+    gc.collect()
+    assert buffer() is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_minibatches_of_users_of_many_sizes_take_few_programs() -> None:
+    """As many users take a step as have images left: one program for each number of them would fill the memory."""
+    torch.manual_seed(0)
+    data = [(torch.randn(n, 1, 28, 28), torch.randint(0, 10, (n,))) for n in range(40, 680, 32)]
+    problem = rs.Neural(mnist_cnn(), data, device="cuda")
+    rs.solve(problem, rs.fedavg(0.01, local=rs.GradientSteps(2, batch=64)), rounds=2, progress=False)
+    stacked = problem.gradients.stacked
+    workspace = stacked._workspaces.get_nowait()
+    sizes = {program.users for program in workspace.programs.values() if program._whole_tapes}
+    assert sizes <= {1, 2, 4, 8, 16, 20}
+    alone = rs.Neural(mnist_cnn(), data, method="loop")
+    W = problem.start.to("cuda").expand(20, -1)
+    torch.testing.assert_close(problem.grad(W).cpu(), alone.grad(W.cpu()), rtol=1e-3, atol=1e-5)

@@ -89,6 +89,15 @@ def test_users_of_other_sizes_do_not_pad_a_runs_rows(batch: int | None) -> None:
         same(run, rs.solve(problems[k], scheme, rounds=3, seed=k, progress=False))
 
 
+@pytest.mark.parametrize("sizes", [[(9, 9, 33), (9, 33, 33)], [(9, 9, 9), (9, 9, 9)]])
+def test_seeds_whose_users_take_other_numbers_of_steps(sizes: list[tuple[int, ...]]) -> None:
+    """FedNova's scale follows from the sizes of a seed's own users."""
+    problems = [problem(k, "mlp", rows=rows) for k, rows in enumerate(sizes)]
+    scheme = rs.fednova(0.05, 2, batch=8)
+    for k, run in enumerate(rs.solve_seeds(problems, scheme, [0, 1], rounds=2)):
+        same(run, rs.solve(problems[k], scheme, rounds=2, seed=k, progress=False))
+
+
 def test_one_problem_for_all_seeds_and_a_name_with_eta() -> None:
     one = problem(0)
     runs = rs.solve_seeds(one, "fedprox", [3, 4], eta=0.5, rounds=2)

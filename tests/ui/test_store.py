@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import resolvent as rs
 from command_line import resolvent
 from resolvent import config as configs
 from resolvent import experiment
@@ -23,7 +24,7 @@ from resolvent.runs import Folder, folders, lock
 from resolvent.ui import store as stores
 from resolvent.ui.curves import Curves
 from resolvent.ui.store import Store, Unknown, last_row, settings_of
-from resolvent.ui.users import CAME, LATE, presence, states
+from resolvent.ui.users import CAME, LATE, losses, presence, states
 
 from .conftest import connected, make, serving
 
@@ -256,6 +257,12 @@ def test_the_row_of_a_given_round(stored: Path) -> None:
         assert {k: v for k, v in found.items() if v is not None} == {
             k: v for k, v in wanted.items() if not math.isnan(v)
         }
+
+
+def test_of_a_run_that_was_saved_from_python_little_is_known_and_nothing_fails(tmp_path: Path) -> None:
+    run = Folder(rs.solve(rs.make_least_squares(users=2, dim=3, rows=9), "fedpi", rounds=5).save(tmp_path / "mine"))
+    assert presence(run, 5)["kind"] == "unknown"
+    assert losses(run)["words"].startswith("Known for problems")
 
 
 def test_who_took_part_is_what_the_runs_counted(stored: Path) -> None:

@@ -201,6 +201,8 @@ def _model_page(run: Folder, path: Path, title: str, threshold: float) -> Path |
     from resolvent.config.problem_sections import TableSection
     from resolvent.experiment import opening, tasks
 
+    if run.from_python:
+        return None
     section, newest = configs.read(run.config).problem, run.newest()[0]
     if not isinstance(section, TableSection) or newest is None:
         return None

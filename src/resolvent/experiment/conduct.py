@@ -124,7 +124,7 @@ def find(fingerprint: str, out: Path) -> Folder | None:
 
 def check_made_here(folder: Folder) -> None:
     """Refuse to go on with a run whose problem only Python has."""
-    if folder.about.get("made") == "python":
+    if folder.from_python:
         raise InputError(
             f"run {folder.id} was saved from Python, where its problem is; go on with it there: "
             "rs.open(folder).resume(problem, scheme, rounds=...)"

@@ -15,6 +15,8 @@ from resolvent.errors import InputError, quoted, refuse, whole
 from resolvent.experiment import conduct
 from resolvent.experiment.build import build
 from resolvent.iteration.engine import Engine
+from resolvent.iteration.metric import FullMetric
+from resolvent.iteration.metric_choice import GivenMetric
 from resolvent.local import choice
 from resolvent.runs import Folder, damaged, metrics, regular, trust
 from resolvent.runs.recorder import check_readable, remembered_in
@@ -71,7 +73,7 @@ def open_run(path: str | Path) -> Run:
 def users(path: Path) -> Engine | None:
     """The users of a run of the command line, as its configuration makes them; None where it was saved from Python."""
     folder = Folder(path)
-    if not (path / "about.json").is_file() or folder.about.get("made") == "python":
+    if not (path / "about.json").is_file() or folder.from_python:
         return None
     trust.consent(folder, trusted=False)
     experiment = build(configs.read(folder.config))
@@ -85,7 +87,7 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
 
     whole(rounds, "rounds")
     stored = None if run.folder is None else Folder(run.folder)
-    if stored is not None and (run.folder / "about.json").is_file() and stored.about.get("made") != "python":  # type: ignore[operator]
+    if stored is not None and (run.folder / "about.json").is_file() and not stored.from_python:  # type: ignore[operator]
         if problem is not None or scheme is not None or set(more) - {"progress", "trust"}:
             refuse("resume", "given a problem or settings", "a run of the command line has its own: give rounds alone")
         conduct.resume(stored, more.get("progress"), bool(more.get("trust")), rounds)
@@ -97,7 +99,7 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
         raise InputError(
             f"the run cannot go on, since it {run.status} ({run.reason}); rs.solve(start=run.state) begins anew"
         )
-    given = {**(run._arguments or {}), "seed": run.seed, **more}
+    given = {**_stored_arguments(run), **(run._arguments or {}), "seed": run.seed, **more}
     for name, value in {"problem": problem, "scheme": scheme}.items():
         if value is not None:
             given[name] = value
@@ -107,6 +109,12 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
     longer = prepare(rounds=remaining, start=run.state, **given).run()
     longer.history = pd.concat([before, longer.history], ignore_index=True)
     return longer
+
+
+def _stored_arguments(run: Run) -> dict[str, Any]:
+    """What `solve` was given and a State holds: a metric of one's own."""
+    own = run.config.get("metric", {}).get("kind") == GivenMetric.__name__
+    return {"metric": GivenMetric(run.state.metric)} if own and isinstance(run.state.metric, FullMetric) else {}
 
 
 def _first_part(run: Run, every: int, validate_every: int | None) -> tuple[pd.DataFrame, Continued]:

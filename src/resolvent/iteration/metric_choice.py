@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,14 +70,15 @@ class IdentityMetric(MetricChoice):
 class GivenMetric(MetricChoice):
     """A matrix of one's own, up to a factor: its largest eigenvalue becomes 1, so that eta is its scale."""
 
-    M: Tensor
+    matrix: FullMetric
 
     def __str__(self) -> str:
-        return f"a matrix of {len(self.M)} x {len(self.M)} numbers"
+        return "a matrix of {0} x {0} numbers".format(len(self.matrix.s))
 
     def __repr__(self) -> str:
         """With a checksum of all numbers, by which ranks see that they have the same."""
-        return f"GivenMetric({hashlib.sha256(self.M.contiguous().numpy().tobytes()).hexdigest()})"
+        numbers = torch.cat([self.matrix.V, self.matrix.s[None]]).numpy()
+        return f"GivenMetric({hashlib.sha256(numbers.tobytes()).hexdigest()})"
 
     def curved(self, obstacle: str | None) -> bool:
         return False
@@ -89,16 +89,11 @@ class GivenMetric(MetricChoice):
             why = 'Hessians are known by products only, and eta is "auto": give eta a number'
         if why is not None:
             raise InputError(f"metric is {self}, but {why}")
-        if facts.dim != len(self.M):
+        if facts.dim != len(self.matrix.s):
             refuse("metric", str(self), f"{facts.dim} x {facts.dim} are needed, one row per parameter of the model")
         if self.matrix.least < LEAST[facts.dtype]:
             refuse("metric", str(self), f"its least eigenvalue is {self.matrix.least:.1g} of its largest; at least "
                    f"{LEAST[facts.dtype]:g} of it is needed")  # fmt: skip
-
-    @cached_property
-    def matrix(self) -> FullMetric:  # type: ignore[override]
-        s, V = torch.linalg.eigh((self.M + self.M.T) / 2)
-        return FullMetric(V.contiguous(), s / s[-1])
 
 
 def as_matrix(given: Any) -> GivenMetric:
@@ -120,9 +115,10 @@ def as_matrix(given: Any) -> GivenMetric:
         refuse("metric", "partly NaN or infinite", needed)
     if float((M - M.T).abs().max()) > 1e-6 * float(M.abs().max()):
         refuse("metric", "a matrix that is not symmetric", needed)
-    if not float(torch.linalg.eigvalsh((M + M.T) / 2)[0]) > 0:
+    s, V = torch.linalg.eigh((M + M.T) / 2)
+    if not float(s[0]) > 0:
         refuse("metric", "a matrix that is not positive definite", needed)
-    return GivenMetric(M)
+    return GivenMetric(FullMetric(V.contiguous(), s / s[-1]))
 
 
 def no_metric(scheme: Scheme, facts: Facts, operator: Any) -> str | None:

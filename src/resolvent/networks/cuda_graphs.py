@@ -10,11 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_capture: object | None = None
+
+class Capture:
+    """A capture that is under way. `kept`: what holds the memory that its graph reads and writes."""
+
+    def __init__(self) -> None:
+        self.kept: list[object] = []
 
 
-def captured_now() -> object | None:
-    """What stands for the capture that is under way; None: there is none."""
+_capture: Capture | None = None
+
+
+def captured_now() -> Capture | None:
+    """The capture that is under way; None: there is none."""
     return _capture
 
 
@@ -30,6 +38,7 @@ class Captured:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._arguments: tuple[Tensor, ...] = ()
         self._result: Any = None
+        self._kept: list[object] = []
 
     def __call__(self, *arguments: Tensor) -> Any:
         if not arguments[0].is_cuda:
@@ -52,9 +61,9 @@ class Captured:
                 self.function(*self._arguments)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with uncollected(), torch.cuda.graph(graph), _capturing():
+        with uncollected(), torch.cuda.graph(graph), capturing() as capture:
             self._result = self.function(*self._arguments)
-        self._graph = graph
+        self._graph, self._kept = graph, capture.kept
 
 
 @contextmanager
@@ -70,10 +79,10 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def _capturing() -> Iterator[None]:
+def capturing() -> Iterator[Capture]:
     global _capture
-    before, _capture = _capture, object()
+    before, _capture = _capture, Capture()
     try:
-        yield
+        yield _capture
     finally:
         _capture = before

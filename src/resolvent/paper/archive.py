@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUNS, CURVES = "runs.tsv", "curves.tsv"
-STORED_COLUMNS = ("value", "average_value", "test_accuracy", "personal_test_accuracy")
+STORED_COLUMNS = ("value", "average_value", "validation_accuracy", "test_accuracy", "personal_test_accuracy")
 """The columns of a history that are stored, where it has them."""
 ABOUT = ("status", "rounds", "seconds", "device", "torch", "date")
 """What is known of a run beside its settings: `rounds` that were done; `seconds`, more where runs shared a device."""

@@ -18,35 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def table(runs: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
-    """One row per name: mean and standard deviation over its runs of what the last rows of their histories say."""
-    import pandas as pd
-
-    frames = {name: [with_bytes(reported(run.history)) for run in those] for name, those in runs.items()}
-    columns = columns_shown([frame for those in frames.values() for frame in those], every=True)
-    columns += ["bytes", "seconds"]
-    rows = {}
-    for name, those in frames.items():
-        last = pd.DataFrame([dict(frame.iloc[-1]) if len(frame) else {} for frame in those])
-        last = last.reindex(columns=columns).astype(float)
-        spread = {"mean": last.mean(skipna=False), "std": last.std(skipna=False)}
-        row = {(column, kind): spread[kind][column] for column in columns for kind in spread}
-        rows[name] = {("seeds", ""): len(those), **row, ("status", ""): _status([run.status for run in runs[name]])}
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def compared_html(compared: Any) -> str:
-    """What a notebook shows of a comparison: its table, and its curves."""
-    numbers = compared.table.to_html(float_format="{:.3g}".format, border=0)
-    return f"<div>{numbers}{image(compared.runs, 'curves of the runs')}</div>"
-
-
-def _status(ended: Sequence[str]) -> str:
-    """How runs ended: "finished", or "2 finished, 1 diverged"."""
-    counted = {status: ended.count(status) for status in ended}
-    return ended[0] if len(counted) == 1 else ", ".join(f"{many} {status}" for status, many in counted.items())
-
-
 DOTS = 150
 HELD_OUT = ("loss", "log_loss", "rmse", "accuracy", "auc")
 MAX_MARKED_ROWS = 40
@@ -181,3 +152,32 @@ def image(runs: Any, words: str) -> str:
         return ""
     source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     return f'<br><img alt="{words}" width="640" src="{source}">'
+
+
+def table(runs: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """One row per name: mean and standard deviation over its runs of what the last rows of their histories say."""
+    import pandas as pd
+
+    frames = {name: [with_bytes(reported(run.history)) for run in those] for name, those in runs.items()}
+    columns = columns_shown([frame for those in frames.values() for frame in those], every=True)
+    columns += ["bytes", "seconds"]
+    rows = {}
+    for name, those in frames.items():
+        last = pd.DataFrame([dict(frame.iloc[-1]) if len(frame) else {} for frame in those])
+        last = last.reindex(columns=columns).astype(float)
+        spread = {"mean": last.mean(skipna=False), "std": last.std(skipna=False)}
+        row = {(column, kind): spread[kind][column] for column in columns for kind in spread}
+        rows[name] = {("seeds", ""): len(those), **row, ("status", ""): _status([run.status for run in runs[name]])}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def compared_html(compared: Any) -> str:
+    """What a notebook shows of a comparison: its table, and its curves."""
+    numbers = compared.table.to_html(float_format="{:.3g}".format, border=0)
+    return f"<div>{numbers}{image(compared.runs, 'curves of the runs')}</div>"
+
+
+def _status(ended: Sequence[str]) -> str:
+    """How runs ended: "finished", or "2 finished, 1 diverged"."""
+    counted = {status: ended.count(status) for status in ended}
+    return ended[0] if len(counted) == 1 else ", ".join(f"{many} {status}" for status, many in counted.items())

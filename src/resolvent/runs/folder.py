@@ -111,6 +111,11 @@ class Folder:
         return name if ".py:" in str(name) else None
 
     @property
+    def from_python(self) -> bool:
+        """Whether `Run.save` wrote it: its problem is a value there, and its configuration only names its parts."""
+        return self.about.get("made") == "python"
+
+    @property
     def federated(self) -> bool:
         """Whether its users are asked by the server of a federation."""
         return bool(self.written.get("problem", {}).get("name") == "federation")

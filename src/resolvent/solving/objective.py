@@ -1,4 +1,4 @@
-"""Values of the objective f + g, as users tell them."""
+"""Values of the objective f + g, as users tell them, and the bytes that a run has cost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,29 @@ from resolvent.iteration.engine import Engine, Look, Traffic
 from resolvent.iteration.facts import Facts, Memory
 from resolvent.iteration.part import Cost
 from resolvent.iteration.rounds import Round
+
+
+class Objective:
+    """What users say of models. Where they do not know of the penalty it is added, and the gap is then not known: f* of
+    the users is that of f alone."""
+
+    def __init__(self, engine: Engine, facts: Facts) -> None:
+        self.engine, self._g = engine, facts.beside
+
+    def measure(self, w: Tensor) -> dict[str, Tensor]:
+        """Metrics of models (k, d), (k,) each."""
+        metrics = self.engine.measure(w)
+        if self._g is None or "value" not in metrics:
+            return metrics
+        value = metrics["value"]
+        return metrics | {"value": value + self._g.value(w).to(value), "gap": torch.full_like(value, math.nan)}
+
+    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
+        """More of one round's models, global (1, d) and local, where users have more to say; None where not."""
+        metrics = self.engine.inspect(w, p, memory, look)
+        if self._g is None or metrics is None or "value" not in metrics:
+            return metrics
+        return metrics | {"value": metrics["value"] + float(self._g.value(w)[0]), "gap": math.nan}
 
 
 class Bytes:
@@ -47,26 +70,3 @@ class Bytes:
     def withdraw(self, up: int, down: int) -> None:
         """A row with these is left out after all: they belong to the next one."""
         self._reported = Traffic(self._reported.up - up, self._reported.down - down)
-
-
-class Objective:
-    """What users say of models. Where they do not know of the penalty it is added, and the gap is then not known: f* of
-    the users is that of f alone."""
-
-    def __init__(self, engine: Engine, facts: Facts) -> None:
-        self.engine, self._g = engine, facts.beside
-
-    def measure(self, w: Tensor) -> dict[str, Tensor]:
-        """Metrics of models (k, d), (k,) each."""
-        metrics = self.engine.measure(w)
-        if self._g is None or "value" not in metrics:
-            return metrics
-        value = metrics["value"]
-        return metrics | {"value": value + self._g.value(w).to(value), "gap": torch.full_like(value, math.nan)}
-
-    def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
-        """More of one round's models, global (1, d) and local, where users have more to say; None where not."""
-        metrics = self.engine.inspect(w, p, memory, look)
-        if self._g is None or metrics is None or "value" not in metrics:
-            return metrics
-        return metrics | {"value": metrics["value"] + float(self._g.value(w)[0]), "gap": math.nan}

@@ -29,7 +29,8 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
 
     Networks of one architecture take their local steps together, as if the users of all runs were users of one: where a
     GPU has room, four seeds cost little more than one. On a CPU every run has the bits of `solve` alone; on CUDA sums
-    may be taken in another order. Other problems, and networks that are not alike, are solved one after the other.
+    may be taken in another order. Other problems, networks that are not alike, and those whose users take other numbers
+    of steps are solved one after the other.
     """
     seeds = as_seeds(seeds)
     each = list(problems) if isinstance(problems, list | tuple) else [problems] * len(seeds)
@@ -73,9 +74,10 @@ def side_by_side(
 ) -> list[Result]:
     """What each piece of work gives with its engine; the first error that one of them raises is raised at the end."""
     if len(work) > 1 and all(is_problem(problem) and "training" in problem.offers for problem in problems):
+        operators = [choice.local_operator(*pair) for pair in zip(schemes, problems, strict=True)]
         networks = [facts_of(problem).problem for problem in problems]
-        joint = Joint(networks, choice.local_operator(schemes[0], problems[0]), schemes[0].steady)
-        if joint.joins:
+        joint = Joint(networks, operators[0], schemes[0].steady)
+        if joint.joins and all(operator == operators[0] for operator in operators):
             pieces = [partial(each, engine) for each, engine in zip(work, joint.engines, strict=True)]
             results = joint.run(pieces)
             for result in results:

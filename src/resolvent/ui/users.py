@@ -1,4 +1,4 @@
-"""How a run's model serves each user: a metric on rows held out, else f_i where a seed makes the problem."""
+"""What a page shows of users: who took part in the last rounds, and how the model serves each of them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,22 @@ MAX_SIMULATED = 20_000
 """Rounds of stragglers that are simulated, at most: each depends on those before."""
 SIMULATED = ("in-process", "debug")
 """Engines whose users come as the configuration says."""
+MAX_NUMBERS = 20_000_000
+"""Numbers in the data of a problem that is made again for this, at most."""
+SHOWN = ("log_loss", "rmse", "loss", "accuracy", "auc")
+"""Which metric is shown where a run has several: the first of these that it has."""
+ONE_AT_A_TIME = threading.Lock()
 
 
 def presence(run: Folder, rounds: int) -> dict[str, Any]:
     """The last rounds of a run: one string per user, one digit per round (0 absent, 1 came, 2 late, 3 at work)."""
     users = int(run.about["problem"]["users"])
-    config = configs.read(run.config)
-    taking_part = config.participation
     first = max(0, rounds - MAX_ROUNDS)
     shown = {"users": users, "first": first + 1, "rounds": rounds, "who": []}
+    if run.from_python:
+        return shown | {"kind": "unknown"}
+    config = configs.read(run.config)
+    taking_part = config.participation
     if taking_part.full or not rounds:
         return shown | {"kind": "everyone"}
     if config.run.engine not in SIMULATED or (isinstance(taking_part, Stragglers) and rounds > MAX_SIMULATED):
@@ -70,13 +77,6 @@ def _delayed(stragglers: Stragglers, seed: int, users: int, rounds: int) -> NDAr
     return table
 
 
-MAX_NUMBERS = 20_000_000
-"""Numbers in the data of a problem that is made again for this, at most."""
-SHOWN = ("log_loss", "rmse", "loss", "accuracy", "auc")
-"""Which metric is shown where a run has several: the first of these that it has."""
-ONE_AT_A_TIME = threading.Lock()
-
-
 def losses(run: Folder) -> dict[str, Any]:
     """What is known of each user, or why nothing is. Nothing outside of the run is read, and no code is called."""
     return _held_out(run) or _made_again(run)
@@ -95,7 +95,7 @@ def _held_out(run: Folder) -> dict[str, Any] | None:
 
 
 def _made_again(run: Folder) -> dict[str, Any]:
-    section = configs.read(run.config).problem
+    section = None if run.from_python else configs.read(run.config).problem
     if not isinstance(section, problem_sections.LeastSquaresSection | problem_sections.LogisticSection):
         return _unknown(
             "Known for problems that are made by a seed, and at the end of runs with held-out rows (--test)."

@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from resolvent.networks.cuda_graphs import captured_now
 from resolvent.networks.layout import Buffers, ParameterLayout
 from resolvent.networks.plain import Examples, ValueAndGrad
 from resolvent.networks.precision import Precision, products_in
@@ -37,7 +38,7 @@ CUDA_BLOCK_NUMBERS = 1 << 30
 """The same on CUDA, at most. Larger is faster, by a fifth from a quarter of it, and all buffers together take about
 three times as many numbers. A device of n bytes of memory allows n / CUDA_SHARE numbers."""
 CUDA_SHARE = 128
-CACHED_PROGRAMS = 16
+CACHED_PROGRAMS = 32
 """Programs that a workspace holds before it drops them all."""
 CACHED_PLANS = 256
 
@@ -62,6 +63,7 @@ class Stacked:
     _outputs: dict[Shape, Shape] = field(default_factory=dict)
     _plans: dict[Hashable, list[Job]] = field(default_factory=dict)
     _workspaces: SimpleQueue[Workspace] = field(default_factory=SimpleQueue)
+    _most_users: dict[Hashable, int] = field(default_factory=dict)
 
     def value_and_grad(
         self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
@@ -75,8 +77,8 @@ class Stacked:
         jobs = self._plan(W, given.x, whole=loss_form is None)
         if W.is_cuda and loss_form is not None and given.seeds is None and one_block(jobs):
             with self._workspace(W) as workspace, torch.no_grad():
-                whole = self._program(workspace, given.x, with_grad=True).whole(W, given.x, given.y, given.mask)
-                return ValueAndGrad(*whole, buffers or {})
+                program = self._program(workspace, given.x, with_grad=True, users=self._padded(given.x))
+                return ValueAndGrad(*program.whole(W, given.x, given.y, given.mask), buffers or {})
         weight = None if loss_form is None else loss_form.weigh(given.y, given.mask, W)
         loss = W.new_zeros(len(given.x))
         grad = W.new_empty(len(given.x), self.layout.dim) if out is None else out
@@ -182,14 +184,22 @@ class Stacked:
         finally:
             self._workspaces.put(workspace)
 
-    def _program(self, workspace: Workspace, x: Tensor, with_grad: bool, with_dropout: bool = False) -> Program:
-        """The program for blocks like x (users, n, ...), from the workspace's cache or written now."""
-        key = (tuple(x.shape), with_grad, with_dropout)
+    def _padded(self, x: Tensor) -> int:
+        """How many users a program for a block x has: where ever fewer take a step, few sizes serve them all."""
+        most = self._most_users[x.shape[1:]] = max(len(x), self._most_users.get(x.shape[1:], 0))
+        return min(most, 1 << (len(x) - 1).bit_length())
+
+    def _program(
+        self, workspace: Workspace, x: Tensor, with_grad: bool, with_dropout: bool = False, users: int | None = None
+    ) -> Program:
+        """The program for blocks like x (users, n, ...), from the workspace's cache or written now; `users` if not
+        those of x."""
+        n, *rest = x.shape[1:]
+        users, features = users or len(x), tuple(rest)
+        key = (users, n, features, with_grad, with_dropout)
         if key not in workspace.programs:
             if len(workspace.programs) >= CACHED_PROGRAMS:
                 workspace.clear()
-            users, n, *rest = x.shape
-            features = tuple(rest)
             workspace.programs[key] = Program(
                 workspace,
                 self.arranged(features, workspace.like).net,
@@ -202,7 +212,10 @@ class Stacked:
                 with_dropout,
                 self.loss_form,
             )
-        return workspace.programs[key]  # type: ignore[no-any-return]
+        program: Program = workspace.programs[key]
+        if (capture := captured_now()) is not None:
+            capture.kept.append(program)
+        return program
 
     def _run(self, job: Job, W: Tensor, given: Examples, weight: Tensor | None, rows: Tensor) -> Tensor:
         """The losses (users,) of a job, and in `rows` the gradients."""

@@ -181,12 +181,12 @@ class Program:
         like, tape = self.workspace.like, Tape(self.workspace)
         whole = WholeTape(
             tape,
-            W=like.new_empty(self.users, self.layout.dim),
+            W=like.new_zeros(self.users, self.layout.dim),
             grad=like.new_empty(self.users, self.layout.dim),
-            mask=like.new_empty(self.weight.shape, dtype=torch.bool) if masked else None,
+            mask=like.new_zeros(self.weight.shape, dtype=torch.bool) if masked else None,
         )
         if self.y is None:
-            self.y = y.new_empty(y.shape, device=like.device)
+            self.y = y.new_zeros((self.users, *y.shape[1:]), device=like.device)
         together = self.backward(add=False)[1]
         tape.record(self.parameters.load, whole.W)
         tape.record(self._weigh, whole.mask)
@@ -202,17 +202,17 @@ class Program:
         self.prologue.replay()
 
     def _load_block(self, x: Tensor, noise: dict[int, Tensor]) -> None:
-        x = x.flatten(2)
-        if self.workspace.holds(self.x, x):
+        x, own = x.flatten(2), self.x[: len(x)]
+        if self.workspace.holds(own, x):
             pass
         elif self.rows_first:
-            self.x.copy_(x)
+            own.copy_(x)
         elif self.workspace.generated and takes_innermost(x):
-            put_innermost(x, self.x)
-        elif self.x.is_cuda:
-            self.x.copy_(x.to(self.x.device, non_blocking=True).mT)
+            put_innermost(x, own)
+        elif own.is_cuda:
+            own.copy_(x.to(own.device, non_blocking=True).mT)
         else:
-            for mine, theirs in zip(self.x, x, strict=True):  # one by one: torch transposes matrices fast
+            for mine, theirs in zip(own, x, strict=True):  # one by one: torch transposes matrices fast
                 mine.copy_(theirs.T)
         for k, buffer in self.noise.items():
             buffer.copy_(noise[k])
@@ -234,19 +234,22 @@ class Program:
         return self.loss
 
     def whole(self, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Losses (users,) and gradients (users, d) of a block that has all of its users' images: one launch on CUDA."""
-        masked = mask is not None
+        """Losses (users,) and gradients (users, d) of a block that has all of its users' images: one launch on CUDA.
+
+        They may be fewer users than the program has: what stands in the other rows changes nothing.
+        """
+        who, masked = slice(len(x)), mask is not None
         if masked not in self._whole_tapes:
             self._whole_tapes[masked] = self._write_whole(masked, y)
         whole = self._whole_tapes[masked]
-        whole.W.copy_(W)
+        whole.W[who].copy_(W)
         self._load_block(x, {})
         assert self.y is not None
-        self.y.copy_(y)
+        self.y[who].copy_(y)
         if whole.mask is not None and mask is not None:
-            whole.mask.copy_(mask)
+            whole.mask[who].copy_(mask)
         whole.tape.replay()
-        return self.loss.clone(), whole.grad.clone()
+        return self.loss[who].clone(), whole.grad[who].clone()
 
     def _weigh(self, mask: Tensor | None) -> None:
         assert self.loss_form is not None

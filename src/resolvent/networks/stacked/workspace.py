@@ -7,6 +7,7 @@ user's part of a buffer starts at a multiple of ALIGN numbers and never touches 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable
 from functools import partial
 from importlib.util import find_spec
@@ -84,9 +85,12 @@ class Workspace:
         return same
 
     def clear(self) -> None:
-        """Drop all programs and buffers."""
+        """Drop all programs and buffers. Programs refer to themselves: a GPU's memory is not left to chance."""
         self.programs.clear()
         self._buffers.clear()
+        self._contents.clear()
+        if self.like.is_cuda and captured_now() is None:
+            gc.collect()
 
     def empty(self, name: Hashable, users: int, shape: tuple[int, ...]) -> Tensor:
         """A buffer (users, *shape), not initialised; the same memory for the same name."""

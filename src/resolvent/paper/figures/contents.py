@@ -13,5 +13,5 @@ extrap fedrp_eta trade_off cifar10 splitting_usersampling splitting_minibatch ex
 """
 """The modules of this folder; each ends in its FIGURE."""
 FIGURES: tuple[Figure, ...] = tuple(import_module(f"resolvent.paper.figures.{name}").FIGURE for name in MODULES.split())
-BESIDE: tuple[Figure, ...] = (niid_bench.FIGURE,)
+BESIDE: tuple[Figure, ...] = (niid_bench.FIGURE, niid_bench.CIFAR10)
 """Tables that others publish: they are run by name, and not by "all"."""
