@@ -56,7 +56,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"certificates", "sending", "tuning", "anderson", "momentum", "robust", "server", "private_mean"},
         {"compression", "parts"},
         {"state"},
-        {"rounds", "checkpoint"},
+        {"round", "asking", "checkpoint"},
+        {"rounds"},
     ],
     "problems": [
         {"problem", "products", "room", "labels", "compensated", "one_thread"},

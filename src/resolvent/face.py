@@ -21,7 +21,7 @@ from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, St
 from resolvent.iteration.penalties import L1, L2, ElasticNet
 from resolvent.iteration.privacy import UserPrivacy
 from resolvent.iteration.robust import CoordinateMedian, GeometricMedian, TrimmedMean
-from resolvent.iteration.rounds import Round
+from resolvent.iteration.round import Round
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.server import ServerAdagrad, ServerAdam, ServerYogi
 from resolvent.iteration.state import State

@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from resolvent.errors import BadAnswer, ResolventWarning, quoted, refuse, whole
 from resolvent.iteration.penalties import ElasticNet, Penalty, penalty_of
-from resolvent.iteration.rounds import Round
+from resolvent.iteration.round import Round
 from resolvent.iteration.table import TABLE
 from resolvent.sklearn.correction import BLOCK_NUMBERS, MAX_ROOT_NUMBERS, Pooled, RowLoss, corrected, least_norm
 from resolvent.sklearn.users import Units, blocks, dense_units, pieces, rows_by_user, units

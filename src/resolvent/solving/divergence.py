@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from resolvent.iteration.engine import Look
-from resolvent.iteration.rounds import Round
+from resolvent.iteration.round import Round
 from resolvent.iteration.state import State
 from resolvent.iteration.yardstick import PATIENCE, VISITS, Yardstick
 from resolvent.solving.objective import Objective

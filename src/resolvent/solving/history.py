@@ -17,7 +17,7 @@ from resolvent.iteration.engine import Look, Traffic
 from resolvent.iteration.metric_names import AVERAGED, COUNTS, FIRST, LAST, checked, with_average
 from resolvent.iteration.part import Cost
 from resolvent.iteration.parts import Parts
-from resolvent.iteration.rounds import Round
+from resolvent.iteration.round import Round
 from resolvent.iteration.state import State
 from resolvent.solving.evaluating import Evaluations
 from resolvent.solving.objective import Bytes, Objective

@@ -10,7 +10,7 @@ from torch import Tensor
 from resolvent.iteration.engine import Engine, Look, Traffic
 from resolvent.iteration.facts import Facts, Memory
 from resolvent.iteration.part import Cost
-from resolvent.iteration.rounds import Round
+from resolvent.iteration.round import Round
 
 
 class Objective:

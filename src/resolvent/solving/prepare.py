@@ -30,7 +30,7 @@ from resolvent.iteration.participation import Participation, as_participation
 from resolvent.iteration.parts import Parts
 from resolvent.iteration.penalties import Penalty
 from resolvent.iteration.privacy import Privacy, UserPrivacy, as_privacy
-from resolvent.iteration.rounds import Round
+from resolvent.iteration.round import Round
 from resolvent.iteration.rounds import rounds as the_rounds
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.sending import Send, as_send

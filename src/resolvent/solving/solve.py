@@ -11,7 +11,7 @@ from torch import Tensor
 from resolvent.data.held_out import HeldOut
 from resolvent.iteration.engine import Engine, Joining
 from resolvent.iteration.facts import Facts
-from resolvent.iteration.rounds import Round
+from resolvent.iteration.round import Round
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.state import State
 from resolvent.problems.problem import Problem

@@ -15,7 +15,7 @@ from typing import Any
 from resolvent.errors import BlewUp, InputError
 from resolvent.iteration.facts import ALONE, Peers
 from resolvent.iteration.metric_names import of_reported
-from resolvent.iteration.rounds import Round
+from resolvent.iteration.round import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence
 from resolvent.solving.history import History

@@ -11,7 +11,7 @@ from torch import Tensor
 from resolvent.errors import one_of, quoted, real, refuse, whole
 from resolvent.iteration.facts import Memory
 from resolvent.iteration.packing import remembered
-from resolvent.iteration.rounds import Round
+from resolvent.iteration.round import Round
 
 HIGHER = ("accuracy", "auc", "score", "f1", "r2", "precision", "recall")
 LOWER = (

@@ -23,11 +23,11 @@ from resolvent.engines.flower.rule import Limits, Rule
 from resolvent.engines.in_process import CentralSums
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration import registry
+from resolvent.iteration.asking import DOWNWARDS
 from resolvent.iteration.engine import Answers, Ask, Curvature, MeanAnswer, Traffic
 from resolvent.iteration.facts import Facts, Memory
 from resolvent.iteration.metric import FullMetric, Metric, moved
 from resolvent.iteration.metric_choice import MAX_HESSIAN_DIM
-from resolvent.iteration.rounds import DOWNWARDS
 from resolvent.problems.problem import select
 
 AFTER, ERROR, AT, SENT = "flower.after", "flower.error", "flower.at", "flower.sent"

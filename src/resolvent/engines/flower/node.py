@@ -30,11 +30,11 @@ from resolvent.engines.flower.summands import counted, in_words, mixing_of
 from resolvent.errors import InputError
 from resolvent.installed import version
 from resolvent.iteration import metric_names
+from resolvent.iteration.asking import DOWNWARDS
 from resolvent.iteration.engine import PERSONAL, Ask
 from resolvent.iteration.facts import Memory, facts_of, is_problem
 from resolvent.iteration.metric import FullMetric, Metric
 from resolvent.iteration.metric_choice import MAX_HESSIAN_DIM
-from resolvent.iteration.rounds import DOWNWARDS
 from resolvent.iteration.scheme import mix
 from resolvent.local.choice import check
 from resolvent.local.metric_bound import bind
