@@ -12,7 +12,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import torch
 
-torch.set_num_threads(int(os.environ.get("RESOLVENT_TEST_THREADS", "1")))  # more: `make anywhere`
+THREADS = int(os.environ.get("RESOLVENT_TEST_THREADS", "1"))  # more: `make anywhere`
+torch.set_num_threads(THREADS)
 
 # The same draws on every machine, none of them timed; `pytest --hypothesis-profile=default` draws others.
 settings.register_profile(
@@ -25,6 +26,14 @@ settings.load_profile("repeatable")
 def own_key(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The key that seals runs is made for the tests, not in the user's own folder."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_core_beside_this() -> None:
+    """Runs of networks take as many threads as there are cores, unless told otherwise: not those of other tests."""
+    from resolvent.experiment import tasks
+
+    tasks.CORES = THREADS
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
 from resolvent.networks.user_inputs import as_user_data, is_pair
 from resolvent.networks.userdata import Batch, UserData
+from resolvent.problems.one_thread import one_thread
 
 
 class PartialMeans:
@@ -158,12 +160,18 @@ def _joined(parts: list[tuple[Tensor, Tensor]], batch: Batch) -> tuple[Tensor, B
     return outputs, Batch(batch.who, batch.x, y)
 
 
+SHORT = 1 << 17
+"""Outputs of a user up to which a loss is computed by one thread: torch divides even a dozen rows among its threads,
+which then wait for each other far longer than they compute when other programs run beside."""
+
+
 def losses(loss: Callable[..., Any], outputs: Tensor, batch: Batch) -> Tensor:
     """Each user's mean loss, (users,), of its model's outputs; of copies, since a loss may write to what it gets."""
-    if batch.mask is None:
-        return torch.stack([loss(o.clone(), y.clone()) for o, y in zip(outputs, batch.y, strict=True)])
-    users = zip(outputs, batch.y, batch.mask, strict=True)
-    return torch.stack([loss(o[real], y[real]) for o, y, real in users])
+    with one_thread() if outputs.is_cpu and outputs[0].numel() <= SHORT else nullcontext():
+        if batch.mask is None:
+            return torch.stack([loss(o.clone(), y.clone()) for o, y in zip(outputs, batch.y, strict=True)])
+        users = zip(outputs, batch.y, batch.mask, strict=True)
+        return torch.stack([loss(o[real], y[real]) for o, y, real in users])
 
 
 def _are_classes(outputs: Tensor, y: Tensor) -> bool:

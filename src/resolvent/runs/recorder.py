@@ -40,7 +40,7 @@ class CheckpointRecorder:
         self.best = best_of(last) or self.state
         self.kept = None if last is None else last.kept
         self.done = 0 if self.state is None else self.state.round
-        self._waiting: Checkpoint | None = None
+        self._waiting: tuple[Entry, Extent] | None = None
 
     def __call__(self, entry: Entry) -> None:
         self._take(entry)
@@ -62,12 +62,12 @@ class CheckpointRecorder:
         if self._waiting is None:
             return
         with self._storing():
-            checkpoints.write(self._folder, self._waiting, alone)
-        self.done, self._waiting = self._waiting.round, None
+            checkpoints.write(self._folder, packed(self._run, *self._waiting), alone)
+        self.done, self._waiting = self._waiting[0].number, None
 
     def _take(self, entry: Entry) -> None:
-        """Pack the checkpoint, which waits until one is due."""
-        self._waiting = packed(self._run, entry, Extent())
+        """What is to be stored waits until a checkpoint is due."""
+        self._waiting = entry, Extent()
 
     def _storing(self) -> AbstractContextManager[None]:
         return durable.storing(self._folder, self._advice)
@@ -129,7 +129,7 @@ class Recorder(CheckpointRecorder):
             self._metrics.close()
 
     def _take(self, entry: Entry) -> None:
-        """Store the row; the checkpoint waits until one is due."""
+        """Store the row; the state waits until a checkpoint is due."""
         with self._storing():
             if entry.row is not None:
                 self._metrics.append(entry.row)
@@ -137,7 +137,7 @@ class Recorder(CheckpointRecorder):
                 durable.write(self._run_folder.path / metrics.USERS, metrics.users_text(entry.users))
         if entry.row is not None and self._sink is not None:
             self._sink(entry.row)
-        self._waiting = packed(self._run, entry, self._metrics.extent)
+        self._waiting = entry, self._metrics.extent
 
     def _storing(self) -> AbstractContextManager[None]:
         return durable.storing(self._run_folder.path, self._advice)
