@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ GROUP = "federate"
 """A module whose `app` has commands of its own."""
 
 
+@cache
 def sentences() -> dict[str, tuple[str, str]]:
     """By the name of each command its module and the first paragraph of its docstring. Nothing is imported."""
     listed: dict[str, tuple[str, str]] = {}
