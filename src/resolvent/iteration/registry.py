@@ -89,13 +89,12 @@ class Field(NamedTuple):
     @property
     def options(self) -> tuple[Any, ...]:
         """The types that it may have."""
-        union = isinstance(self.hint, types.UnionType) or typing.get_origin(self.hint) is typing.Union
-        return typing.get_args(self.hint) if union else (self.hint,)
+        return _options(self.hint)
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The words that it may be; none where it is not a choice."""
-        return tuple(word for o in self.options if typing.get_origin(o) is Literal for word in typing.get_args(o))
+        return _choices(self.hint)
 
     @property
     def plain(self) -> bool:
@@ -111,6 +110,17 @@ class Field(NamedTuple):
     def open(self) -> bool:
         """Whether its default leaves the value to the part."""
         return self.default is None or (isinstance(self.default, float) and math.isnan(self.default))
+
+
+@cache
+def _options(hint: Any) -> tuple[Any, ...]:
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    return typing.get_args(hint) if union else (hint,)
+
+
+@cache
+def _choices(hint: Any) -> tuple[str, ...]:
+    return tuple(word for o in _options(hint) if typing.get_origin(o) is Literal for word in typing.get_args(o))
 
 
 KINDS: dict[str, Kind] = {
