@@ -154,7 +154,7 @@ def test_the_words_hold_the_data() -> None:
     assert "random blocks" in words
     assert "pFedMe" in words
     for finding in rs.explain(rs.reflect_prox(0.1), squares(), 0.5, 2).findings:
-        assert f"- {finding.words}; {finding.advice}." in words
+        assert f"- {finding.what}; {finding.advice}." in words
     assert "about the regularised" in str(rs.explain(rs.fedavg(0.01, steps=4), squares()))
     assert "no theorem" in str(rs.explain(rs.fedsplit(0.1), deviations()))
 

@@ -46,7 +46,10 @@ def test_nodes_and_their_server_refuse_them(name: Any) -> None:
     node = Node(problem(), metrics=lambda w: {name: 1.0})
     with pytest.raises(InputError, match="a metric of this node"):
         node._measured(problem().weights.new_zeros(3), {})
-    good = Description("Logistic", 3, "float64", 3, (), True, False, rows=3).told() | {"offers": [], "intercepts": []}
+    good = Description("Logistic", 3, "float64", 3, (), True, False, rows=3).as_dict() | {
+        "offers": [],
+        "intercepts": [],
+    }
     assert Description.of(good | {"metrics": ["top-1", "auc@5", "größe"]}).metrics == ("top-1", "auc@5", "größe")
     for metrics in ([name], ["a", "a"]):
         with pytest.raises(Malformed, match="metrics"):

@@ -43,7 +43,7 @@ def _whole(problem: Any, operator: Any, steady: bool) -> RankEngine:
 
 def _same_bits(tensor: Tensor) -> None:
     """What all ranks share must be the same everywhere, to the bit."""
-    said = join().words(hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest())
+    said = join().gathered(hashlib.sha256(tensor.detach().numpy().tobytes()).hexdigest())
     assert len(set(said)) == 1
 
 
@@ -141,7 +141,7 @@ def _solve(**more: Any) -> rs.Run:
 
 def _everywhere(value: Any) -> Any:
     """What all ranks say, once they are seen to say the same."""
-    said = join().words(value)
+    said = join().gathered(value)
     assert all(each == said[0] for each in said), said
     return said[0]
 

@@ -206,16 +206,16 @@ def status(form: Form = Format.table, where: Where = HERE) -> None:
     rows = [
         {
             "what": role,
-            "stands": "running" if told["running"] else "ended without a word",
-            "about": f"pid {told['pid']}",
+            "stands": "running" if process["running"] else "ended without a word",
+            "about": f"pid {process['pid']}",
         }
-        for role, told in processes.noted(project.state).items()
+        for role, process in processes.noted(project.state).items()
     ]
     try:
         here = running.server_here(project)
         names = keys.public_keys(project)
-        found = {names[key]: stands for key, stands in control.nodes(project, here).items() if key in names}
-        rows += [_standing(name, stands) for name, stands in sorted(found.items())]
+        standing = {names[key]: stands for key, stands in control.nodes(project, here).items() if key in names}
+        rows += [_standing(name, stands) for name, stands in sorted(standing.items())]
     except InputError as error:
         rows.append({"what": "server", "stands": "none here", "about": str(error)})
     try:
@@ -278,8 +278,8 @@ def export_(
     where: Where = HERE,
 ) -> None:
     """Write a node's personal model into a file, on the node's machine: it is nowhere else."""
-    found, number = export.personal(opened(where), node, to, run)
-    say(f"{to}: the personal model of {node} after round {number} of {found}")
+    of_run, number = export.personal(opened(where), node, to, run)
+    say(f"{to}: the personal model of {node} after round {number} of {of_run}")
 
 
 # --- what they are made of -------------------------------------------------------------------------------------------

@@ -244,12 +244,12 @@ def _seeds_together(settled: dict[Config, str], out: Path, quiet: bool) -> bool:
     for batch in batches.values():
         built = [experiment.build(config) for config in batch]
         stored = [experiment.find(each.fingerprint, out) for each in built]
-        left = [each for each, run in zip(built, stored, strict=True) if run is None or run.end is None]
-        if len(left) < 2:
+        rest = [each for each, run in zip(built, stored, strict=True) if run is None or run.end is None]
+        if len(rest) < 2:
             continue
         if not quiet:
-            say(f"{left[0].name}: seeds {', '.join(str(each.config.run.seed) for each in left)} as one batch")
-        outcomes = experiment.run_together(left, out, False if quiet else None)
+            say(f"{rest[0].name}: seeds {', '.join(str(each.config.run.seed) for each in rest)} as one batch")
+        outcomes = experiment.run_together(rest, out, False if quiet else None)
         if any(outcome is not None and outcome.status == "interrupted" for outcome in outcomes):
             say("interrupted: the same command goes on where it was left")
             return False
@@ -264,14 +264,14 @@ def _each(settled: dict[Config, str], make: Make, out: Path, quiet: bool) -> Ite
     while waiting:
         k, config, label = waiting.popleft()
         built = experiment.build(config, make(config.problem, config.run.seed, config.run.threads))
-        left = experiment.find(built.fingerprint, out)
+        stored = experiment.find(built.fingerprint, out)
         how = (
             ""
-            if left is None
+            if stored is None
             else "done already"
-            if left.end
+            if stored.end
             else "being run"
-            if left.status == "running"
+            if stored.status == "running"
             else "going on"
         )
         if not quiet and not busy > len(waiting):

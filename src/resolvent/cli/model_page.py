@@ -79,9 +79,9 @@ def _quality(described: Description, model: Any, test: HeldOut | str, threshold:
     preparation, predictor, labels = described.preparation, described.predictor, described.labels
     assert preparation is not None
     assert predictor is not None
-    told = f"<p>It predicts <b>{html.escape(preparation.target.name)}</b> from {len(preparation.columns)} columns.</p>"
+    intro = f"<p>It predicts <b>{html.escape(preparation.target.name)}</b> from {len(preparation.columns)} columns.</p>"
     if isinstance(test, str):
-        return [f"{told}<p>How well it predicts is not known: {html.escape(test)}.</p>"]
+        return [f"{intro}<p>How well it predicts is not known: {html.escape(test)}.</p>"]
     names = ("rmse",) if labels is None else ("accuracy", "auc", "log_loss")
     everybody = [_judged(predictor, model, a, b) for a, b in zip(test.A, test.b, strict=True)]
     rows = [(name, len(j.truth), *(NAMED[m](j) for m in names))
@@ -90,16 +90,16 @@ def _quality(described: Description, model: Any, test: HeldOut | str, threshold:
     pooled = everybody[0]._replace(truth=truth, decision=decision, scores=scores)
     total = ("all", len(pooled.truth), *(NAMED[m](pooled) for m in names))
     heads = ("user", "held-out rows", *(m.replace("_", " ") for m in names))
-    made = [told + "<h2>How well it predicts</h2>" + _table(heads, [total, *rows], "quality")]
+    made = [intro + "<h2>How well it predicts</h2>" + _table(heads, [total, *rows], "quality")]
     if labels is None:
         return made
     two = len(labels) == 2 and predictor.loss == "logistic"
     taken = (pooled.scores >= threshold).astype(int) if two else _likeliest(pooled)
     counts = confusion(pooled.truth, taken, len(labels))
-    said = f", at the threshold P({html.escape(str(labels[1]))}) &ge; {threshold:g}" if two else ""
+    condition = f", at the threshold P({html.escape(str(labels[1]))}) &ge; {threshold:g}" if two else ""
     heads = ("in truth", *(f"taken for {label}" for label in labels))
     table = _table(heads, [(str(label), *row) for label, row in zip(labels, counts.tolist(), strict=True)], "confusion")
-    made.append(f"<h2>What is taken for what{said}</h2>{table}")
+    made.append(f"<h2>What is taken for what{condition}</h2>{table}")
     if two:
         bins = calibration(pooled.truth == 1, pooled.scores)
         table = _table(("mean probability said", "share that came true", "rows"), bins, "calibration")
@@ -178,8 +178,8 @@ def _certificates(curve: Curve) -> str:
     }.items():
         value = float(row.get(name, math.nan))
         facts += [words.format(f"{value:.2g}")] if math.isfinite(value) else []
-    told = "".join(f"<li>{html.escape(each)}</li>" for each in [*facts, *explanation["words"].splitlines()])
-    return f"<h2>What was solved, and how surely</h2><ul>{told}</ul>"
+    items = "".join(f"<li>{html.escape(each)}</li>" for each in [*facts, *explanation["words"].splitlines()])
+    return f"<h2>What was solved, and how surely</h2><ul>{items}</ul>"
 
 
 def _picture(curve: Curve) -> str:

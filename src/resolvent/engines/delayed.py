@@ -66,19 +66,19 @@ class Delayed:
         error, shown = (under_way.get(PREFIX + name) for name in ("error_under_way", "error"))
         if len(idle):
             here = self._here(idle)
-            found = self.engine.local(ask._replace(who=here), u[here], users)
+            answers = self.engine.local(ask._replace(who=here), u[here], users)
             takes = torch.from_numpy(self.stragglers.seconds(ask.seed, ask.t, len(due))).to(due)
-            at, p = at.index_copy(0, here, u[here]), p.index_copy(0, here, found.p)
+            at, p = at.index_copy(0, here, u[here]), p.index_copy(0, here, answers.p)
             due, eta = due.index_copy(0, idle, clock + takes[idle]), eta.index_fill(0, here, ask.eta)
-            users, error = found.memory, found.error
+            users, error = answers.memory, answers.error
         clock = due.sort().values[max(math.ceil(self.stragglers.close * len(due)), 1) - 1].unsqueeze(0)
         arrived = (due <= clock).nonzero().flatten()
-        left = {"at": at, "p": p, "due": due.index_fill(0, arrived, math.inf), "eta": eta, "clock": clock}
+        under_way = {"at": at, "p": p, "due": due.index_fill(0, arrived, math.inf), "eta": eta, "clock": clock}
         who = self._here(arrived)
         if error is not None:  # the bound of an answer belongs to p once the answer has arrived
             shown = error if shown is None else shown.index_copy(0, who, error[who])
-            left |= {"error": shown, "error_under_way": error}
-        memory = users | {PREFIX + name: tensor for name, tensor in left.items()}
+            under_way |= {"error": shown, "error_under_way": error}
+        memory = users | {PREFIX + name: tensor for name, tensor in under_way.items()}
         return Answers(who, at[who], p[who], memory, shown, len(arrived), float(clock), len(idle))
 
     def _here(self, who: Tensor) -> Tensor:

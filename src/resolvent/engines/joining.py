@@ -47,7 +47,7 @@ def joined_facts(problem: Any, operator: Any, weights: Any, group: Group) -> Fac
     """The facts of all users, of whom every rank has brought some."""
     own = facts_of(problem, operator)
     _alike(own, group)
-    counts = [int(n) for n in group.words(own.users)]
+    counts = [int(n) for n in group.gathered(own.users)]
     first = sum(counts[: group.rank])
     numbers = torch.arange(first, first + own.users)
     lam = _everywhere(_weights(own, weights, group), numbers, sum(counts), group)
@@ -56,14 +56,14 @@ def joined_facts(problem: Any, operator: Any, weights: Any, group: Group) -> Fac
     lipschitz, convexity, sizes = (
         _known(constants, numbers, sum(counts), group) for constants in (own.lipschitz, own.convexity, own.sizes)
     )
-    typical = sorted(group.words(own.typical_eta))
+    typical = sorted(group.gathered(own.typical_eta))
     constants = {"lipschitz": lipschitz, "convexity": convexity, "matrix_free": own.matrix_free}
     return replace(
         own,
         users=sum(counts),
         numbers=numbers,
         weights=(lam / lam.sum()).to(own.weights),
-        convex=all(group.words(own.convex)),
+        convex=all(group.gathered(own.convex)),
         sizes=sizes,
         start=None if own.start is None else group.spread(own.start),
         counted=False,
@@ -73,34 +73,34 @@ def joined_facts(problem: Any, operator: Any, weights: Any, group: Group) -> Fac
 
 def _weights(facts: Facts, given: Any, group: Group) -> Tensor:
     """The weights of the users here, on a scale that all ranks share."""
-    words, own = None, facts.weights.detach().double()
+    refusal, own = None, facts.weights.detach().double()
     chosen, sizes = torch.ones_like(own), facts.sizes
     mean = "training" in facts.offers  # a network's f_i is a mean over its rows, any other a sum
     if isinstance(given, str):
         if given not in WEIGHTS or (given == "rows" and sizes is None):
-            words = f'weights is {given!r}, but "users", "rows" (of users who have rows) or a list of numbers is needed'
+            refusal = f'weights is {given!r}, but "users", "rows" (of users who have rows) or numbers are needed'
         elif sizes is not None and (given == "rows") == mean:
             chosen = sizes.to(own) if mean else 1 / sizes.to(own)
     elif given is not None:
         chosen = torch.as_tensor(given, dtype=torch.float64, device=own.device)
         if chosen.shape != own.shape or not bool((torch.isfinite(chosen) & (chosen >= 0)).all()):
-            words = f"weights is {given!r}, but one number >= 0 for each of the {facts.users} users here is needed"
+            refusal = f"weights is {given!r}, but one number >= 0 for each of the {facts.users} users here is needed"
     elif bool((own != own[0]).any()):
-        words = (
+        refusal = (
             "the problem has weights of its own, which sum to one on this rank and so do not compare with those of "
             "other ranks; give them to the engine: rs.AllReduce(weights=[...])"
         )
-    _refused(words, group)
+    _refused(refusal, group)
     kinds = ["numbers" if given is not None and not isinstance(given, str) else str(given or "users")]
     same(group, {"weights": kinds[0]}, "all ranks must weigh their users in the same way")
     return chosen
 
 
-def _refused(words: str | None, group: Group) -> None:
+def _refused(refusal: str | None, group: Group) -> None:
     """Refuse on every rank what one of them finds wrong."""
-    for rank, said in enumerate(group.words(words)):
-        if said is not None:
-            raise InputError(f"on rank {rank} {said}")
+    for rank, complaint in enumerate(group.gathered(refusal)):
+        if complaint is not None:
+            raise InputError(f"on rank {rank} {complaint}")
 
 
 def _alike(own: Facts, group: Group, **more: Any) -> None:
@@ -122,8 +122,8 @@ def _alike(own: Facts, group: Group, **more: Any) -> None:
 
 def plain(value: Any) -> str:
     """A description without addresses in memory, which differ between processes."""
-    words = repr(value)
-    return " ".join(part.partition("0x")[0] for part in words.split())
+    text = repr(value)
+    return " ".join(part.partition("0x")[0] for part in text.split())
 
 
 def _sum_of(tensor: Tensor) -> str:
@@ -132,7 +132,7 @@ def _sum_of(tensor: Tensor) -> str:
 
 def _known(mine: Tensor | None, numbers: Tensor, users: int, group: Group) -> Tensor | None:
     """A fact of each user, where all ranks know it."""
-    return _everywhere(mine, numbers, users, group) if all(group.words(mine is not None)) else None
+    return _everywhere(mine, numbers, users, group) if all(group.gathered(mine is not None)) else None
 
 
 def _everywhere(mine: Any, numbers: Tensor, users: int, group: Group) -> Tensor:

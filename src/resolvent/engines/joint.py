@@ -98,10 +98,10 @@ class Joint:
         if self.interrupted:
             self._answers.pop(k)
             raise KeyboardInterrupt
-        found = self._answers.pop(k)
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        answer = self._answers.pop(k)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     def _compute(self) -> None:
         """Answer all questions: those that are alike at once."""
@@ -155,5 +155,5 @@ class Joint:
 
 def _rows(centres: Sequence[Tensor | None], users: Sequence[int]) -> Tensor | None:
     """Each run's centre, once for each of its users."""
-    known = [centre.expand(count, -1) for centre, count in zip(centres, users, strict=True) if centre is not None]
-    return torch.cat(known) if known else None
+    rows = [centre.expand(count, -1) for centre, count in zip(centres, users, strict=True) if centre is not None]
+    return torch.cat(rows) if rows else None

@@ -81,10 +81,10 @@ def _open(backend: str, timeout: float) -> None:
         raise NotJoined(f"the ranks could not connect to each other ({first_line(error)})") from error
 
 
-def announce(words: str) -> None:
+def announce(message: str) -> None:
     """This process has failed: where it is a rank that others still wait for, they are told."""
     if _joins == 0 and dist.is_available() and not dist.is_initialized() and expected():
-        rendezvous.announce(words)
+        rendezvous.announce(message)
 
 
 def expected() -> bool:
@@ -167,7 +167,7 @@ class Group:
         self._do(lambda: dist.broadcast(given, source), given.nbytes * (self.rank == source), given.nbytes)
         return given
 
-    def words(self, own: Any) -> list[Any]:
+    def gathered(self, own: Any) -> list[Any]:
         """What every rank says, in the order of ranks: anything that JSON can write. Nothing is unpickled."""
         said = torch.tensor(list(json.dumps(own).encode()), dtype=torch.uint8)
         lengths = self.sum(torch.tensor([len(said) * (rank == self.rank) for rank in range(self.size)])).tolist()
@@ -188,13 +188,13 @@ class Group:
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 
-    def leave(self, words: str) -> None:
+    def leave(self, message: str) -> None:
         """Leave the run alone: the others are told why, and none of them waits."""
         if self._lost is not None:
             return
-        self._lost = f"rank {self.rank} has left the run: {words}"
+        self._lost = f"rank {self.rank} has left the run: {message}"
         with suppress(Exception):  # whoever holds the store may have gone before
-            self._store.set(LEFT, json.dumps([self.rank, words]))
+            self._store.set(LEFT, json.dumps([self.rank, message]))
         _close()
 
     def _fail(self, error: RuntimeError) -> NoReturn:
@@ -202,15 +202,15 @@ class Group:
         self._lost = f"another rank is gone, or cannot be reached any more ({first_line(error)})"
         with suppress(Exception):
             if self._store.check([LEFT]):
-                rank, words = json.loads(self._store.get(LEFT))
-                self._lost = f"rank {rank} has left the run: {words}"
+                rank, message = json.loads(self._store.get(LEFT))
+                self._lost = f"rank {rank} has left the run: {message}"
         raise RankLost(self._lost) from error
 
 
 def same(group: Group, facts: dict[str, Any], needed: str) -> None:
     """Refuse, on every rank alike, facts that differ between ranks; the first one that does is named."""
-    said: Sequence[dict[str, Any]] = group.words(facts)
-    for name, value in said[0].items():
-        for rank, other in enumerate(said):
+    everyone: Sequence[dict[str, Any]] = group.gathered(facts)
+    for name, value in everyone[0].items():
+        for rank, other in enumerate(everyone):
             if other.get(name) != value:
                 raise InputError(f"{name} is {other.get(name)} on rank {rank} and {value} on rank 0, but {needed}")

@@ -44,7 +44,7 @@ class RankEngine:
         self._names, self._first = facts.numbers.to(facts.device), int(facts.numbers[0])
         self._lam = facts.weights[self._names]
         self._share = self._lam.sum()
-        self._some_rank_has_one_user = 1 in group.words(
+        self._some_rank_has_one_user = 1 in group.gathered(
             facts.here
         )  # one row may then be its own, or one that all share
         self._measured = measured and "inspect" not in facts.offers
@@ -90,7 +90,7 @@ class RankEngine:
         size, rank = self.group.size, self.group.rank
         first, noted = self.group.most(torch.tensor([-size if own is None else -rank, self._interrupts.noted])).tolist()
         self._interrupted = bool(noted)
-        return None if -first == size else self.group.words(own)[-first]
+        return None if -first == size else self.group.gathered(own)[-first]
 
     def largest(self, values: Tensor) -> Tensor:
         return self.group.most(values.max())
@@ -103,24 +103,24 @@ class RankEngine:
         """After every rank has asked its users: whether they asked the same, and whether all went well."""
         code = FINE if failed is None else BLEW_UP if isinstance(failed, BlewUp) else FAILED
         numbers = ask.t, ask.seed, struct.unpack("<q", struct.pack("<d", ask.eta))[0]
-        found = self.group.most(torch.tensor([code, *numbers, *(-x for x in numbers)])).tolist()
-        most, least = found[1:4], [-x for x in found[4:]]
+        agreed = self.group.most(torch.tensor([code, *numbers, *(-x for x in numbers)])).tolist()
+        most, least = agreed[1:4], [-x for x in agreed[4:]]
         for name, a, b in zip(("the round", "the seed", "eta"), least, most, strict=True):
             if a != b and not (name == "eta" and _real(b) - _real(a) <= CLOSE * _real(b)):
-                words = f"{_real(a)} on one rank and {_real(b)}" if name == "eta" else f"{a} on one rank and {b}"
-                self._raise(InputError(f"{name} is {words} on another, but all ranks must run the same"))
-        if found[0] != FINE:
-            self._fail(code == found[0], found[0], failed, ask)
+                both = f"{_real(a)} on one rank and {_real(b)}" if name == "eta" else f"{a} on one rank and {b}"
+                self._raise(InputError(f"{name} is {both} on another, but all ranks must run the same"))
+        if agreed[0] != FINE:
+            self._fail(code == agreed[0], agreed[0], failed, ask)
 
     def _fail(self, mine: bool, code: int, failed: Exception | None, ask: Ask) -> None:
         """Fail on every rank: with what happened here, or with what happened elsewhere."""
-        said = self.group.words(f"{type(failed).__name__}: {failed}" if mine else None)
-        rank, words = next((rank, words) for rank, words in enumerate(said) if words is not None)
+        messages = self.group.gathered(f"{type(failed).__name__}: {failed}" if mine else None)
+        rank, message = next((rank, message) for rank, message in enumerate(messages) if message is not None)
         if code == BLEW_UP:  # the run has diverged, in the same words everywhere
-            self._raise(BlewUp(words.partition(": ")[2]))
+            self._raise(BlewUp(message.partition(": ")[2]))
         if mine and failed is not None:
             self._raise(failed)
-        self._raise(BadAnswer(f"rank {rank} failed in round {ask.t + 1} with {words}"))
+        self._raise(BadAnswer(f"rank {rank} failed in round {ask.t + 1} with {message}"))
 
     def _raise(self, error: BaseException) -> NoReturn:
         self._shared = error
@@ -206,17 +206,17 @@ class RankEngine:
         return int(self.group.sum((~flags).sum().cpu())) == 0
 
     def curvature(self, w: Tensor) -> Curvature | None:
-        found = curvature(self.facts, w, self._lam)
-        if found is None:
+        mine = curvature(self.facts, w, self._lam)
+        if mine is None:
             return None
-        gradient, hessian = found[:2]
+        gradient, hessian = mine[:2]
         both = self.group.sum(torch.cat([gradient.to(hessian), hessian.flatten()]))
         return Curvature(both[: len(gradient)].to(gradient), both[len(gradient) :].view_as(hessian))
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         if self._measured:  # by rank 0, which has the whole problem and so knows f*
-            found = {} if self._whole is None else measure(self._whole, w)
-            table = torch.stack([found.get(name, w.new_zeros(len(w))).double() for name in ("value", "gap")])
+            values = {} if self._whole is None else measure(self._whole, w)
+            table = torch.stack([values.get(name, w.new_zeros(len(w))).double() for name in ("value", "gap")])
             value, gap = self.group.spread(table)
             return {"value": value, "gap": gap}
         value = w.new_full((len(w),), torch.nan, dtype=torch.float64)
@@ -234,9 +234,9 @@ class RankEngine:
         common = self.problem.common(memory, self._mean_buffer)
         several = PERSONAL in memory or self._several(p)
         own = self.problem.inspect(w, memory.get(PERSONAL, p), memory, look, common, several)
-        said = self.group.words([float(self._share), own])
+        shares = self.group.gathered([float(self._share), own])
         try:
-            return combined(said)
+            return combined(shares)
         except InputError as error:
             self._raise(error)
 
@@ -244,8 +244,8 @@ class RankEngine:
         """Whether these are users' own rows; ranks with one user go by what the others have."""
         if not self._some_rank_has_one_user:
             return len(p) > 1
-        said = self.group.words(len(p) > 1 if self.facts.here > 1 else None)
-        return all(word is not False for word in said)
+        own = self.group.gathered(len(p) > 1 if self.facts.here > 1 else None)
+        return all(word is not False for word in own)
 
     def _mean_buffer(self, rows: Tensor) -> Tensor:
         lam = self._lam.view(-1, *(1,) * (rows.ndim - 1)).double()
@@ -258,16 +258,16 @@ def _real(bits: int) -> float:
     return number
 
 
-def combined(said: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:
+def combined(parts: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:
     """Metrics over all users from (weight of the rank's users, their metrics), in the order of ranks."""
-    names = list(said[0][1])
-    for rank, (_, own) in enumerate(said):
+    names = list(parts[0][1])
+    for rank, (_, own) in enumerate(parts):
         if list(own) != names:
             raise InputError(
                 f"rank {rank} reports {', '.join(own)} and rank 0 reports {', '.join(names)}, but all ranks need "
                 "validation and test data of the same kinds"
             )
-    counting = [(share, own) for share, own in said if share > 0]
+    counting = [(share, own) for share, own in parts if share > 0]
     means = {name: sum(share * own[name] for share, own in counting) for name in names}
     return {name: _deviation(name, means, counting) if name.endswith(SPREAD) else means[name] for name in names}
 

@@ -85,15 +85,15 @@ def met(where: Place, timeout: float) -> Any:
     """A store for the process group, once all ranks are there."""
     until, parent = time.monotonic() + timeout, os.getppid()
     store = _store(where, until, timeout)
-    left, here = where.key("left"), [where.key(f"here/{rank}") for rank in range(where.size)]
+    failure, here = where.key("left"), [where.key(f"here/{rank}") for rank in range(where.size)]
     with _gone(where):
         _take_place(store, where)
         try:
             while not all(store.check([key]) for key in here):
-                if store.check([left]):
-                    rank, words = json.loads(store.get(left))
+                if store.check([failure]):
+                    rank, message = json.loads(store.get(failure))
                     _await_others(store, where, where.serves)
-                    raise NotJoined(f"rank {rank} has failed before it joined: {words}")
+                    raise NotJoined(f"rank {rank} has failed before it joined: {message}")
                 if time.monotonic() >= until:
                     missing = [str(rank) for rank, key in enumerate(here) if not store.check([key])]
                     raise NotJoined(f"rank {', '.join(missing)} did not come within {timeout:g} s; look there for why")
@@ -108,32 +108,32 @@ def met(where: Place, timeout: float) -> Any:
 
 def _take_place(store: Any, where: Place) -> None:
     """Say that this rank is there: among those of its own launch, and it alone."""
-    found = bytes(store.compare_set(where.key("launch"), "", where.launch)).decode()
-    if found != where.launch:
-        words = f"{where.launch} and {found} meet at {where.address}; start them anew, or name another port"
+    launch = bytes(store.compare_set(where.key("launch"), "", where.launch)).decode()
+    if launch != where.launch:
+        message = f"{where.launch} and {launch} meet at {where.address}; start them anew, or name another port"
         if (
-            found.partition(" ")[2] == where.launch.partition(" ")[2]
+            launch.partition(" ")[2] == where.launch.partition(" ")[2]
         ):  # one launch, of whose size there are two opinions
-            _tell(store, where, words)
-        raise NotJoined(words)
+            _tell(store, where, message)
+        raise NotJoined(message)
     if store.add(where.key(f"count/{where.rank}"), 1) > 1:  # sums with either of them might be wrong
-        words = f"two processes at {where.address} are rank {where.rank}; end one launch, or name another port for it"
-        _tell(store, where, words)
-        raise NotJoined(words)
+        message = f"two processes at {where.address} are rank {where.rank}; end one launch, or name another port for it"
+        _tell(store, where, message)
+        raise NotJoined(message)
     store.set(where.key(f"here/{where.rank}"), "")
 
 
-def announce(words: str) -> None:
+def announce(message: str) -> None:
     """Tell the others, who wait for this rank, that it has failed and does not come. Nothing is raised."""
     with suppress(Exception):
         where = place()
         store = _store(where, time.monotonic() + LINGER, LINGER)
-        _tell(store, where, words, wait=True)
+        _tell(store, where, message, wait=True)
 
 
-def _tell(store: Any, where: Place, words: str, wait: bool = False) -> None:
+def _tell(store: Any, where: Place, message: str, wait: bool = False) -> None:
     """This rank leaves; whoever has left before it has said why."""
-    store.compare_set(where.key("left"), "", json.dumps([where.rank, " ".join(words.split())[:1000]]))
+    store.compare_set(where.key("left"), "", json.dumps([where.rank, " ".join(message.split())[:1000]]))
     _await_others(store, where, wait)
 
 
@@ -164,13 +164,13 @@ def _store(where: Place, until: float, timeout: float) -> Any:
                 f"rank 0 cannot listen at {where.address} ({first_line(error)}); end what listens there, or name "
                 "another port by --master-port of torchrun or the variable MASTER_PORT"
             ) from None
-    refused, found = 0, list[Any]()
+    refused, stores_made = 0, list[Any]()
     while time.monotonic() < until:
         if _listening(where):
-            _connect(given, found)
-            if found:
-                found[0].set_timeout(timedelta(seconds=timeout))
-                return found[0]
+            _connect(given, stores_made)
+            if stores_made:
+                stores_made[0].set_timeout(timedelta(seconds=timeout))
+                return stores_made[0]
             refused += 1
         else:
             refused = 0
@@ -182,7 +182,7 @@ def _store(where: Place, until: float, timeout: float) -> Any:
     raise NotJoined(f"rank 0 has not opened {where.address} within {timeout:g} s; look there for why")
 
 
-def _connect(given: dict[str, Any], found: list[Any]) -> None:
+def _connect(given: dict[str, Any], stores_made: list[Any]) -> None:
     """Look for a client of the store. In a thread, since it waits for what listens there and never answers.
 
     An earlier attempt may be answered meanwhile. One whose connection is closed ends soon, and does not try again.
@@ -190,12 +190,12 @@ def _connect(given: dict[str, Any], found: list[Any]) -> None:
 
     def connect() -> None:
         with suppress(RuntimeError, ValueError):
-            found.append(stores.TCPStore(**given, is_master=False, timeout=timedelta(seconds=ANSWER)))
+            stores_made.append(stores.TCPStore(**given, is_master=False, timeout=timedelta(seconds=ANSWER)))
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     until = time.monotonic() + ANSWER
-    while thread.is_alive() and not found and time.monotonic() < until:
+    while thread.is_alive() and not stores_made and time.monotonic() < until:
         thread.join(LOOK)
 
 

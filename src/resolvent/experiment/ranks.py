@@ -78,7 +78,7 @@ def resume(name: str, out: Path, progress: bool | None = None, trusted: bool = F
             return run
 
         run = _on_first(group, opened)
-        config = configs.read(group.words(None if run is None else run.folder.config)[0])
+        config = configs.read(group.gathered(None if run is None else run.folder.config)[0])
         return _run(run, _built(config, group), out, group, stack, progress)
 
 
@@ -111,7 +111,7 @@ def _everywhere(group: Group, make: Callable[[], T]) -> T:
         result = make()
     except InputError as error:
         refusal = str(error)
-    refusals = group.words(refusal)
+    refusals = group.gathered(refusal)
     for rank, sentence in enumerate(refusals):
         if sentence is not None:
             raise Silent(sentence if refusals[0] == sentence else f"on rank {rank}: {sentence}")
@@ -133,7 +133,7 @@ def _built(config: Config, group: Group) -> Experiment:
         return build(replace(config, run=replace(config.run, threads=threads)), ready)
 
     built = _everywhere(group, make)
-    first, *others = group.words([built.fingerprint, *configs.dumps(built.config).splitlines()])
+    first, *others = group.gathered([built.fingerprint, *configs.dumps(built.config).splitlines()])
     for rank, other in enumerate(others, 1):
         if other[0] != first[0]:
             differs = next(((a, b) for a, b in zip(first[1:], other[1:], strict=False) if a != b), (first[0], other[0]))
@@ -154,13 +154,13 @@ def _run(
 ) -> Outcome:
     """Go on with a run, which rank 0 has open."""
     facts = None if run is None else [run.folder.about["id"], run.folder.id, run.folder.end is not None]
-    run_id, name, over = group.words(facts)[0]
+    run_id, name, over = group.gathered(facts)[0]
     folder = Folder(out / name) if run is None else run.folder
     if over:
         return conduct.ended(folder) if run is not None else Outcome(folder, "finished", "")
     own = folder.checkpoints if run is not None else folder.path / f"rank-{group.rank}"
     stored = checkpoints.sound(own, run_id)[0] if own.is_dir() else []
-    at = common(group.words([0, *(each.round for each in stored)]))
+    at = common(group.gathered([0, *(each.round for each in stored)]))
     if own.is_dir():
         checkpoints.forget_after(own, at)
     engine, due = AllReduce(whole=True), _clock(group, experiment.config.store.checkpoint)

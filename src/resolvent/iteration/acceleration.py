@@ -47,11 +47,11 @@ class Acceleration(Part):
             return Effect()
         findings, scheme = [], setting.scheme
         if scheme.changes == "always" and not setting.eta.steady:
-            words = f"eta = {scheme.eta} changes every round, which makes {self.title} start anew: it does nothing"
-            findings.append(Finding(ResolventWarning, words, "take a constant eta or rs.schedules.halving"))
+            what = f"eta = {scheme.eta} changes every round, which makes {self.title} start anew: it does nothing"
+            findings.append(Finding(ResolventWarning, what, "take a constant eta or rs.schedules.halving"))
         if setting.partial:
-            words = f"{self.title} assumes one map, and with sampling each round has another: it can hurt"
-            findings.append(Finding(ResolventWarning, words, "leave it out, or compare both"))
+            what = f"{self.title} assumes one map, and with sampling each round has another: it can hurt"
+            findings.append(Finding(ResolventWarning, what, "leave it out, or compare both"))
         return Effect(uncovered=f"no theorem covers {self.title}", findings=tuple(findings))
 
 

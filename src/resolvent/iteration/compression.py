@@ -86,8 +86,8 @@ class Compressor(Send):
             return Effect()
         findings = []
         if setting.parts.accelerate.title:
-            words = f"{setting.parts.accelerate.title} assumes one map, and what the meeting lacks changes every round"
-            findings.append(Finding(ResolventWarning, f"{words}: it can hurt", "leave it out, or compare both"))
+            what = f"{setting.parts.accelerate.title} assumes one map, and what the meeting lacks changes every round"
+            findings.append(Finding(ResolventWarning, f"{what}: it can hurt", "leave it out, or compare both"))
         if setting.parts.down is self:
             behind = "no theorem here covers users who lag behind u (fixed points stay: what is new is zero there)"
             return Effect(uncovered=behind, findings=tuple(findings))
@@ -235,12 +235,12 @@ class Quantised(Compressor):
     def decode(self, arrays: dict[str, Tensor], old: Tensor, ask: Ask) -> Tensor:
         dim = old.shape[1]
         size = ((dim * self.bits + 7) // 8,)
-        found = expected(arrays, codes=(torch.uint8, size), scale=(old.dtype, (1,)))
-        bits = np.unpackbits(found["codes"].numpy(), count=dim * self.bits).reshape(dim, self.bits).astype(np.int64)
+        given = expected(arrays, codes=(torch.uint8, size), scale=(old.dtype, (1,)))
+        bits = np.unpackbits(given["codes"].numpy(), count=dim * self.bits).reshape(dim, self.bits).astype(np.int64)
         whole = (bits << np.arange(self.bits)).sum(1) * (2 if self.bits == 1 else 1) - self._levels
-        if whole.max() > self._levels or not float(found["scale"]) >= 0:
+        if whole.max() > self._levels or not float(given["scale"]) >= 0:
             raise ValueError("its codes are none of these bits")
-        return self._back(torch.from_numpy(whole).to(old).unsqueeze(0), found["scale"].to(old).unsqueeze(0), old)
+        return self._back(torch.from_numpy(whole).to(old).unsqueeze(0), given["scale"].to(old).unsqueeze(0), old)
 
     def cost(self, dim: int) -> Cost:
         return Cost(up=1, bytes_up=(dim * self.bits + 7) // 8)

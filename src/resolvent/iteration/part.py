@@ -21,11 +21,11 @@ class Finding:
     """Something that speaks against a configuration, and what to do about it."""
 
     about: type[ResolventWarning]
-    words: str
+    what: str
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.words}; {self.advice}."
+        return f"{self.what}; {self.advice}."
 
 
 class Effect(NamedTuple):

@@ -181,10 +181,10 @@ def configurable(kind: str) -> dict[str, Registered]:
 def named(kind: str, name: Any) -> Registered:
     """The part of that name."""
     spelled = alike(name) if isinstance(name, str) else ""
-    found = PARTS.get(kind, {}).get(spelled) or parts(kind).get(spelled)
-    if found is None:
+    registered = PARTS.get(kind, {}).get(spelled) or parts(kind).get(spelled)
+    if registered is None:
         raise InputError(f"there is no {kind} {name!r}{nearest(spelled, parts(kind))}{load_plugins()}")
-    return found
+    return registered
 
 
 def alike(name: str) -> str:
@@ -270,12 +270,12 @@ def within(section: str) -> Iterator[None]:
 
 def section(make: Callable[..., Any], where: str, given: Mapping[str, Any], key: str | None = None) -> Any:
     """What a section of plain values describes, every key and type checked."""
-    known = {field.key: field for field in fields(make, key) if field.plain}
+    takes = {field.key: field for field in fields(make, key) if field.plain}
     for name in given:
-        if name not in known:
-            raise InputError(f"there is no key {where}.{name}{nearest(name, known)}")
-    values = {known[name].name: checked(f"{where}.{name}", value, known[name]) for name, value in given.items()}
-    for field in known.values():
+        if name not in takes:
+            raise InputError(f"there is no key {where}.{name}{nearest(name, takes)}")
+    values = {takes[name].name: checked(f"{where}.{name}", value, takes[name]) for name, value in given.items()}
+    for field in takes.values():
         if field.default is REQUIRED and field.name not in values:
             raise InputError(f"{where}.{field.key} is missing, but {field.needed} is needed")
     with within(where):

@@ -59,12 +59,12 @@ class RobustMeeting(Meet):
     def law(self, setting: Any) -> Effect:
         findings = []
         if setting.scheme.auto:
-            words = 'eta="auto" follows a mean over all users, so that a bad one can set eta'
-            findings.append(Finding(ResolventWarning, words, "give eta a number"))
+            what = 'eta="auto" follows a mean over all users, so that a bad one can set eta'
+            findings.append(Finding(ResolventWarning, what, "give eta a number"))
         title = setting.parts.accelerate.title
         if title.startswith("Anderson"):
-            words = f"the weights of {title} come from sums over all users, so that a bad one can set them"
-            findings.append(Finding(ResolventWarning, words, "leave it out"))
+            what = f"the weights of {title} come from sums over all users, so that a bad one can set them"
+            findings.append(Finding(ResolventWarning, what, "leave it out"))
         return Effect(
             solves="neither",
             why=f"users meet at {self.name}, which is not the mean unless users agree",

@@ -102,8 +102,8 @@ class Scheme:
         steps = getattr(operator, "steps", self.steps) if self.local is None and self.forward else self.steps
         if operator.forward != self.forward or self.local not in (None, operator) or steps != self.steps:
             own = self.local or (f"{self.steps} gradient steps" if self.forward else "a prox")
-            words = f"the engine's users compute {operator}, but {self.name} takes {own}"
-            raise InputError(f"{words}; build the engine with that operator")
+            what = f"the engine's users compute {operator}, but {self.name} takes {own}"
+            raise InputError(f"{what}; build the engine with that operator")
         made = copy(self)
         object.__setattr__(made, "local", operator)
         return made

@@ -96,7 +96,7 @@ def measure(frame: pd.DataFrame) -> str:
 
 def _row(curve: Curve, limit: float) -> dict[str, Any]:
     about, frames = curve.first.about, curve.frames
-    said, name = about["explanation"], measure(frames[0]) if frames else "value"
+    explained, name = about["explanation"], measure(frames[0]) if frames else "value"
     finals = [_last(frame, name) for frame in frames] or [math.nan]
     rounds = [rounds_to(frame[name].tolist(), frame["round"].tolist(), limit) for frame in frames]
     reached = [n for n in rounds if n is not None]
@@ -105,7 +105,7 @@ def _row(curve: Curve, limit: float) -> dict[str, Any]:
         "algorithm": about["title"],
         "anderson": curve.first.config["anderson"]["memory"],
         "eta": curve.first.config["scheme"].get("eta"),
-        "solves": f"{'' if said['exactly'] else 'about '}{said['solves']}",
+        "solves": f"{'' if explained['exactly'] else 'about '}{explained['solves']}",
         "seeds": curve.seeds,
         "rounds": max((int(frame["round"].max()) for frame in frames), default=0),
         "measure": name,
@@ -132,8 +132,12 @@ def rounds_to(values: Sequence[float], rounds: Sequence[int], limit: float) -> i
 
 def _limit(curve: Curve) -> float:
     """Where a curve ends, as far as one can tell; infinity where one cannot."""
-    said = curve.first.about["explanation"]
-    if said["solves"] == "original" and said["exactly"] and all(measure(frame) == "gap" for frame in curve.frames):
+    explained = curve.first.about["explanation"]
+    if (
+        explained["solves"] == "original"
+        and explained["exactly"]
+        and all(measure(frame) == "gap" for frame in curve.frames)
+    ):
         return 0.0
     final = _middle([_last(frame, measure(frame)) for frame in curve.frames])
     return math.inf if math.isnan(final) else final

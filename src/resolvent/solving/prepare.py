@@ -173,9 +173,9 @@ class Prepared:
 
     def _ledger(self, state: State) -> Ledger:
         """The books of the run, as an earlier part of it has left them."""
-        left, device = self.recorder, self.facts.device
-        remembered = MonitorState() if left is None else left.remembered
-        best = None if left is None or left.best is None else moved(left.best, device)
+        earlier, device = self.recorder, self.facts.device
+        remembered = MonitorState() if earlier is None else earlier.remembered
+        best = None if earlier is None or earlier.best is None else moved(earlier.best, device)
         score = None if math.isnan(remembered.value) else Score(remembered.value, remembered.residual)
         objective, averages = Objective(self.engine, self.facts), self.parts.average.kind is not None
         return Ledger(
@@ -189,8 +189,8 @@ class Prepared:
                 self.parts if self.parts.meet.releases else None,
             ),
             Divergence(objective, self.scheme.name, state, best, score),
-            patience(self.stop, None if left is None else left.kept, remembered.waited, device),
-            None if isinstance(left, Continued) else left,
+            patience(self.stop, None if earlier is None else earlier.kept, remembered.waited, device),
+            None if isinstance(earlier, Continued) else earlier,
             state,
             remembered.seconds,
         )

@@ -191,12 +191,12 @@ def _left_behind(setting: Setting) -> Iterator[Finding]:
     if setting.missing:
         some = ", ".join(map(str, setting.missing[:5])) + (", ..." if len(setting.missing) > 5 else "")
         one = len(setting.missing) == 1
-        words = f"user{'' if one else 's'} {some} never come{'s' if one else ''}, so that {'its' if one else 'their'} "
-        words += "f_i has no say: what is solved is the problem of the others"
-        yield Finding(SolvesAnotherProblem, words, "let everybody come at some time, or leave them out of the problem")
+        what = f"user{'' if one else 's'} {some} never come{'s' if one else ''}, so that {'its' if one else 'their'} "
+        what += "f_i has no say: what is solved is the problem of the others"
+        yield Finding(SolvesAnotherProblem, what, "let everybody come at some time, or leave them out of the problem")
     if setting.stale and not setting.parts.meet.releases:  # where users share u nobody is left behind
-        words = "under Algorithm 1's sampling absent users' z grow stale, so that the right solution is not reached"
-        yield Finding(SolvesAnotherProblem, words, 'take absent="hold"')
+        what = "under Algorithm 1's sampling absent users' z grow stale, so that the right solution is not reached"
+        yield Finding(SolvesAnotherProblem, what, 'take absent="hold"')
 
 
 def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
@@ -212,22 +212,22 @@ def _wrong_problem(setting: Setting, aim: Target) -> Iterator[Finding]:
         plus = "" if setting.penalty is None else ", plus g"
         yield Finding(SolvesAnotherProblem, f"{what} {_regularised(setting, aim)}{plus}", advice)
     elif aim.solves == NEITHER:
-        words = f"the fixed points of {scheme} solve neither the original nor a regularised problem"
-        words += f": {aim.why}" if aim.why else ""
+        what = f"the fixed points of {scheme} solve neither the original nor a regularised problem"
+        what += f": {aim.why}" if aim.why else ""
         advice = "take beta = 1, or a prox with alpha = beta = 2 (rs.fedpi)"
-        yield Finding(SolvesAnotherProblem, words, own or _advice(setting, aim) or advice)
+        yield Finding(SolvesAnotherProblem, what, own or _advice(setting, aim) or advice)
     elif aim.solves == UNKNOWN:
-        words = f"it is not known what {scheme} solves: {aim.why}"
+        what = f"it is not known what {scheme} solves: {aim.why}"
         stated = aim == setting.law.target  # by the operator itself, not for its numbers
         advice = "compare it with rs.fedpi and an exact prox" if stated else "take numbers, or one of rs.schedules"
-        yield Finding(SolvesAnotherProblem, words, own or advice)
+        yield Finding(SolvesAnotherProblem, what, own or advice)
     elif not aim.exactly:
-        words = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
-        words = f"{scheme.name} solves the original problem up to {aim.why}" if aim.why else words
-        words += f" ({_off(aim)})" if _off(aim) else ""
+        what = f"{scheme.name} solves the original problem only as well as its local operator computes the prox"
+        what = f"{scheme.name} solves the original problem up to {aim.why}" if aim.why else what
+        what += f" ({_off(aim)})" if _off(aim) else ""
         yield Finding(
             SolvesAnotherProblem,
-            words,
+            what,
             _listed("take a smaller lr", "all rows per step")
             if aim.why
             else _listed("take more local steps", "all rows per step", *exact_names(setting.problem)),
@@ -271,14 +271,14 @@ def _convergence(setting: Setting) -> Iterator[Finding]:
     scheme, problem = setting.scheme, setting.problem
     steady = setting.alpha.steady and setting.beta.steady and setting.gamma.steady
     if problem is not None and not problem.convex:
-        words = "the f_i are not convex, so no theorem promises convergence, and any stationary point may be reached"
-        yield Finding(MayNotConverge, words, "watch the residual")
+        what = "the f_i are not convex, so no theorem promises convergence, and any stationary point may be reached"
+        yield Finding(MayNotConverge, what, "watch the residual")
     elif steady and scheme.exact and not averaged(setting) and not contracts(setting):
-        words = f"{scheme.name} needs strongly convex and smooth f_i, and these are not known to be"
-        yield Finding(MayNotConverge, words, "take rs.fedpi, which needs convexity only")
+        what = f"{scheme.name} needs strongly convex and smooth f_i, and these are not known to be"
+        yield Finding(MayNotConverge, what, "take rs.fedpi, which needs convexity only")
     elif setting.outside:
-        words = "alpha or beta outside [0, 2], or gamma outside [0, 1], leaves the theory"
-        yield Finding(MayNotConverge, words, "watch the residual")
+        what = "alpha or beta outside [0, 2], or gamma outside [0, 1], leaves the theory"
+        yield Finding(MayNotConverge, what, "watch the residual")
     without = None if problem is None else problem.lookup("without_minimum")
     if without is not None:
         yield Finding(
@@ -288,11 +288,11 @@ def _convergence(setting: Setting) -> Iterator[Finding]:
         )
     for name, trend, given in (("eta", setting.eta, scheme.eta), ("gamma", setting.gamma, scheme.gamma)):
         if trend.stops and not never_moves(trend):
-            words = f"{name} = {given} vanishes so fast that the iteration stops before it arrives"
-            yield Finding(MayNotConverge, words, "take rs.schedules.harmonic, whose sum diverges")
+            what = f"{name} = {given} vanishes so fast that the iteration stops before it arrives"
+            yield Finding(MayNotConverge, what, "take rs.schedules.harmonic, whose sum diverges")
     if scheme.exact and not setting.eta.steady and not setting.eta.stops:
-        words = f"{scheme.name} converges for an eta that stays or settles, and eta = {scheme.eta} is not known to"
-        yield Finding(MayNotConverge, words, 'take a constant or eta="auto"')
+        what = f"{scheme.name} converges for an eta that stays or settles, and eta = {scheme.eta} is not known to"
+        yield Finding(MayNotConverge, what, 'take a constant or eta="auto"')
 
 
 def _step_sizes(setting: Setting) -> Iterator[Finding]:
@@ -306,16 +306,14 @@ def _step_sizes(setting: Setting) -> Iterator[Finding]:
         step = eta * (setting.alpha.high if setting.law.steps == (1,) else 1)
         if step > top:
             name = "eta" if step == eta else "alpha eta"
-            words = f"{name} = {step:g} is above 2/L = {top:.3g}, where gradient steps may diverge"
-            yield Finding(
-                MayNotConverge, words, f"stay below {top:.3g} (a global bound: the curvature met may be less)"
-            )
+            what = f"{name} = {step:g} is above 2/L = {top:.3g}, where gradient steps may diverge"
+            yield Finding(MayNotConverge, what, f"stay below {top:.3g} (a global bound: the curvature met may be less)")
     elif lr is not None:
         proximal = setting.law.proximal
         steepest = float(problem.lipschitz.max()) + (1 / eta if proximal else 0)
         top = 2 / steepest if steepest > 0 else math.inf
         if lr > top:
             bound, whose = ("2/(L + 1/eta)", "the prox's") if proximal else ("2/L", "local")
-            words = f"lr = {lr:g} is above {bound} = {top:.3g}, where {whose} steps may diverge"
+            what = f"lr = {lr:g} is above {bound} = {top:.3g}, where {whose} steps may diverge"
             others = exact_names(setting.problem)[-1:] if proximal else ()
-            yield Finding(MayNotConverge, words, _listed(f"take lr < {top:.3g}", *others))
+            yield Finding(MayNotConverge, what, _listed(f"take lr < {top:.3g}", *others))

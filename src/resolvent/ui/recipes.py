@@ -52,24 +52,24 @@ def command(setup: Setup) -> tuple[str | None, str]:
         return None, "Gradient steps with these α, β and γ are no row of the table. Copy them as Python."
     example = EXAMPLES[setup.problem]
     own = example.command is None
-    words = ["resolvent", "run", *([f"{FILE}:problem"] if example.command is None else example.command(setup.sizes))]
-    words += ["--seed", str(setup.sizes.seed)] if own and setup.sizes.seed else []
+    command = ["resolvent", "run", *([f"{FILE}:problem"] if example.command is None else example.command(setup.sizes))]
+    command += ["--seed", str(setup.sizes.seed)] if own and setup.sizes.seed else []
     if setup.row is not None:
-        words += ["--algorithm", setup.row]
-        words += [part for name, x in setup.free.items() for part in ("--set", f"scheme.{name}={x!r}")]
+        command += ["--algorithm", setup.row]
+        command += [part for name, x in setup.free.items() for part in ("--set", f"scheme.{name}={x!r}")]
     else:
         mixing = {"alpha": setup.alpha, "beta": setup.beta, "gamma": setup.gamma}
-        words += ["--algorithm", "custom"]
-        words += [part for key, value in mixing.items() for part in ("--set", f"scheme.{key}={value!r}")]
-    words += ["--eta", repr(setup.eta)]
-    words += ["--schedule", setup.schedule] if setup.schedule != "constant" else []
-    words += ["--set", f"scheme.period={PERIOD}"] if setup.schedule == "halving" else []
-    words += ["--local-steps", str(setup.steps)] if setup.forward or setup.operator else []
-    words += ["--anderson", str(setup.anderson)] if setup.anderson else []
+        command += ["--algorithm", "custom"]
+        command += [part for key, value in mixing.items() for part in ("--set", f"scheme.{key}={value!r}")]
+    command += ["--eta", repr(setup.eta)]
+    command += ["--schedule", setup.schedule] if setup.schedule != "constant" else []
+    command += ["--set", f"scheme.period={PERIOD}"] if setup.schedule == "halving" else []
+    command += ["--local-steps", str(setup.steps)] if setup.forward or setup.operator else []
+    command += ["--anderson", str(setup.anderson)] if setup.anderson else []
     if setup.delays > 1:
-        words += ["--stragglers", repr(setup.delays)]
+        command += ["--stragglers", repr(setup.delays)]
     elif setup.participation < 1:
-        words += ["--participation", repr(setup.participation), "--absent", setup.absent]
-    words += ["--rounds", str(setup.rounds)]
+        command += ["--participation", repr(setup.participation), "--absent", setup.absent]
+    command += ["--rounds", str(setup.rounds)]
     note = f"The problem is a function: save the copied Python as {FILE} first." if own else ""
-    return shlex.join(words), note
+    return shlex.join(command), note

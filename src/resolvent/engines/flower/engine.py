@@ -206,8 +206,8 @@ class FlowerEngine(CentralSums):
             return question
         assert isinstance(metric, FullMetric)
         self._metrics[metric.since] = metric
-        told = self._told.get(user) == (metric.since, self._asking.refused[self.facts.names[user]])
-        if told:
+        has_it = self._told.get(user) == (metric.since, self._asking.refused[self.facts.names[user]])
+        if has_it:
             return replace(question, metric=metric.since)
         return replace(question, metric=metric.since, vectors=metric.V, values=metric.s)
 
@@ -226,9 +226,9 @@ class FlowerEngine(CentralSums):
             if not ask.alpha:
                 raise InputError("alpha is 0, so that no answer counts, and none can be compressed: leave out `send`")
             assert question.u is not None
-            known = self._copies[SENT][user : user + 1] if answered and SENT in self._copies else question.u
+            base = self._copies[SENT][user : user + 1] if answered and SENT in self._copies else question.u
             described = registry.described("send", ask.send)
-            question = replace(question, send=described, base=known, base_sum=checksum(known), alpha=ask.alpha)
+            question = replace(question, send=described, base=base, base_sum=checksum(base), alpha=ask.alpha)
         return question
 
     def _remembered(self, memory: Memory, taken: dict[int, Taken]) -> Memory:

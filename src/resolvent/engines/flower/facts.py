@@ -43,9 +43,9 @@ def gather(
     names = wait(post, users, patience, names, note)
     asking = Asking(post, names, Limits(), (), note)
     found = ask_all(asking, {i: Question("describe", run, user=i, schema=schema) for i in range(len(names))}, patience)
-    told = [_description(name, found[i].facts) for i, name in enumerate(names)]
-    first = told[0]
-    for name, other in zip(names, told, strict=True):
+    descriptions = [_description(name, found[i].facts) for i, name in enumerate(names)]
+    first = descriptions[0]
+    for name, other in zip(names, descriptions, strict=True):
         for what in ("problem", "dim", "dtype", "metrics", "intercepts"):
             mine, theirs = getattr(first, what), getattr(other, what)
             if mine != theirs:
@@ -53,8 +53,8 @@ def gather(
         if first.frozen != other.frozen:
             needed = "all users need the same base model, with the same draw of what is not trained"
             refuse(f"what node {name} does not train", f"other numbers than on node {names[0]}", needed)
-    check_constants("lipschitz", names, [d.lipschitz for d in told], max_weight)  # the largest of them counts
-    check_constants("typical_eta", names, [d.typical_eta for d in told], max_weight, small=True)
+    check_constants("lipschitz", names, [d.lipschitz for d in descriptions], max_weight)  # the largest of them counts
+    check_constants("typical_eta", names, [d.typical_eta for d in descriptions], max_weight, small=True)
     start = None
     if first.starts:
         zero = torch.zeros((1, first.dim), dtype=TYPES[first.dtype])
@@ -62,18 +62,18 @@ def gather(
         assert begun is not None
         start = begun[0]
     kind = TYPES[first.dtype]
-    eta = [d.typical_eta for d in told if d.typical_eta is not None]
+    eta = [d.typical_eta for d in descriptions if d.typical_eta is not None]
     typical = float(torch.tensor(eta, dtype=torch.float64).median()) if eta else 1.0
-    constants = {"lipschitz": _all_known([d.lipschitz for d in told], kind), "typical_eta": typical}
+    constants = {"lipschitz": _all_known([d.lipschitz for d in descriptions], kind), "typical_eta": typical}
     return Facts(
         users=len(names),
         names=names,
         dim=first.dim,
-        weights=_weights(weights, names, told, kind, max_weight),
-        offers=frozenset.intersection(*(frozenset(d.offers) for d in told)),
-        convex=all(d.convex for d in told),
-        closed_form=all(d.closed_form for d in told),
-        sizes=None if any(d.rows is None for d in told) else torch.tensor([d.rows for d in told]),
+        weights=_weights(weights, names, descriptions, kind, max_weight),
+        offers=frozenset.intersection(*(frozenset(d.offers) for d in descriptions)),
+        convex=all(d.convex for d in descriptions),
+        closed_form=all(d.closed_form for d in descriptions),
+        sizes=None if any(d.rows is None for d in descriptions) else torch.tensor([d.rows for d in descriptions]),
         start=start,
         metrics=first.metrics,
         kind=first.problem,
@@ -81,7 +81,7 @@ def gather(
         counted=False,
         encodes=True,
         secret=True,
-        lookup=(constants | {"convexity": _all_known([d.convexity for d in told], kind)}).get,
+        lookup=(constants | {"convexity": _all_known([d.convexity for d in descriptions], kind)}).get,
     )
 
 
@@ -133,13 +133,15 @@ def _description(name: str, facts: Any) -> Description:
         raise InputError(f"node {name} described itself in a way that cannot be used: {error}") from None
 
 
-def _weights(given: Any, names: tuple[str, ...], told: list[Description], kind: torch.dtype, most: float) -> Tensor:
+def _weights(
+    given: Any, names: tuple[str, ...], descriptions: list[Description], kind: torch.dtype, most: float
+) -> Tensor:
     """lambda: by what shall count the same, by name, or as given."""
     if isinstance(given, Tensor):
         numbers = given.double()
     elif isinstance(given, str) and given in WEIGHTS:
-        numbers = _named(given, told)
-        check_weights(names, [d.samples for d in told], numbers, most)
+        numbers = _named(given, descriptions)
+        check_weights(names, [d.samples for d in descriptions], numbers, most)
     elif isinstance(given, Mapping) and given.keys() >= set(names):
         numbers = torch.tensor([float(given[name]) for name in names], dtype=torch.float64)
     else:
@@ -149,10 +151,10 @@ def _weights(given: Any, names: tuple[str, ...], told: list[Description], kind: 
     return (numbers / numbers.sum()).to(kind)
 
 
-def _named(name: str, told: list[Description]) -> Tensor:
+def _named(name: str, descriptions: list[Description]) -> Tensor:
     """f_i is a mean over a network's rows, and a sum over those of any other user; users without rows are equal."""
-    samples = torch.tensor([d.samples for d in told], dtype=torch.float64)
-    mean = all(d.means for d in told)
+    samples = torch.tensor([d.samples for d in descriptions], dtype=torch.float64)
+    mean = all(d.means for d in descriptions)
     if (name == "rows") != mean or not bool((samples > 0).all()):
         return torch.ones_like(samples)
     return samples if mean else 1 / samples

@@ -158,12 +158,12 @@ class Question:
 
     def packet(self) -> Packet:
         aside = {*self.ARRAYS, "news", "base"}
-        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in aside}
+        header = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in aside}
         arrays = {"u": None if self.news else self.u, "models": self.models, "vectors": self.vectors}
         arrays |= {"values": self.values, "centre": self.centre}
         if arrays["u"] is not None and self.models is not None and torch.equal(arrays["u"], self.models):
-            told, arrays["models"] = told | {MODELS_ARE_U: True}, None
-        return Packet(told, _arrays(**arrays, **{NEWS + name: each for name, each in self.news.items()}))
+            header, arrays["models"] = header | {MODELS_ARE_U: True}, None
+        return Packet(header, _arrays(**arrays, **{NEWS + name: each for name, each in self.news.items()}))
 
     @property
     def of_user(self) -> Ask:
@@ -175,17 +175,17 @@ class Question:
         """The question in a packet, every value checked: whoever sent it may have taken over the server."""
         try:
             arrays = {name: _tensor(array) for name, array in packet.arrays.items()}
-            told: dict[str, Any] = {name: array for name, array in arrays.items() if not name.startswith(NEWS)}
-            told["news"] = {name.removeprefix(NEWS): each for name, each in arrays.items() if name.startswith(NEWS)}
+            parts: dict[str, Any] = {name: array for name, array in arrays.items() if not name.startswith(NEWS)}
+            parts["news"] = {name.removeprefix(NEWS): each for name, each in arrays.items() if name.startswith(NEWS)}
             header = dict(packet.header)
             if header.pop(MODELS_ARE_U, False):
-                told["models"] = told.get("u")
-            made = cls(**header, **told)
+                parts["models"] = parts.get("u")
+            made = cls(**header, **parts)
         except TypeError as error:
             raise Malformed(f"this is no question ({error}); is the server of another version?") from None
         if type(made.verb) is not str or made.verb not in VERBS:
             raise Malformed(f"there is no question {quoted(made.verb)}; is the server of another version?")
-        real = (array for name, array in told.items() if name != "news")  # whose types its compressor looks at
+        real = (array for name, array in parts.items() if name != "news")  # whose types its compressor looks at
         if not all(isinstance(array, Tensor) and array.is_floating_point() for array in real):
             raise Malformed("an array is not one of real numbers")
         made._check()
@@ -260,9 +260,9 @@ class Answer:
 
     def packet(self) -> Packet:
         aside = (*self.ARRAYS, "news", "sent")
-        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in aside}
+        header = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in aside}
         news = {NEWS + name: each for name, each in self.news.items()}
-        return Packet(told, _arrays(**{name: getattr(self, name) for name in self.ARRAYS}, **news))
+        return Packet(header, _arrays(**{name: getattr(self, name) for name in self.ARRAYS}, **news))
 
 
 def checksum(row: Tensor) -> int:
@@ -307,29 +307,29 @@ class Description:
     frozen: str = ""
     """A checksum of what a network does not train; empty where everything is trained."""
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
-    def of(cls, told: Any) -> Description:
+    def of(cls, facts: Any) -> Description:
         """From what a node said; every field is checked."""
         known = {field.name: field for field in registry.fields(cls)}
-        if not isinstance(told, dict) or told.keys() != known.keys():
+        if not isinstance(facts, dict) or facts.keys() != known.keys():
             raise Malformed("this is no description of a user")
-        for name, value in told.items():
+        for name, value in facts.items():
             _check_type(known[name], value)
             _check_range(name, value)
-        if told["dtype"] not in TYPES:
-            raise Malformed(f"dtype is {told['dtype']!r}, and {' or '.join(TYPES)} is needed")
-        if told["samples"] != (told["rows"] or 0):
-            raise Malformed(f"samples is {told['samples']}, but rows is {told['rows']}")
-        if told["lipschitz"] is not None and (told["convexity"] or 0.0) > told["lipschitz"] * (1 + ROUNDING):
-            raise Malformed(f"convexity is {told['convexity']}, above lipschitz, which is {told['lipschitz']}")
-        if told["intercepts"] != sorted({i for i in told["intercepts"] if 0 <= i < told["dim"]}):
+        if facts["dtype"] not in TYPES:
+            raise Malformed(f"dtype is {facts['dtype']!r}, and {' or '.join(TYPES)} is needed")
+        if facts["samples"] != (facts["rows"] or 0):
+            raise Malformed(f"samples is {facts['samples']}, but rows is {facts['rows']}")
+        if facts["lipschitz"] is not None and (facts["convexity"] or 0.0) > facts["lipschitz"] * (1 + ROUNDING):
+            raise Malformed(f"convexity is {facts['convexity']}, above lipschitz, which is {facts['lipschitz']}")
+        if facts["intercepts"] != sorted({i for i in facts["intercepts"] if 0 <= i < facts["dim"]}):
             raise Malformed("intercepts are not coordinates in ascending order")
-        if not all(map(is_free, told["metrics"])) or len(set(told["metrics"])) < len(told["metrics"]):
+        if not all(map(is_free, facts["metrics"])) or len(set(facts["metrics"])) < len(facts["metrics"]):
             raise Malformed("metrics are not names that a history has room for")
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in facts.items()}
         return cls(**values)
 
 

@@ -111,7 +111,7 @@ class Node:
             version=version(),
             frozen=facts.frozen,
         )
-        return self._answer(question, facts=description.told())
+        return self._answer(question, facts=description.as_dict())
 
     def _schema(self, question: Question) -> Answer:
         """A user whose user.py makes its problem has no table."""
@@ -134,9 +134,9 @@ class Node:
         p, now = self._operator(question).rows(ask, u.to(device), own)
         bound = now.get("error")
         answer = self._answer(question, error=None if bound is None else float(bound[0]), forgot=forgot, **evaluated)
-        answer, left = self._sent(question, answer, u, p, None if forgot else memory.get(KNOWN, u))
+        answer, sent = self._sent(question, answer, u, p, None if forgot else memory.get(KNOWN, u))
         at = {AT: u} if question.down else {}
-        self._memories.store(question.run, question.t, now | {PERSONAL: p} | left | at)
+        self._memories.store(question.run, question.t, now | {PERSONAL: p} | sent | at)
         return self._hidden(question, answer)
 
     def _point(self, question: Question, memory: Memory) -> Tensor:
@@ -152,7 +152,7 @@ class Node:
             raise Malformed(str(error)) from None
 
     def _sent(
-        self, question: Question, answer: Answer, u: Tensor, p: Tensor, known: Tensor | None
+        self, question: Question, answer: Answer, u: Tensor, p: Tensor, before: Tensor | None
     ) -> tuple[Answer, Memory]:
         """The answer with p, or with what is new in z, and what the server has of z afterwards.
 
@@ -162,10 +162,10 @@ class Node:
         if send is None:
             return replace(answer, p=p), {}
         z = mix(u.cpu(), p.cpu(), question.alpha)
-        if known is None or checksum(known) != question.base_sum:
+        if before is None or checksum(before) != question.base_sum:
             return replace(answer, p=p, error=answer.error or 0.0), {KNOWN: z}
-        news = send.encode(z, known.cpu(), question.of_user)
-        sent = send.decode(news, known.cpu(), question.of_user)
+        news = send.encode(z, before.cpu(), question.of_user)
+        sent = send.decode(news, before.cpu(), question.of_user)
         lag = float(torch.linalg.vector_norm(z.double() - sent.double())) / abs(question.alpha)
         return replace(answer, news=news, error=(answer.error or 0.0) + lag), {KNOWN: sent}
 
@@ -224,13 +224,13 @@ class Node:
         """The same numbers under masks, times this user's weight, where the question asks for a sum."""
         if not question.secure:
             return answer
-        masks, told = self._masks_of(question), question.secure
-        masks.take(told.get("shares", {}))
+        masks, terms = self._masks_of(question), question.secure
+        masks.take(terms.get("shares", {}))
         at = question.u if since is None else since
         words = in_words(question, answer, torch.zeros(1) if at is None else at)
         if words is None:
             return self._answer(question, forgot=answer.forgot, secure={"beyond": True})
-        masked = masks.mask(words, told.get("sum"), told.get("peers"))
+        masked = masks.mask(words, terms.get("sum"), terms.get("peers"))
         return self._answer(question, forgot=answer.forgot, masked=torch.from_numpy(masked.view("int64")))
 
     # --- what they are made of ---------------------------------------------------------------------------------------

@@ -167,9 +167,9 @@ class SecureEngine(FlowerEngine):
         if self._setup is not None and self._setup.used < SUMS_PER_SETUP:
             return self._setup, False
         name, users = os.urandom(8).hex(), range(self.facts.users)
-        told = self._heard({i: self._about("keys", i, setup=name) for i in users})
-        keys = {i: answer.secure for i, answer in told.items() if is_keys(answer.secure)}
-        for i in told.keys() - keys.keys():
+        replies = self._heard({i: self._about("keys", i, setup=name) for i in users})
+        keys = {i: answer.secure for i, answer in replies.items() if is_keys(answer.secure)}
+        for i in replies.keys() - keys.keys():
             self._note("refused", user=self.facts.names[i], reason="its public keys are none")
         if len(keys) < threshold(len(users)):
             raise BadAnswer(self._fewer(when, len(keys), threshold(len(users))))
@@ -187,25 +187,25 @@ class SecureEngine(FlowerEngine):
         shares = {} if question.user in setup.delivered else setup.tokens[question.user]
         weight, names = float(self.facts.weights[question.user]), ["value", *self.facts.metrics]
         mixing = {} if self._mixing is None or question.verb != "local" else {"mixing": list(self._mixing)}
-        told = mixing | {
+        terms = mixing | {
             "setup": setup.name,
             "sum": k,
             "peers": setup.members,
             "users": len(setup.members),
             "shares": shares,
         }
-        return replace(question, secure=told | {"weight": weight, "exponent": exponent, "metrics": names})
+        return replace(question, secure=terms | {"weight": weight, "exponent": exponent, "metrics": names})
 
     def _opened(self, setup: Setup, k: int, masked: dict[int, Words], when: str) -> Words:
         here = sorted(masked)
         gone = [i for i in setup.members if i not in masked]
         asked = {i: self._about("unmask", i, setup=setup.name, sum=k, here=here, gone=gone) for i in here}
-        told = {i: a.secure for i, a in self._heard(asked).items() if _opens(a.secure, here, gone)}
-        if len(told) < setup.threshold:
-            raise BadAnswer(self._fewer(when, len(told), setup.threshold))
+        opened = {i: a.secure for i, a in self._heard(asked).items() if _opens(a.secure, here, gone)}
+        if len(opened) < setup.threshold:
+            raise BadAnswer(self._fewer(when, len(opened), setup.threshold))
 
         def secrets(kind: str, users: list[int], name: str, public: Callable[[bytes], str]) -> dict[int, bytes]:
-            given = {i: [shares[kind][str(i)] for shares in told.values()] for i in users}
+            given = {i: [shares[kind][str(i)] for shares in opened.values()] for i in users}
             return {i: recovered(given[i], setup.threshold, setup.keys[i][name][k], public) for i in users}
 
         try:
@@ -266,10 +266,10 @@ def _words(answer: Answer) -> Words:
     return answer.masked.numpy().view(np.uint64)
 
 
-def _opens(told: Lists, here: list[int], gone: list[int]) -> bool:
+def _opens(reply: Lists, here: list[int], gone: list[int]) -> bool:
     """Whether these are shares for each of these users."""
     for kind, users in (("own", here), ("pairs", gone)):
-        shares = told.get(kind)
+        shares = reply.get(kind)
         if not isinstance(shares, dict) or shares.keys() != {str(user) for user in users}:
             return False
         if not all(isinstance(share, str) and len(share) == 104 for share in shares.values()):

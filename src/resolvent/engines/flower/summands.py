@@ -34,9 +34,9 @@ def counted(words: Words, question: Question) -> Tensor:
     return torch.from_numpy(step).unsqueeze(0)
 
 
-def mixing_of(told: dict[str, Any]) -> tuple[float, float, float]:
+def mixing_of(terms: dict[str, Any]) -> tuple[float, float, float]:
     """alpha, beta and gamma of a scheme whose u_i stay with the users."""
-    given = told["mixing"]
+    given = terms["mixing"]
     if not (isinstance(given, list) and len(given) == 3 and all(type(x) is float and 0 <= x <= 2 for x in given)):
         raise Malformed("mixing is not alpha, beta and gamma")
     return tuple(given)
@@ -62,8 +62,8 @@ def exponent_of(u: Tensor) -> int:
 
 def in_words(question: Question, answer: Answer, since: Tensor) -> Words | None:
     """The words of a user; None where one of them has no room in the sum. `since`: what p is counted from."""
-    told = question.secure
-    weight, exponent, users, names = (told.get(name) for name in ("weight", "exponent", "users", "metrics"))
+    terms = question.secure
+    weight, exponent, users, names = (terms.get(name) for name in ("weight", "exponent", "users", "metrics"))
     if type(weight) is not float or not 0 <= weight <= 1 or type(users) is not int or users < 1:
         raise Malformed("a sum needs a weight from 0 to 1, and the number of users")
     if type(exponent) is not int or abs(exponent) > MAX_EXPONENT or not isinstance(names, list):
