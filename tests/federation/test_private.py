@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 import torch
 
 import resolvent as rs
+from federation import test_deployment as real
 from federation.test_server import NAMES, Dies, Power, grid_of, pooled, settings
 from resolvent import runs
-from resolvent.federation import keys, server_app, template
+from resolvent.federation import demo, keys, running, server_app, template
 from resolvent.federation.project import Project
+from resolvent.federation.up import Federation
 from resolvent.iteration import accountant
 
 pytest.importorskip("flwr")
@@ -56,6 +59,7 @@ def test_its_noise_follows_from_no_seed_and_epsilon_is_counted(tmp_path: Path) -
         assert model is not None
         models.append(model)
         assert 5.9 < run.history()["epsilon"].iloc[-1] <= 6.0
+        assert "noise comes from the operating system's generator" in run.about["explanation"]["words"]
         assert not any(event["kind"] in ("no_value", "implausible", "unsolved") for event in run.events)
     assert float((models[0] - models[1]).norm()) > 1e-3
 
@@ -76,6 +80,36 @@ def test_a_killed_server_goes_on_counting(tmp_path: Path, at: int) -> None:
     run = server_app.conduct(grid_of(project, memory=tmp_path / "nodes"), project, project.runs, resume=killed.id)
     assert run.status == "finished"
     assert run.history()["epsilon"].iloc[-1] == accountant.epsilon(((memory.noise, 1.0, 8),), 1e-3)
+
+
+def test_a_round_that_is_released_twice_counts_twice(tmp_path: Path) -> None:
+    """Where the newest checkpoint is damaged, its round is done again, with other noise; the rest gets more noise."""
+    project = made(tmp_path / "p", NOISY)
+    dies: Any = grid_of(project, memory=tmp_path / "nodes", kind=Dies)
+    with pytest.raises(Power):
+        server_app.conduct(dies, project, project.runs)
+    killed = runs.find("latest", project.runs)
+    newest = max(killed.checkpoints.iterdir())
+    newest.write_bytes(newest.read_bytes()[:-1])
+    run = server_app.conduct(grid_of(project, memory=tmp_path / "nodes"), project, project.runs, resume=killed.id)
+    state = run.state()
+    assert state is not None
+    assert (run.status, state.round, state.parts.meet.rounds) == ("finished", 8, 9)
+    assert 5.9 < run.history()["epsilon"].iloc[-1] <= 6.0
+    assert "first releases count as well" in next(
+        event["reason"] for event in run.events if event["kind"] == "recounted"
+    )
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(tmp_path: Path) -> None:
+    project = made(tmp_path / "p", NOISY)
+    with pytest.raises(Power):
+        server_app.conduct(grid_of(project, kind=Dies), project, project.runs)
+    killed = runs.find("latest", project.runs)
+    for path in killed.checkpoints.iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(rs.InputError, match="has released 4 noisy means, but has no sound checkpoint"):
+        server_app.conduct(grid_of(project), project, project.runs, resume=killed.id)
 
 
 @pytest.mark.parametrize(
@@ -100,3 +134,30 @@ def test_what_it_does_not_carry_out_is_refused(tmp_path: Path, more: tuple[str, 
     with pytest.raises(rs.InputError, match=words):
         server_app.conduct(grid_of(project), project, project.runs)
     assert not runs.folders(project.runs)
+
+
+@pytest.mark.slow
+def test_real_processes_count_on_through_kills_and_a_damaged_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESOLVENT_TEST", str(os.getpid()))
+    project = real.made(tmp_path, 9, more=f'[privacy]\nkind = "user"\n{NOISY}\n')
+    with Federation(project, demo.NODES) as federation:
+        for resume, at in (("", 2), ("latest", 5)):
+            with pytest.raises(running.Killed, match="--resume"):
+                running.begin(project, project.runs, resume).wait(real.Watching(at, real.kill_serverapp))
+        left = running.latest(project.runs)
+        rounds = left.row()["round"]
+        assert left.history()["epsilon"].iloc[-1] == accountant.epsilon(
+            ((left.state().parts.meet.noise, 1.0, rounds),), 1e-3
+        )
+        newest = max(left.checkpoints.iterdir())
+        newest.write_bytes(newest.read_bytes()[:-1])
+        done = running.begin(project, project.runs, "latest").wait(check=federation.check)
+    history, state = done.history(), done.state()
+    assert state is not None
+    assert (done.status, state.round, state.parts.meet.rounds) == ("finished", 9, 10)
+    assert history["epsilon"].is_monotonic_increasing
+    assert 5.9 < history["epsilon"].iloc[-1] <= 6.0
+    assert history[["value", "residual", "stationarity", "consensus"]].isna().all(axis=None)
+    assert {event["kind"] for event in done.events} == {"started", "resumed", "damage", "recounted", "time", "finished"}

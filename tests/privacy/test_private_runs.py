@@ -347,6 +347,7 @@ def test_in_python_too_and_what_it_says_of_itself(tmp_path: Path) -> None:
             _ = rs.open(tmp_path / f"{scale:g}").personal
     assert found[0] == found[1]
     assert "who took part are left out" in found[0][0]
+    assert "noise is hashed from the seed" in found[0][0]
 
 
 def test_metrics_on_public_rows_are_shown_where_they_are_said_to_be_public() -> None:
@@ -439,6 +440,7 @@ def test_what_is_not_private_is_refused_in_a_sentence(make: Any, words: str) -> 
         (("--algorithm", "fedpi", "--eta", "0.1", "--stop-gap", "1e-4"), "stop.gap is 0.0001, but"),
         (("--algorithm", "fedavg", "--eta", "0.1", "--participation", "0.5"), "keeps contributions of absent users"),
         (("--algorithm", "fedpi", "--eta", "0.1", "--anderson", "2"), 'on="mean"'),
+        (("--algorithm", "fedavg", "--eta", "0.1", "--set", "privacy.quantile=0.5"), "too noisy for a noise of"),
     ],
 )
 def test_the_command_line_refuses_it_before_a_folder_is_made(
@@ -446,7 +448,7 @@ def test_the_command_line_refuses_it_before_a_folder_is_made(
 ) -> None:
     with inside(tmp_path / "here"):
         said = resolvent("run", "least-squares", "--users", 5, "--dim", 3, "--rounds", 3, *PRIVATE, *options)
-        assert said.code != 0
+        assert said.code == 2
         assert words in " ".join(said.err.split())
         assert not Path("runs").exists()
 

@@ -44,6 +44,7 @@ def test_nor_on_the_command_line(algorithm: str, tmp_path: Path) -> None:
     where = ["--user-column", "site", "--target", "y", "--algorithm", algorithm, "--out", str(tmp_path / "runs")]
     ended = resolvent("run", str(table), *where, *step, *options)
     assert ended.code == 2, ended
+    assert not (tmp_path / "runs").exists()
 
 
 def test_noise_does_not_cancel_between_runs_of_one_seed() -> None:
@@ -68,6 +69,15 @@ def test_a_prox_that_one_user_spoils_ends_no_private_run() -> None:
     run = rs.solve(rs.Logistic(A, b, reg=0.3), rs.fedpi(0.1), rounds=4, privacy=PRIVACY)
     assert run.status == "finished"
     assert bool(torch.isfinite(run.model).all())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_that_diverged_has_spent_what_it_released() -> None:
+    """It hands back an earlier state, but its callback and its history have had all rounds."""
+    privacy = replace(PRIVACY, clip=1e308)
+    run = rs.solve(uneven(), rs.fedavg(0.1), rounds=5, privacy=privacy)
+    assert (run.status, run.state.round) == ("diverged", 0)
+    assert run.state.parts.meet.stretches == ((5.0, 1.0, 5),)
 
 
 def logistic_state() -> Any:

@@ -35,7 +35,7 @@ from resolvent.experiment.tasks import Task
 from resolvent.federation import keys, settings
 from resolvent.federation.agreeing import Agreement
 from resolvent.federation.project import Project, opened
-from resolvent.federation.recording import OneBehind
+from resolvent.federation.recording import Counted, OneBehind
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.participation import Everyone, Participation
 from resolvent.iteration.state import State
@@ -230,7 +230,8 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
     recorder = run.record(experiment.config)
     _write(ticket, {"run": str(run.folder.path)})
     engine = engine_of(experiment, facts, post, run.folder)
-    recording = recorder if experiment.private else OneBehind(recorder, engine)  # private rows wait for no values
+    private = experiment.private  # whose rows wait for no values
+    recording = Counted(recorder, run.folder) if private else OneBehind(recorder, engine)
     began = time.monotonic()
     try:
         scheme = experiment.scheme if _own_u(experiment) is None else shared(experiment.scheme)

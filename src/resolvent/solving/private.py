@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from resolvent.iteration.privacy import Privacy, UserPrivacy
 from resolvent.iteration.private_mean import PrivateMean, Spent, beside_count
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
+from resolvent.local.normalised import NormalisedSteps
 from resolvent.solving.stopping import Stop
 
 FEWEST = 2
@@ -66,6 +68,11 @@ def check_private(
         refuse(
             "batch", local.batch, "with batches the step of the penalty depends on users' numbers of rows: leave it out"
         )
+    if isinstance(local, NormalisedSteps) and local.scale is None:
+        refuse(
+            "batch", local.batch, "how far users go follows from all users' numbers of rows: leave it out, or give "
+            "rs.NormalisedSteps a scale"
+        )  # fmt: skip
     preparation = facts.lookup("preparation")
     if preparation is not None and preparation.computed:
         raise InputError(
@@ -199,6 +206,14 @@ def _overspent(past: Spent, budget: float, delta: float, rounds: int, why: str) 
     now = accountant.epsilon(past.stretches, delta)
     done = f"{past.rounds} rounds have spent epsilon = {now:.4g} of {budget:g}, and {why}"
     raise InputError(f"the privacy budget does not allow {rounds} more rounds: {done}; only a larger epsilon does")
+
+
+def charged(state: State, last: State) -> State:
+    """An earlier state with all that was spent by the last one: what came after it was released as well."""
+    memory, spent = state.parts.meet, last.parts.meet
+    if not (isinstance(memory, Spent) and isinstance(spent, Spent)):
+        return state
+    return replace(state, parts=replace(state.parts, meet=replace(memory, stretches=spent.stretches)))
 
 
 def spent_by(state: State, parts: Parts) -> float:
