@@ -465,6 +465,10 @@ def test_a_run_of_a_file_is_resumed_and_refuses_rounds_beyond_its_budget(tmp_pat
         assert 3.9 < before["epsilon"].iloc[-1] <= 4
         said = resolvent("resume", run.id, "--rounds", 12)
         assert "the privacy budget does not allow" in " ".join(said.err.split())
+        for more, words in ((), "the privacy budget does not allow"), (("--privacy", "none"), "would undo it"):
+            said = resolvent("fork", run.id, "--rounds", 12, *more)
+            assert (said.code, len(runs.folders(Path("runs")))) == (2, 1)
+            assert words in " ".join(said.err.split())
         assert run.status == "finished"
         assert run.history().equals(before)
         assert run.about["problem"]["minimum"] is None

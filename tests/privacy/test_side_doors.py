@@ -12,7 +12,9 @@ import torch
 
 import resolvent as rs
 from command_line import resolvent
+from resolvent import runs
 from resolvent.errors import InputError
+from resolvent.ui import users
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 PRIVACY = rs.UserPrivacy(0.5, noise=5.0, delta=1e-4)
@@ -45,6 +47,16 @@ def test_nor_on_the_command_line(algorithm: str, tmp_path: Path) -> None:
     ended = resolvent("run", str(table), *where, *step, *options)
     assert ended.code == 2, ended
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_live_page_tells_nothing_of_single_users(tmp_path: Path) -> None:
+    """Who was drawn follows from the seed, and the losses from the rows that the configuration describes."""
+    out = ["--out", str(tmp_path / "runs"), "--algorithm", "fedavg", "--eta", "0.001", "--rounds", "3"]
+    sampled = ["--participation", "0.5", "--absent", "paper"]
+    for more, tells in (([], True), (["--privacy", "user:1:5:1e-4"], False)):
+        assert resolvent("run", "least-squares", "--users", "5", *sampled, *out, *more).code == 0
+        run = runs.find("latest", tmp_path / "runs")
+        assert (users.presence(run, 3)["kind"] == "drawn", bool(users.losses(run)["losses"])) == (tells, tells)
 
 
 def test_noise_does_not_cancel_between_runs_of_one_seed() -> None:
