@@ -166,6 +166,7 @@ def test_the_history_counts_what_is_spent_and_ends_within_the_budget() -> None:
     sampled = rs.solve(
         squares(), rs.fedavg(0.1), 20, participation=who, privacy=rs.UserPrivacy(1.0, epsilon=3.0, delta=1e-4)
     )
+    assert (sampled.history["participants"] == 3).all()  # who came is not told
     assert 2.97 < sampled.history["epsilon"].iloc[-1] <= 3.0
     assert sampled.state.parts.meet.noise < 0.75 * memory.noise
     assert "epsilon" not in rs.solve(squares(), rs.fedpi(0.1), rounds=2).history
@@ -319,6 +320,8 @@ def test_all_that_is_stored_and_shown_follows_from_what_was_released(
     for name in one:
         assert one[name] == other[name], name
     assert {name for name in tensors if tensors[name] != others[name]} == inner
+    for name in inner:  # nobody's contribution follows from another's rows
+        assert [k for k, row in enumerate(tensors[name]) if row != others[name][k]] == [2]
 
 
 def test_without_privacy_nearly_all_of_it_tells_of_the_rows(tmp_path: Path) -> None:
