@@ -13,6 +13,8 @@ import torch
 import resolvent as rs
 from command_line import resolvent
 from resolvent import runs
+from resolvent.engines.in_process import InProcess
+from resolvent.engines.private import Private
 from resolvent.errors import InputError
 from resolvent.ui import users
 
@@ -47,6 +49,13 @@ def test_nor_on_the_command_line(algorithm: str, tmp_path: Path) -> None:
     ended = resolvent("run", str(table), *where, *step, *options)
     assert ended.code == 2, ended
     assert not (tmp_path / "runs").exists()
+
+
+def test_inner_products_are_told_of_meeting_points_alone() -> None:
+    engine = Private(InProcess(uneven(), rs.GradientSteps(1)), public=False)
+    of_points, of_users = (engine.gram(torch.ones(2, rows, 3, dtype=torch.float64)) for rows in (1, 6))
+    assert bool(torch.isfinite(of_points).all())
+    assert bool(torch.isnan(of_users).all())
 
 
 def test_the_live_page_tells_nothing_of_single_users(tmp_path: Path) -> None:
