@@ -1,7 +1,7 @@
 """What privacy costs: held-out accuracy against epsilon, and whether members can still be told from others.
 
     python -m bench.privacy a9a FOLDER          # with a9a.gz and a9a.t.gz: logistic regression, 1,000 users of 32 rows
-    python -m bench.privacy mnist FOLDER        # with MNIST's four files: the paper's CNN, 1,000 users of 10 images
+    python -m bench.privacy mnist FOLDER        # with MNIST's four files: the paper's CNN, 2,000 users of 30 images
     python -m bench.privacy members FOLDER      # with MNIST's four files: softmax regression, 100 users of 2 images
     python -m bench.privacy noise > FILE.json   # their noise multipliers, for `--noise FILE.json`
     python -m bench.privacy draw FILE.csv ...   # what the others printed, as docs/images/privacy.png
@@ -91,11 +91,11 @@ def mnist(folder: Path) -> tuple[torch.Tensor, ...]:
 
 def cnn(folder: Path, seed: int, device: str) -> Task:
     x, y, test_x, test_y = (t.to(device) for t in mnist(folder))
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))[:10_000].view(1_000, 10)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed)).view(2_000, 30)
     users = [(x[rows], y[rows]) for rows in order]
     torch.manual_seed(seed)
     problem = rs.Neural(rs.models.mnist_cnn(), users, device=device, test=(test_x, test_y))
-    return Task(problem, None, lrs=(0.2, 0.1, 0.05), rounds=20)
+    return Task(problem, None, lrs=(0.05, 0.02, 0.01))
 
 
 def members(folder: Path, seed: int, device: str) -> Task:
@@ -116,7 +116,7 @@ Noise = dict[tuple[float, float, int, float], float]
 
 def multipliers() -> Noise:
     """Of all runs here."""
-    runs = [(rate, *length) for rate in (SAMPLED.p, 1.0) for length in ((100, 1e-4), (200, 1e-3), (20, 1e-4))]
+    runs = [(rate, *length) for rate in (SAMPLED.p, 1.0) for length in ((100, 1e-4), (200, 1e-3))]
     finite = [epsilon for epsilon in EPSILONS if epsilon < math.inf]
     return {(epsilon, *run): accountant.noise_for(epsilon, run[2], *run[:2]) for epsilon in finite for run in runs}
 
@@ -176,7 +176,7 @@ TITLES = {"a9a": "a9a, 1,000 users", "mnist": "MNIST, CNN, 2,000 users", "member
 
 
 def draw(files: list[Path]) -> None:
-    """One panel per task: the mean over seeds against epsilon; crosses at the right: without privacy."""
+    """One panel per task: the mean over seeds against epsilon, with a band of one deviation; crosses: no privacy."""
     import matplotlib.pyplot as plt
     import pandas as pd
 
@@ -186,12 +186,18 @@ def draw(files: list[Path]) -> None:
     for axis, task in zip(axes[0], tasks, strict=True):
         y = "told_apart" if task == "members" else "test_accuracy"
         for name, rows in table[table.task == task].groupby("method", sort=False):
-            mean = rows.groupby("epsilon")[y].agg(lambda seeds: seeds.mean(skipna=False))
+            mean, deviation = (
+                rows.groupby("epsilon")[y].agg(lambda seeds: seeds.mean(skipna=False)),
+                rows.groupby("epsilon")[y].std(),
+            )
             private = mean[np.isfinite(mean.index)]
+            low, high = (private + sign * deviation[private.index] for sign in (-1, 1))
             colour = f"C{list(methods(1.0)).index(str(name))}"
             axis.semilogx(private.index, private, "o-", ms=3, label=name, color=colour)
+            axis.fill_between(private.index, low, high, color=colour, alpha=0.2, linewidth=0)
             if np.inf in mean.index:
-                axis.plot(3 * table[np.isfinite(table.epsilon)].epsilon.max(), mean[np.inf], "x", color=colour)
+                at = 3 * table[np.isfinite(table.epsilon)].epsilon.max()
+                axis.errorbar(at, mean[np.inf], deviation[np.inf], fmt="x", color=colour)
         axis.set(title=TITLES[task], xlabel="epsilon", ylabel="told apart (AUC)" if task == "members" else "accuracy")
         axis.legend(fontsize=7)
     figure.savefig(PICTURE, dpi=120)

@@ -103,6 +103,16 @@ def test_a_round_that_is_released_twice_counts_twice(tmp_path: Path) -> None:
     )
 
 
+def test_a_last_round_that_is_released_twice_is_refused_rather_than_drowned_in_noise(tmp_path: Path) -> None:
+    project = made(tmp_path / "p", NOISY)
+    run = server_app.conduct(grid_of(project), project, project.runs)
+    max(run.checkpoints.iterdir()).unlink()
+    events = run.path / "events.jsonl"
+    events.write_text(events.read_text().split("\n")[0] + "\n")  # killed before it was said that it has ended
+    with pytest.raises(rs.InputError, match=r"8 rounds have spent .* and 1 more would need a noise of"):
+        server_app.conduct(grid_of(project), project, project.runs, resume=run.id)
+
+
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(tmp_path: Path) -> None:
     project = made(tmp_path / "p", NOISY)
     with pytest.raises(Power):

@@ -117,7 +117,7 @@ class Counted:
         if self.state is not None and released > _spent(self.state).rounds:
             again = released - _spent(self.state).rounds
             folder.note("recounted", reason=f"{again} rounds are done again, and their first releases count as well")
-            memory = replace(_spent(self.state), stretches=spent, epsilon=None)  # so that noise is found anew
+            memory = replace(_spent(self.state), stretches=spent, epsilon=math.nan)  # so that noise is found anew
             self.state = replace(self.state, parts=replace(self.state.parts, meet=memory))
 
     @property

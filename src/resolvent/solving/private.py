@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,8 @@ from resolvent.solving.stopping import Stop
 
 FEWEST = 2
 """A sum of one user's contribution is that user's."""
+MORE = 2.0
+"""Times the planned noise that rounds may have where some were released twice; with more the model would be lost."""
 EQUAL = 1e-6
 """Weights that differ by no more of themselves are equal."""
 
@@ -199,7 +202,11 @@ def _noise(privacy: UserPrivacy, past: Spent | None, rounds: int, unit: float, r
         return past.noise
     if past is not None and not accountant.epsilon(spent, delta) < budget:
         _overspent(past, budget, delta, rounds, "nothing is left")
-    return accountant.noise_for(budget, delta, rate, rounds, spent, unit)
+    noise = accountant.noise_for(budget, delta, rate, rounds, spent, unit)
+    if past is not None and past.epsilon is not None and math.isnan(past.epsilon) and noise > MORE * past.noise:
+        needs = f"{rounds} more would need a noise of {noise:.3g} clip in place of {past.noise:.3g}"
+        _overspent(past, budget, delta, rounds, needs)
+    return noise
 
 
 def _overspent(past: Spent, budget: float, delta: float, rounds: int, why: str) -> None:
