@@ -174,5 +174,5 @@ def test_real_processes_count_on_through_kills_and_a_damaged_checkpoint(
     assert history["epsilon"].is_monotonic_increasing
     assert 5.9 < history["epsilon"].iloc[-1] <= 6.0
     assert history[["value", "residual", "stationarity", "consensus"]].isna().all(axis=None)
-    kinds = {"started", "weights", "resumed", "damage", "time", "finished"} | ({"recounted"} if again else set())
-    assert {event["kind"] for event in done.events} == kinds
+    kinds = [event["kind"] for event in done.events]
+    assert (kinds.count("resumed"), kinds.count("damage"), kinds.count("recounted")) == (2, 1, again)
