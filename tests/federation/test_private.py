@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import resolvent as rs
+from engines.fake_grid import FakeGrid
 from federation import test_deployment as real
 from federation.test_server import NAMES, Dies, Power, grid_of, pooled, settings
 from resolvent import runs
+from resolvent.engines.flower.node import Node
 from resolvent.federation import demo, keys, running, server_app, template
 from resolvent.federation.project import Project
 from resolvent.federation.recording import RELEASED
@@ -82,6 +84,22 @@ def test_a_killed_server_goes_on_counting(tmp_path: Path, at: int) -> None:
     run = server_app.conduct(grid_of(project, memory=tmp_path / "nodes"), project, project.runs, resume=killed.id)
     assert run.status == "finished"
     assert run.history()["epsilon"].iloc[-1] == accountant.epsilon(((memory.noise, 1.0, 8),), 1e-3)
+
+
+@pytest.mark.parametrize("seeds", [(1, 1, 1), (1, 1, 2)])
+def test_it_begins_where_all_nodes_do_and_not_at_what_one_of_them_has_trained(tmp_path: Path, seeds: Any) -> None:
+    def node(seed: int) -> Node:
+        torch.manual_seed(seed)
+        return Node(rs.Neural(torch.nn.Linear(2, 2), [(torch.zeros(3, 2), torch.zeros(3, dtype=torch.long))]))
+
+    project = made(tmp_path / "p", NOISY, "fedavg")
+    known = {name: key for key, name in keys.public_keys(project).items()}
+    grid = FakeGrid([node(seed) for seed in seeds], keys=[known[name] for name in NAMES])
+    if len(set(seeds)) > 1:
+        with pytest.raises(rs.InputError, match="start is other numbers on node site-2 than on node site-0"):
+            server_app.conduct(grid, project, project.runs)
+    else:
+        assert server_app.conduct(grid, project, project.runs).status == "finished"
 
 
 def test_a_round_that_is_released_twice_counts_twice(tmp_path: Path) -> None:

@@ -128,7 +128,16 @@ def _gathered(post: Post, config: Config, about: dict[str, Any] | None, note: No
         agreed = Agreement(post, names, terms, section.join).reach(stored)
     schema = "" if agreed is None else agreed.schema
     facts = gather(
-        post, "joining", section.users, weights, section.join, note, names=names, max_weight=most, schema=schema
+        post,
+        "joining",
+        section.users,
+        weights,
+        section.join,
+        note,
+        names=names,
+        max_weight=most,
+        schema=schema,
+        same_start="privacy" in dict(config.parts),
     )
     facts = replace(facts, penalty=settings.penalty_of(section))
     facts = facts if agreed is None else agreed.known(facts)
