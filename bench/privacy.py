@@ -7,9 +7,10 @@
     python -m bench.privacy draw FILE.csv ...   # what the others printed, as docs/images/privacy.png
 
 Rows on the standard output as CSV, one per run; `--after FILE.csv` goes on from such rows, and `--noise` needs no
-dp-accounting. Every method has the same local work and the same step size; clip is the best of `--clips` in held-out
-accuracy for the first seed, which a budget would have to pay for where rows held out are not public. FedAvg, FedProx
-and FedRP draw a tenth of the users in each round; FedPi and SCAFFOLD have everybody present, as they must.
+dp-accounting. Every method has the same local work. Its step size is the best of `lrs` in held-out accuracy for the
+first seed without privacy, and its clip the best of `--clips` for the first seed with it: a budget would have to pay
+for both where rows held out are not public. FedAvg, FedProx and FedRP draw a tenth of the users in each round; FedPi
+and SCAFFOLD have everybody present, as they must.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -42,8 +44,8 @@ SAMPLED = rs.Bernoulli(0.1, absent="paper")
 class Task(NamedTuple):
     problem: Any
     test: Any
-    lr: float
-    """The step size of a local gradient step."""
+    lrs: tuple[float, ...]
+    """Step sizes of a local gradient step to choose from."""
     rounds: int = 100
     delta: float = 1e-4
     start: Any = None
@@ -72,7 +74,7 @@ def a9a(folder: Path, seed: int, device: str) -> Task:
 
     X, y = read("a9a.gz")
     rows = np.random.default_rng(seed).permutation(len(y))[:32_000].reshape(1_000, 32)
-    return Task(rs.Logistic(X[rows], y[rows]), rs.HeldOut(*read("a9a.t.gz")), lr=0.02)
+    return Task(rs.Logistic(X[rows], y[rows]), rs.HeldOut(*read("a9a.t.gz")), lrs=(0.05, 0.02, 0.01))
 
 
 def mnist(folder: Path) -> tuple[torch.Tensor, ...]:
@@ -93,7 +95,7 @@ def cnn(folder: Path, seed: int, device: str) -> Task:
     users = [(x[rows], y[rows]) for rows in order]
     torch.manual_seed(seed)
     problem = rs.Neural(rs.models.mnist_cnn(), users, device=device, test=(test_x, test_y))
-    return Task(problem, None, lr=0.05)
+    return Task(problem, None, lrs=(0.05, 0.02, 0.01))
 
 
 def members(folder: Path, seed: int, device: str) -> Task:
@@ -102,7 +104,7 @@ def members(folder: Path, seed: int, device: str) -> Task:
     pixels = [x[part].flatten(2).double().numpy() for part in rows]
     mine, others = (rs.Softmax(p, y[part].numpy(), classes=range(10)) for p, part in zip(pixels, rows, strict=True))
     test = rs.HeldOut(test_x.flatten(1).double().numpy(), test_y.numpy())
-    return Task(mine, test, lr=0.01, rounds=200, delta=1e-3, others=others)
+    return Task(mine, test, lrs=(0.02, 0.01, 0.005), rounds=200, delta=1e-3, others=others)
 
 
 TASKS: dict[str, Callable[[Path, int, str], Task]] = {"a9a": a9a, "mnist": cnn, "members": members}
@@ -119,8 +121,8 @@ def multipliers() -> Noise:
     return {(epsilon, *run): accountant.noise_for(epsilon, run[2], *run[:2]) for epsilon in finite for run in runs}
 
 
-def solved(task: Task, name: str, epsilon: float, clip: float, seed: int, noise: Noise | None) -> rs.Run:
-    scheme, who = methods(task.lr)[name]
+def solved(task: Task, name: str, epsilon: float, lr: float, clip: float, seed: int, noise: Noise | None) -> rs.Run:
+    scheme, who = methods(lr)[name]
     more: dict[str, Any] = {} if task.test is None else {"test": task.test}
     if epsilon < math.inf:
         spent = (epsilon, who.p if who else 1.0, task.rounds, task.delta)
@@ -150,20 +152,23 @@ def told_apart(task: Task, run: rs.Run) -> float:
 def rows(given: argparse.Namespace, noise: Noise | None, before: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     yield from before
     done = {(row["method"], float(row["epsilon"]), int(row["seed"])) for row in before}
-    best = {(row["method"], float(row["epsilon"])): float(row["clip"]) for row in before}
+    best = {(row["method"], float(row["epsilon"])): (float(row["lr"]), float(row["clip"])) for row in before}
     for seed in range(given.seeds):
         task = TASKS[given.task](given.folder, seed, given.device)
         for name in given.methods or list(methods(1.0)):
-            for epsilon in given.epsilons:
+            for epsilon in sorted(given.epsilons, reverse=True):  # without privacy first
                 if (name, epsilon, seed) in done:
                     continue
-                clips = (best[name, epsilon],) if seed else given.clips if epsilon < math.inf else (math.inf,)
-                runs = {clip: solved(task, name, epsilon, clip, seed, noise) for clip in clips}
-                accuracy = {clip: last_accuracy(run) for clip, run in runs.items()}
-                clip = best[name, epsilon] = max(accuracy, key=lambda clip: np.nan_to_num(accuracy[clip], nan=-1.0))
-                row = {"task": given.task, "method": name, "epsilon": epsilon, "seed": seed, "clip": clip,
-                       "test_accuracy": accuracy[clip], "status": runs[clip].status}  # fmt: skip
-                yield row | ({} if task.others is None else {"told_apart": told_apart(task, runs[clip])})
+                lrs = task.lrs if epsilon == math.inf else (best[name, math.inf][0],)
+                clips = given.clips if epsilon < math.inf else (math.inf,)
+                tried = [best[name, epsilon]] if seed else list(product(lrs, clips))
+                runs = {choice: solved(task, name, epsilon, *choice, seed, noise) for choice in tried}
+                accuracy = {choice: last_accuracy(run) for choice, run in runs.items()}
+                choice = max(accuracy, key=lambda choice: np.nan_to_num(accuracy[choice], nan=-1.0))
+                lr, clip = best[name, epsilon] = choice
+                row = {"task": given.task, "method": name, "epsilon": epsilon, "seed": seed, "lr": lr, "clip": clip,
+                       "test_accuracy": accuracy[choice], "status": runs[choice].status}  # fmt: skip
+                yield row | ({} if task.others is None else {"told_apart": told_apart(task, runs[choice])})
 
 
 PICTURE = Path("docs/images/privacy.png")
@@ -171,7 +176,7 @@ TITLES = {"a9a": "a9a, 1,000 users", "mnist": "MNIST, CNN, 2,000 users", "member
 
 
 def draw(files: list[Path]) -> None:
-    """One panel per task: the mean over seeds against epsilon; crosses at the right: without privacy."""
+    """One panel per task: the mean over seeds against epsilon, with a band of one deviation; crosses: no privacy."""
     import matplotlib.pyplot as plt
     import pandas as pd
 
@@ -181,12 +186,18 @@ def draw(files: list[Path]) -> None:
     for axis, task in zip(axes[0], tasks, strict=True):
         y = "told_apart" if task == "members" else "test_accuracy"
         for name, rows in table[table.task == task].groupby("method", sort=False):
-            mean = rows.groupby("epsilon")[y].agg(lambda seeds: seeds.mean(skipna=False))
+            mean, deviation = (
+                rows.groupby("epsilon")[y].agg(lambda seeds: seeds.mean(skipna=False)),
+                rows.groupby("epsilon")[y].std(),
+            )
             private = mean[np.isfinite(mean.index)]
+            low, high = (private + sign * deviation[private.index] for sign in (-1, 1))
             colour = f"C{list(methods(1.0)).index(str(name))}"
             axis.semilogx(private.index, private, "o-", ms=3, label=name, color=colour)
+            axis.fill_between(private.index, low, high, color=colour, alpha=0.2, linewidth=0)
             if np.inf in mean.index:
-                axis.plot(3 * table[np.isfinite(table.epsilon)].epsilon.max(), mean[np.inf], "x", color=colour)
+                at = 3 * table[np.isfinite(table.epsilon)].epsilon.max()
+                axis.errorbar(at, mean[np.inf], deviation[np.inf], fmt="x", color=colour)
         axis.set(title=TITLES[task], xlabel="epsilon", ylabel="told apart (AUC)" if task == "members" else "accuracy")
         axis.legend(fontsize=7)
     figure.savefig(PICTURE, dpi=120)

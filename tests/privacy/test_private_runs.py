@@ -166,6 +166,7 @@ def test_the_history_counts_what_is_spent_and_ends_within_the_budget() -> None:
     sampled = rs.solve(
         squares(), rs.fedavg(0.1), 20, participation=who, privacy=rs.UserPrivacy(1.0, epsilon=3.0, delta=1e-4)
     )
+    assert (sampled.history["participants"] == 3).all()  # who came is not told
     assert 2.97 < sampled.history["epsilon"].iloc[-1] <= 3.0
     assert sampled.state.parts.meet.noise < 0.75 * memory.noise
     assert "epsilon" not in rs.solve(squares(), rs.fedpi(0.1), rounds=2).history
@@ -319,6 +320,8 @@ def test_all_that_is_stored_and_shown_follows_from_what_was_released(
     for name in one:
         assert one[name] == other[name], name
     assert {name for name in tensors if tensors[name] != others[name]} == inner
+    for name in inner:  # nobody's contribution follows from another's rows
+        assert [k for k, row in enumerate(tensors[name]) if row != others[name][k]] == [2]
 
 
 def test_without_privacy_nearly_all_of_it_tells_of_the_rows(tmp_path: Path) -> None:
@@ -347,6 +350,7 @@ def test_in_python_too_and_what_it_says_of_itself(tmp_path: Path) -> None:
             _ = rs.open(tmp_path / f"{scale:g}").personal
     assert found[0] == found[1]
     assert "who took part are left out" in found[0][0]
+    assert "noise is hashed from the seed" in found[0][0]
 
 
 def test_metrics_on_public_rows_are_shown_where_they_are_said_to_be_public() -> None:
@@ -439,6 +443,7 @@ def test_what_is_not_private_is_refused_in_a_sentence(make: Any, words: str) -> 
         (("--algorithm", "fedpi", "--eta", "0.1", "--stop-gap", "1e-4"), "stop.gap is 0.0001, but"),
         (("--algorithm", "fedavg", "--eta", "0.1", "--participation", "0.5"), "keeps contributions of absent users"),
         (("--algorithm", "fedpi", "--eta", "0.1", "--anderson", "2"), 'on="mean"'),
+        (("--algorithm", "fedavg", "--eta", "0.1", "--set", "privacy.quantile=0.5"), "too noisy for a noise of"),
     ],
 )
 def test_the_command_line_refuses_it_before_a_folder_is_made(
@@ -446,7 +451,7 @@ def test_the_command_line_refuses_it_before_a_folder_is_made(
 ) -> None:
     with inside(tmp_path / "here"):
         said = resolvent("run", "least-squares", "--users", 5, "--dim", 3, "--rounds", 3, *PRIVATE, *options)
-        assert said.code != 0
+        assert said.code == 2
         assert words in " ".join(said.err.split())
         assert not Path("runs").exists()
 
@@ -463,6 +468,10 @@ def test_a_run_of_a_file_is_resumed_and_refuses_rounds_beyond_its_budget(tmp_pat
         assert 3.9 < before["epsilon"].iloc[-1] <= 4
         said = resolvent("resume", run.id, "--rounds", 12)
         assert "the privacy budget does not allow" in " ".join(said.err.split())
+        for more, words in ((), "the privacy budget does not allow"), (("--privacy", "none"), "would undo it"):
+            said = resolvent("fork", run.id, "--rounds", 12, *more)
+            assert (said.code, len(runs.folders(Path("runs")))) == (2, 1)
+            assert words in " ".join(said.err.split())
         assert run.status == "finished"
         assert run.history().equals(before)
         assert run.about["problem"]["minimum"] is None

@@ -12,7 +12,11 @@ import torch
 
 import resolvent as rs
 from command_line import resolvent
+from resolvent import runs
+from resolvent.engines.in_process import InProcess
+from resolvent.engines.private import Private
 from resolvent.errors import InputError
+from resolvent.ui import users
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
 PRIVACY = rs.UserPrivacy(0.5, noise=5.0, delta=1e-4)
@@ -44,6 +48,24 @@ def test_nor_on_the_command_line(algorithm: str, tmp_path: Path) -> None:
     where = ["--user-column", "site", "--target", "y", "--algorithm", algorithm, "--out", str(tmp_path / "runs")]
     ended = resolvent("run", str(table), *where, *step, *options)
     assert ended.code == 2, ended
+    assert not (tmp_path / "runs").exists()
+
+
+def test_inner_products_are_told_of_meeting_points_alone() -> None:
+    engine = Private(InProcess(uneven(), rs.GradientSteps(1)), public=False)
+    of_points, of_users = (engine.gram(torch.ones(2, rows, 3, dtype=torch.float64)) for rows in (1, 6))
+    assert bool(torch.isfinite(of_points).all())
+    assert bool(torch.isnan(of_users).all())
+
+
+def test_the_live_page_tells_nothing_of_single_users(tmp_path: Path) -> None:
+    """Who was drawn follows from the seed, and the losses from the rows that the configuration describes."""
+    out = ["--out", str(tmp_path / "runs"), "--algorithm", "fedavg", "--eta", "0.001", "--rounds", "3"]
+    sampled = ["--participation", "0.5", "--absent", "paper"]
+    for more, tells in (([], True), (["--privacy", "user:1:5:1e-4"], False)):
+        assert resolvent("run", "least-squares", "--users", "5", *sampled, *out, *more).code == 0
+        run = runs.find("latest", tmp_path / "runs")
+        assert (users.presence(run, 3)["kind"] == "drawn", bool(users.losses(run)["losses"])) == (tells, tells)
 
 
 def test_noise_does_not_cancel_between_runs_of_one_seed() -> None:
@@ -68,6 +90,15 @@ def test_a_prox_that_one_user_spoils_ends_no_private_run() -> None:
     run = rs.solve(rs.Logistic(A, b, reg=0.3), rs.fedpi(0.1), rounds=4, privacy=PRIVACY)
     assert run.status == "finished"
     assert bool(torch.isfinite(run.model).all())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_that_diverged_has_spent_what_it_released() -> None:
+    """It hands back an earlier state, but its callback and its history have had all rounds."""
+    privacy = replace(PRIVACY, clip=1e308)
+    run = rs.solve(uneven(), rs.fedavg(0.1), rounds=5, privacy=privacy)
+    assert (run.status, run.state.round) == ("diverged", 0)
+    assert run.state.parts.meet.stretches == ((5.0, 1.0, 5),)
 
 
 def logistic_state() -> Any:

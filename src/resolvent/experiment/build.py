@@ -20,7 +20,7 @@ from resolvent.iteration.engine import Engine
 from resolvent.iteration.facts import Facts, facts_of
 from resolvent.iteration.meeting import as_meet
 from resolvent.iteration.participation import Participation
-from resolvent.iteration.privacy import Privacy, as_privacy
+from resolvent.iteration.privacy import Privacy, UserPrivacy, as_privacy
 from resolvent.iteration.registry import within
 from resolvent.iteration.scheme import Number, Scheme
 from resolvent.iteration.sending import as_send
@@ -30,7 +30,7 @@ from resolvent.local.operators import as_operator
 from resolvent.solving.checking import check
 from resolvent.solving.evaluating import evaluations
 from resolvent.solving.metrics import NAMED
-from resolvent.solving.private import check_ending, check_private
+from resolvent.solving.private import chance, check_ending, check_private, private_mean
 from resolvent.solving.stopping import Stop
 from resolvent.theory.explain import Explanation, explain
 
@@ -92,7 +92,9 @@ def build(config: Config, ready: Task | None = None) -> Experiment:
         parts=parts,
     )
     privacy, others = as_privacy(parts.get("privacy")), {k: v for k, v in parts.items() if k != "privacy"}
-    check(made.problem, built.scheme, built.participation, run.rounds, run.every, run.average, run.seed, **others)
+    check(
+        _known(made, config), built.scheme, built.participation, run.rounds, run.every, run.average, run.seed, **others
+    )
     if privacy.asked:
         _check_private(privacy, built)
     if run.metrics is not None:
@@ -112,6 +114,8 @@ def _check_private(privacy: Privacy, built: Experiment) -> None:
     others = {name: as_send(parts.get(name), name) for name in ("send", "down")} | {"accelerate": built.anderson}
     check_private(privacy, facts, built.scheme, built.participation, as_meet(parts.get("meet")), others)
     check_ending(privacy, built.stop, {"test": built.task.test})
+    if isinstance(privacy, UserPrivacy):
+        private_mean(privacy, facts, chance(built.participation, built.scheme), built.config.run.rounds, None)
 
 
 def _check_metrics(names: tuple[str, ...], engine: str, made: Task) -> None:

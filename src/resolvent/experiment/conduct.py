@@ -20,6 +20,7 @@ from resolvent.experiment.driving import Outcome, about, described, drive
 from resolvent.iteration import checkpoint
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.parts import Parts
+from resolvent.iteration.privacy import as_privacy
 from resolvent.iteration.state import State, adapt
 from resolvent.iteration.state import begin as begin_state
 from resolvent.iteration.tuning import Automatic, Scheduled
@@ -27,7 +28,7 @@ from resolvent.runs import durable, lock, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.open_run import OpenRun
-from resolvent.solving.private import check_budget
+from resolvent.solving.private import check_budget, check_start
 from resolvent.solving.seeds import side_by_side
 
 
@@ -66,6 +67,9 @@ def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None
     experiment = build(config)
     if config.run.rounds <= newest.round:
         refuse("run.rounds", config.run.rounds, f"run {folder.id} has done {newest.round}: give more with --rounds")
+    privacy = as_privacy(experiment.parts.get("privacy"))
+    check_start(privacy, newest.state)
+    check_budget(privacy, newest.state.parts.meet, config.run.rounds - newest.round)
     tensors, numbers = checkpoint.pack(_fitting(newest.state, experiment))
     with _new(experiment, out, folder, Checkpoint(newest.round, tensors, {"state": numbers, "metrics": 0})) as run:
         outcome = drive(run, experiment, progress)

@@ -1,13 +1,18 @@
-"""Delays each metrics row by one round: its loss arrives with the next round's messages."""
+"""Recorders of a federation's run: rows that wait one round for their values; private rounds, whose releases count."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resolvent.engines.flower.engine import FlowerEngine
+from resolvent.errors import InputError
 from resolvent.iteration.metric_names import with_average
+from resolvent.iteration.private_mean import Spent
 from resolvent.iteration.state import State
+from resolvent.runs import durable, events
+from resolvent.runs.folder import Folder
 from resolvent.runs.recorder import Recorder
 from resolvent.solving.objective import Objective
 from resolvent.solving.recording import Entry
@@ -81,3 +86,52 @@ class OneBehind:
         if (average := state.parts.average) is not None:
             measured = with_average(measured, self._objective.measure(average.model))
         return row | {name: float(values[0]) for name, values in measured.items() if name in row}
+
+
+RELEASED = "released.jsonl"
+"""One line per noisy mean, with all that was spent by then; only ever added to."""
+
+
+class Counted:
+    """Stores the rounds of a private run, and what each has spent, before anybody is told of it.
+
+    Noise of a federation is new whenever a round is done again. So where the newest checkpoint is damaged, the run goes
+    on from an older one, but with all that was spent.
+    """
+
+    def __init__(self, recorder: Recorder, folder: Folder) -> None:
+        self._recorder, self._path = recorder, folder.path / RELEASED
+        self.remembered, self.best, self.kept = recorder.remembered, recorder.best, recorder.kept
+        self.state, self.done, self.ending = recorder.state, recorder.done, recorder.ending
+        self.flush = recorder.flush
+        told = events.read(self._path)[0]
+        spent = (
+            tuple((float(noise), float(rate), int(rounds)) for noise, rate, rounds in told[-1]["spent"]) if told else ()
+        )
+        released = sum(rounds for _, _, rounds in spent)
+        if released and self.state is None:
+            raise InputError(
+                f"run {folder.id} has released {released} noisy means, but has no sound checkpoint to go on from; "
+                "epsilon of a new run adds to its own"
+            )
+        if self.state is not None and released > _spent(self.state).rounds:
+            again = released - _spent(self.state).rounds
+            folder.note("recounted", reason=f"{again} rounds are done again, and their first releases count as well")
+            memory = replace(_spent(self.state), stretches=spent, epsilon=math.nan)  # so that noise is found anew
+            self.state = replace(self.state, parts=replace(self.state.parts, meet=memory))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._recorder.columns
+
+    def __call__(self, entry: Entry) -> None:
+        self._recorder(entry)
+        durable.append(self._path, events.line("released", round=entry.number, spent=_spent(entry.state).stretches))
+
+    def give_up(self, entry: Entry) -> None:
+        self._recorder.give_up(entry)
+
+
+def _spent(state: State) -> Spent:
+    memory: Spent = state.parts.meet
+    return memory

@@ -35,7 +35,7 @@ from resolvent.experiment.tasks import Task
 from resolvent.federation import keys, settings
 from resolvent.federation.agreeing import Agreement
 from resolvent.federation.project import Project, opened
-from resolvent.federation.recording import OneBehind
+from resolvent.federation.recording import Counted, OneBehind
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.participation import Everyone, Participation
 from resolvent.iteration.state import State
@@ -128,7 +128,16 @@ def _gathered(post: Post, config: Config, about: dict[str, Any] | None, note: No
         agreed = Agreement(post, names, terms, section.join).reach(stored)
     schema = "" if agreed is None else agreed.schema
     facts = gather(
-        post, "joining", section.users, weights, section.join, note, names=names, max_weight=most, schema=schema
+        post,
+        "joining",
+        section.users,
+        weights,
+        section.join,
+        note,
+        names=names,
+        max_weight=most,
+        schema=schema,
+        same_start="privacy" in dict(config.parts),
     )
     facts = replace(facts, penalty=settings.penalty_of(section))
     facts = facts if agreed is None else agreed.known(facts)
@@ -230,7 +239,8 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
     recorder = run.record(experiment.config)
     _write(ticket, {"run": str(run.folder.path)})
     engine = engine_of(experiment, facts, post, run.folder)
-    recording = recorder if experiment.private else OneBehind(recorder, engine)  # private rows wait for no values
+    private = experiment.private  # whose rows wait for no values
+    recording = Counted(recorder, run.folder) if private else OneBehind(recorder, engine)
     began = time.monotonic()
     try:
         scheme = experiment.scheme if _own_u(experiment) is None else shared(experiment.scheme)

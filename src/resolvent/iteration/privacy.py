@@ -96,9 +96,8 @@ class UserPrivacy(Privacy):
                 "users who trust nobody do not tell whether they are within clip: leave it out",
             )
 
-    @property
-    def words(self) -> str:
-        """What is promised, what is released, and what stays inside."""
+    def words(self, secret: bool = False) -> str:
+        """What is promised, what is released, and what stays inside; `secret`: whether users are real."""
         if self.epsilon is None:
             budget = f"with noise of {self.noise:g} clip, delta = {self.delta:g}; epsilon is in the history"
         else:
@@ -106,13 +105,17 @@ class UserPrivacy(Privacy):
         whom = "every user adds noise of its own, so that nobody need be trusted with its contributions"
         whom = whom if self.local else "whoever sums up the contributions is trusted, and adds noise to the sum"
         shown = "; metrics on public held-out rows are shown" if self.held_out == "public" else ""
+        drawn = (
+            "comes from the operating system's generator"
+            if secret
+            else "is hashed from the seed, and so hides nothing from whoever knows the seed"
+        )
         follows = ", which then follows a noisy quantile" if self.quantile is not None else ""
         return (
             f"user-level, {budget}, and runs on the same users add up; {whom}; contributions are cut to length "
             f"{self.clip:g}{follows}; released are the meeting points and what is made of them alone, so that values, "
             "gaps, residuals, certificates, metrics on held-out rows, personal models and who took part are left out"
-            f"{shown}; where users are simulated, noise is hashed from the seed, and so hides nothing from whoever "
-            "knows the seed"
+            f"{shown}; noise {drawn}"
         )
 
 

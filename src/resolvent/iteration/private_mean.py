@@ -45,7 +45,7 @@ class Spent:
     noise: float
     """As a multiple of clip."""
     epsilon: float | None
-    """The budget; None where noise was given."""
+    """The budget; None where noise was given, NaN where rounds were released twice and noise must be found anew."""
     delta: float
     stretches: Stretches = ()
     """The rounds done, as the accountant has them."""

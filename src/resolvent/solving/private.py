@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,13 @@ from resolvent.iteration.privacy import Privacy, UserPrivacy
 from resolvent.iteration.private_mean import PrivateMean, Spent, beside_count
 from resolvent.iteration.scheme import Scheme
 from resolvent.iteration.state import State
+from resolvent.local.normalised import NormalisedSteps
 from resolvent.solving.stopping import Stop
 
 FEWEST = 2
 """A sum of one user's contribution is that user's."""
+MORE = 2.0
+"""Times the planned noise that rounds may have where some were released twice; with more the model would be lost."""
 EQUAL = 1e-6
 """Weights that differ by no more of themselves are equal."""
 
@@ -66,6 +71,11 @@ def check_private(
         refuse(
             "batch", local.batch, "with batches the step of the penalty depends on users' numbers of rows: leave it out"
         )
+    if isinstance(local, NormalisedSteps) and local.scale is None:
+        refuse(
+            "batch", local.batch, "how far users go follows from all users' numbers of rows: leave it out, or give "
+            "rs.NormalisedSteps a scale"
+        )  # fmt: skip
     preparation = facts.lookup("preparation")
     if preparation is not None and preparation.computed:
         raise InputError(
@@ -192,13 +202,25 @@ def _noise(privacy: UserPrivacy, past: Spent | None, rounds: int, unit: float, r
         return past.noise
     if past is not None and not accountant.epsilon(spent, delta) < budget:
         _overspent(past, budget, delta, rounds, "nothing is left")
-    return accountant.noise_for(budget, delta, rate, rounds, spent, unit)
+    noise = accountant.noise_for(budget, delta, rate, rounds, spent, unit)
+    if past is not None and past.epsilon is not None and math.isnan(past.epsilon) and noise > MORE * past.noise:
+        needs = f"{rounds} more would need a noise of {noise:.3g} clip in place of {past.noise:.3g}"
+        _overspent(past, budget, delta, rounds, needs)
+    return noise
 
 
 def _overspent(past: Spent, budget: float, delta: float, rounds: int, why: str) -> None:
     now = accountant.epsilon(past.stretches, delta)
     done = f"{past.rounds} rounds have spent epsilon = {now:.4g} of {budget:g}, and {why}"
     raise InputError(f"the privacy budget does not allow {rounds} more rounds: {done}; only a larger epsilon does")
+
+
+def charged(state: State, last: State) -> State:
+    """An earlier state with all that was spent by the last one: what came after it was released as well."""
+    memory, spent = state.parts.meet, last.parts.meet
+    if not (isinstance(memory, Spent) and isinstance(spent, Spent)):
+        return state
+    return replace(state, parts=replace(state.parts, meet=replace(memory, stretches=spent.stretches)))
 
 
 def spent_by(state: State, parts: Parts) -> float:

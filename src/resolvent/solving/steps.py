@@ -19,6 +19,7 @@ from resolvent.iteration.round import Round
 from resolvent.iteration.state import State
 from resolvent.solving.divergence import Divergence
 from resolvent.solving.history import History
+from resolvent.solving.private import charged
 from resolvent.solving.progress import Bar
 from resolvent.solving.recording import Entry, MonitorState, Recorder
 from resolvent.solving.stopping import STOP, Best, Ending, Patience, Stop
@@ -131,7 +132,7 @@ class Ledger:
 
     def diverge(self, number: int, how: str, row: dict[str, Any] | None = None) -> Ending:
         """The run has diverged by this round: the best state is handed back."""
-        self.latest = self.divergence.best
+        self.latest = charged(self.divergence.best, self.latest)
         ending = Ending("diverged", self.divergence.describe(number, how))
         if self.recorder is not None:
             self.recorder.give_up(Entry(self.state, row, self.remembered, ending, kept=self.kept))

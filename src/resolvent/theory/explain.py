@@ -147,7 +147,7 @@ def explain(
         findings=findings,
         penalty="" if setting.penalty is None else str(setting.penalty),
         metric=_metric(setting, as_metric(metric)),
-        privacy=own.words if isinstance(own, UserPrivacy) else "",
+        privacy=own.words(facts is not None and facts.secret) if isinstance(own, UserPrivacy) else "",
         kin=next((row.kin for row in TABLE.values() if row.title == setting.scheme.name), ""),
     )
 

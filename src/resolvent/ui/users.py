@@ -37,7 +37,7 @@ def presence(run: Folder, rounds: int) -> dict[str, Any]:
     users = int(run.about["problem"]["users"])
     first = max(0, rounds - MAX_ROUNDS)
     shown = {"users": users, "first": first + 1, "rounds": rounds, "who": []}
-    if run.from_python:
+    if run.from_python or _private(run):
         return shown | {"kind": "unknown"}
     config = configs.read(run.config)
     taking_part = config.participation
@@ -79,7 +79,13 @@ def _delayed(stragglers: Stragglers, seed: int, users: int, rounds: int) -> NDAr
 
 def losses(run: Folder) -> dict[str, Any]:
     """What is known of each user, or why nothing is. Nothing outside of the run is read, and no code is called."""
+    if _private(run):
+        return _unknown("A private run tells nothing of single users.")
     return _held_out(run) or _made_again(run)
+
+
+def _private(run: Folder) -> bool:
+    return bool(run.config.get("privacy", {}).get("kind", "none") != "none")
 
 
 def _held_out(run: Folder) -> dict[str, Any] | None:

@@ -32,13 +32,15 @@ def gather(
     names: tuple[str, ...] | None = None,
     max_weight: float = MAX_WEIGHT,
     schema: str = "",
+    same_start: bool = False,
 ) -> Facts:
     """Wait for the users, ask each what it is, and put that together. `names`: the users of a run that goes on.
 
     weights: "rows" (every row counts the same, as if all lay in one place), "users" (every user's mean over its rows
     does), numbers by name, or numbers. max_weight: how many times the others' median a weight may be that follows from
     what a user says of itself; its fourth power is the limit for the constants of its function. schema: the name of
-    the preparation that nodes with tables have agreed on.
+    the preparation that nodes with tables have agreed on. same_start: whether all must begin at the same point, as in a
+    private run, where it is public; else it is the first one's.
     """
     names = wait(post, users, patience, names, note)
     asking = Asking(post, names, Limits(), (), note)
@@ -58,9 +60,17 @@ def gather(
     start = None
     if first.starts:
         zero = torch.zeros((1, first.dim), dtype=TYPES[first.dtype])
-        begun = ask_all(asking, {0: Question("start", run, u=zero)}, patience)[0].p
-        assert begun is not None
-        start = begun[0]
+        asked = range(len(names) if same_start else 1)
+        begun = ask_all(asking, {i: Question("start", run, u=zero) for i in asked}, patience)
+        points = [begun[i].p for i in asked]
+        assert points[0] is not None
+        start = points[0][0]
+        for i, point in enumerate(points):
+            if point is None or not torch.equal(point[0], start):
+                needed = (
+                    "a private run begins where no user's rows have a say: load or seed the same model on all nodes"
+                )
+                refuse("start", f"other numbers on node {names[i]} than on node {names[0]}", needed)
     kind = TYPES[first.dtype]
     eta = [d.typical_eta for d in descriptions if d.typical_eta is not None]
     typical = float(torch.tensor(eta, dtype=torch.float64).median()) if eta else 1.0
