@@ -387,6 +387,9 @@ def test_every_end_of_a_run_ends_the_wait(project: Project, tmp_path: Path, monk
         running.Killed, match=r"ended \(killed: its process ended without a word\); `resolvent federate"
     ):
         follow(project, ticket, monkeypatch)
+    monkeypatch.setattr(control, "status", lambda *given: running.STOPPED)
+    with pytest.raises(running.Killed, match="it was stopped from outside"):
+        follow(project, ticket, monkeypatch)
 
 
 @pytest.mark.parametrize(
