@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import socket
 import stat
@@ -24,6 +25,7 @@ from resolvent.federation.nodes import NodeProcesses
 from resolvent.federation.project import opened
 
 pytest.importorskip("flwr")
+import uvicorn
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.auth import create_superexec_auth_metadata, derive_auth_secret
@@ -36,6 +38,7 @@ from flwr.supercore.constant import (
     TASK_TOKEN_HEADER,
 )
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
+from uvicorn.server import ServerState
 
 CONTROL = 4321
 SECRET, PUBLIC = generate_key_pairs()
@@ -250,7 +253,7 @@ def test_connections_that_prove_nothing_are_few_and_the_oldest_is_let_go(monkeyp
         node, its_end = connected()
         transport = SimpleNamespace(get_extra_info=lambda name: its_end)
         made = superlink.connection([door]).__new__(superlink.connection([door]))
-        made.transport = transport
+        made.transport, made.cycle, made._log = transport, SimpleNamespace(), None
         made._prove()
         _, gone_end = connected()
         gone_end.close()  # whose number is given to the next
@@ -261,6 +264,34 @@ def test_connections_that_prove_nothing_are_few_and_the_oldest_is_let_go(monkeyp
             with pytest.raises(BlockingIOError):
                 line.recv(1)
         assert len(door.strangers) == 8
+
+
+def test_nothing_is_logged_of_connections_that_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Calls that are none, upgrades, and bodies that end wrongly while the refusal is on its way: a traceback each."""
+    post = b"POST / HTTP/1.1\r\nhost: a\r\n"
+    strange = (b"\0\r\n\r\n", post + b"connection: upgrade, close\r\nupgrade: websocket\r\n\r\n",
+               post + b"transfer-encoding: chunked\r\n\r\nno number\r\n")  # fmt: skip
+    proof = b"".join(b"%s: %s\r\n" % header for header in signed())
+    known = b"GET /v1/fleet/pull-messages HTTP/1.1\r\nhost: a\r\n" + proof + b"\r\n"  # Inside ends too early
+
+    async def called(content: bytes) -> bytes:
+        config = uvicorn.Config(
+            superlink.Doors(Inside(), CONTROL, MASTER), log_config=None, access_log=False, ws="none"
+        )
+        config.load()
+        made = lambda: superlink.connection([])(config, ServerState(), {})  # noqa: E731
+        async with await asyncio.get_running_loop().create_server(made, superlink.LOOPBACK) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(content)
+            with contextlib.closing(writer):
+                return await reader.read()
+
+    with caplog.at_level(logging.INFO), ThreadPoolExecutor(1) as pool:
+        for content in strange:
+            assert b" 40" in pool.submit(asyncio.run, called(content)).result(30)
+        assert caplog.messages == []
+        pool.submit(asyncio.run, called(known)).result(30)
+        assert caplog.messages == ["ASGI callable returned without completing response."]
 
 
 def test_a_call_that_proves_who_calls_is_no_stranger_s() -> None:

@@ -291,6 +291,28 @@ def test_a_finished_run_whose_certificates_say_otherwise_says_so(
     assert run.history()["value"].iloc[-1] > by
 
 
+@pytest.mark.parametrize("algorithm", ["fedpi", "fedprox"])
+def test_values_of_one_user_hide_no_rise(project: Project, algorithm: str) -> None:
+    """site-1 leads the model away, and reports values that make the mean fall."""
+    settings(project, '"fedpi"', f'"{algorithm}"')
+
+    def forge(who: int, reply: Any) -> list[Any]:
+        poison(who, reply, by=100.0)
+        packet = packets.from_records(reply.content)
+        if who == 1 and (values := packet.header.get("values")):
+            after = 100 if packet.header["verb"] == "measure" else packet.header["t"]
+            packet.header["values"] = [-1e9 * (1 + after)] * len(values)
+            reply.content = packets.to_records(packet)
+        return [reply]
+
+    grid = grid_of(project)
+    grid.forge = forge
+    run = server_app.conduct(grid, project, project.runs)
+    assert run.end is not None
+    assert run.history()["value"].iloc[1:].is_monotonic_decreasing
+    assert run.end["reason"].startswith("8 rounds; the median of the users' values rose from ")
+
+
 def test_weights_are_shown_and_last_as_long_as_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that claims other rows when a run goes on does not get another weight in it."""
     settings(project, 'weights = "rows"', 'weights = "users"')
@@ -386,6 +408,9 @@ def test_every_end_of_a_run_ends_the_wait(project: Project, tmp_path: Path, monk
     with pytest.raises(
         running.Killed, match=r"ended \(killed: its process ended without a word\); `resolvent federate"
     ):
+        follow(project, ticket, monkeypatch)
+    monkeypatch.setattr(control, "status", lambda *given: running.STOPPED)
+    with pytest.raises(running.Killed, match="it was stopped from outside"):
         follow(project, ticket, monkeypatch)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import resolvent as rs
 from engines.fake_grid import FakeGrid
 from resolvent.data.sites import Reported, SiteTable, Terms, merge
+from resolvent.engines.flower import packets
 from resolvent.errors import InputError, RoundFailed
 from resolvent.federation import keys, server_app, template
 from resolvent.federation.project import Project, opened
@@ -293,3 +295,61 @@ def test_bad_settings_are_one_sentence(tmp_path: Path, data: str, words: str) ->
     project = project_of(tmp_path, {"east": by_site(patients())["east"]}, data)
     with pytest.raises(InputError, match=words):
         project.config()
+
+
+def lying(tell: Any, verb: str, told: Any) -> Any:
+    """North changes what it tells in answer to one question."""
+
+    def forge(user: int, reply: Any) -> list[Any]:
+        packet = packets.from_records(reply.content)
+        if user == SITES.index("north") and packet.header["verb"] == verb:
+            tell(packet.header["facts"], told)
+            reply.content = packets.to_records(packet)
+        return [reply]
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("data", "verb", "tell", "told", "words"),
+    [
+        ('impute = "mean"', "schema", lambda f, x: f.update(rows=x), 10**6, "rows is 1e[+]06 on node north"),
+        ('impute = "mean"', "schema", lambda f, x: f["columns"][0].update(n=[x]), 1e18, "node north reports.*count"),
+        ('impute = "mean"', "schema", lambda f, x: f["columns"][0].update(rest=[x]), 1e12, "node north reports.*mean"),
+        ('impute = "mean"', "schema", lambda f, x: f["columns"][0].update(mean=[x]), 1e9, "'age' is 1e[+]09 on node n"),
+        ('impute = "mean"', "schema", lambda f, x: f["columns"][-1]["levels"].update(a=x), 10**6, "node north reports"),
+        ('impute = "mean"', "schema", lambda f, x: f["columns"][-1]["levels"].update(a=x), 0, "node north reports"),
+        ('class_weight = "balanced"', "schema", lambda f, x: f["labels"].update(counts=[x, 1]), 10**6, "north reports"),
+        ('impute = "mean"', "moments", lambda f, x: f["n"].__setitem__(0, x), 0.0, "node north reports means"),
+        ('impute = "mean"', "moments", lambda f, x: f["root"].__setitem__(0, x), 1e9, "'age' is .* on node north"),
+        ('impute = "mean"\ntest = 0.2', "prepare", lambda f, x: f.update(held_out=x), 10**400, "node north did not"),
+        (
+            'impute = "mean"\ntest = 0.2',
+            "prepare",
+            lambda f, x: f.update(held_out=x),
+            10**6,
+            "held-out rows is 1e[+]06",
+        ),
+        ('impute = "mean"', "prepare", lambda f, x: f.update(predictor=x), {}, "node north did not take"),
+    ],
+)
+def test_a_site_s_claims_of_its_table_must_be_in_proportion(
+    tmp_path: Path, data: str, verb: str, tell: Any, told: Any, words: str
+) -> None:
+    """Else it would decide alone how all sites' rows are scaled, filled, weighed or judged."""
+    frames = by_site(patients() if "impute" in data else patients().dropna())
+    project = project_of(tmp_path, frames, f'target = "ill"\n{data}')
+    honest = grid_of(project, tmp_path / "memory")
+    with pytest.raises(InputError, match=words):
+        server_app.conduct(
+            FakeGrid(honest.nodes, forge=lying(tell, verb, told), keys=honest.keys), project, project.runs
+        )
+
+
+def test_a_site_counts_no_values_of_numbers(tmp_path: Path) -> None:
+    """A server that was taken over would learn a histogram of whole numbers, by making categories of them."""
+    site = SiteTable(by_site(patients().dropna())["west"], TERMS)
+    told = merge({"west": Reported.of(site.report())}, TERMS).preparation
+    ages = [replace(c, levels=tuple(map(str, range(121)))) if c.name == "age" else c for c in told.columns]
+    with pytest.raises(InputError, match="counts every value"):
+        site.moments(replace(told, columns=tuple(ages)))

@@ -161,6 +161,9 @@ class SiteTable:
         names = [feature.name for feature in preparation.columns]
         if sorted(names) != sorted(mine) or preparation.target.name != self.terms.target:
             refuse("the schema", "of other columns than those of this site", "the server must agree with its sites")
+        if any(of.levels is not None and (raw := mine[of.name]).kind != TEXT and not raw.missing.all()
+               for of in preparation.columns):  # fmt: skip
+            refuse("the schema", "one that counts every value of numbers", "only of text do categories leave a site")
         check_dense(len(self._frame), len(preparation.features), "the table")
         return preparation.scaled(preparation.matrix([mine[name] for name in names]))
 
@@ -225,17 +228,19 @@ class Reported:
             kinds = {name: _kind(each["kind"]) for name, each in zip(names, columns, strict=True)}
             if len(kinds) < len(names):
                 raise ValueError("two of its columns have the same name")
-            numbers = {each["name"]: moments_of(each, 1) for each in columns if each["kind"] != TEXT}
-            levels = {each["name"]: _levels(each["levels"]) for each in columns if each["kind"] == TEXT}
-            classes = None if labels["classes"] is None else tuple(map(_label, labels["classes"]))
-            own = moments_of(labels, 1) if classes is None else None
-            counts = tuple(map(_count, labels.get("counts", ())))
             rows, held_out = (_count(told[name]) for name in ("rows", "held_out"))
+            numbers = {each["name"]: moments_of(each, 1, rows) for each in columns if each["kind"] != TEXT}
+            levels = {each["name"]: _levels(each["levels"], rows) for each in columns if each["kind"] == TEXT}
+            classes = None if labels["classes"] is None else tuple(map(_label, labels["classes"]))
+            own = moments_of(labels, 1, rows) if classes is None else None
+            counts = tuple(map(_count, labels.get("counts", ())))
             if not rows or (classes is not None and not 0 < len(classes) <= targets.MAX_CLASSES):
                 raise ValueError("it has no rows, or too many classes")
             terms = Terms.from_dict(told["terms"])
             if len(counts) != (len(classes or ()) if terms.class_weight == BALANCED else 0):
                 raise ValueError("it has no number of rows for each class")
+            if counts and sum(counts) != rows:
+                raise ValueError("its classes have other rows than it has")
             return cls(kinds, numbers, levels, _kind(labels["kind"]), classes, counts, own, rows, held_out, terms)
         except (LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"it is no report ({type(error).__name__})") from None
@@ -245,8 +250,8 @@ class Reported:
         return bool(self.levels[name].total() if name in self.levels else self.moments[name].n[0])
 
 
-def moments_of(told: Mapping[str, Any], columns: int) -> Moments:
-    """Moments that a site reports; ValueError where they are none."""
+def moments_of(told: Mapping[str, Any], columns: int, rows: int) -> Moments:
+    """Moments that a site with so many rows reports; ValueError where they are none."""
     parts = []
     for name in ("n", "mean", "rest", "root"):
         given = told[name]
@@ -255,6 +260,8 @@ def moments_of(told: Mapping[str, Any], columns: int) -> Moments:
         parts.append(np.array(given, np.float64))
     if (parts[0] < 0).any() or (parts[3] < 0).any():
         raise ValueError("a count or a spread is negative")
+    if (parts[0] > rows).any() or (abs(parts[2]) > np.finfo(np.float64).eps * abs(parts[1])).any():
+        raise ValueError("a count is above that of its rows, or the rounding of a mean is none")
     return Moments(*parts)
 
 
@@ -282,10 +289,13 @@ def _kind(value: Any) -> str:
     return str(value)
 
 
-def _levels(told: Any) -> Counter[str]:
+def _levels(told: Any, rows: int) -> Counter[str]:
     if len(told) > MAX_LEVELS:
         raise ValueError(f"a column has more than {MAX_LEVELS} categories")
-    return Counter({_name(level) if level else level: _count(n) for level, n in told.items()})
+    levels = Counter({_name(level) if level else level: _count(n) for level, n in told.items()})
+    if levels.total() > rows or 0 in levels.values():
+        raise ValueError("categories have more rows than there are, or none")
+    return levels
 
 
 @dataclass(frozen=True)

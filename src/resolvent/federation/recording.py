@@ -21,8 +21,10 @@ from resolvent.solving.stopping import Ending
 if TYPE_CHECKING:
     import pandas as pd
 
-RISEN = {"value": 1e-6, "stationarity": 10.0}
-"""Times its first size by which a column must have risen for it to be said when a run ends."""
+MEDIAN = "median of the users' values"
+RISEN = {"value": 1e-6, "stationarity": 10.0, MEDIAN: 1.0}
+"""Times its first size by which a number must have risen for it to be said when a run ends. Of three users, one can
+report a value that hides any rise of their mean, and none of the median."""
 
 
 class OneBehind:
@@ -51,6 +53,7 @@ class OneBehind:
         yardstick = entry.state.yardstick  # it has the model before the first round
         if yardstick is not None and math.isnan(self._first["value"]):
             self._first["value"] = float(self._objective.measure(yardstick.origin)["value"][0])
+            self._first[MEDIAN] = self._engine.evaluation.middle(yardstick.origin)
         if entry.ending is not None:
             self._engine.settle()
             self._pass_on(entry.ending)
@@ -68,8 +71,10 @@ class OneBehind:
         if row and math.isnan(self._first["stationarity"]):
             self._first["stationarity"] = row.get("stationarity", math.nan)
         if row and ending is not None:
-            rises = [(name, first, row.get(name, math.nan)) for name, first in self._first.items()]
-            self.remarks = [f"the {n} rose from {a:.3g} to {b:.3g}" for n, a, b in rises if b - a > RISEN[n] * abs(a)]
+            last = row | {MEDIAN: self._engine.evaluation.middle(entry.state.w)}
+            rises = [(name, first, last.get(name, math.nan)) for name, first in self._first.items()]
+            said = {n: f"the {n} rose from {a:.3g} to {b:.3g}" for n, a, b in rises if b - a > RISEN[n] * abs(a)}
+            self.remarks = [words for n, words in said.items() if n != MEDIAN or "value" not in said]
         users = None if ending is None else self._users(entry.state)
         self._recorder(entry._replace(row=row, ending=ending, users=users))
 

@@ -22,6 +22,7 @@ LOOK = 0.3
 ASK_FLOWER = 3.0
 """Seconds between two questions to Flower whether the run is alive."""
 OVER = ("finished", "unknown")
+STOPPED = "finished:stopped"
 
 
 class Killed(RuntimeError):
@@ -130,8 +131,15 @@ class Following:
             return None
         if run.end is not None:
             return run
-        reason = standing(run.events).get("reason", "its process ended without a word")
+        reason = standing(run.events).get("reason") or self._last_words()
         raise Killed(f"run {run.id} ended ({status}: {reason}); `resolvent federate run --resume {run.id}` goes on")
+
+    def _last_words(self) -> str:
+        """What Flower says of a process that could say nothing more: once stopped, it has five seconds to end."""
+        with suppress(InputError):
+            if self.status() == STOPPED:
+                return "it was stopped from outside"
+        return "its process ended without a word"
 
     def _begins(self) -> None:
         """Refuse to wait for a run that will never begin."""

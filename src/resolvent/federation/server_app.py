@@ -125,7 +125,7 @@ def _gathered(post: Post, config: Config, about: dict[str, Any] | None, note: No
     agreed, terms = None, settings.terms_of(config)
     if terms is not None:
         stored = None if about is None else Preparation.from_dict(about["model"]["preparation"])
-        agreed = Agreement(post, names, terms, section.join).reach(stored)
+        agreed = Agreement(post, names, terms, section.join, most).reach(stored)
     schema = "" if agreed is None else agreed.schema
     facts = gather(
         post,

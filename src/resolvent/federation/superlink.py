@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import socket
 import sys
 from base64 import b64decode
@@ -32,6 +33,8 @@ MAX_STRANGERS = 128
 """Connections to one port that have proven nothing, at most: where one more comes, the oldest of them is closed."""
 PROVEN = "proven"
 """In a connection's state: called once a call on it has shown who calls."""
+UNHEARD = logging.Logger("unheard", logging.CRITICAL + 1)
+"""Logs what connections that have proven nothing do wrong: uvicorn writes up to 7 kB per call, which fills the disk."""
 UNKNOWN = "the server knows no node with this key: it needs the file NAME.pub in its keys/nodes"
 CLOSED = "nothing shows that this call comes from the server's own user"
 
@@ -152,8 +155,10 @@ def connection(doors: Sequence[Door]) -> Any:
     class Connection(H11Protocol):
         def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], *more: Any, **named: Any) -> None:
             super().__init__(config, server_state, {**app_state, PROVEN: self._prove}, *more, **named)
+            self._log, self.logger = self.logger, UNHEARD
 
         def _prove(self) -> None:
+            self.logger = self.cycle.logger = self._log
             for door in doors:
                 door.strangers.pop(self.transport.get_extra_info("socket").fileno(), None)
 

@@ -15,19 +15,25 @@ MAJORITY = 0.5
 
 
 def check_constants(
-    what: str, names: Sequence[str], constants: Sequence[float | None], most: float, small: bool = False
+    what: str,
+    names: Sequence[str],
+    constants: Sequence[float | None],
+    most: float,
+    small: bool = False,
+    power: int = 4,
 ) -> None:
-    """Refuse a constant of f_i of more than `most`^4 times the median of the others', or that many times `small`er.
+    """Refuse a number of more than `most`^power times the median of the others', or that many times `small`er.
 
-    Constants follow from the number of rows, the scale of the targets and the square of that of the features: each of
-    the three may differ by `most`, so that other units are no reason to refuse anybody.
+    Constants of f_i follow from the number of rows, the scale of the targets and the square of that of the features:
+    each of the three may differ by `most`, so that other units are no reason to refuse anybody.
     """
     given = {user: float(x) for user, x in zip(names, constants, strict=True) if x is not None and x > 0}
     for user, own, low, high in _beside(given):
-        if (own / high) ** 0.25 > most or (small and (low / own) ** 0.25 > most):
+        if (own / high) ** (1 / power) > most or (small and (low / own) ** (1 / power) > most):
+            times = f"{most:g}^{power}" if power > 1 else f"{most:g}"
             raise InputError(
                 f"{what} is {own:.3g} on node {user}, but the median of the other users is {high:.3g}, more than "
-                f"{most:g}^4 times apart; correct that node's problem, or raise federation.max_weight"
+                f"{times} times apart; correct that node's problem, or raise federation.max_weight"
             )
 
 

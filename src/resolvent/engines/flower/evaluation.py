@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -105,6 +106,13 @@ class Evaluation:
         if name == "value" or held_out is None:
             return float(weighted(self._facts.weights.double(), numbers))
         return pooled(name, numbers, held_out)
+
+    def middle(self, model: Tensor) -> float:
+        """The median of the finite values that users report of a model (1, d), which one of them alone cannot move far;
+        NaN until all have answered."""
+        reports = self._reports.get(_key(model), {})
+        values = [r["value"] for r in reports.values() if math.isfinite(r.get("value", math.nan))]
+        return statistics.median(values) if values and len(reports) == self._facts.users else math.nan
 
     def of_users(self, model: Tensor) -> dict[str, list[float]] | None:
         """Each user's own metrics of a model (1, d), where all have reported them."""
