@@ -437,6 +437,17 @@ def test_rounds_where_the_scale_used_to_wander_under_a_penalty(seed: int) -> Non
     assert rounds_needed(problem, "auto") <= 1.5 * rounds_needed(problem, "identity")
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("penalty", [rs.L1(1.0), rs.ElasticNet(1.0, 0.1)], ids=str)
+def test_under_a_penalty_directions_that_no_user_sees_are_soft(penalty: Any, seed: int) -> None:
+    """More columns than rows, and columns that are there twice: where f is flat, the penalty decides."""
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((8, 3, 30))
+    A = np.concatenate([A, A[:, :, :10] + 1e-8 * rng.standard_normal((8, 3, 10))], 2)
+    problem = rs.LeastSquares(A, A[:, :, :4].sum(2) + 0.05 * rng.standard_normal((8, 3)), penalty=penalty)
+    assert rounds_needed(problem, "auto") <= 0.6 * rounds_needed(problem, "identity")
+
+
 def test_under_a_penalty_users_who_are_alike_keep_the_scale_of_the_hessian() -> None:
     """Their subgradients differ in nothing, but their mean must still find that of the penalty."""
     rng = np.random.default_rng(0)

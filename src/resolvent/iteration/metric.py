@@ -188,10 +188,11 @@ Chosen = tuple[Metric, float]
 """A metric and eta, its scale."""
 
 
-def of_hessian(hessian: Tensor, dtype: torch.dtype, since: int = 0) -> Chosen | None:
+def of_hessian(hessian: Tensor, dtype: torch.dtype, since: int = 0, penalised: bool = False) -> Chosen | None:
     """The metric of a Hessian (d, d), and its scale. None where the Hessian is zero or not finite.
 
-    A direction in which f is flat is as stiff as the steepest, so that rounding errors move nothing along it.
+    A direction in which f is flat is as stiff as the steepest, so that rounding errors move nothing along it. With a
+    penalty it is as soft as the softest in which f is not: where f is flat the penalty decides, and has far to go.
     """
     if not bool(torch.isfinite(hessian).all()):
         return None
@@ -201,9 +202,10 @@ def of_hessian(hessian: Tensor, dtype: torch.dtype, since: int = 0) -> Chosen | 
     if not largest > 0:
         return None
     s = s / largest
-    flat = s <= len(s) * torch.finfo(dtype).eps
+    flat = s <= (LEAST[dtype] if penalised else len(s) * torch.finfo(dtype).eps)
+    instead = float(s[~flat].min()) if penalised else 1.0
     V = V.contiguous()  # as a file holds it: kernels round according to how a matrix lies
-    return FullMetric(V, torch.where(flat, 1, s.clamp_min(LEAST[dtype])), since), 1 / largest
+    return FullMetric(V, torch.where(flat, instead, s.clamp_min(LEAST[dtype])), since), 1 / largest
 
 
 def of_products(hessian: Tensor, basis: Tensor, beyond: float, relevant: float, since: int = 0) -> Chosen | None:

@@ -200,7 +200,7 @@ def in_metric(
     """The metric of f's Hessian, with eta its scale; both as they were where they are still good enough."""
     t, now = state.round, state.metric
     if seen.basis is None:
-        chosen = of_hessian(seen.hessian, engine.facts.dtype, t)
+        chosen = of_hessian(seen.hessian, engine.facts.dtype, t, penalised)
     else:
         relevant, first, _ = relevant_curvature(tuning, seen.gradient, seen.hessian)
         chosen, tuning = of_products(seen.hessian, seen.basis, seen.beyond, relevant, t), replace(tuning, gain=first)
