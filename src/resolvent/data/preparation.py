@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from resolvent.data.columns import TEXT, Column, as_frame, column
 from resolvent.data.scaling import Floats, Scaling
 from resolvent.data.target import Target
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, bounded, quoted, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,10 +161,14 @@ class Preparation:
         """X as a frame that has every column that the model needs."""
         names = [feature.name for feature in self.columns]
         shown = ", ".join(names[:12])
-        if _is_array(X):
+        bounded(X, "X")
+        try:
+            x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if _is_array(X) else None
+        except Exception:  # lists of unequal lengths; or a class of the caller's, which may raise anything
+            refuse("X", quoted(X), f"rows with the columns {shown} are needed")
+        if x is not None:
             import pandas as pd
 
-            x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
             if x.dtype.kind not in "biuf":
                 needed = f"numbers, or a frame with the columns {shown}, are needed"
                 refuse("X", f"an array of type {x.dtype}", needed)
