@@ -36,6 +36,8 @@ class DamagedRun(StorageError):
 
     words = ""
     """What is wrong, in short."""
+    run: Path | None = None
+    """The run's folder."""
 
 
 class RoundFailed(RuntimeError):

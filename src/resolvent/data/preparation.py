@@ -151,7 +151,10 @@ class Preparation:
                 for c in stored["columns"]
             )
             scaling = stored["scaling"] and Scaling(tuple(stored["scaling"]["mean"]), tuple(stored["scaling"]["scale"]))
-            return cls(columns, Target.from_dict(stored["target"]), scaling, tuple(stored["dropped"]), stored["user"])
+            made = cls(columns, Target.from_dict(stored["target"]), scaling, tuple(stored["dropped"]), stored["user"])
+            if scaling and not len(scaling.mean) == len(scaling.scale) == len(made.features):
+                raise TypeError(f"its scaling is not of {len(made.features)} features")
+            return made
         except (KeyError, TypeError) as error:
             raise InputError(
                 f"the preparation cannot be read ({type(error).__name__}: {error}); what as_dict wrote is needed"
