@@ -8,15 +8,19 @@ that is not ours: a foreign traceback says nothing about which argument was wron
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import traceback
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
+from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -32,6 +36,25 @@ def _endless() -> list[Any]:
     return endless
 
 
+class Raising(list):  # type: ignore[type-arg]
+    """Raises whatever is asked of it."""
+
+    def _raise(self, *given: Any) -> Any:
+        raise KeyError("hostile")
+
+    __repr__ = __len__ = __iter__ = __getitem__ = __index__ = __float__ = __array__ = _raise
+
+
+class Endless:
+    """Has items for ever, and says that it has none."""
+
+    def __iter__(self) -> Any:
+        return itertools.count()
+
+    def __len__(self) -> int:
+        return 0
+
+
 WRONG: dict[str, Any] = {
     "text": "text", "no text": "", "bytes": b"x", "a dictionary": {"a": 1}, "an empty one": {}, "None": None,
     "400 digits": 10**400, "400 digits below 0": -(10**400), "5,000 digits": 10**5000,
@@ -43,6 +66,7 @@ WRONG: dict[str, Any] = {
     "a fraction": Fraction(1, 3), "the smallest number": 5e-324,
     "a list in itself": _endless(), "a function": lambda *given: None, "a sparse tensor": torch.eye(2).to_sparse(),
     "a tensor without data": torch.empty(2, device="meta"), "a tensor with a gradient": torch.ones(2).requires_grad_(),
+    "what raises": Raising([1]), "what never ends": Endless(), "a long range": range(10**15),
     "a tensor": torch.ones(2), "a tensor of no axes": torch.tensor(math.nan), "a range": range(3),
 }  # fmt: skip
 MAX_MESSAGE = 2010
@@ -174,6 +198,42 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
     "solve_seeds": (lambda: {"problems": squares(), "scheme": rs.fedpi(0.1), "seeds": [0, 1], "rounds": 2}, None),
 }  # fmt: skip
 """Arguments that fit, and what uses the result."""
+FRAME = pd.DataFrame({"who": [0, 0, 1, 1] * 3, "a": np.arange(12.0), "y": [0.0, 1.0] * 6})
+
+
+def table() -> Any:
+    return rs.data.from_frame(FRAME, user="who", target="y")
+
+
+def images() -> Any:
+    x, y = torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
+    return rs.data.Images(x, y, x, y, ("a",), "mine")
+
+
+def done(problem: Any) -> Given:
+    return {"self": rs.solve(problem, "fedpi", rounds=2, progress=False)}
+
+
+MORE: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
+    **{f"data.{name}": (lambda: {"path": "nowhere.csv"}, None)
+       for name in ("columns", "frame", "inputs", "is_table", "read", "stem")},
+    "data.cifar10": (lambda: {"folder": "nowhere", "offline": True}, None),
+    "data.counts": (lambda: {"parts": [[0], [1]], "y": [0, 1]}, None),
+    "data.from_frame": (lambda: {"frame": FRAME, "user": "who", "target": "y", "drop": (), "test": 0.2, "impute": None,
+                                 "categories": (), "test_users": (), "positive": None, "seed": 0, "kind": "auto",
+                                 "sample_weight": None}, None),
+    "data.hospitals": (lambda: {"seed": 0}, None),
+    "data.normalised": (lambda: {"images": images(), "mean": 0.5, "std": 0.5}, None),
+    "data.signs": (lambda: {"y": [0, 1], "positive": None}, None),
+    "data.split": (lambda: {"y": [0, 1, 0, 1], "users": 2, "spec": "iid", "seed": 0}, None),
+    "data.splits": (lambda: {"indices": [0, 1], "fractions": (0.8, 0.1, 0.1), "seed": 0}, None),
+    "schedules.inverse_log": (lambda: {"eta0": 0.1, "natural": False}, None),
+    "Run.module": (lambda: {**done(squares()), "best": False}, None),
+    "Run.export": (lambda: {**done(table().problem()), "file": "nowhere/x.txt"}, None),
+    **{f"Run.{name}": (lambda: {**done(table().problem()), "X": FRAME}, None) for name in ("predict", "predict_proba")},
+    "Run.score": (lambda: {**done(squares()), "X": ROWS[0], "y": LABELS[0]}, None),
+}  # fmt: skip
+"""The same of functions and methods of other modules. Of runs `self` is given as it is."""
 NOT_MADE_BY_USERS = {"Explanation", "Round", "Run", "State", "STOP", "TABLE"}
 CALLED = {
     ("solve", "stop"),
@@ -186,12 +246,12 @@ CALLED = {
 
 def foreign(name: str, argument: str, wrong: Any) -> str | None:
     """What is not ours of the error that this wrong argument ends in; None where it is taken, or refused by us."""
-    given, use = PUBLIC[name]
+    given, use = (PUBLIC | MORE)[name]
     arguments = given()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = getattr(rs, name)(**(arguments | {argument: wrong}))
+            made = attrgetter(name)(rs)(**(arguments | {argument: wrong}))
             if use is not None:
                 use(made)
     except (InputError, BadAnswer) as error:
@@ -207,9 +267,10 @@ def foreign(name: str, argument: str, wrong: Any) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_wrong_types_are_refused_by_us(name: str) -> None:
-    arguments = list(PUBLIC[name][0]())
+@pytest.mark.parametrize("name", PUBLIC | MORE)
+def test_wrong_types_are_refused_by_us(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [argument for argument in (PUBLIC | MORE)[name][0]() if argument != "self"]
     ends = {
         (argument, what): foreign(name, argument, wrong)
         for argument in arguments

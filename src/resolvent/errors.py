@@ -6,7 +6,10 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 from typing import Any, NoReturn
 
 LONGEST = 300
@@ -33,6 +36,8 @@ class DamagedRun(StorageError):
 
     words = ""
     """What is wrong, in short."""
+    run: Path | None = None
+    """The run's folder."""
 
 
 class RoundFailed(RuntimeError):
@@ -76,13 +81,15 @@ class DoubtfulResult(ResolventWarning):
 
 
 LARGEST_WHOLE = 2**63 - 1
+MAX_LISTED = 1_000_000
+"""Names or numbers in a list, at most."""
 
 
 def whole(number: object, argument: str, least: int = 1) -> int:
     """A whole number of at least `least`, of any integer type, that 64 bits hold; a boolean is none."""
     try:
         n = operator.index(number)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # a class of the caller's may raise anything, here and below
         n = least - 1
     if n < least or isinstance(number, bool):
         refuse(argument, quoted(number), f"a whole number >= {least} is needed")
@@ -95,7 +102,7 @@ def number(given: object) -> float:
     """A number of any type as a float; NaN where it is none, which no range contains."""
     try:
         return math.nan if isinstance(given, str | bytes) else float(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last by torch, of several numbers
+    except Exception:
         return math.nan
 
 
@@ -109,11 +116,8 @@ def real(given: Any, argument: str, fits: Callable[[float], bool], needed: str) 
 
 def flag(given: object, argument: str) -> bool:
     """True or False, NumPy's too, or 1 or 0."""
-    try:
-        if operator.index(given) in (0, 1):  # type: ignore[arg-type]
-            return bool(given)
-    except TypeError:
-        if type(given).__name__ in ("bool", "bool_"):
+    with suppress(Exception):
+        if type(given).__name__ in ("bool", "bool_") or operator.index(given) in (0, 1):  # type: ignore[arg-type]
             return bool(given)
     refuse(argument, quoted(given), "True or False is needed")
 
@@ -133,9 +137,13 @@ def bounded(given: Any, argument: str) -> Any:
     """What was given, refused where it says to have more numbers than memory holds.
 
     A range, an expanded tensor, or a sequence that makes its items when they are asked for takes no memory until it is
-    read. To be asked before it is.
+    read. To be asked before it is. Refused, too, where looking at it raises: a class of the caller's may do anything.
     """
-    many = count(given)
+    try:
+        many = count(given)
+    except Exception as error:
+        what = f"of type {type(given).__name__}, which raises {type(error).__name__} where it is read"
+        refuse(argument, what, "something that can be read is needed")
     if many > MAX_NUMBERS:
         needed = f"this machine's memory holds {MAX_NUMBERS:.2g} numbers at most"
         shape = getattr(given, "shape", None)
@@ -145,19 +153,46 @@ def bounded(given: Any, argument: str) -> Any:
 
 def count(given: Any, depth: int = 3) -> float:
     """How many items there are in an array, or in a sequence of such: rows of a sparse one; 0 for what does not say."""
-    shape = getattr(given, "shape", None)
-    if isinstance(shape, tuple):
-        sparse = hasattr(given, "nnz") or getattr(given, "is_sparse", False)
-        return math.prod(shape[:1] if sparse else shape)
-    if isinstance(given, list | tuple):
-        plain = depth == 0 or {*map(type, given)} <= {int, float, bool, str}
-        return len(given) if plain else sum(max(1, count(item, depth - 1)) for item in given)
     try:
-        return len(given) if isinstance(given, Collection) else 0
+        shape = getattr(given, "shape", None)
+        if isinstance(shape, tuple):
+            sparse = hasattr(given, "nnz") or getattr(given, "is_sparse", False)
+            return math.prod(shape[:1] if sparse else shape)
+        if isinstance(given, list | tuple):
+            plain = depth == 0 or {*map(type, given)} <= {int, float, bool, str}
+            return len(given) if plain else sum(max(1, count(item, depth - 1)) for item in given)
+        return len(given) if hasattr(type(given), "__len__") else 0
     except OverflowError:
         return math.inf
-    except Exception:  # of a class that is no container
+    except (TypeError, NotImplementedError):  # of a class that is no container
         return 0
+
+
+def listed(given: Any, argument: str, needed: str) -> list[Any]:
+    """The items of anything that has some, but for text; what never ends is refused."""
+    bounded(given, argument)
+    try:
+        items = [] if isinstance(given, str | bytes) else list(islice(given, MAX_LISTED + 1))
+        fits = not isinstance(given, str | bytes) and len(items) <= MAX_LISTED
+    except Exception:
+        fits = False
+    if not fits:
+        refuse(argument, quoted(given), needed)
+    return items
+
+
+def file_path(given: object, argument: str) -> Path:
+    """A path of any type, with a name that a file can have."""
+    try:
+        path = os.fspath(given)  # type: ignore[call-overload]
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except Exception:  # no path, or a name that no file can have
+        path = b""
+    if not isinstance(path, str):
+        refuse(argument, quoted(given), "the path of a file or folder is needed")
+    return Path(path)
 
 
 def one_of(given: object, argument: str, words: Iterable[str], needed: str) -> str:

@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import re
 import shutil
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from command_line import model, resolvent
 from command_line import rows as rows_of
 from resolvent import config, experiment, toml
 from resolvent.errors import DamagedRun, InputError
-from resolvent.runs import Folder, durable, sums
+from resolvent.runs import Folder, durable, events, sums
 from resolvent.runs.recorder import Recorder
 
 TREE = {
@@ -278,6 +280,64 @@ def test_a_checkpoint_of_another_run_is_skipped(originals: dict[str, Folder], tm
     outcome = experiment.resume(run, progress=False)
     assert "belongs to another run" in outcome.messages[0]
     assert rows_of(run) == rows_of(originals["whole"])
+
+
+# --- checksums that fit, around files that do not ---------------------------------------------------------------------
+
+
+def forged(run: Folder, to: Path, file: str, change: Callable[[str], str]) -> Folder:
+    """A copy with another file, and with every checksum made anew."""
+    run = copied(run, to)
+    (run.path / file).write_text(change((run.path / file).read_text()))
+    listed = [line.split("  ", 1)[1] for line in (run.path / sums.FILE).read_text().splitlines()]
+    (run.path / sums.FILE).write_bytes(sums.listing({name: (run.path / name).read_bytes() for name in listed}))
+    content = run.metrics.read_bytes()
+    lines = []
+    for event in run.events:
+        told = {key: value for key, value in event.items() if key not in ("time", "kind", "sum")}
+        told |= {"metrics": {"bytes": len(content), "sha256": sums.of(content)}} if "metrics" in told else {}
+        lines.append(events.line(event["kind"], **told) + b"\n")
+    (run.path / events.FILE).write_bytes(b"".join(lines))
+    return Folder(run.path)
+
+
+@pytest.mark.parametrize(("file", "change"), [
+    ("metrics.csv", lambda text: re.sub(r"(?m)^(\d+|round),.*$", r"\1", text)),
+    ("about.json", lambda text: text.replace('"partition": {}', '"partition": {"users": ["a", 1]}')),
+    ("about.json", lambda text: re.sub(r'"solves": "[^"]*"', '"other": 1', text)),
+])  # fmt: skip
+def test_a_forged_run_is_damaged_and_the_others_are_drawn(
+    file: str, change: Callable[[str], str], originals: dict[str, Folder], tmp_path: Path
+) -> None:
+    bad = forged(originals["whole"], tmp_path / "bad", file, change).path.rename(tmp_path / "bad-1")
+    good = copied(originals["whole"], tmp_path)
+    assert Folder(bad).damage() == []
+    said = resolvent("report", "--to", tmp_path / "all.html", "--out", tmp_path)
+    assert (said.code, (tmp_path / "all.html").is_file()) == (0, True)
+    assert "left out: run bad-1 is damaged" in said.err
+    assert resolvent("report", good.id, "--to", tmp_path / "one.html", "--out", tmp_path).code == 0
+    named = resolvent("report", "bad-1", good.id, "--to", tmp_path / "two.html", "--out", tmp_path)
+    assert (named.code, named.err.count("\n")) == (2, 1)
+    assert named.err.startswith("resolvent: run bad-1 is damaged: ")
+
+
+def test_runs_begin_beside_one_whose_fingerprint_is_a_number(originals: dict[str, Folder], tmp_path: Path) -> None:
+    def number(text: str) -> str:
+        return re.sub(r'"fingerprint": "[^"]*"', '"fingerprint": 5', text)
+
+    forged(originals["whole"], tmp_path, "about.json", number).note("extended", rounds=20)
+    assert experiment.begin_or_resume(build(), tmp_path, progress=False).status == "finished"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["1x-a", "9" * 30 + "-a"])
+def test_a_file_that_is_no_checkpoint_stays_where_it_is(
+    name: str, originals: dict[str, Folder], tmp_path: Path
+) -> None:
+    run = copied(originals["torn"], tmp_path)
+    (run.checkpoints / f"{name}.safetensors").write_bytes(b"x")
+    assert experiment.resume(run, progress=False).messages == ()
+    assert rows_of(run) == rows_of(originals["whole"])
+    assert (run.checkpoints / f"{name}.safetensors").exists()
 
 
 def test_a_checkpoint_under_another_round_is_skipped(originals: dict[str, Folder], tmp_path: Path) -> None:

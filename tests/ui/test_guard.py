@@ -32,7 +32,7 @@ def test_loopback_answers_to_loopback(host: str) -> None:
 @pytest.mark.parametrize(
     "host",
     ["", "evil.example", "evil.example:8400", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1",
-     "desktop:8400", "127.0.0.1:99999", "[::1", "user@evil.example", "0x7f000001"],
+     "desktop:8400", "127.0.0.1:99999", "[::1", "user@evil.example", "evil.example\\@127.0.0.1", "0x7f000001"],
 )  # fmt: skip
 def test_loopback_answers_to_nothing_else(host: str) -> None:
     assert status(HERE.refusal("GET", {"host": host} | SHOWN, {})) == 421
@@ -42,7 +42,7 @@ def test_loopback_answers_to_nothing_else(host: str) -> None:
     ("origin", "code"),
     [(None, None), ("http://127.0.0.1:8400", None), ("http://evil.example", 403), ("null", 403),
      ("http://127.0.0.1:8401", 403), ("http://localhost:8400", 403), ("", 403), ("http://[", 403),
-     ("http://[::1", 403), ("http://\u2100.example", 403)],
+     ("http://[::1", 403), ("http://\u2100.example", 403), ("javascript://127.0.0.1:8400", 403)],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_other_origins_are_refused(method: str, origin: str | None, code: int | None) -> None:

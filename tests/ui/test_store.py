@@ -20,7 +20,9 @@ import resolvent as rs
 from command_line import resolvent
 from resolvent import config as configs
 from resolvent import experiment
+from resolvent.errors import DamagedRun
 from resolvent.runs import Folder, folders, lock
+from resolvent.runs.folder import reading
 from resolvent.ui import store as stores
 from resolvent.ui.curves import Curves
 from resolvent.ui.store import Store, Unknown, last_row, settings_of
@@ -32,6 +34,20 @@ from .conftest import connected, make, serving
 @pytest.fixture
 def copied(stored: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(stored, tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("heading", [b"round," + b"x" * 140_000, b"round,a\rb"])
+def test_a_heading_that_no_reader_takes_is_damage(heading: bytes, copied: Path) -> None:
+    run = next(run for run in folders(copied))
+    run.metrics.write_bytes(heading + b"\n1,2\n")
+    with pytest.raises(DamagedRun, match="do not fit together"), reading(run):
+        Curves().since(run.metrics, 0)
+
+
+def test_more_users_than_can_be_drawn_are_unknown(copied: Path) -> None:
+    run = next(run for run in folders(copied) if run.config.get("participation", {}).get("probability"))
+    run.about["problem"]["users"] = 10**9
+    assert presence(run, 400)["kind"] == "unknown"
 
 
 def test_only_what_has_changed_is_read_again(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,12 +13,12 @@ from resolvent import runs
 from resolvent.cli import output
 from resolvent.cli.arguments import RUNS, Form, Out, RunName, run_names, sound
 from resolvent.cli.output import Format, say
-from resolvent.errors import InputError, StorageError
+from resolvent.errors import DamagedRun, InputError, StorageError
 from resolvent.installed import install
 from resolvent.iteration.metric_names import of_reported
 from resolvent.runs import Folder, checkpoints, regular
 from resolvent.runs.environment import environment
-from resolvent.runs.folder import model_of
+from resolvent.runs.folder import Made, model_of, reading, together
 
 RunNames = Annotated[
     list[str] | None,
@@ -44,6 +44,11 @@ def show(name: RunName, out: Out = RUNS, form: Form = Format.table) -> None:
     """Show one run: its configuration, how far it came, what it solves, what happened."""
     run = sound(runs.find(name, out))
     say(*run.log[1])
+    with reading(run):
+        _show(run, form)
+
+
+def _show(run: Folder, form: Format) -> None:
     if form is not Format.table:
         about = {"status": run.status, "last": run.row() or None, "config": run.config, "events": run.events}
         output.pairs(run.about | about, form)
@@ -73,7 +78,6 @@ def report(
 
     The page of one run on a table is about its model: how well it predicts, its coefficients, how surely it was solved.
     """
-    from resolvent import report as reports
 
     if not 0 < threshold < 1:
         raise InputError(f"--threshold is {threshold}, but a probability above 0 and below 1 is needed")
@@ -82,24 +86,34 @@ def report(
     path = to or out / "report.html"
     if path.suffix not in (".html", ".png", ".svg"):
         raise InputError(f"--to is {path}, but a file that ends in .html, .png or .svg is needed")
+
+    def made(chosen: Sequence[Folder]) -> Path:
+        return _report(chosen, path, title, threshold, form)
+
+    say(f"{_of_those_that_fit(chosen, made, bool(names))[0]}: the report")
+
+
+def _report(chosen: Sequence[Folder], path: Path, title: str, threshold: float, form: Format) -> Path:
+    from resolvent import report as reports
+
     problems = reports.by_problem(chosen)
+    tables = {name: reports.summary(curves) for name, curves in problems.items()}
     if path.suffix != ".html" and len(problems) > 1:
         raise InputError(
             f"--to is {path}, but a picture shows one problem and these are {len(problems)}: {'; '.join(problems)}; "
             "name runs of one of them, or a file that ends in .html"
         )
-    if form is Format.table:
-        for name, curves in problems.items():
-            rows = reports.summary(curves)
-            output.rows(rows, form, title if len(problems) == 1 else name, reports.columns(rows), reports.NOTE)
-    else:
-        output.rows([row for curves in problems.values() for row in reports.summary(curves)], form)
     if path.suffix == ".html":
         alone = _model_page(chosen[0], path, title, threshold) if len(chosen) == 1 else None
         made = alone or reports.page(problems, path, title)
     else:
         made = reports.draw(next(iter(problems.values())), path, title)
-    say(f"{made}: the report")
+    if form is Format.table:
+        for name, rows in tables.items():
+            output.rows(rows, form, title if len(problems) == 1 else name, reports.columns(rows), reports.NOTE)
+    else:
+        output.rows([row for rows in tables.values() for row in rows], form)
+    return made
 
 
 def export(
@@ -121,7 +135,9 @@ def export(
     part = to.with_name(f".{to.name}.part{to.suffix}")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        content = _model(chosen, to) if model else _metrics(chosen, to)
+        content, chosen = _of_those_that_fit(
+            chosen, lambda these: (_model if model else _metrics)(these, to), bool(names)
+        )
         part.write_bytes(content)
         part.replace(to)
     except OSError as error:
@@ -193,6 +209,20 @@ def _chosen(names: list[str] | None, out: Path) -> list[Folder]:
     return chosen
 
 
+def _of_those_that_fit(
+    chosen: list[Folder], read: Callable[[Sequence[Folder]], Made], named: bool
+) -> tuple[Made, list[Folder]]:
+    """What is made of some runs, and of which: one whose files do not fit together is left out, unless it was named."""
+    while True:
+        try:
+            return together(chosen, read), chosen
+        except DamagedRun as error:
+            chosen = [run for run in chosen if run.path != error.run]
+            if named or not chosen:
+                raise
+            say(f"left out: {error}")
+
+
 def _model_page(run: Folder, path: Path, title: str, threshold: float) -> Path | None:
     """The page about a table's model, whose held-out rows are read again; None where the run has no such model."""
     from resolvent import config as configs
@@ -218,7 +248,7 @@ def _model_page(run: Folder, path: Path, title: str, threshold: float) -> Path |
     return model_page(curve, described, model_of(newest.state), test, path, title, threshold)
 
 
-def _metrics(chosen: list[Folder], to: Path) -> bytes:
+def _metrics(chosen: Sequence[Folder], to: Path) -> bytes:
     """The rows of runs, as a file of this suffix."""
     from resolvent.report import tables
 
@@ -229,13 +259,13 @@ def _metrics(chosen: list[Folder], to: Path) -> bytes:
     raise InputError(f"--to is {to}, but .csv, .tsv, .json, .parquet, .npz, .safetensors, .pt or .onnx is needed")
 
 
-def _one(chosen: list[Folder], to: Path) -> Folder:
+def _one(chosen: Sequence[Folder], to: Path) -> Folder:
     if len(chosen) != 1:
         raise InputError(f"--to {to} takes one run's model, but {len(chosen)} runs were named; name one")
     return chosen[0]
 
 
-def _model(chosen: list[Folder], to: Path) -> bytes:
+def _model(chosen: Sequence[Folder], to: Path) -> bytes:
     """A run's model, as a file of this suffix; where the last checkpoint is damaged, that is said."""
     from resolvent.experiment import exporting, opening
 

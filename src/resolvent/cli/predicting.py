@@ -13,6 +13,7 @@ from resolvent.cli import output
 from resolvent.cli.arguments import RUNS, Form, RunName
 from resolvent.cli.output import Format, say
 from resolvent.errors import InputError, StorageError
+from resolvent.runs.folder import reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,10 +35,12 @@ def predict(
 
     if out is not None and out.suffix[1:] not in (*ENCODED, "json"):
         raise InputError(f"--out is {out}, but a file that ends in .csv, .tsv, .parquet or .json is needed")
-    run = rs.open(runs.find(name, folder).path)
+    stored = runs.find(name, folder)
+    run = rs.open(stored.path)
     rows = _rows(file, run.description)
-    frame = _predicted(run, rows)
-    _score(run, rows)
+    with reading(stored):
+        frame = _predicted(run, rows)
+        _score(run, rows)
     if out is None:
         lines: list[Any] = frame.to_dict("records")
         output.rows(lines, form)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -22,7 +22,7 @@ from resolvent.data.held_out import HeldOut
 from resolvent.data.limits import check_dense
 from resolvent.data.preparation import INTERCEPT, Preparation
 from resolvent.data.scaling import standardisation
-from resolvent.errors import ResolventWarning, quoted, refuse
+from resolvent.errors import ResolventWarning, bounded, listed, quoted, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ class UserTable:
         rows. Another kind may code the labels in another way: `table.coded(kind)` has them, and held-out rows, in its
         terms.
         """
-        table = self if kind == "auto" else self.coded(kind)
+        table = self if _auto(kind) else self.coded(kind)
         more = {"intercept": True} | more if self.intercept else dict(more)
         build = fitted.KINDS[table.kind].build
         takes = [name for name in signature(build.__init__).parameters if name not in ("self", "A", "b", "y")]
@@ -140,20 +140,21 @@ def from_frame(
 
     Statistics (levels, fills, means, spreads) are merged from what each user reports of its own training rows.
     """
-    frame = as_frame(frame)
-    user, target = (None if name is None else str(name) for name in (user, target))  # frames number their columns too
+    frame, positive = as_frame(bounded(frame, "frame")), bounded(positive, "positive")
+    user, target = (None if name is None else quoted(name, str) for name in (user, target))  # frames number columns too
     left_out, categories = _listed("drop", drop), _listed("categories", categories)
     impute = {str(name): kind for name, kind in impute.items()} if isinstance(impute, Mapping) else impute
     weight = None
     if sample_weight is not None:
-        weight = _weights(frame, str(sample_weight), (user, target))
-        left_out.append(str(sample_weight))
+        sample_weight = quoted(sample_weight, str)
+        weight = _weights(frame, sample_weight, (user, target))
+        left_out.append(sample_weight)
     names = feature_names(frame, user, target, left_out, categories)
     assert target is not None
     reports.check(impute, names)
     labels = column(frame, target)
     meaning = targets.target(
-        labels, None if kind == "auto" else fitted.KINDS[fitted.kind_name(kind, None)].needs, positive
+        labels, None if _auto(kind) else fitted.KINDS[fitted.kind_name(kind, None)].needs, positive
     )
     codes = meaning.encode(labels)
     columns = coding.coded_columns(frame, names, impute, categories)
@@ -169,6 +170,7 @@ def from_frame(
     else:
         owned = by_column(column(frame, user))
     grouped = [raw.texts for raw in columns if raw.kind == TEXT]
+    test_users = listed(test_users, "test_users", "a list of users is needed")
     division = divided(owned, test, test_users, seed, grouped if meaning.classes is None else [*grouped, codes])
     features = [coding.feature(raw, division.training, impute, raw.name in categories) for raw in columns]
     preparation = Preparation(tuple(features), meaning, None, tuple(left_out), user)
@@ -181,6 +183,10 @@ def from_frame(
         x = preparation.scaled(x)
     kind, said = fitted.kind_name(kind, meaning), tuple(hint for hint in (doubtful, few) if hint is not None)
     return UserTable(division, x, labels, positive, preparation, intercept, kind, weight, said)
+
+
+def _auto(kind: object) -> bool:
+    return isinstance(kind, str) and kind == "auto"
 
 
 def _weights(frame: pd.DataFrame, name: str, others: tuple[str | None, ...]) -> NDArray[np.float64]:
@@ -198,9 +204,7 @@ def _weights(frame: pd.DataFrame, name: str, others: tuple[str | None, ...]) -> 
 
 def _listed(argument: str, names: Any) -> list[str]:
     """The names of several columns."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        refuse(argument, quoted(names), f"a list of columns is needed: [{names!r}]")
-    return [str(name) for name in names]
+    return [quoted(name, str) for name in listed(names, argument, f"a list of columns is needed: [{quoted(names)}]")]
 
 
 def feature_names(

@@ -176,9 +176,9 @@ def word(value: Any) -> str:
     Different numbers have different words: one that no float equals is written in full.
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | Decimal):
-        return str(value)
+        return quoted(value, str)
     if isinstance(value, numbers.Integral):
-        return str(int(value))
+        return quoted(int(value), str)
     if isinstance(value, Decimal) and value.is_finite():
         text = format(abs(value) if value == 0 else value, "f")
         return text.rstrip("0").rstrip(".") if "." in text else text

@@ -36,9 +36,9 @@ KINDS = {
 
 def kind_name(name: str, target: Target | None) -> str:
     """A problem by its name in `KINDS`; "auto" is the one that the labels suggest."""
-    if name == "auto" and target is not None:
+    if isinstance(name, str) and name == "auto" and target is not None:
         return "least-squares" if target.classes is None else "logistic" if target.two else "softmax"
-    plain = str(name).replace("_", "-")
+    plain = quoted(name, str).replace("_", "-")
     if plain not in KINDS:
         refuse("kind", quoted(name), f"one of auto, {', '.join(KINDS)} is needed")
     return plain

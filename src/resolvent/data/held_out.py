@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.errors import bounded, quoted, refuse
+from resolvent.errors import InputError, bounded, listed, quoted, refuse
 from resolvent.problems.labels import label_array
 
 
@@ -28,7 +27,9 @@ class HeldOut:
         try:
             self.A: tuple[Any, ...] = tuple(_matrix(a, i) for i, a in enumerate(A))
             self.b: tuple[NDArray[Any], ...] = tuple(_targets(y, i) for i, y in enumerate(b))
-        except TypeError:
+        except InputError:
+            raise
+        except Exception:
             refuse(
                 "HeldOut", f"of type {type(A).__name__}", "one matrix, or one matrix and one vector per user, is needed"
             )
@@ -45,13 +46,11 @@ class HeldOut:
             refuse("HeldOut", "empty", "at least one row is needed")
         if len({a.shape[1] for a in self.A}) > 1:
             refuse("A", "of matrices with different numbers of columns", "every user has the same features")
-        if not isinstance(bounded(names, "names"), Iterable | None) or getattr(names, "shape", None) == ():
-            refuse("names", quoted(names), f"one name for each of the {len(self.A)} users is needed")
-        given = range(len(self.A)) if names is None else names
-        self.names = tuple(quoted(name, str) for name in islice(iter(given), len(self.A) + 1))
-        if len(self.names) != len(self.A):
-            many = len(self.names) if len(self.names) <= len(self.A) else f"more than {len(self.A)}"
-            refuse("names", f"a list of {many}", f"one name for each of the {len(self.A)} users is needed")
+        needed = f"one name for each of the {len(self.A)} users is needed"
+        given = listed(range(len(self.A)) if names is None else names, "names", needed)
+        if len(given) != len(self.A):
+            refuse("names", f"a list of {len(given)}", needed)
+        self.names = tuple(quoted(name, str) for name in given)
 
     @property
     def users(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from resolvent.data import fetch, formats
 from resolvent.data.image_sets import CIFAR10, FASHION_MNIST, MNIST, SETS, Damaged, FileLayout, Original
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, bounded, file_path, flag, quoted, refuse
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +56,8 @@ def cifar10(folder: str | Path | None = None, offline: bool = False) -> Images:
 
 def normalised(images: Images, mean: Any = None, std: Any = None) -> Images:
     """The set with images in float32, (x/255 - mean)/std by channel; both are the training set's unless given."""
+    if not isinstance(images, Images):
+        refuse("images", quoted(images), "a set of images is needed, rs.data.mnist() say")
     usual = {which.name: (which.mean, which.std) for which in SETS}.get(images.name, (None, None))
     centre = _by_channel(usual[0] if mean is None else mean, images.x_train, "mean")
     scale = _by_channel(usual[1] if std is None else std, images.x_train, "std")
@@ -68,7 +70,7 @@ def normalised(images: Images, mean: Any = None, std: Any = None) -> Images:
 def load(which: Original, folder: str | Path | None, offline: bool) -> Images:
     """The set from the first place that has it, all of it or the part that an NPZ file holds."""
     if folder is not None:
-        root = Path(folder).expanduser()
+        root = file_path(folder, "folder").expanduser()
         if not root.is_dir():
             refuse("folder", root, "there is no such folder")
         images = _search(which, root)
@@ -80,7 +82,7 @@ def load(which: Original, folder: str | Path | None, offline: bool) -> Images:
         if (images := _search(which, root)) is not None:
             return images
     cache = _cache() / which.name
-    if offline or os.environ.get("RESOLVENT_OFFLINE", "").lower() not in ("", "0", "false", "no"):
+    if flag(offline, "offline") or os.environ.get("RESOLVENT_OFFLINE", "").lower() not in ("", "0", "false", "no"):
         why = "which offline=True or RESOLVENT_OFFLINE forbids"
     else:
         try:
@@ -167,9 +169,10 @@ def _tensors(which: Original, x: NDArray[Any], y: NDArray[Any], source: str) -> 
 
 
 def _by_channel(given: Any, x: Tensor, argument: str) -> Tensor:
+    bounded(given, argument)
     try:
         values = torch.as_tensor([] if given is None else given, dtype=torch.float32, device=x.device).flatten()
-    except (TypeError, ValueError, RuntimeError):
+    except Exception:
         values = x.new_empty(0)
     if len(values) not in (1, x.shape[1]):
         refuse(argument, given, f"one number, or one for each of {x.shape[1]} channels, is needed")

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent import randomness
-from resolvent.errors import quoted, refuse, whole
+from resolvent.errors import bounded, listed, number, quoted, refuse, whole
+from resolvent.problems.inputs import as_tensor
 from resolvent.problems.labels import label_array
 
 RowNumbers = NDArray[np.int64]
@@ -231,7 +232,7 @@ def splits(indices: Any, fractions: Sequence[float] = (0.8, 0.1, 0.1), seed: int
     """
     _check_seed(seed)
     rows = _indices(indices)
-    shares = np.asarray(fractions, dtype=np.float64)
+    shares = np.array([number(share) for share in listed(fractions, "fractions", "numbers that sum to one are needed")])
     if shares.ndim != 1 or not len(shares) or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-9:
         refuse("fractions", quoted(fractions), "numbers >= 0 that sum to one are needed")
     order = rows[np.argsort(randomness.words(seed, randomness.SPLITS, rows), kind="stable")]
@@ -242,7 +243,7 @@ def splits(indices: Any, fractions: Sequence[float] = (0.8, 0.1, 0.1), seed: int
 def counts(parts: Sequence[Any], y: Any) -> tuple[NDArray[np.int64], Labels]:
     """How many rows of each class each user holds, (users, classes), and the classes."""
     values, code = classes(_labels(y), "counts")
-    rows = [_indices(part) for part in parts]
+    rows = [_indices(part) for part in listed(parts, "parts", "a list with the rows of each user is needed")]
     if any(len(part) and (part.min() < 0 or part.max() >= len(code)) for part in rows):
         refuse("parts", "out of range", f"y has {len(code)} rows")
     table = [np.bincount(code[part], minlength=len(values)) for part in rows]
@@ -256,14 +257,18 @@ def _trim(parts: list[RowNumbers], seed: int) -> list[RowNumbers]:
 
 
 def _labels(y: Any) -> Labels:
-    labels = label_array(y.cpu().numpy() if isinstance(y, Tensor) else y)
+    labels = label_array(as_tensor(y, "y").detach().cpu().numpy() if isinstance(y, Tensor) else y)
     if labels.ndim != 1 or not len(labels):
         refuse("y", f"of shape {labels.shape}", "one label per row is needed")
     return labels
 
 
 def _indices(rows: Any) -> RowNumbers:
-    array = np.asarray(rows.cpu() if isinstance(rows, Tensor) else rows)
+    bounded(rows, "indices")
+    try:
+        array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows)
+    except Exception:
+        refuse("indices", quoted(rows), "a list of row numbers is needed")
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         refuse("indices", f"of shape {array.shape} and type {array.dtype}", "a list of row numbers is needed")
     return array.astype(np.int64)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from resolvent.data.columns import TEXT, Column, as_frame, column
 from resolvent.data.scaling import Floats, Scaling
 from resolvent.data.target import Target
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, bounded, quoted, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +151,10 @@ class Preparation:
                 for c in stored["columns"]
             )
             scaling = stored["scaling"] and Scaling(tuple(stored["scaling"]["mean"]), tuple(stored["scaling"]["scale"]))
-            return cls(columns, Target.from_dict(stored["target"]), scaling, tuple(stored["dropped"]), stored["user"])
+            made = cls(columns, Target.from_dict(stored["target"]), scaling, tuple(stored["dropped"]), stored["user"])
+            if scaling and not len(scaling.mean) == len(scaling.scale) == len(made.features):
+                raise TypeError(f"its scaling is not of {len(made.features)} features")
+            return made
         except (KeyError, TypeError) as error:
             raise InputError(
                 f"the preparation cannot be read ({type(error).__name__}: {error}); what as_dict wrote is needed"
@@ -161,10 +164,14 @@ class Preparation:
         """X as a frame that has every column that the model needs."""
         names = [feature.name for feature in self.columns]
         shown = ", ".join(names[:12])
-        if _is_array(X):
+        bounded(X, "X")
+        try:
+            x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X) if _is_array(X) else None
+        except Exception:  # lists of unequal lengths; or a class of the caller's, which may raise anything
+            refuse("X", quoted(X), f"rows with the columns {shown} are needed")
+        if x is not None:
             import pandas as pd
 
-            x = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
             if x.dtype.kind not in "biuf":
                 needed = f"numbers, or a frame with the columns {shown}, are needed"
                 refuse("X", f"an array of type {x.dtype}", needed)

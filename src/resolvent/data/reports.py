@@ -92,7 +92,7 @@ def check(impute: Impute, columns: Sequence[str]) -> None:
     for name, kind in asked.items():
         if name and name not in columns:
             refuse("impute", f"for a column {name!r}", f"there are {', '.join(columns)}")
-        if kind not in FILLS:
+        if not isinstance(kind, str) or kind not in FILLS:
             refuse("impute", quoted(kind), f"one of {', '.join(FILLS)} is needed, or a dict of them by column")
 
 

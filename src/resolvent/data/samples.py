@@ -14,7 +14,7 @@ import numpy as np
 
 from resolvent.data import fetch
 from resolvent.data.limits import TooLarge
-from resolvent.errors import InputError
+from resolvent.errors import InputError, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ def hospitals(seed: int = 0) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(whole(seed, "seed", least=0))
     frames = []
     for name, patients in HOSPITALS.items():
         age = np.clip(rng.normal(rng.uniform(42, 66), 13, patients), 18, 95).round()

@@ -7,6 +7,7 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from resolvent.data import frames, libsvm, limits, npz
 from resolvent.data.columns import as_frame
-from resolvent.errors import quoted, refuse
+from resolvent.errors import bounded, file_path, quoted, refuse
 from resolvent.problems.labels import label_array
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def read(path: str | Path, target: str | int | None = None, width: int | None = 
     """
     if isinstance(target, bool) or not isinstance(target, str | int | None):
         refuse("target", quoted(target), "the name or the number of a column is needed")
-    name, content = Path(path).name, _loaded(Path(path), target, width, sparse)
+    path = file_path(path, "path")
+    name, content = path.name, _loaded(path, target, width, sparse)
     table = content if isinstance(content, Table) else Table(*frames.matrix(content, name, target))
     _check_finite(table, name)
     return table
@@ -69,18 +71,19 @@ def read(path: str | Path, target: str | int | None = None, width: int | None = 
 
 def frame(path: str | Path) -> pd.DataFrame:
     """All columns of a file, none of which need be a target: rows to predict."""
-    content = _loaded(Path(path), None, exact=True)
+    path = file_path(path, "path")
+    content = _loaded(path, None, exact=True)
     if isinstance(content, Table):
         import pandas as pd
 
-        _check_finite(content, Path(path).name)
+        _check_finite(content, path.name)
         return pd.DataFrame(content.x, columns=list(content.features))
     return as_frame(content, "path")
 
 
 def inputs(path: str | Path) -> NDArray[Any]:
     """A batch of a network's inputs: the array x of an NPZ file, in its own shape."""
-    path = Path(path)
+    path = file_path(path, "path")
     if path.suffix.lower() != NPZ or not path.is_file():
         refuse("path", path, "an .npz file with an array x, a batch of the network's inputs, is needed")
     there = npz.arrays(path, path.name)
@@ -92,7 +95,8 @@ def inputs(path: str | Path) -> NDArray[Any]:
 
 def columns(path: str | Path, target: str | int | None = None) -> tuple[pd.DataFrame, str]:
     """The columns of a file, text among them, and the name of its target, found as `read` finds it."""
-    name, content = Path(path).name, _loaded(Path(path), target, exact=True)
+    path = file_path(path, "path")
+    name, content = path.name, _loaded(path, target, exact=True)
     if isinstance(content, Table):
         import pandas as pd
 
@@ -140,12 +144,12 @@ def inner(path: Path) -> Path:
 
 def is_table(path: str | Path) -> bool:
     """Whether a file's name says that it is one of these formats."""
-    return inner(Path(path)).suffix.lower() in SUFFIXES
+    return inner(file_path(path, "path")).suffix.lower() in SUFFIXES
 
 
 def stem(path: str | Path) -> str:
     """A file's name without what says how it is written: a9a.gz is a9a, and so is a9a.libsvm.xz."""
-    plain = inner(Path(path))
+    plain = inner(file_path(path, "path"))
     return plain.stem if is_table(path) else plain.name
 
 
@@ -161,7 +165,10 @@ def signs(y: Any, positive: Any = None) -> NDArray[np.float64]:
     if positive is None and len(values) != 2:
         what = f"of {len(values)} classes" if len(values) != 1 else "of one class"
         refuse("y", what, "logistic regression needs two: positive= makes one class against the rest")
-    if positive is not None and positive not in values.tolist():
+    known = bounded(positive, "positive") is None
+    with suppress(Exception):  # an array compares number by number
+        known = known or positive in values.tolist()
+    if not known:
         shown = ", ".join(map(str, values[:10].tolist())) + (", ..." if len(values) > 10 else "")
         refuse("positive", quoted(positive), f"one of the classes {shown} is needed")
     return np.where(labels == (values[1] if positive is None else positive), 1.0, -1.0)

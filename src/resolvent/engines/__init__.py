@@ -31,7 +31,7 @@ def joined(
     as they are."""
     name = SPELLINGS.get(engine, engine) if isinstance(engine, str) else ""
     maker: Any = _named(JOINED[name])() if name in JOINED else engine
-    if is_engine(maker) or isinstance(maker, str | bytes) or not hasattr(maker, "join"):
+    if is_engine(maker) or isinstance(maker, str | bytes | bytearray) or not hasattr(maker, "join"):
         return maker, problem
     ready = maker.join(problem, operator(), steady)
     return ready, ready.facts.problem

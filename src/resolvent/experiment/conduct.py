@@ -24,7 +24,7 @@ from resolvent.iteration.privacy import as_privacy
 from resolvent.iteration.state import State, adapt
 from resolvent.iteration.state import begin as begin_state
 from resolvent.iteration.tuning import Automatic, Scheduled
-from resolvent.runs import durable, lock, trust
+from resolvent.runs import durable, lock, regular, trust
 from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.folder import Folder, damaged
 from resolvent.runs.open_run import OpenRun
@@ -175,7 +175,7 @@ def _fingerprint(run: Folder) -> str | None:
             return begun
         before, plus, fork = begun.partition("+")
         return f"{before.rpartition('-')[0]}-{configs.fingerprint_of(run.config)}{plus}{fork}"
-    except InputError:
+    except (OSError, *regular.UNFIT):
         return None
 
 

@@ -19,6 +19,7 @@ from resolvent.iteration.metric import FullMetric
 from resolvent.iteration.metric_choice import GivenMetric
 from resolvent.local import choice
 from resolvent.runs import Folder, damaged, metrics, regular, trust
+from resolvent.runs.folder import reading
 from resolvent.runs.recorder import check_readable, remembered_in
 from resolvent.runs.saving import PERSONAL
 from resolvent.solving.description import Description
@@ -41,7 +42,11 @@ def open_run(path: str | Path) -> Run:
     folder = Path(path)
     if not (os.path.isfile(folder / "about.json") or os.path.isdir(folder / "checkpoints")):  # of a name too long: no
         refuse("folder", str(folder), "the folder of a run is needed, as `resolvent run` or Run.save wrote it")
-    stored = Folder(folder)
+    with reading(Folder(folder)):
+        return _opened(Folder(folder))
+
+
+def _opened(stored: Folder) -> Run:
     if wrong := stored.damage():
         raise damaged(stored, wrong)
     newest, complaints = stored.newest()
@@ -64,7 +69,7 @@ def open_run(path: str | Path) -> Run:
         best=newest.kept,
         description=description(stored),
         config=stored.config,
-        folder=folder,
+        folder=stored.path,
         personal=newest.tensors.get(PERSONAL),
         remembered=remembered,
     )

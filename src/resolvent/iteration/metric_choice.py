@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import InputError, quoted, refuse
+from resolvent.errors import InputError, bounded, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.metric import LEAST, FullMetric
@@ -99,6 +99,7 @@ class GivenMetric(MetricChoice):
 def as_matrix(given: Any) -> GivenMetric:
     """A symmetric positive definite matrix, or a sentence."""
     needed = "a symmetric positive definite matrix (d, d) is needed"
+    bounded(given, "metric")
     try:
         M = torch.as_tensor(given).detach().cpu()
         dense = M.layout is torch.strided

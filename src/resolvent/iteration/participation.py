@@ -286,7 +286,7 @@ class Trace(Participation):
         bounded(self.masks, "masks")
         try:
             masks = np.asarray(self.masks.cpu() if isinstance(self.masks, Tensor) else self.masks)
-        except (TypeError, ValueError, RuntimeError, MemoryError):
+        except Exception:
             refuse("masks", "no array of rows of equal lengths", "a (rounds, users) array of booleans is needed")
         if masks.ndim != 2 or not masks.size or not np.isin(masks, (0, 1)).all():
             refuse("masks", f"of shape {masks.shape}", "a (rounds, users) array of booleans is needed")
@@ -337,7 +337,7 @@ class Stragglers(Participation):
         bounded(self.times, "times")
         try:
             times = np.asarray(self.times.detach().cpu() if isinstance(self.times, Tensor) else self.times)
-        except (TypeError, ValueError, RuntimeError, MemoryError):
+        except Exception:
             refuse("times", quoted(self.times), "a number > 0 per user, or one factor >= 1, is needed")
         if times.dtype.kind not in "iuf" or times.ndim > 1 or not times.size:
             refuse("times", quoted(self.times), "a number > 0 per user, or one factor >= 1, is needed")

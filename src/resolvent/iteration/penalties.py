@@ -229,7 +229,7 @@ def _strength(given: Any, argument: str) -> Tensor:
     try:
         t = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given, dtype=np.float64)).double()
         fits = t.ndim <= 1 and t.numel() > 0 and bool((torch.isfinite(t) & (t >= 0)).all())
-    except (TypeError, ValueError, OverflowError, RuntimeError, MemoryError):
+    except Exception:
         fits = False
     if not fits:
         refuse(argument, quoted(given), "a finite number >= 0, or one per coordinate, is needed")

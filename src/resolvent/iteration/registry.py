@@ -183,7 +183,7 @@ def named(kind: str, name: Any) -> Registered:
     spelled = alike(name) if isinstance(name, str) else ""
     registered = PARTS.get(kind, {}).get(spelled) or parts(kind).get(spelled)
     if registered is None:
-        raise InputError(f"there is no {kind} {name!r}{nearest(spelled, parts(kind))}{load_plugins()}")
+        raise InputError(f"there is no {kind} {quoted(name)}{nearest(spelled, parts(kind))}{load_plugins()}")
     return registered
 
 

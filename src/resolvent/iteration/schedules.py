@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from resolvent.errors import number, quoted, real, refuse, whole
+from resolvent.errors import flag, number, quoted, real, refuse, whole
 from resolvent.iteration.registry import named, part
 
 
@@ -65,7 +65,7 @@ def inverse_sqrt(eta0: float) -> Schedule:
 def inverse_log(eta0: float, natural: bool = False) -> Schedule:
     """eta_t = eta0 / (log10(t + 1) + 1); with `natural`, eta0 / ln(t + e), as for the paper's network."""
     eta0 = _positive(eta0)
-    if natural:
+    if flag(natural, "natural"):
         return Schedule(lambda t: eta0 / math.log(t + math.e), f"{eta0:g} / ln(t+e)", True, False, True)
     return Schedule(lambda t: eta0 / (math.log10(t + 1) + 1), f"{eta0:g} / (log10(t+1)+1)", True, False, True)
 

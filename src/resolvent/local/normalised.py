@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resolvent.errors import InputError, bounded, quoted, real, refuse, whole
+from resolvent.errors import InputError, listed, real, refuse, whole
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.registry import part
@@ -45,13 +45,10 @@ class NormalisedSteps(StepsOperator):
 
     def __post_init__(self) -> None:
         if not isinstance(self.steps, int):
-            try:
-                len(bounded(self.steps, "steps"))  # an iterator, which may have no end, has none
-                own = tuple(int(whole(k, "steps")) for k in self.steps)
-            except TypeError:
-                refuse("steps", quoted(self.steps), "a whole number >= 1 is needed, or one per user")
+            needed = "a whole number >= 1 is needed, or one per user"
+            own = tuple(int(whole(k, "steps")) for k in listed(self.steps, "steps", needed))
             if not own:
-                refuse("steps", "empty", "a whole number >= 1 is needed, or one per user")
+                refuse("steps", "empty", needed)
             object.__setattr__(self, "steps", own)
         check_descent(self._passes.max(), self.batch, self.momentum)
         if self.scale is not None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from resolvent.errors import quoted, real, refuse
+from resolvent.errors import bounded, quoted, real, refuse
 from resolvent.problems.constraint import TOL
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points, refuse_shape
 from resolvent.problems.problem import ProblemDefaults, select
@@ -46,7 +46,7 @@ class Indicators(ProblemDefaults):
         penalty: Any = None,
     ) -> None:
         self.penalty = penalty
-        self.sets = tuple(sets) if isinstance(sets, list | tuple) else ()
+        self.sets = tuple(sets) if isinstance(bounded(sets, "sets"), list | tuple) else ()
         if not self.sets or not all(hasattr(each, "dim") and hasattr(each, "project") for each in self.sets):
             received = "empty" if isinstance(sets, list | tuple) and not sets else quoted(sets)
             refuse("sets", received, "a list of one set per user is needed, such as rs.Ball(centre, radius)")

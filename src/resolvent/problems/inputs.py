@@ -42,7 +42,7 @@ def as_tensor(data: Any, argument: str) -> Tensor:
         tensor = data if isinstance(data, Tensor) else torch.as_tensor(_writable(np.asarray(data)))
         if tensor.is_meta or tensor.layout is not torch.strided:
             raise TypeError("a tensor without data, or with some of it")
-    except (TypeError, ValueError, RuntimeError, MemoryError) as error:
+    except Exception as error:  # a class of the caller's may raise anything
         raise InputError(
             f"{argument} cannot be read as an array of numbers, "
             "but a NumPy array, a torch tensor or nested lists of equal lengths are needed"
@@ -150,7 +150,7 @@ def same_length(name: str, items: Sequence[Any], users: int) -> None:
     bounded(items, name)
     try:
         many = len(items)
-    except TypeError:  # a sparse matrix has a length that it does not tell
+    except Exception:  # a sparse matrix has a length that it does not tell
         refuse(name, quoted(items), f"one entry for each of the {users} users is needed")
     if many != users:
         refuse(name, f"a list of {many}", f"one entry for each of the {users} users is needed")

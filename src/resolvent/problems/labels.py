@@ -21,11 +21,11 @@ def label_array(labels: Any) -> NDArray[Any]:
     bounded(labels, "labels")
     if isinstance(labels, np.ndarray) and labels.dtype != object:
         return labels
-    items = labels.tolist() if hasattr(labels, "tolist") else list(labels)
     try:
+        items = labels.tolist() if hasattr(labels, "tolist") else list(labels if isinstance(labels, Collection) else 0)
         array = np.asarray(labels)
-    except (ValueError, MemoryError):
-        refuse("labels", "a list of lists of unequal lengths", "a vector of labels is needed")
+    except Exception:  # lists of unequal lengths; or a class of the caller's, which may raise anything
+        refuse("labels", quoted(labels), "a vector of labels is needed")
     if array.ndim != 1 or array.dtype == object or all(map(_same, array.tolist(), items)):
         return array
     objects: NDArray[Any] = np.empty(len(items), dtype=object)

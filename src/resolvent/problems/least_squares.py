@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import flag
+from resolvent.errors import bounded, flag
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.inputs import FLOAT, as_rows, as_weights
 from resolvent.problems.linear.loss import Loss
@@ -98,7 +98,7 @@ class LeastSquares(OverRows):
 
     def __new__(cls, A: Any = None, *args: Any, **keywords: Any) -> Any:
         """Sparse rows have no dense decompositions: they are a linear model, solved by Newton's method."""
-        if cls is LeastSquares and isinstance(A, (list, tuple)) and any(is_sparse(a) for a in A):
+        if cls is LeastSquares and isinstance(bounded(A, "A"), (list, tuple)) and any(is_sparse(a) for a in A):
             return SparseLeastSquares(A, *args, **keywords)
         return super().__new__(cls)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import bounded, quoted, refuse
-from resolvent.problems.inputs import as_tensor, refuse_shape
+from resolvent.problems.inputs import as_tensor, refuse_shape, same_length
 from resolvent.problems.products import rows_times, times_rows
 from resolvent.problems.sparse_rows import SparseBucket, as_sparse, is_sparse
 
@@ -257,8 +257,7 @@ def _from_lists(A: Sequence[Any], b: Any) -> Rows:
         refuse("A", "an empty list", "at least one user is needed")
     if not isinstance(b, (list, tuple, np.ndarray, Tensor)):
         refuse("b", quoted(b), f"A is a list of {len(A)} matrices, so as many vectors are needed")
-    if len(b) != len(A):
-        refuse("b", f"a list of {len(b)}", f"A has {len(A)} users, and as many are needed")
+    same_length("b", b, len(A))
     read: Any = as_sparse if any(is_sparse(a) for a in A) else as_tensor
     users = [(read(a, f"A[{i}]"), as_tensor(y, f"b[{i}]")) for i, (a, y) in enumerate(zip(A, b, strict=True))]
     first = users[0][0]

@@ -88,7 +88,7 @@ def _trace(curve: Curve, ys: Iterable[str]) -> dict[str, Any]:
     """What the page draws of a curve: of a long one, the rows that can be told apart."""
     import pandas as pd
 
-    bands = {name: curve.over("round", name)[1] for name in ys if name in curve.frames[0]}
+    bands = {name: curve.over("round", name)[1] for name in ys if all(name in frame for frame in curve.frames)}
     rows = drawn_rows(pd.concat(list(bands.values()), axis=1))
     lines = {name: {key: strict(band[key].iloc[rows].tolist()) for key in band} for name, band in bands.items()}
     xs = {name: strict(curve.over(name, "round")[0].iloc[rows].tolist()) for name in AXES}

@@ -8,7 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from resolvent.errors import InputError, bounded, quoted, refuse
+from resolvent.errors import InputError, bounded, listed, quoted, refuse
 from resolvent.report.curves import colours, drawn_rows, labels, over_seeds, reported, with_bytes
 from resolvent.report.figures import AXES, NAMES, needed, plain
 
@@ -38,7 +38,7 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
         for name, those in named.items()
     }
     every = [frame for those in frames.values() for frame in those]
-    several = list(y) if isinstance(y, list | tuple) else [y]
+    several = listed(y, "y", "a column of the history, or several, are needed") if isinstance(y, list | tuple) else [y]
     columns = columns_shown(every) if y is None else several
     if not columns:
         refuse("y", quoted(y), "a column of the history, or several, are needed")
@@ -81,7 +81,7 @@ def by_name(runs: Any) -> dict[str, list[Any]]:
     if isinstance(bounded(runs, "runs"), Mapping):
         named = {str(name): list(those) if isinstance(those, list | tuple) else [those] for name, those in runs.items()}
     else:
-        several = list(runs) if isinstance(runs, list | tuple) else [runs]
+        several = listed(runs, "runs", "runs are needed") if isinstance(runs, list | tuple) else [runs]
         named = dict(
             zip(names([getattr(run, "config", {}) for run in several]), ([run] for run in several), strict=True)
         )

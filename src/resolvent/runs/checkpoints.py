@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # a run is listed without torch
 
 RETAINED = 2
 SUFFIX = ".safetensors"
+NAME = re.compile(r"[0-9]{1,18}-[^-]*")
+"""A round and a checksum."""
 KEPT = "kept."
 """Before the names of the tensors of the best model by a metric."""
 
@@ -83,7 +86,7 @@ def decode(content: bytes) -> Checkpoint:
         numbers = json.loads(header["__metadata__"]["numbers"])
         stored = Checkpoint(numbers["state"]["round"], named, numbers)
         _ = stored.state, stored.extent, stored.kept
-    except (RuntimeError, *regular.UNFIT) as error:
+    except regular.UNFIT as error:
         raise ValueError(f"{type(error).__name__} while reading it") from error
     return stored
 
@@ -94,7 +97,7 @@ def write(folder: Path, new: Checkpoint, alone: bool = False) -> None:
     path = folder / f"{new.round:08d}-{_checksum(content)}{SUFFIX}"
     durable.write(path, content)
     files = _files(folder)
-    same = [old for old in files if old != path and int(old.stem.partition("-")[0]) == new.round]
+    same = [old for old in files if old != path and _round(old) == new.round]
     old_ones = [old for old in files if old != path] if alone else [old for old in files if old not in same][RETAINED:]
     for old in (*same, *old_ones, *folder.glob(".*.part")):
         old.unlink(missing_ok=True)
@@ -128,14 +131,14 @@ def sound(folder: Path, run: str | None = None) -> tuple[list[Checkpoint], list[
 def forget_after(folder: Path, round: int) -> None:
     """Remove checkpoints of later rounds, which will be done again."""
     for path in _files(folder):
-        if int(path.stem.partition("-")[0]) > round:
+        if _round(path) > round:
             path.unlink(missing_ok=True)
 
 
 def _read(folder: Path, run: str | None) -> Iterator[Checkpoint | str]:
     """Each checkpoint, newest first, or a sentence that says why it cannot be used."""
     for path in _files(folder):
-        number, _, checksum = path.stem.partition("-")
+        checksum = path.stem.partition("-")[2]
         try:
             content = regular.read(path, limit=None)
             if _checksum(content) != checksum:
@@ -145,7 +148,7 @@ def _read(folder: Path, run: str | None) -> Iterator[Checkpoint | str]:
         except (OSError, ValueError) as error:
             yield f"checkpoint {path.name} cannot be read ({error}) and was skipped"
             continue
-        if stored.round != int(number) or run not in (None, stored.numbers.get("run")):
+        if stored.round != _round(path) or run not in (None, stored.numbers.get("run")):
             yield f"checkpoint {path.name} belongs to another run or round and was skipped"
             continue
         yield stored
@@ -158,7 +161,11 @@ def newest_name(folder: Path) -> str | None:
 
 def _files(folder: Path) -> list[Path]:
     """Newest first."""
-    return sorted(folder.glob(f"[0-9]*-*{SUFFIX}"), reverse=True)
+    return sorted((path for path in folder.glob(f"*{SUFFIX}") if NAME.fullmatch(path.stem)), reverse=True)
+
+
+def _round(path: Path) -> int:
+    return int(path.stem.partition("-")[0])
 
 
 def _checksum(content: bytes) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from resolvent import toml
 from resolvent.errors import DamagedRun, InputError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from resolvent.iteration.state import State
 
+Made = TypeVar("Made")
 ENDED = ("finished", "stopped", "diverged")
 """Statuses of a run that has ended for good; any other run can be resumed."""
 UNENDED = ("interrupted", "failed", "resumed", "extended")
@@ -205,13 +206,38 @@ class Folder:
             raise damaged(self, [f"{name} {why}"]) from error
 
 
+@contextmanager
+def reading(run: Folder) -> Iterator[None]:
+    """What goes wrong on the way through a run's files, as the sentence that the run is damaged."""
+    try:
+        yield
+    except (InputError, FileNotFoundError):
+        raise
+    except (OSError, *regular.UNFIT) as error:
+        wrong = f"its files do not fit together ({type(error).__name__}: {_brief(error)})"
+        raise damaged(run, [wrong]) from error
+
+
+def together(chosen: Sequence[Folder], read: Callable[[Sequence[Folder]], Made]) -> Made:
+    """What is made of some runs; where that fails because of one of them, the sentence that it is damaged."""
+    try:
+        return read(chosen)
+    except InputError:
+        raise
+    except regular.UNFIT as error:
+        for run in chosen:
+            with reading(run):
+                read([run])
+        raise InputError(f"these runs do not fit together ({_brief(error)}); name fewer of them") from error
+
+
 def damaged(run: Folder, wrong: list[str]) -> DamagedRun:
     """What is wrong with a run, and what can be done."""
     what = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
     error = DamagedRun(
         f"run {run.id} is damaged: {what}; bring that back from a copy, or delete {run.path} and run it again"
     )
-    error.words = what
+    error.words, error.run = what, run.path
     return error
 
 

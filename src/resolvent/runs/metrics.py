@@ -100,13 +100,10 @@ def read(path: Path) -> pd.DataFrame:
 def rows(path: Path) -> tuple[list[str], list[list[float]]]:
     """The names of the columns and the whole rows, without pandas, whose import takes longer than a listing may."""
     content = regular.read(path) if path.exists() else b""
-    try:
-        lines = csv.reader(io.StringIO(content[: content.rfind(b"\n") + 1].decode(), newline=""))
-        names = next(lines, ["round"])
-        kinds = [int if name in COUNTS else float for name in names]
-        return names, [[kind(float(cell)) for kind, cell in zip(kinds, line, strict=True)] for line in lines if line]
-    except csv.Error as error:  # no ValueError, as all others that a damaged file raises
-        raise ValueError(str(error)) from None
+    lines = csv.reader(io.StringIO(content[: content.rfind(b"\n") + 1].decode(), newline=""))
+    names = next(lines, ["round"])
+    kinds = [int if name in COUNTS else float for name in names]
+    return names, [[kind(float(cell)) for kind, cell in zip(kinds, line, strict=True)] for line in lines if line]
 
 
 def users_text(frame: pd.DataFrame) -> bytes:
@@ -121,10 +118,7 @@ def read_users(folder: Path) -> pd.DataFrame | None:
 
     if not (folder / USERS).exists():
         return None
-    try:
-        heading, *rows = csv.reader(io.StringIO(regular.read(folder / USERS).decode(), newline=""))
-    except csv.Error as error:  # no ValueError, as all others that a damaged file raises
-        raise ValueError(str(error)) from None
+    heading, *rows = csv.reader(io.StringIO(regular.read(folder / USERS).decode(), newline=""))
     values = {name: [float(row[k]) for row in rows] for k, name in enumerate(heading) if k}
     return pd.DataFrame(values, index=[row[0] for row in rows])
 

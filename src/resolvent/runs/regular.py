@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import math
 import os
@@ -20,7 +21,7 @@ MAX_DEPTH = 64
 """Lists and tables within each other, at most: what is written here has four."""
 MAX_INT_BITS = 1024
 """Bits of a whole number, at most."""
-UNFIT = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+UNFIT = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError, csv.Error)
 """What is raised on the way through a file that can be parsed, but is not what is written here."""
 
 

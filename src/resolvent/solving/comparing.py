@@ -60,7 +60,7 @@ def compare(problem: Any, schemes: Any, seeds: Sequence[int] = range(3), **optio
     entries, seeds = _entries(schemes), as_seeds(seeds)
     given = [options | entry for _, entry in entries]
     for each in given:  # what cannot be run is said before the first one runs
-        first = problem[0] if isinstance(problem, list | tuple) and problem else problem
+        first = problem[0] if isinstance(bounded(problem, "problem"), list | tuple) and problem else problem
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             prepare(first, **each)

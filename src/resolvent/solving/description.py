@@ -122,7 +122,7 @@ def _check_network(network: Any) -> None:
     try:
         shapes = [(str(name), [int(n) for n in shape]) for name, shape in network["parameters"]]
         fine = all(n >= 0 for _, shape in shapes for n in shape) and all(isinstance(n, str) for n in network["fixed"])
-        fine = fine and all(math.isfinite(float(weight)) for weight in network["weights"])
+        fine = fine and all(math.isfinite(0.0 + weight) for weight in network["weights"])
         fine = fine and isinstance(network["class"], str) and all(int(n) > 0 for n in network["input"]["shape"])
         if not fine or not isinstance(network["input"]["dtype"], str):
             raise ValueError("a value makes no sense")

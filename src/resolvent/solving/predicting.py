@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, bounded, quoted, refuse
 from resolvent.solving.metrics import accuracy
 from resolvent.solving.metrics import probabilities as shares
 from resolvent.solving.network_outputs import OVER_CLASSES, THRESHOLDS, labels, read
@@ -79,7 +79,11 @@ def outputs(run: Any, X: Any) -> NDArray[np.float64]:
     first = next(module.parameters())
     if "inputs" in network["input"]:
         return _outputs_of_several(module, X, network["input"]["inputs"])
-    x = X if isinstance(X, torch.Tensor) else torch.as_tensor(np.asarray(X))
+    bounded(X, "X")
+    try:
+        x = X if isinstance(X, torch.Tensor) else torch.as_tensor(np.asarray(X))
+    except Exception:  # no numbers; or a class of the caller's, which may raise anything
+        refuse("X", quoted(X), f"a batch of rows of shape {tuple(network['input']['shape'])} is needed")
     x = x.to(first.device, first.dtype) if x.is_floating_point() or network["input"]["dtype"].startswith("f") else x
     if list(x.shape[1:]) != network["input"]["shape"]:
         refuse(
@@ -117,4 +121,9 @@ def _features(run: Any, X: Any) -> tuple[Any, Any]:
 
 
 def _array(y: Any) -> NDArray[Any]:
-    return np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
+    try:
+        return np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else bounded(y, "y"))
+    except Exception as error:
+        if isinstance(error, InputError):
+            raise
+        refuse("y", quoted(y), "one label or number per row is needed")

@@ -161,7 +161,7 @@ def check_start(privacy: Privacy, start: Any) -> None:
 def _shape(start: Any) -> tuple[int, ...]:
     try:
         return tuple(np.shape(start))
-    except ValueError:  # rows of unequal lengths, which are refused where they are read
+    except Exception:  # rows of unequal lengths, which are refused where they are read
         return ()
 
 

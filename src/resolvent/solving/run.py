@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from resolvent.errors import InputError, refuse
+from resolvent.errors import InputError, file_path, flag, refuse
 from resolvent.iteration.engine import PERSONAL, Ask, Engine
 from resolvent.iteration.metric_names import of_reported
 from resolvent.iteration.private_mean import Spent
@@ -147,7 +147,7 @@ class Run:
 
         into: a module of the same architecture, which a run that was opened from disk may need; it is changed.
         """
-        if best and self.best is None:
+        if flag(best, "best") and self.best is None:
             refuse("best", "asked for", "the run was not given rs.Stop(metric=...), so no model is the best one")
         model = self.model if self.best is None or not best else self.best.model
         memory = self.state.memory if self.best is None or not best else self.best.memory
@@ -183,7 +183,7 @@ class Run:
 
     def save(self, folder: str | Path) -> Path:
         """Write the run into a folder, from which `rs.open` reads it; an earlier run there is replaced."""
-        return _above("save")(self, Path(folder))  # type: ignore[no-any-return]
+        return _above("save")(self, file_path(folder, "folder"))  # type: ignore[no-any-return]
 
     @staticmethod
     def load(folder: str | Path) -> Run:
@@ -195,7 +195,7 @@ class Run:
 
         into: a module of the same architecture, which a network's .onnx of a run opened from disk may need.
         """
-        return _above("export")(self, Path(file), into)  # type: ignore[no-any-return]
+        return _above("export")(self, file_path(file, "file"), into)  # type: ignore[no-any-return]
 
     def resume(self, problem: Any = None, scheme: Any = None, *, rounds: int, **more: Any) -> Run:
         """Go on until `rounds` rounds are done in all: equal, to the bit, to a run of so many from the start.

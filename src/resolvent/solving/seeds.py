@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar
 
 from resolvent.engines.joint import Joint
-from resolvent.errors import bounded, quoted, refuse
+from resolvent.errors import bounded, listed, quoted, refuse
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.facts import Facts, facts_of, is_problem
 from resolvent.iteration.privacy import as_privacy
@@ -33,7 +32,7 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
     of steps are solved one after the other.
     """
     seeds = as_seeds(seeds)
-    each = list(problems) if isinstance(problems, list | tuple) else [problems] * len(seeds)
+    each = list(problems) if isinstance(bounded(problems, "problems"), list | tuple) else [problems] * len(seeds)
     if len(each) != len(seeds):
         refuse(
             "problems", f"a list of {len(each)}", f"one for each of the {len(seeds)} seeds is needed, or one for all"
@@ -58,15 +57,13 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
 
 def as_seeds(seeds: Any) -> list[int]:
     """Several seeds as a list."""
-    if (
-        not isinstance(bounded(seeds, "seeds"), Iterable)
-        or getattr(seeds, "shape", None) == ()
-        or not (listed := list(islice(iter(seeds), MAX_SEEDS + 1)))
-    ):
-        refuse("seeds", quoted(seeds), "a list of whole numbers is needed, range(4) say")
-    if len(listed) > MAX_SEEDS:
+    needed = "a list of whole numbers is needed, range(4) say"
+    every = listed(seeds, "seeds", needed)
+    if not every:
+        refuse("seeds", quoted(seeds), needed)
+    if len(every) > MAX_SEEDS:
         refuse("seeds", f"a list of more than {MAX_SEEDS}", "every one of them is a run: give fewer")
-    return listed
+    return every
 
 
 def side_by_side(

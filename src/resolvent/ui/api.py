@@ -20,13 +20,14 @@ from resolvent.iteration.table import TABLE
 from resolvent.report.page import DASHES
 from resolvent.report.tables import strict
 from resolvent.runs import Folder, damaged
+from resolvent.runs.folder import reading, together
 from resolvent.ui import examples, explorer, models, recipes
 from resolvent.ui.curves import Curves
 from resolvent.ui.downloads import KINDS, download
 from resolvent.ui.form import form
 from resolvent.ui.jobs import Jobs
 from resolvent.ui.panels import Panels
-from resolvent.ui.store import Store, reading, settings_of
+from resolvent.ui.store import Store, settings_of
 from resolvent.ui.stream import Stream
 from resolvent.ui.users import losses, presence
 
@@ -120,7 +121,7 @@ def _runs(api: APIRouter, store: Store, curves: Curves) -> None:
         y: Annotated[str | None, Query(max_length=60)] = None,
     ) -> Response:
         chosen = [store.folder(name) for name in dict.fromkeys(run)]
-        content = download(kind, chosen, x, y)
+        content = together(chosen, lambda these: download(kind, these, x, y))
         name = {"content-disposition": f'attachment; filename="resolvent-runs.{kind}"'}
         return Response(content, media_type=KINDS[kind], headers=name)
 

@@ -12,6 +12,7 @@ import hmac
 import html
 import ipaddress
 import platform
+import re
 import secrets
 import time
 from collections import deque
@@ -41,6 +42,8 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+AUTHORITY = re.compile(r"[\w.:\[\]%-]+")
+"""What a Host may consist of."""
 ADMITTED = "admitted"
 """In a connection's state: called when a request on it has shown the token, or the cookie."""
 
@@ -89,6 +92,8 @@ class Guard:
             name = urlsplit(f"//{authority}").hostname or ""
             _ = urlsplit(f"//{authority}").port
         except ValueError:
+            return False
+        if not AUTHORITY.fullmatch(authority):  # no user in front of it, nothing behind it
             return False
         if is_loopback(self.host):
             return is_loopback(name)
@@ -144,9 +149,10 @@ def _same(given: str, secret: str) -> bool:
 def _authority(origin: str) -> str | None:
     """The host and port of an Origin; None where it is none."""
     try:
-        return urlsplit(origin).netloc
+        parts = urlsplit(origin)
     except ValueError:
         return None
+    return parts.netloc if parts.scheme in ("http", "https") else None
 
 
 class Guarded:

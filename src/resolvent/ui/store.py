@@ -11,7 +11,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from resolvent import toml
 from resolvent.errors import InputError
 from resolvent.report.curves import GREY, NAMED_WHOLE, colour_of, in_brief
-from resolvent.runs import Folder, damaged, lock, regular
+from resolvent.runs import Folder, lock, regular
 from resolvent.runs.folder import extended, standing, status_after
 from resolvent.runs.metrics import heading
 
@@ -152,18 +152,6 @@ def summary(run: Folder, running: bool) -> Row:
         return _row(run) | {"status": "damaged", "reason": str(error)[:MAX_TEXT] or type(error).__name__}
 
 
-@contextmanager
-def reading(run: Folder) -> Iterator[None]:
-    """What goes wrong on the way through a run's files, as the sentence that the run is damaged."""
-    try:
-        yield
-    except (InputError, FileNotFoundError):
-        raise
-    except (OSError, *regular.UNFIT) as error:
-        wrong = f"its files do not fit together ({type(error).__name__}: {str(error)[:MAX_TEXT]})"
-        raise damaged(run, [wrong]) from error
-
-
 def _row(run: Folder) -> Row:
     texts = dict.fromkeys(("title", "algorithm", "problem", "settings", "status", "reason", "created"), "")
     numbers = dict.fromkeys(("rounds", "round", "seed", "users", "dim"), 0)
@@ -179,11 +167,11 @@ def _summary(run: Folder, running: bool) -> Row:
     algorithm = str(config["scheme"]["algorithm"])
     return _row(run) | {
         "title": str(about["title"])[:MAX_TEXT],
-        "algorithm": algorithm,
-        "problem": str(config["problem"]["name"]).rpartition("/")[2],
+        "algorithm": algorithm[:MAX_TEXT],
+        "problem": str(config["problem"]["name"]).rpartition("/")[2][:MAX_TEXT],
         "settings": in_words(config)[:MAX_TEXT],
         "status": status,
-        "reason": str(last_event.get("reason", "")),
+        "reason": str(last_event.get("reason", ""))[:MAX_TEXT],
         "created": str(about["created"])[:MAX_TEXT],
         "round": int(last.get("round") or 0),
         "rounds": int(config["run"]["rounds"]),

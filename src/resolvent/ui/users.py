@@ -26,7 +26,7 @@ MAX_SIMULATED = 20_000
 SIMULATED = ("in-process", "debug")
 """Engines whose users come as the configuration says."""
 MAX_NUMBERS = 20_000_000
-"""Numbers in the data of a problem that is made again for this, at most."""
+"""Numbers in the data of a problem that is made again for this, or users times rounds, at most."""
 SHOWN = ("log_loss", "rmse", "loss", "accuracy", "auc")
 """Which metric is shown where a run has several: the first of these that it has."""
 ONE_AT_A_TIME = threading.Lock()
@@ -43,7 +43,8 @@ def presence(run: Folder, rounds: int) -> dict[str, Any]:
     taking_part = config.participation
     if taking_part.full or not rounds:
         return shown | {"kind": "everyone"}
-    if config.run.engine not in SIMULATED or (isinstance(taking_part, Stragglers) and rounds > MAX_SIMULATED):
+    simulated = rounds if isinstance(taking_part, Stragglers) else rounds - first
+    if config.run.engine not in SIMULATED or simulated > MAX_SIMULATED or simulated * users > MAX_NUMBERS:
         return shown | {"kind": "unknown"}
     table = states(taking_part, config.run.seed, users, first, rounds)
     kind = "stragglers" if isinstance(taking_part, Stragglers) else "drawn"

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from resolvent.errors import quoted, refuse
-from resolvent.problems.inputs import refuse_shape
+from resolvent.errors import InputError, bounded, quoted, refuse
+from resolvent.problems.inputs import as_tensor, refuse_shape
 from resolvent.problems.labels import label_array, plain_label
 
 CLASSIFIERS = ("logistic", "squared-hinge", "softmax")
@@ -79,7 +79,7 @@ class Predictor:
         """The accuracy of a classifier. Of a regression the share of the deviance that it explains, against the best
         constant: R^2, for Poisson's the D^2 of its deviance, for quantiles that of the pinball loss."""
         predicted = self.predict(model, X)
-        y = np.asarray(y.detach().cpu() if isinstance(y, torch.Tensor) else y)
+        y = label_array(as_tensor(y, "y").detach().cpu().numpy() if isinstance(y, torch.Tensor) else y)
         if y.shape != predicted.shape:
             refuse_shape("y", y, f"one target for each of the {len(predicted)} rows of X is needed")
         if self.classes is not None:
@@ -107,15 +107,20 @@ class Predictor:
 
     def _rows(self, X: Any) -> Any:
         """X as a matrix in float64, sparse where it is sparse."""
-        if hasattr(X, "tocsr"):
-            X = X.tocsr()
-        else:
-            if hasattr(X, "to_numpy"):
-                X = X.to_numpy()
-            X = np.asarray(X.detach().cpu() if isinstance(X, torch.Tensor) else X)
+        try:
+            if hasattr(X, "tocsr"):
+                X = X.tocsr()
+            else:
+                X = X.to_numpy() if hasattr(X, "to_numpy") else X
+                X = np.asarray(X.detach().cpu() if isinstance(X, torch.Tensor) else bounded(X, "X"))
+            X = X.astype(np.float64)
+        except InputError:
+            raise
+        except Exception:  # text; or a class of the caller's, which may raise anything
+            refuse("X", quoted(X), f"a matrix with {self.features} columns is needed")
         if X.ndim != 2 or X.shape[1] != self.features:
             refuse_shape("X", X, f"a matrix with {self.features} columns is needed")
-        return X.astype(np.float64)
+        return X
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and text, for JSON."""
