@@ -100,19 +100,22 @@ class Evaluator:
     def measure(
         self, W: Tensor, buffers: Buffers | None, accuracy: bool = True, seen: Seen | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Each user's loss in eval mode, and accuracy where the loss is known to be one of scores of classes; buffers
+        """Each user's loss in eval mode, and accuracy where outputs are known to be scores of classes; buffers
         (users, ...) or (1, ...).
 
         `seen` is given every batch with the model's outputs.
         """
         users = len(self.data.sizes)
         loss, hits, asked = PartialMeans(W, (users,)), W.new_zeros(users), W.new_zeros(users)
-        by = self.torch_loss
+        by, own = self.torch_loss, self.own_loss
         for outputs, batch in self._outputs(W, buffers or {}):
             if seen is not None:
                 seen.add(outputs, batch)
             loss.add(batch, self._losses(outputs, batch), self.mean)
-            if accuracy and by is not None and by.classes and _are_classes(outputs, batch.y):
+            if accuracy and own is not None and _are_labels(outputs, batch.y):
+                right, count = _own_hits(outputs, batch, own)
+                hits, asked = batch.added(hits, right), batch.added(asked, count)
+            elif accuracy and by is not None and by.classes and _are_classes(outputs, batch.y):
                 right, count = _hits(outputs, batch, by.ignored)
                 hits, asked = batch.added(hits, right), batch.added(asked, count)
         return loss.result(), hits / asked if accuracy and bool((asked > 0).all()) else None
@@ -180,6 +183,22 @@ def _hits(outputs: Tensor, batch: Batch, ignored: int | None) -> tuple[Tensor, T
     if batch.mask is not None:
         real = real & batch.mask.view(*batch.mask.shape, *(1,) * (y.ndim - 2))
     right = (outputs.argmax(2) == y) & real
+    return right.flatten(1).sum(1).to(outputs.dtype), real.flatten(1).sum(1).to(outputs.dtype)
+
+
+def _are_labels(outputs: Tensor, y: Tensor) -> bool:
+    """Whether outputs (users, n, ..., classes + 1), the model's own loss last, are scores of the classes y."""
+    return not y.is_floating_point() and outputs.shape[:-1] == y.shape and outputs.shape[-1] > 2
+
+
+def _own_hits(outputs: Tensor, batch: Batch, own: OwnLoss) -> tuple[Tensor, Tensor]:
+    """As `_hits`, of the targets that a model's own loss counts."""
+    y, guesses = batch.y, outputs[..., :-1].argmax(-1)
+    guesses = guesses.roll(own.shift, 2) if own.shift and y.ndim > 2 else guesses
+    real = own.counted(y.flatten(0, 1)).view_as(y)
+    if batch.mask is not None:
+        real = real & batch.mask.view(*batch.mask.shape, *(1,) * (y.ndim - 2))
+    right = (guesses == y) & real
     return right.flatten(1).sum(1).to(outputs.dtype), real.flatten(1).sum(1).to(outputs.dtype)
 
 

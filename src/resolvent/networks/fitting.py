@@ -31,7 +31,7 @@ def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, na
         with torch.inference_mode(False), preserve_rng(w.device):
             out = plain.outputs(w.unsqueeze(0), x)
     except Exception as error:
-        message = f"the model cannot take rows of {_rows(plain, x)}, {name}'s: {_line(error)}"
+        message = f"the model cannot take rows of {_rows(plain, x)}, those of {name}: {_line(error)}"
         raise InputError(message) from error
     if isinstance(mean, OwnLoss):
         _check_labels(data, out.shape[-1] - 1, mean, name)

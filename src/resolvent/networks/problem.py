@@ -86,7 +86,7 @@ class Neural:
     ) -> None:
         if not isinstance(model, nn.Module):
             refuse("model", f"of type {type(model).__name__}", "a torch.nn.Module is needed")
-        with trained_by(model, lora):
+        with trained_by(model, lora) as self._frozen_by_lora:
             self._begin(model, users, loss, weights, device, dtype, validation, test, precision, method)
 
     def _begin(
@@ -106,6 +106,8 @@ class Neural:
         self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
         where = as_device(first.device if device is None else device)
+        if dtype is None and first.dtype == torch.bfloat16:
+            refuse("model", "of bfloat16 numbers", "pass dtype=torch.float32, with precision='bfloat16' for products")
         kind = as_dtype(first.dtype if dtype is None else dtype)
         self.precision = as_precision(precision, where, kind)
         self.start = self.layout.flatten(model).to(where, kind)
@@ -344,7 +346,10 @@ class Neural:
 
     def module(self, w: Tensor, memory: Buffers, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
-        return with_values(self._module, self.layout, w, buffers_of(memory, self.weights, user))
+        trained = with_values(self._module, self.layout, w, buffers_of(memory, self.weights, user))
+        for name in self._frozen_by_lora:
+            trained.get_parameter(name).requires_grad_(True)  # as in the module that was given
+        return trained
 
     @property
     def network(self) -> dict[str, Any]:
@@ -355,6 +360,7 @@ class Neural:
             "ignored": None if loss is None else loss.ignored,
             "weights": self.weights.tolist(),
             "input": self._input,
+            **({"shift": self.loss.shift} if isinstance(self.loss, OwnLoss) else {}),
         }
 
     def fixed(self) -> Buffers:
