@@ -289,6 +289,22 @@ def test_adapters_are_trained_alone_and_come_back_as_adapters(tmp_path: Path) ->
     assert torch.allclose(merged(given).logits, module(given).logits, rtol=0, atol=1e-5)
 
 
+def test_adapters_over_flower_are_those_of_one_process() -> None:
+    pytest.importorskip("flwr")
+    from engines.fake_grid import KEYS, PROMPT, FakeGrid
+    from resolvent.engines.flower.engine import FlowerEngine
+    from resolvent.engines.flower.facts import gather
+    from resolvent.engines.flower.grid import Post
+    from resolvent.engines.flower.node import Node
+
+    users, scheme = equally_padded(texts()), rs.fedavg(0.5, local=rs.GradientSteps(2, batch=2))
+    expected = rs.solve(rs.Neural(adapted(gpt2()), users, lora="b"), scheme, rounds=2, seed=2)
+    post = Post(FakeGrid([Node(rs.Neural(adapted(gpt2()), [own], lora="b")) for own in users]), KEYS)
+    engine = FlowerEngine(post, gather(post, "run", 3, weights="users"), scheme.local, "run", rule=PROMPT)
+    run = rs.solve(None, scheme, rounds=2, seed=2, engine=engine)
+    torch.testing.assert_close(run.model, expected.model, rtol=1e-4, atol=1e-6)
+
+
 BATCH = equally_padded(texts((3,)))[0]
 
 

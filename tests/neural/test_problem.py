@@ -14,6 +14,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import resolvent as rs
+from resolvent.engines.rank import combined
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.table import named
 from resolvent.local.descent import batches, gradients
@@ -439,3 +440,29 @@ def test_a_network_is_warned_of_once() -> None:
     said = rs.explain(rs.fedavg(0.1, steps=2), problem)
     assert [f.about for f in said.findings] == [rs.SolvesAnotherProblem]
     assert "not convex" in said.why
+
+
+class Centred(nn.Module):
+    """Rows meet: what one gives depends on which others are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.a(x - x.mean(0))
+        return out
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_rows_that_all_users_share_are_divided_among_ranks(alone: bool) -> None:
+    torch.manual_seed(0)
+    data = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (4, 6, 5, 3, 8)]
+    x, y = torch.randn(11, 4), torch.randint(0, 3, (11,)).index_fill(0, torch.tensor([1, 9]), -100)
+    whole = rs.Neural(nn.Linear(4, 3) if alone else Centred(), data, weights="rows", test=(x, y))
+    of, w = torch.arange(5).tensor_split(3), whole.start.unsqueeze(0)
+    shares = [float(whole.weights[who].sum()) for who in of]
+    parts = [whole.part(of, rank)._evaluations[0] for rank in range(3)]
+    assert [int(each.evaluator.data.sizes[0]) for each in parts] == ([4, 4, 3] if alone else [11] * 3)
+    said = combined([(s, e(whole.weights, w, None, {}, {})) for s, e in zip(shares, parts, strict=True)])
+    assert said == pytest.approx(whole._evaluations[0](whole.weights, w, None, {}, {}), rel=1e-5)

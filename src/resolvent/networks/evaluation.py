@@ -11,14 +11,14 @@ from torch import Tensor
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.engine import Judge
-from resolvent.networks.fitting import check_fits, cuts
+from resolvent.networks.fitting import check_fits, cuts, rows_apart
 from resolvent.networks.gradients import Gradients
 from resolvent.networks.layout import Buffers
 from resolvent.networks.mean_losses import MeanLoss, OwnLoss, TorchLoss, torch_loss
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
 from resolvent.networks.user_inputs import as_user_data, is_pair
-from resolvent.networks.userdata import Batch, UserData
+from resolvent.networks.userdata import Batch, Resident, UserData, stacked
 
 
 class PartialMeans:
@@ -209,6 +209,23 @@ class Evaluation:
     name: str
     evaluator: Evaluator
     shared: bool
+    counts: tuple[float, float] = (1.0, 1.0)
+    """What loss and accuracy are multiplied by, where the rows are one rank's share of those that all users share."""
+
+    def divided(self, w: Tensor, rank: int, shares: list[float]) -> Evaluation:
+        """This rank's part of the rows that all users share, where its metrics, weighed by the ranks' shares of the
+        users' weights, add up to those of all rows."""
+        by, mean = self.evaluator, self.evaluator.mean
+        if not (self.shared and isinstance(by.data, Resident) and mean is not None and all(s > 0 for s in shares)):
+            return self
+        x, y = by.data.users[0]
+        parts = [(x[a], y[a]) for a in torch.arange(len(y), device=y.device).tensor_split(len(shares))]
+        losses = [mean.divisor(part) for _, part in parts]
+        hits = [float(mean.counted(part).sum()) for _, part in parts]
+        if not all(count > 0 for count in (*losses, *hits)) or not rows_apart(by.gradients, w, (x, y), mean):
+            return self
+        counts = losses[rank] / sum(losses) / shares[rank], hits[rank] / sum(hits) / shares[rank]
+        return replace(self, evaluator=replace(by, data=stacked([parts[rank]])), counts=counts)
 
     def take(self, who: Tensor) -> Evaluation:
         """On the data of these users alone."""
@@ -247,9 +264,9 @@ class Evaluation:
 
     def _metrics(self, whose: str, lam: Tensor, losses: Tensor, right: Tensor | None) -> dict[str, float]:
         prefix = f"{whose}{self.name}_"
-        metrics = {f"{prefix}loss": float(lam @ losses)}
+        metrics = {f"{prefix}loss": float(lam @ losses) * self.counts[0]}
         if right is not None:
-            mean = metrics[f"{prefix}accuracy"] = float(lam @ right)
+            mean = metrics[f"{prefix}accuracy"] = float(lam @ right) * self.counts[1]
             if not self.shared:
                 spread = (lam @ (right - mean).square()).clamp_min(0).sqrt()
                 metrics[f"{prefix}accuracy_spread"] = float(spread)

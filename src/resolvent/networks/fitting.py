@@ -125,6 +125,14 @@ def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: MeanLoss | None,
     )
 
 
+def rows_apart(gradients: Gradients, w: Tensor, rows: XY, mean: MeanLoss) -> bool:
+    """Whether a model's answers to rows (n, ...) do not depend on which of them come together, tried on a few."""
+    tried = _halves(Batch(None, *(t.unsqueeze(0) for t in rows)))
+    if not isinstance(mean, OwnLoss):
+        return len(rows[1]) > 1 and _outputs_in_parts(gradients, w, tried)
+    return len(rows[1]) > 1 and _gradients_in_parts(gradients, w, tried, mean, by_loss=True)
+
+
 def _halves(batch: Batch) -> Halves:
     x, y = batch.x[:, :TRIED_ROWS], batch.y[:, :TRIED_ROWS]
     half = x.shape[1] // 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -289,10 +289,12 @@ class Neural:
         part._buffers = None
         return part
 
-    def part(self, who: Tensor) -> Neural:
-        """The problem of these users alone, with their validation and test data, which `take` leaves as they are."""
+    def part(self, of: Sequence[Tensor], rank: int) -> Neural:
+        """The problem of one rank's users alone, of those `of` every rank, with their validation and test data, which
+        `take` leaves as they are. Data that all users share are divided among the ranks."""
+        who, shares = of[rank].to(self.weights.device), [float(self.weights[each].sum()) for each in of]
         part = self.take(who)
-        part._evaluations = [evaluation.take(who) for evaluation in self._evaluations]
+        part._evaluations = [each.take(who).divided(self.start, rank, shares) for each in self._evaluations]
         return part
 
     # --- training ----------------------------------------------------------------------------------------------------
