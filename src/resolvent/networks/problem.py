@@ -207,6 +207,12 @@ class Neural:
         less = [] if self.precision == "float32" else [f"in {self.precision}"]
         return "; ".join([f"{by.name}: {self.gradients.reason}", *less, *self.gradients.choices, *some])
 
+    @property
+    def compiling(self) -> float:
+        """For how many seconds programs have been compiled in this process, or loaded from torch's cache."""
+        by = self.gradients.by
+        return by.seconds if isinstance(by, Compiled) else 0.0
+
     def random_start(self, seed: int) -> Tensor:
         """Initial parameters (d,) that a seed draws, layer by layer with `reset_parameters`; frozen ones stay."""
         return self.layout.flatten(drawn_anew(self._module, seed)).to(self.start)
