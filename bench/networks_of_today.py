@@ -357,6 +357,35 @@ def measure(name: str, case: Case, device: str, warm: bool, full: bool, ours_onl
     return result
 
 
+def methods(name: str, case: Case, rows: int) -> dict[str, Any]:
+    """The package's own methods on a CPU, in milliseconds of processor time and of the clock per gradient of all users.
+    They take turns, and the least of each counts, so that other programs disturb little."""
+    torch.manual_seed(0)
+    case = case._replace(rows=rows)
+    model, users = case.make(), users_of(case)
+    result: dict[str, Any] = {"case": name, "rows": rows, "threads": torch.get_num_threads()}
+    problems, turns = dict[str, Any](), dict[str, list[tuple[float, float]]]()
+    for method in ("loop", "vmap", "compiled"):
+        began = time.process_time()
+        try:
+            problem = rs.Neural(model, users, next_tokens if case.language else F.cross_entropy, method=method)
+        except rs.InputError as error:
+            result[f"{method}, why not"] = str(error)
+            continue
+        problems[method], turns[method] = problem, []
+        result[f"{method}, building in s"] = time.process_time() - began
+    W = next(iter(problems.values())).start.expand(case.users, -1).clone()
+    for turn in range(1 + case.repeats):
+        for method, problem in problems.items():
+            began, processor = time.perf_counter(), time.process_time()
+            problem.grad(W)
+            if turn:
+                turns[method].append((time.process_time() - processor, time.perf_counter() - began))
+    for method, taken in turns.items():
+        result[method], result[f"{method}, clock"] = (1e3 * min(column) for column in zip(*taken, strict=True))
+    return result
+
+
 def siblings(device: str, tiny: bool) -> dict[str, Any]:
     """SCAFFOLD beside FedAvg, per local step on the MNIST network: minibatches of 64 rows, and 64 rows in all."""
     result: dict[str, Any] = {"case": "scaffold"}
@@ -423,20 +452,23 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="tiny networks, on a CPU")
     parser.add_argument("--full", action="store_true", help="compiled by hand for all cases")
     parser.add_argument("--ours", action="store_true", help="nothing beside the package")
+    parser.add_argument("--methods", type=int, metavar="ROWS", help="loop, vmap and compiled on a CPU, rows per user")
     parser.add_argument("--device", default=None)
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
     warnings.simplefilter("ignore", rs.ResolventWarning)
     if args.threads:
         torch.set_num_threads(args.threads)
-    device = args.device or ("cpu" if args.tiny else "cuda")
+    device = args.device or ("cpu" if args.tiny or args.methods else "cuda")
     cases, results = TINY if args.tiny else CASES, list[dict[str, Any]]()
     chosen = args.warm if args.warm is not None else args.only
     for name in chosen or [*cases, "scaffold"]:
         began = time.perf_counter()
         try:
             with limited(LIMIT if device == "cuda" else 3600):
-                if name == "scaffold":
+                if args.methods:
+                    result = methods(name, cases[name], args.methods)
+                elif name == "scaffold":
                     result = siblings(device, args.tiny)
                 else:
                     result = measure(name, cases[name], device, args.warm is not None, args.full, args.ours)
@@ -452,7 +484,8 @@ def main() -> None:
             args.out.write_text(json.dumps(results, indent=1))
         if device == "cuda":
             torch.cuda.empty_cache()
-    table(results)
+    if not args.methods:
+        table(results)
 
 
 if __name__ == "__main__":

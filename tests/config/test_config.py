@@ -1,6 +1,7 @@
 """Configurations: what is written is read back, what is wrong is named, equal computing has one fingerprint."""
 
 import math
+import os
 import tomllib
 import typing
 from dataclasses import replace
@@ -370,3 +371,13 @@ def test_what_is_computed_alike_has_one_fingerprint() -> None:
     built = experiment.build(configs.read({"problem": SMALL, "scheme": {"algorithm": "fedprox"}}))
     assert experiment.build(built.config).fingerprint == built.fingerprint
     assert experiment.build(built.config).config == built.config
+
+
+@pytest.mark.parametrize(
+    ("asked", "threads"), [("3", 3), ("", os.cpu_count()), ("0", os.cpu_count()), ("2,1", os.cpu_count())]
+)
+def test_networks_take_the_threads_that_are_asked_for(
+    asked: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert experiment.tasks.cores() == threads

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from resolvent.networks.gradients import Gradients
 from resolvent.networks.method_choice import DROPS, _not_over_users, propose, verified
 from resolvent.networks.plain import Examples
 from resolvent.networks.vectorised import Vmap
+from resolvent.solving import steps
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DOUBLE = torch.float64
@@ -282,7 +284,7 @@ class Counts(nn.Module):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (Deciding, "RuntimeError"),
+        (Deciding, r"RuntimeError where plain autograd gave a gradient (vmap: "),
         (Drops, DROPS),
         (Counts, "it changes its buffers"),
         (lambda: nn.Sequential(nn.Linear(4, 10), nn.BatchNorm1d(10)), "RuntimeError|it changes its buffers"),
@@ -371,6 +373,17 @@ def test_what_fails_in_less_precision_is_a_loop() -> None:
     assert gradients.value_and_grad(W, x, y).grad.dtype == torch.float32
     if gradients.method == "loop":
         assert "vmap gave" in gradients.reason
+
+
+def test_the_progress_bar_says_for_how_long_it_compiled(uncompiled: list[Any]) -> None:
+    model, users, loss = net("gpt with lora", (3, 3))
+    problem = rs.Neural(model, users, loss, method="compiled")
+    assert problem.compiling == problem.gradients.by.seconds > 0  # type: ignore[attr-defined]
+    problem.gradients.by.seconds = 31.2  # type: ignore[attr-defined]
+    bar, told = mock.Mock(), []
+    bar.advance = lambda now, words: told.append(words())
+    assert list(steps.shown(iter("ab"), bar, mock.Mock(residual=1.0), problem)) == ["a", "b"]  # type: ignore[arg-type]
+    assert told == ["residual 1.00e+00, 31 s of compiling"] * 2
 
 
 @pytest.mark.slow

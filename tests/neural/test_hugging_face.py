@@ -225,6 +225,43 @@ def test_a_trained_model_generates_and_is_saved(tmp_path: Path) -> None:
     assert torch.equal(rest.model, rs.solve(problem, scheme, rounds=6).model)
 
 
+def test_users_of_one_length_are_vectorised_with_their_masks() -> None:
+    rows = [padded([row[:6].repeat(3)[:n] for row, n in zip(own, (8, 6, 7), strict=True)]) for own in texts((3, 3))]
+    model = adapted(gpt2()).eval()
+    by_loop, vectorised = (rs.Neural(model, rows, weights="tokens", method=m) for m in ("loop", "vmap"))
+    W = nearby(by_loop)
+    assert vectorised.method.startswith("vmap")
+    assert apart(vectorised.grad(W), by_loop.grad(W)) < TOLERANCE
+    assert "sdpa" in str(model.config._attn_implementation)  # the model that was given is as it was
+
+
+def test_accuracy_and_score_count_the_labels_that_the_loss_counts() -> None:
+    users, model = equally_padded(texts()), gpt2()
+    problem = rs.Neural(model, users, test=users)
+    run = rs.solve(problem, rs.fedavg(0.1), rounds=1)
+    module, shares = run.module().eval(), []
+    with torch.no_grad():
+        for user in users:
+            said, y = module(**user).logits[:, :-1].argmax(-1), user["labels"][:, 1:]
+            shares.append(float((said == y)[y != -100].double().mean()))
+    assert run.history.iloc[-1]["test_accuracy"] == pytest.approx(np.mean(shares), rel=1e-5)
+    assert run.score(users[0]) == pytest.approx(shares[0])
+    assert run.predict(users[0]).shape == (*users[0]["input_ids"].shape, VOCABULARY)
+    with pytest.raises(rs.InputError, match='or a batch X that has "labels"'):
+        run.score(users[0]["input_ids"])
+
+
+def test_a_pair_of_a_tensor_and_targets_takes_any_loss() -> None:
+    users = [(b["input_ids"], b["labels"][:, 0] % 3) for b in equally_padded(texts())]
+    model = bert("SequenceClassification", num_labels=3)
+    problem = rs.Neural(model, users)
+    W = nearby(problem)
+    for w, (x, y), grad in zip(W, users, problem.grad(W), strict=True):
+        assert apart(grad, slope(model, w, lambda m, x=x, y=y: F.cross_entropy(m(x).logits, y))) < TOLERANCE
+    run = rs.solve(problem, rs.fedavg(0.1), rounds=1)
+    assert run.predict(users[0][0]).shape == (len(users[0][1]),)
+
+
 def test_gradient_checkpointing_changes_nothing() -> None:
     users, model = equally_padded(texts()), gpt2()
     plain = rs.Neural(model, users)
@@ -252,6 +289,22 @@ def test_adapters_are_trained_alone_and_come_back_as_adapters(tmp_path: Path) ->
     assert torch.allclose(merged(given).logits, module(given).logits, rtol=0, atol=1e-5)
 
 
+def test_adapters_over_flower_are_those_of_one_process() -> None:
+    pytest.importorskip("flwr")
+    from engines.fake_grid import KEYS, PROMPT, FakeGrid
+    from resolvent.engines.flower.engine import FlowerEngine
+    from resolvent.engines.flower.facts import gather
+    from resolvent.engines.flower.grid import Post
+    from resolvent.engines.flower.node import Node
+
+    users, scheme = equally_padded(texts()), rs.fedavg(0.5, local=rs.GradientSteps(2, batch=2))
+    expected = rs.solve(rs.Neural(adapted(gpt2()), users, lora="b"), scheme, rounds=2, seed=2)
+    post = Post(FakeGrid([Node(rs.Neural(adapted(gpt2()), [own], lora="b")) for own in users]), KEYS)
+    engine = FlowerEngine(post, gather(post, "run", 3, weights="users"), scheme.local, "run", rule=PROMPT)
+    run = rs.solve(None, scheme, rounds=2, seed=2, engine=engine)
+    torch.testing.assert_close(run.model, expected.model, rtol=1e-4, atol=1e-6)
+
+
 BATCH = equally_padded(texts((3,)))[0]
 
 
@@ -274,7 +327,7 @@ BATCH = equally_padded(texts((3,)))[0]
             "outputs, so labels from",
         ),
         (lambda: rs.Neural(gpt2(), [BATCH, BATCH | {"input_ids": BATCH["input_ids"] + 99}]), r"users\[1\]'s input_ids"),
-        (lambda: rs.Neural(gpt2().bfloat16(), [BATCH]), "dtype is torch.bfloat16"),
+        (lambda: rs.Neural(gpt2().bfloat16(), [BATCH]), "model is of bfloat16 numbers, but pass dtype=torch.float32"),
     ],
 )
 def test_bad_input(make: Any, sentence: str) -> None:

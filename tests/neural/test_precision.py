@@ -25,6 +25,7 @@ READERS: tuple[Callable[[], Any], ...] = (
     lambda: torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
     lambda: torch.backends.cudnn.rnn.fp32_precision,  # type: ignore[attr-defined]
     lambda: torch.backends.fp32_precision,  # type: ignore[attr-defined]
+    lambda: torch.backends.mkldnn.conv.fp32_precision,  # type: ignore[attr-defined]
 )
 
 
@@ -51,6 +52,7 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "older, convolutions": lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
     "newer, products": newer(torch.backends.cuda.matmul, "tf32"),
     "newer, convolutions": newer(torch.backends.cudnn.conv, "ieee"),  # type: ignore[attr-defined]
+    "newer, convolutions of CPUs": newer(torch.backends.mkldnn.conv, "bf16"),  # type: ignore[attr-defined]
     "newer, all": newer(torch.backends, "tf32"),
 }
 
@@ -68,7 +70,8 @@ def own_flags() -> Any:
         torch._C._set_fp32_precision_setter(backend, op, "none")
         if torch._C._get_fp32_precision_getter(backend, op) != value:
             torch._C._set_fp32_precision_setter(backend, op, value)
-    torch._C._set_fp32_precision_setter("mkldnn", "matmul", "none")
+    for op in ("matmul", "conv"):
+        torch._C._set_fp32_precision_setter("mkldnn", op, "none")
 
 
 @pytest.mark.skipif(not hasattr(torch._C, "_get_fp32_precision_getter"), reason="a torch without the newer flags")
@@ -83,6 +86,15 @@ def test_torchs_flags_are_afterwards_what_they_were(setting: str, precision: Any
     assert flags() == before
     with pytest.raises(ZeroDivisionError), products_in(GPU, precision):
         1 / 0  # noqa: B018
+    assert flags() == before
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_get_fp32_precision_getter"), reason="a torch without the newer flags")
+def test_float32_is_exact_on_a_cpu_too(own_flags: None) -> None:
+    SETTINGS["newer, convolutions of CPUs"]()
+    before = flags()
+    with products_in(torch.device("cpu"), "float32"):
+        assert flags()[-1] == "ieee"
     assert flags() == before
 
 

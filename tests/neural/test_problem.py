@@ -14,6 +14,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import resolvent as rs
+from resolvent.engines.rank import combined
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.table import named
 from resolvent.local.descent import batches, gradients
@@ -371,7 +372,7 @@ def test_nan_in_the_loss_ends_the_run_and_the_best_state_is_handed_back() -> Non
     [
         (lambda: rs.Neural("net", people()), "model is of type str"),  # type: ignore[arg-type]
         (lambda: rs.Neural(nn.ReLU(), people()), "without a parameter"),
-        (lambda: rs.Neural(net(), []), "users is of type list"),
+        (lambda: rs.Neural(net(), []), "users is empty, but a list"),
         (lambda: rs.Neural(net(), [*people(), (torch.empty(0, 5), torch.empty(0))]), r"users\[3\] is empty"),
         (lambda: rs.Neural(net(), [3]), r"users\[0\] is of type int"),
         (lambda: rs.Neural(net(), [(torch.randn(4, 5), torch.zeros(3).long())]), "as many rows of each"),
@@ -386,7 +387,7 @@ def test_nan_in_the_loss_ends_the_run_and_the_best_state_is_handed_back() -> Non
         (lambda: rs.Neural(net(), people(), weights=[1, 2]), "weights"),
         (lambda: rs.Neural(net(), people(), test=people((4, 4))), "test is a list of 2"),
         (lambda: rs.solve(rs.Neural(net(), people()), rs.fedpi(1.0, rs.ExactProx()), rounds=1), "needs prox"),
-        (lambda: rs.Neural(net().bfloat16(), people()), "dtype is torch.bfloat16, .* precision="),
+        (lambda: rs.Neural(net().bfloat16(), people()), "model is of bfloat16 numbers, but pass dtype="),
         (lambda: rs.Neural(net(), people(), dtype="float64"), "dtype is 'float64'"),  # type: ignore[arg-type]
         (lambda: rs.Neural(net(), people(), loss=lambda o, y: o.detach().mean()), "loss is a function .* no gradient"),
         (lambda: rs.Neural(net(), people()).grad(torch.zeros(1, 99) + 1j), "W is of torch.complex64"),
@@ -432,3 +433,36 @@ def test_users_numbers_are_not_looked_at_where_nothing_is_drawn() -> None:
     dropping = rs.Neural(nn.Sequential(net(), nn.Dropout(0.5)), people())
     with pytest.raises(NotImplementedError):
         list(gradients(dropping, Ask(0, 0.1, names=numbers), 2))
+
+
+def test_a_network_is_warned_of_once() -> None:
+    problem = rs.Neural(nn.Linear(2, 2), [(x, torch.tensor([0, 1, 1])) for x in torch.randn(2, 3, 2)])
+    said = rs.explain(rs.fedavg(0.1, steps=2), problem)
+    assert [f.about for f in said.findings] == [rs.SolvesAnotherProblem]
+    assert "not convex" in said.why
+
+
+class Centred(nn.Module):
+    """Rows meet: what one gives depends on which others are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.a(x - x.mean(0))
+        return out
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_rows_that_all_users_share_are_divided_among_ranks(alone: bool) -> None:
+    torch.manual_seed(0)
+    data = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (4, 6, 5, 3, 8)]
+    x, y = torch.randn(11, 4), torch.randint(0, 3, (11,)).index_fill(0, torch.tensor([1, 9]), -100)
+    whole = rs.Neural(nn.Linear(4, 3) if alone else Centred(), data, weights="rows", test=(x, y))
+    of, w = torch.arange(5).tensor_split(3), whole.start.unsqueeze(0)
+    shares = [float(whole.weights[who].sum()) for who in of]
+    parts = [whole.part(of, rank)._evaluations[0] for rank in range(3)]
+    assert [int(each.evaluator.data.sizes[0]) for each in parts] == ([4, 4, 3] if alone else [11] * 3)
+    said = combined([(s, e(whole.weights, w, None, {}, {})) for s, e in zip(shares, parts, strict=True)])
+    assert said == pytest.approx(whole._evaluations[0](whole.weights, w, None, {}, {}), rel=1e-5)

@@ -6,6 +6,8 @@ import copy
 import math
 from typing import Any
 
+import torch
+
 from resolvent.engines import joining
 from resolvent.engines.process_group import TIMEOUT, announce_at_exit, join
 from resolvent.engines.rank import RankEngine
@@ -40,8 +42,10 @@ class AllReduce:
                 return RankEngine(_weighing(problem, facts), facts, group, steady)
             names = joining.split(problem.users, group)
             facts = joining.whole_facts(problem, operator, names, group)
-            take = facts.problem.part if "training" in facts.offers else problem.take
-            own = take(names.to(facts.device))
+            if "training" in facts.offers:
+                own = facts.problem.part(torch.arange(problem.users).tensor_split(group.size), group.rank)
+            else:
+                own = problem.take(names.to(facts.device))
             return RankEngine(_weighing(own, facts), facts, group, steady, None if group.rank else problem, True)
         except (InputError, RankLost):  # found wrong on every rank alike
             raise

@@ -30,8 +30,11 @@ from resolvent.runs import regular
 from resolvent.solving.beginning import with_penalty
 from resolvent.theory import closed_forms
 
-CORES = os.cpu_count() or 1
-"""Threads for networks; not what torch has now, which an earlier run may have set."""
+
+def cores() -> int:
+    """Threads for networks: OMP_NUM_THREADS, or all; not what torch has now, which an earlier run may have set."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ def _images(s: problem_sections.ImagesSection, seed: int) -> Task:
     )
     section = replace(s, folder=None if s.folder is None else str(Path(s.folder).absolute()))
     partition = _rows_by_class(parts, y.numpy())
-    return Task(problem, section, eta=100.0, small=0.1, threads=CORES, partition=partition, factory=network.__name__)
+    return Task(problem, section, eta=100.0, small=0.1, threads=cores(), partition=partition, factory=network.__name__)
 
 
 def _own(s: problem_sections.OwnSection, seed: int) -> Task:
@@ -221,7 +224,7 @@ def _own(s: problem_sections.OwnSection, seed: int) -> Task:
             f"a function that returns {type(problem).__name__}",
             "one that returns a problem, rs.LeastSquares say, is needed",
         )
-    threads = 1 if problem.convex else CORES
+    threads = 1 if problem.convex else cores()
     return Task(problem, replace(s, name=f"{Path(path).absolute()}:{name}", sha256=sha256), threads=threads)
 
 

@@ -26,10 +26,13 @@ def pairs(model: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
 
 
 @contextmanager
-def trained_by(model: nn.Module, lora: str | None) -> Iterator[None]:
-    """Meanwhile, with lora="b", A of every adapter requires no gradient, nor does it in copies made of the module."""
+def trained_by(model: nn.Module, lora: str | None) -> Iterator[list[str]]:
+    """Meanwhile, with lora="b", A of every adapter requires no gradient, nor does it in copies made of the module.
+
+    Gives the names of what it freezes.
+    """
     if lora is None:
-        yield
+        yield []
         return
     if not isinstance(lora, str) or lora != "b":
         refuse("lora", quoted(lora), "'b', which freezes A of every adapter B A, or None is needed")
@@ -47,7 +50,8 @@ def trained_by(model: nn.Module, lora: str | None) -> Iterator[None]:
     try:
         for a, _ in before:
             a.requires_grad_(False)
-        yield
+        frozen = {id(a) for a, trained in before if trained}
+        yield [name for name, p in model.named_parameters() if id(p) in frozen]
     finally:
         for a, trained in before:
             a.requires_grad_(trained)

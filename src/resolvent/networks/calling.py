@@ -81,14 +81,15 @@ def call(module: nn.Module, inputs: dict[str | int, Tensor]) -> Tensor:
 @contextmanager
 def called_with(model: nn.Module, packing: Packing | None) -> Iterator[None]:
     """Meanwhile the module, and every copy that is made of it for good, takes one packed tensor."""
-    if packing is None:
+    if packing is None and not hasattr(model, "main_input_name"):  # as models of transformers have
         yield
         return
-    _check_keys(model, packing)
-    hooks = (
-        model.register_forward_pre_hook(Unpacked(packing), prepend=True, with_kwargs=True),
-        model.register_forward_hook(OneTensor(LABELS in packing.keys), with_kwargs=True),
-    )
+    hooks = []
+    if packing is not None:
+        _check_keys(model, packing)
+        hooks = [model.register_forward_pre_hook(Unpacked(packing), prepend=True, with_kwargs=True)]
+    own_loss = packing is not None and LABELS in packing.keys
+    hooks.append(model.register_forward_hook(OneTensor(own_loss), with_kwargs=True))
     try:
         yield
     finally:

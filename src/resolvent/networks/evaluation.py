@@ -12,14 +12,14 @@ from torch import Tensor
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.engine import Judge
-from resolvent.networks.fitting import check_fits, cuts
+from resolvent.networks.fitting import check_fits, cuts, rows_apart
 from resolvent.networks.gradients import Gradients
 from resolvent.networks.layout import Buffers
 from resolvent.networks.mean_losses import MeanLoss, OwnLoss, TorchLoss, torch_loss
 from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.streamed import Placement
 from resolvent.networks.user_inputs import as_user_data, is_pair
-from resolvent.networks.userdata import Batch, UserData
+from resolvent.networks.userdata import Batch, Resident, UserData, stacked
 from resolvent.problems.one_thread import one_thread
 
 
@@ -102,19 +102,22 @@ class Evaluator:
     def measure(
         self, W: Tensor, buffers: Buffers | None, accuracy: bool = True, seen: Seen | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Each user's loss in eval mode, and accuracy where the loss is known to be one of scores of classes; buffers
+        """Each user's loss in eval mode, and accuracy where outputs are known to be scores of classes; buffers
         (users, ...) or (1, ...).
 
         `seen` is given every batch with the model's outputs.
         """
         users = len(self.data.sizes)
         loss, hits, asked = PartialMeans(W, (users,)), W.new_zeros(users), W.new_zeros(users)
-        by = self.torch_loss
+        by, own = self.torch_loss, self.own_loss
         for outputs, batch in self._outputs(W, buffers or {}):
             if seen is not None:
                 seen.add(outputs, batch)
             loss.add(batch, self._losses(outputs, batch), self.mean)
-            if accuracy and by is not None and by.classes and _are_classes(outputs, batch.y):
+            if accuracy and own is not None and _are_labels(outputs, batch.y):
+                right, count = _own_hits(outputs, batch, own)
+                hits, asked = batch.added(hits, right), batch.added(asked, count)
+            elif accuracy and by is not None and by.classes and _are_classes(outputs, batch.y):
                 right, count = _hits(outputs, batch, by.ignored)
                 hits, asked = batch.added(hits, right), batch.added(asked, count)
         return loss.result(), hits / asked if accuracy and bool((asked > 0).all()) else None
@@ -191,6 +194,22 @@ def _hits(outputs: Tensor, batch: Batch, ignored: int | None) -> tuple[Tensor, T
     return right.flatten(1).sum(1).to(outputs.dtype), real.flatten(1).sum(1).to(outputs.dtype)
 
 
+def _are_labels(outputs: Tensor, y: Tensor) -> bool:
+    """Whether outputs (users, n, ..., classes + 1), the model's own loss last, are scores of the classes y."""
+    return not y.is_floating_point() and outputs.shape[:-1] == y.shape and outputs.shape[-1] > 2
+
+
+def _own_hits(outputs: Tensor, batch: Batch, own: OwnLoss) -> tuple[Tensor, Tensor]:
+    """As `_hits`, of the targets that a model's own loss counts."""
+    y, guesses = batch.y, outputs[..., :-1].argmax(-1)
+    guesses = guesses.roll(own.shift, 2) if own.shift and y.ndim > 2 else guesses
+    real = own.counted(y.flatten(0, 1)).view_as(y)
+    if batch.mask is not None:
+        real = real & batch.mask.view(*batch.mask.shape, *(1,) * (y.ndim - 2))
+    right = (guesses == y) & real
+    return right.flatten(1).sum(1).to(outputs.dtype), real.flatten(1).sum(1).to(outputs.dtype)
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Models are evaluated on data called `name`, each user's own, or `shared` by all users."""
@@ -198,6 +217,23 @@ class Evaluation:
     name: str
     evaluator: Evaluator
     shared: bool
+    counts: tuple[float, float] = (1.0, 1.0)
+    """What loss and accuracy are multiplied by, where the rows are one rank's share of those that all users share."""
+
+    def divided(self, w: Tensor, rank: int, shares: list[float]) -> Evaluation:
+        """This rank's part of the rows that all users share, where its metrics, weighed by the ranks' shares of the
+        users' weights, add up to those of all rows."""
+        by, mean = self.evaluator, self.evaluator.mean
+        if not (self.shared and isinstance(by.data, Resident) and mean is not None and all(s > 0 for s in shares)):
+            return self
+        x, y = by.data.users[0]
+        parts = [(x[a], y[a]) for a in torch.arange(len(y), device=y.device).tensor_split(len(shares))]
+        losses = [mean.divisor(part) for _, part in parts]
+        hits = [float(mean.counted(part).sum()) for _, part in parts]
+        if not all(count > 0 for count in (*losses, *hits)) or not rows_apart(by.gradients, w, (x, y), mean):
+            return self
+        counts = losses[rank] / sum(losses) / shares[rank], hits[rank] / sum(hits) / shares[rank]
+        return replace(self, evaluator=replace(by, data=stacked([parts[rank]])), counts=counts)
 
     def take(self, who: Tensor) -> Evaluation:
         """On the data of these users alone."""
@@ -236,9 +272,9 @@ class Evaluation:
 
     def _metrics(self, whose: str, lam: Tensor, losses: Tensor, right: Tensor | None) -> dict[str, float]:
         prefix = f"{whose}{self.name}_"
-        metrics = {f"{prefix}loss": float(lam @ losses)}
+        metrics = {f"{prefix}loss": float(lam @ losses) * self.counts[0]}
         if right is not None:
-            mean = metrics[f"{prefix}accuracy"] = float(lam @ right)
+            mean = metrics[f"{prefix}accuracy"] = float(lam @ right) * self.counts[1]
             if not self.shared:
                 spread = (lam @ (right - mean).square()).clamp_min(0).sqrt()
                 metrics[f"{prefix}accuracy_spread"] = float(spread)

@@ -31,7 +31,7 @@ def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, na
         with torch.inference_mode(False), preserve_rng(w.device):
             out = plain.outputs(w.unsqueeze(0), x)
     except Exception as error:
-        message = f"the model cannot take rows of {_rows(plain, x)}, {name}'s: {_line(error)}"
+        message = f"the model cannot take rows of {_rows(plain, x)}, those of {name}: {_line(error)}"
         raise InputError(message) from error
     if isinstance(mean, OwnLoss):
         _check_labels(data, out.shape[-1] - 1, mean, name)
@@ -123,6 +123,14 @@ def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: MeanLoss | None,
         mean is not None and training and _gradients_in_parts(gradients, w, tried, mean),
         _outputs_in_parts(gradients, w, tried),
     )
+
+
+def rows_apart(gradients: Gradients, w: Tensor, rows: XY, mean: MeanLoss) -> bool:
+    """Whether a model's answers to rows (n, ...) do not depend on which of them come together, tried on a few."""
+    tried = _halves(Batch(None, *(t.unsqueeze(0) for t in rows)))
+    if not isinstance(mean, OwnLoss):
+        return len(rows[1]) > 1 and _outputs_in_parts(gradients, w, tried)
+    return len(rows[1]) > 1 and _gradients_in_parts(gradients, w, tried, mean, by_loss=True)
 
 
 def _halves(batch: Batch) -> Halves:

@@ -43,7 +43,7 @@ from resolvent.networks.verify import UNDECIDED, obstacle, questions
 METHODS = ("stacked", "compiled", "vmap", "loop")
 NO_BATCHING = re.compile(r"the batching rule for (\S+?)\.(?:\s|$)")
 """In what torch warns of."""
-DROPS = "it drops out at random"
+DROPS = "the module drops out at random"
 
 
 def choose_method(

@@ -21,7 +21,7 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 AMPERE = (8, 0)
 """The first compute capability with TF32."""
-FLAGS = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matmul"))
+FLAGS = tuple((backend, op) for backend in ("cuda", "mkldnn") for op in ("matmul", "conv", "rnn"))
 """What torch's newer flags are set for, beside the older ones."""
 
 
@@ -51,10 +51,12 @@ def _lack(precision: Precision, device: torch.device) -> str:
 @contextmanager
 def products_in(device: torch.device, precision: Precision) -> Iterator[None]:
     """Products and convolutions of float32 numbers in TF32, or in full precision, meanwhile."""
-    if device.type != "cuda" and _read(torch.get_float32_matmul_precision) == "highest":
+    newer = _newer()
+    lowered = any(value not in ("none", "ieee") for (backend, _), value in newer.items() if backend == "mkldnn")
+    if device.type != "cuda" and not lowered and _read(torch.get_float32_matmul_precision) == "highest":
         yield
         return
-    tf32, older, newer = precision == "tf32", _older(), _newer()
+    tf32, older = precision == "tf32", _older()
     try:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -86,7 +86,7 @@ class Neural:
     ) -> None:
         if not isinstance(model, nn.Module):
             refuse("model", f"of type {type(model).__name__}", "a torch.nn.Module is needed")
-        with trained_by(model, lora):
+        with trained_by(model, lora) as self._frozen_by_lora:
             self._begin(model, users, loss, weights, device, dtype, validation, test, precision, method)
 
     def _begin(
@@ -106,6 +106,8 @@ class Neural:
         self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
         where = as_device(first.device if device is None else device)
+        if dtype is None and first.dtype == torch.bfloat16:
+            refuse("model", "of bfloat16 numbers", "pass dtype=torch.float32, with precision='bfloat16' for products")
         kind = as_dtype(first.dtype if dtype is None else dtype)
         self.precision = as_precision(precision, where, kind)
         self.start = self.layout.flatten(model).to(where, kind)
@@ -205,6 +207,12 @@ class Neural:
         less = [] if self.precision == "float32" else [f"in {self.precision}"]
         return "; ".join([f"{by.name}: {self.gradients.reason}", *less, *self.gradients.choices, *some])
 
+    @property
+    def compiling(self) -> float:
+        """For how many seconds programs have been compiled in this process, or loaded from torch's cache."""
+        by = self.gradients.by
+        return by.seconds if isinstance(by, Compiled) else 0.0
+
     def random_start(self, seed: int) -> Tensor:
         """Initial parameters (d,) that a seed draws, layer by layer with `reset_parameters`; frozen ones stay."""
         return self.layout.flatten(drawn_anew(self._module, seed)).to(self.start)
@@ -287,10 +295,12 @@ class Neural:
         part._buffers = None
         return part
 
-    def part(self, who: Tensor) -> Neural:
-        """The problem of these users alone, with their validation and test data, which `take` leaves as they are."""
+    def part(self, of: Sequence[Tensor], rank: int) -> Neural:
+        """The problem of one rank's users alone, of those `of` every rank, with their validation and test data, which
+        `take` leaves as they are. Data that all users share are divided among the ranks."""
+        who, shares = of[rank].to(self.weights.device), [float(self.weights[each].sum()) for each in of]
         part = self.take(who)
-        part._evaluations = [evaluation.take(who) for evaluation in self._evaluations]
+        part._evaluations = [each.take(who).divided(self.start, rank, shares) for each in self._evaluations]
         return part
 
     # --- training ----------------------------------------------------------------------------------------------------
@@ -344,7 +354,10 @@ class Neural:
 
     def module(self, w: Tensor, memory: Buffers, user: int | None = None) -> nn.Module:
         """A copy of the module with these parameters, and the buffers of one user, or their mean."""
-        return with_values(self._module, self.layout, w, buffers_of(memory, self.weights, user))
+        trained = with_values(self._module, self.layout, w, buffers_of(memory, self.weights, user))
+        for name in self._frozen_by_lora:
+            trained.get_parameter(name).requires_grad_(True)  # as in the module that was given
+        return trained
 
     @property
     def network(self) -> dict[str, Any]:
@@ -355,6 +368,7 @@ class Neural:
             "ignored": None if loss is None else loss.ignored,
             "weights": self.weights.tolist(),
             "input": self._input,
+            **({"shift": self.loss.shift} if isinstance(self.loss, OwnLoss) else {}),
         }
 
     def fixed(self) -> Buffers:

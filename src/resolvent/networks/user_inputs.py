@@ -23,7 +23,8 @@ def as_user_data(users: Any, argument: str, placement: Placement) -> tuple[UserD
     The placement that comes back also says how several inputs are packed.
     """
     if not isinstance(bounded(users, argument), Sequence) or isinstance(users, str) or not users:
-        refuse(argument, f"of type {type(users).__name__}", "a list with (x, y) or a data set for each user is needed")
+        given = "empty" if isinstance(users, list | tuple) else f"of type {type(users).__name__}"
+        refuse(argument, given, "a list with (x, y) or a data set for each user is needed")
     names = [f"{argument}[{i}]" for i in range(len(users))]
     arrays = [_arrays(user, name) for user, name in zip(users, names, strict=True)]
     for pair, name in zip(arrays, names, strict=True):

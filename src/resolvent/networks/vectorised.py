@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
@@ -102,7 +102,12 @@ class Vmap(Loop):
     def _shell(self) -> nn.Module:
         """A copy of the module that shares what is not trained. Its own parameters are never read."""
         fixed = [*self.model.buffers(), *(p for p in self.model.parameters() if not p.requires_grad)]
-        return copied(self.model, shared=fixed)
+        shell = copied(self.model, shared=fixed)
+        for module in shell.modules():  # transformers' other forms of attention look at the values of masks
+            if hasattr(module, "set_attn_implementation"):
+                with suppress(ValueError):
+                    module.set_attn_implementation("eager")  # type: ignore[operator]
+        return shell
 
     @cached_property
     def all_users(self) -> AllUsers:

@@ -82,7 +82,8 @@ def obstacle(
             got = candidate(question)
         except Exception as error:  # whatever a method raises on a module that it misread
             let_go(error)
-            return f"it gave {type(error).__name__} where plain autograd gave a gradient"
+            first = next(iter(str(error).splitlines()), "")[:150]
+            return f"it gave {type(error).__name__} where plain autograd gave a gradient ({first})"
         if not _decides(want):
             continue
         wrong = _difference(got, want, layout)

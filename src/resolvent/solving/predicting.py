@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from resolvent.solving.metrics import accuracy
 from resolvent.solving.metrics import probabilities as shares
 from resolvent.solving.network_outputs import OVER_CLASSES, THRESHOLDS, labels, read
 
+IGNORED = -100
+"""The label that does not count where a model computes its loss."""
 BINARY = (-1, 1), (0, 1)
 """What targets of two classes are."""
 
@@ -47,14 +50,24 @@ def probabilities(run: Any, X: Any) -> NDArray[Any]:
     return np.stack([1 - p, p], 1) if p.ndim == 1 else p
 
 
-def score(run: Any, X: Any, y: Any) -> float:
-    """Accuracy, R^2, or the explained share of the deviance."""
+def score(run: Any, X: Any, y: Any = None) -> float:
+    """Accuracy, R^2, or the explained share of the deviance; without y of a batch that has labels."""
     description = run.description
+    if y is None:
+        if not isinstance(X, Mapping) or "labels" not in X:
+            refuse("y", "left out", 'targets are needed, or a batch X that has "labels"')
+        y = X["labels"]
     if description.network is None:
         features, predictor = _features(run, X)
         y = y if description.preparation is None else description.preparation.encode(y)
         return float(predictor.score(run.model, features, y))
     values, truth, loss = outputs(run, X), _array(y), description.network["loss"]
+    shift = description.network.get("shift")
+    if shift is not None and truth.dtype.kind in "iu" and values.shape[:-1] == truth.shape:
+        counted, guesses = truth != IGNORED, values.argmax(-1)
+        if shift and truth.ndim > 1:
+            counted[:, :shift], guesses = False, np.roll(guesses, shift, 1)
+        return float((guesses == truth)[counted].mean())
     if labels(values, loss) is not None:
         judged = read(values, truth, loss, description.network.get("ignored"))
         if judged is None or judged.classes is None or len(truth) != len(values):
@@ -89,8 +102,10 @@ def outputs(run: Any, X: Any) -> NDArray[np.float64]:
         refuse(
             "X", f"of shape {tuple(x.shape)}", f"a batch of rows of shape {tuple(network['input']['shape'])} is needed"
         )
+    from resolvent.networks.calling import outputs_of
+
     with torch.no_grad():
-        values: NDArray[np.float64] = module(x).double().cpu().numpy()
+        values: NDArray[np.float64] = outputs_of(module(x)).double().cpu().numpy()
     return values
 
 
@@ -100,6 +115,8 @@ def _outputs_of_several(module: torch.nn.Module, X: Any, inputs: dict[str, Any])
     from resolvent.networks.packed_inputs import as_inputs
 
     given, first = as_inputs(X), next(module.parameters())
+    if isinstance(given, dict):  # a whole batch may be given
+        given = {key: part for key, part in given.items() if key in inputs or key != "labels"}
     if not isinstance(given, dict) or [*map(str, given)] != [key for key in inputs if key in map(str, given)]:
         refuse("X", f"of type {type(X).__name__}", f"a batch of {', '.join(inputs)} is needed, as the users had")
     tensors = {key: torch.as_tensor(part) for key, part in given.items()}

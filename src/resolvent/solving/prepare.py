@@ -157,7 +157,7 @@ class Prepared:
         if self.callback is not None:
             chain = steps.called(chain, ledger, self.callback, peers)
         if bar.shown:
-            chain = steps.shown(chain, bar, ledger.divergence)
+            chain = steps.shown(chain, bar, ledger.divergence, self.facts.problem)
         try:
             for step in chain:
                 if step.ending is not None:

@@ -133,10 +133,11 @@ class Run:
         """The same, by the name that scikit-learn has for it."""
         return self.probabilities(X)
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """Accuracy of a classifier; R^2, or the share of the deviance that is explained, of a regression.
 
-        A network classifies if it was trained by a loss of torch's for classes; targets that it ignores do not count.
+        A network classifies if it was trained by a loss of torch's for classes, or by its own on whole-numbered labels,
+        which a batch X may have in it; targets that the loss ignores do not count.
         """
         return predicting.score(self, X, y)
 

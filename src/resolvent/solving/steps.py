@@ -263,8 +263,13 @@ def called(steps: Iterator[Step], ledger: Ledger, callback: Callable[[Round], An
         yield step
 
 
-def shown(steps: Iterator[Step], bar: Bar, divergence: Divergence) -> Iterator[Step]:
-    """A progress bar."""
+def shown(steps: Iterator[Step], bar: Bar, divergence: Divergence, problem: Any = None) -> Iterator[Step]:
+    """A progress bar, which also says for how long a network was compiled."""
+
+    def words() -> str:
+        seconds = getattr(problem, "compiling", 0.0)
+        return f"residual {divergence.residual:.2e}" + (f", {seconds:.0f} s of compiling" if seconds >= 1 else "")
+
     for step in steps:
-        bar.advance(time.perf_counter(), lambda: f"residual {divergence.residual:.2e}")
+        bar.advance(time.perf_counter(), words)
         yield step

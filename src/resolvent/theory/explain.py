@@ -272,7 +272,8 @@ def _convergence(setting: Setting) -> Iterator[Finding]:
     steady = setting.alpha.steady and setting.beta.steady and setting.gamma.steady
     if problem is not None and not problem.convex:
         what = "the f_i are not convex, so no theorem promises convergence, and any stationary point may be reached"
-        yield Finding(MayNotConverge, what, "watch the residual")
+        if "training" not in problem.offers:  # who trains a network knows; `Explanation.why` says it
+            yield Finding(MayNotConverge, what, "watch the residual")
     elif steady and scheme.exact and not averaged(setting) and not contracts(setting):
         what = f"{scheme.name} needs strongly convex and smooth f_i, and these are not known to be"
         yield Finding(MayNotConverge, what, "take rs.fedpi, which needs convexity only")

@@ -85,7 +85,7 @@ class _Tracer(fx.Tracer):
     def create_node(self, *args: Any, **options: Any) -> fx.Node:
         """torch.fx records operations, but not the settings under which they run."""
         if not torch.is_grad_enabled():
-            raise Unstackable("it switches gradients off inside forward")
+            raise Unstackable("it switches gradients off inside forward, or has an autograd.Function")
         if torch.is_autocast_enabled() != self.autocast:
             raise Unstackable("it sets autocast inside forward")
         return super().create_node(*args, **options)
