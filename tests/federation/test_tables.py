@@ -197,11 +197,42 @@ TERMS = Terms("ill", impute="mean")
         (lambda f: f | {"north": f["north"].rename(columns={"age": "ages"})}, r"north \(is it 'ages' there\?\)"),
         (lambda f: f | {"west": f["west"].assign(bmi=1.0)}, "column 'bmi' is on west but not on east, north"),
         (lambda f: f | {"west": f["west"].assign(age="old")}, "column 'age' is text on west, but number"),
+        (
+            lambda f: f | {"west": f["west"].assign(ill=f["west"].ill.str.title() + " ")},
+            "classes 'No ', 'no' differ in spelling alone .*'No ', 'Yes ' on west",
+        ),
+        (
+            lambda f: {n: t.assign(ill=(t.ill == "yes").astype(int) + (n == "west")) for n, t in f.items()},
+            r"two classes at most at each site, but 3 in all .*1, 2 on west.*say in data.problem",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_site_and_column(change: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         merge(reported(change(by_site(patients())), TERMS), TERMS)
+
+
+def test_what_was_meant_is_taken() -> None:
+    """Three classes in all, of which no site has more than two."""
+    frames = {n: t.assign(ill=(t.ill == "yes").astype(int) + (n == "west")) for n, t in by_site(patients()).items()}
+    meant = Terms("ill", impute="mean", problem="softmax")
+    assert merge(reported(frames, meant), meant).preparation.classes == (0, 1, 2)
+
+
+def test_categories_that_are_spelled_alike_are_pointed_out() -> None:
+    frames = by_site(patients())
+    frames["west"] = frames["west"].assign(ward=lambda f: f.ward.str.title())
+    (remark,) = merge(reported(frames, TERMS), TERMS).remarks
+    assert remark.startswith("'General', 'general' in 'ward' differ in spelling alone")
+
+
+def test_what_is_said_of_a_run_holds_where_everybody_answers(tmp_path: Path) -> None:
+    """Nobody is drawn, and no user sends a Hessian unless `curvature` is set."""
+    run = run_of(project_of(tmp_path, by_site(patients()), 'target = "ill"\nimpute = "mean"'), tmp_path)
+    words = str(run.explanation)
+    assert "converges for convex f_i if a solution exists, while everybody answers" in words
+    assert "sampling" not in words
+    assert "Metric: the identity" in words
 
 
 def test_all_complaints_are_made_at_once() -> None:

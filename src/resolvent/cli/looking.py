@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,9 +51,7 @@ def show(name: RunName, out: Out = RUNS, form: Form = Format.table) -> None:
     output.pairs(_line(run), form)
     output.write("\n" + output.escaped(run.about["explanation"]["words"]) + "\n")
     output.write(output.escaped(run.toml))
-    output.rows(
-        [{"time": e["time"], "event": e["kind"], "about": e.get("reason", e.get("words"))} for e in run.events], form
-    )
+    output.rows([{"time": e["time"], "event": e["kind"], "about": _about(e)} for e in run.events], form)
 
 
 def report(
@@ -191,6 +189,12 @@ def _chosen(names: list[str] | None, out: Path) -> list[Folder]:
             f"there are no runs in {out}/; begin one with `resolvent run`, or name their folder with --out"
         )
     return chosen
+
+
+def _about(event: Mapping[str, Any]) -> str | None:
+    """To whom it happened, and why."""
+    told = [event.get("user"), event.get("reason", event.get("words"))]
+    return ": ".join(part for part in told if part) or None
 
 
 def _model_page(run: Folder, path: Path, title: str, threshold: float) -> Path | None:
