@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import resolvent as rs
+from command_line import resolvent
 from engines.fake_grid import FakeGrid
 from resolvent.data.sites import Reported, SiteTable, Terms, merge
 from resolvent.errors import InputError, RoundFailed
@@ -224,6 +225,25 @@ def test_categories_that_are_spelled_alike_are_pointed_out() -> None:
     frames["west"] = frames["west"].assign(ward=lambda f: f.ward.str.title())
     (remark,) = merge(reported(frames, TERMS), TERMS).remarks
     assert remark.startswith("'General', 'general' in 'ward' differ in spelling alone")
+
+
+def test_a_small_site_trains_with_all_it_has() -> None:
+    told = SiteTable(by_site(patients())["west"][:2], Terms("age", impute="mean", test=0.2)).report()
+    assert (told["rows"], told["held_out"]) == (2, 0)
+
+
+def test_the_report_is_about_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what each site has measured, since its rows are not here; and below 1 MB."""
+    data = 'target = "ill"\nimpute = "mean"\ntest = 0.25'
+    run = run_of(project_of(tmp_path, by_site(patients()), data), tmp_path)
+    monkeypatch.chdir(tmp_path / "trial")
+    assert resolvent("report", "--to", "page.html").code == 0
+    page = Path("page.html").read_text()
+    assert run.user_metrics is not None
+    assert len(page) < 1e6
+    assert "added to the log odds of &#x27;yes&#x27;" in page
+    for name, own in run.user_metrics.iterrows():
+        assert f"<td>{name}</td><td>{own['test_accuracy']:.3f}</td>" in page
 
 
 def test_what_is_said_of_a_run_holds_where_everybody_answers(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from resolvent.data import coding, fitted, reports
 from resolvent.data import target as targets
 from resolvent.data.by_user import check_features, feature_names
 from resolvent.data.columns import NUMBER, TEXT, Column, as_frame, column, word
-from resolvent.data.dividing import divided
+from resolvent.data.dividing import TooFewRows, divided
 from resolvent.data.limits import check_dense
 from resolvent.data.preparation import Feature, Preparation
 from resolvent.data.scaling import Moments, merged, moments
@@ -110,7 +110,10 @@ class SiteTable:
         codes = self._labels.numbers if classes is None else self._labels.texts
         grouped = [raw.texts for raw in self._columns if raw.kind == TEXT] + ([] if classes is None else [codes])
         every = {"here": np.arange(len(frame))}
-        self._division = divided(every, terms.test, (), terms.seed, grouped)
+        try:
+            self._division = divided(every, terms.test, (), terms.seed, grouped)
+        except TooFewRows:  # a small site trains with all it has
+            self._division = divided(every, None, (), terms.seed, grouped)
 
     @property
     def training(self) -> NDArray[np.int64]:
