@@ -198,7 +198,7 @@ def _about(event: Mapping[str, Any]) -> str | None:
 
 
 def _model_page(run: Folder, path: Path, title: str, threshold: float) -> Path | None:
-    """The page about a table's model, whose held-out rows are read again, where they are here; None where the run has no such model."""
+    """The page about a table's model, whose held-out rows are read again if they are here; None where it has none."""
     from resolvent import config as configs
     from resolvent import report as reports
     from resolvent.cli.model_page import model_page
