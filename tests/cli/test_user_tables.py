@@ -85,6 +85,12 @@ def test_numbers_make_least_squares_and_are_judged_by_rmse() -> None:
     assert "test_auc" not in said.json
 
 
+def test_a_column_that_tells_the_answer_is_pointed_out() -> None:
+    rs.data.hospitals().assign(discharged=lambda f: f.ill.map({"yes": "home", "no": "ward"})).to_csv("leak.csv")
+    said = resolvent("run", "leak.csv", "--user-column", "hospital", "--target", "ill", "--test", 0.2, "--rounds", 50)
+    assert "most of all by 'discharged=ward': is it known before 'ill' is?" in said.err
+
+
 OWN = """\
 import resolvent as rs
 
@@ -98,6 +104,7 @@ def test_a_person_sees_names_and_is_told_of_a_run_that_is_not_done() -> None:
     said = resolvent("run", "patients.csv", *USUAL, "--drop", "id", "--no-standardise", "--anderson", 0, "--rounds", 5)
     assert said.code == 0
     assert "Coefficients" in said.out
+    assert "adds to the log odds of 'yes'" in said.out
     assert "ward=surgery" in said.out
     assert "above its minimum; give more --rounds, --anderson 5 or --standardise\n" in said.err
     said = resolvent("run", "patients.csv", *USUAL, "--drop", "id", "--no-standardise", "--anderson", 2, "--rounds", 5)

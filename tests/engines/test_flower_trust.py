@@ -316,3 +316,35 @@ def test_bytes_that_are_no_packet_are_refused() -> None:
     for _ in range(300):
         with pytest.raises(Malformed):
             packets.from_bytes(rng.bytes(int(rng.integers(0, 60))))
+
+
+def test_a_small_packet_crosses_in_one_piece() -> None:
+    """Flower asks for each record, array and part of one by itself."""
+    from flwr.app import ConfigRecord, RecordDict
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    for rows, pieces in ((3, 2), (10_000, 7)):
+        sent = Packet({"a": 1}, {"p": np.arange(rows * 1.0), "q": np.ones(2)})
+        records = packets.to_records(sent)
+        assert len(get_all_nested_objects(records)) == pieces
+        came = packets.from_records(records)
+        assert came.header == sent.header
+        assert all(np.array_equal(came.arrays[name], sent.arrays[name]) for name in sent.arrays)
+    good = packets.to_bytes(Packet({"a": 1}, {"p": np.ones(3)}))
+    for wrong in (good[:-1], good.replace(b"[3]", b"[4]"), b"", "text", 1, [1.0]):
+        with pytest.raises(Malformed):
+            packets.from_records(RecordDict({"header": ConfigRecord({"packet": wrong})}))
+    for shape in (
+        "[-1]",
+        "[1e300]",
+        "[Infinity]",
+        '["3"]',
+        "[[3]]",
+        "3",
+        "null",
+        "[1,1,1,1,1]",
+        "[10000000000000000000]",
+    ):
+        head = f'{{"header": {{}}, "arrays": [["p", "float64", {shape}]]}}'.encode()
+        with pytest.raises(Malformed):
+            packets.from_bytes(len(head).to_bytes(8, "little") + head + bytes(24))

@@ -227,6 +227,12 @@ def test_what_went_wrong_is_in_the_run_s_events(project: Project) -> None:
     assert run.history()["value"][:-1].isna().all()  # nobody but site-1 knows its f; the last one was asked for
     assert run.end is not None
     assert run.end["reason"] == "8 rounds; site-1 never answered, so the model is that of the others alone"
+    said: list[str] = []
+    demo.Progress(said.append)(run)
+    assert sum(words.startswith("an answer of site-1 was refused: ") for words in said) == 8
+    assert "round 1: 2 answers, f unknown" in "\n".join(said)
+    shown = resolvent("show", run.id, "--out", project.runs).out
+    assert shown.count("site-1: ") == 8
 
 
 def poison(who: int, reply: Any, after: int = 0, by: float = 1e6) -> list[Any]:
@@ -531,6 +537,13 @@ def test_the_doctor_says_what_is_wrong(project: Project) -> None:
     assert "site-0 can be read by others" in found()["private keys"]["found"]
     (project.path / "user.py").write_text("def problem(node_config):\n    return 1 / 0\n")
     assert found()["user.py"]["found"] == "ZeroDivisionError: division by zero"
+    (project.path / "federation.toml").write_text('[federation]\n[data]\ntarget = "y"\n')
+    (project.path / "none.csv").write_text("a,y\n")
+    told = doctor.examine(project.path, "site-0", {"data": "none.csv"})[-1]
+    assert (told["what"], told["found"]) == (
+        "table",
+        "path is none.csv, which has no rows, but a file with rows is needed",
+    )
     (project.path / "federation.toml").write_text("[federation")
     assert "is not TOML" in found()["federation.toml"]["found"]
 

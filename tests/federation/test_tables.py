@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import resolvent as rs
+from command_line import resolvent
 from engines.fake_grid import FakeGrid
 from resolvent.data.sites import Reported, SiteTable, Terms, merge
 from resolvent.engines.flower import packets
@@ -199,11 +200,61 @@ TERMS = Terms("ill", impute="mean")
         (lambda f: f | {"north": f["north"].rename(columns={"age": "ages"})}, r"north \(is it 'ages' there\?\)"),
         (lambda f: f | {"west": f["west"].assign(bmi=1.0)}, "column 'bmi' is on west but not on east, north"),
         (lambda f: f | {"west": f["west"].assign(age="old")}, "column 'age' is text on west, but number"),
+        (
+            lambda f: f | {"west": f["west"].assign(ill=f["west"].ill.str.title() + " ")},
+            "classes 'No ', 'no' differ in spelling alone .*'No ', 'Yes ' on west",
+        ),
+        (
+            lambda f: {n: t.assign(ill=(t.ill == "yes").astype(int) + (n == "west")) for n, t in f.items()},
+            r"two classes at most at each site, but 3 in all .*1, 2 on west.*say in data.problem",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_site_and_column(change: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         merge(reported(change(by_site(patients())), TERMS), TERMS)
+
+
+def test_what_was_meant_is_taken() -> None:
+    """Three classes in all, of which no site has more than two."""
+    frames = {n: t.assign(ill=(t.ill == "yes").astype(int) + (n == "west")) for n, t in by_site(patients()).items()}
+    meant = Terms("ill", impute="mean", problem="softmax")
+    assert merge(reported(frames, meant), meant).preparation.classes == (0, 1, 2)
+
+
+def test_categories_that_are_spelled_alike_are_pointed_out() -> None:
+    frames = by_site(patients())
+    frames["west"] = frames["west"].assign(ward=lambda f: f.ward.str.title())
+    (remark,) = merge(reported(frames, TERMS), TERMS).remarks
+    assert remark.startswith("'General', 'general' in 'ward' differ in spelling alone")
+
+
+def test_a_small_site_trains_with_all_it_has() -> None:
+    told = SiteTable(by_site(patients())["west"][:2], Terms("age", impute="mean", test=0.2)).report()
+    assert (told["rows"], told["held_out"]) == (2, 0)
+
+
+def test_the_report_is_about_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what each site has measured, since its rows are not here; and below 1 MB."""
+    data = 'target = "ill"\nimpute = "mean"\ntest = 0.25'
+    run = run_of(project_of(tmp_path, by_site(patients()), data), tmp_path)
+    monkeypatch.chdir(tmp_path / "trial")
+    assert resolvent("report", "--to", "page.html").code == 0
+    page = Path("page.html").read_text()
+    assert run.user_metrics is not None
+    assert len(page) < 1e6
+    assert "added to the log odds of &#x27;yes&#x27;" in page
+    for name, own in run.user_metrics.iterrows():
+        assert f"<td>{name}</td><td>{own['test_accuracy']:.3f}</td>" in page
+
+
+def test_what_is_said_of_a_run_holds_where_everybody_answers(tmp_path: Path) -> None:
+    """Nobody is drawn, and no user sends a Hessian unless `curvature` is set."""
+    run = run_of(project_of(tmp_path, by_site(patients()), 'target = "ill"\nimpute = "mean"'), tmp_path)
+    words = str(run.explanation)
+    assert "converges for convex f_i if a solution exists, while everybody answers" in words
+    assert "sampling" not in words
+    assert "Metric: the identity" in words
 
 
 def test_all_complaints_are_made_at_once() -> None:

@@ -329,7 +329,8 @@ def _tell(done: Folder, form: Format) -> int:
     row = {name: value for name, value in done.row().items() if value == value}
     about: dict[str, Any] = {"run": done.id, "status": done.status, "reason": (done.end or {}).get("reason")}
     about |= row | {"folder": str(done.path)}
-    model, preparation = done.model(), opening.description(done).preparation
+    model, described = done.model(), opening.description(done)
+    preparation = described.preparation
     coefficients = {} if model is None or preparation is None else preparation.unscale(model)
     sites = metrics.read_users(done.path)
     lines = [] if sites is None else [{"site": name} | dict(own) for name, own in sites.iterrows()]
@@ -341,5 +342,5 @@ def _tell(done: Folder, form: Format) -> int:
         say(*(f"{event['kind']}: {event['reason']}" for event in done.events if event["kind"] in ("time", "unsolved")))
         output.rows(lines, form, "Held-out rows, by site")
         if coefficients:
-            show_coefficients(coefficients)
+            show_coefficients(coefficients, described.adds_to)
     return {"diverged": 3}.get(done.status, 0)

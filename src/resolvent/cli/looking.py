@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,9 +56,7 @@ def _show(run: Folder, form: Format) -> None:
     output.pairs(_line(run), form)
     output.write("\n" + output.escaped(run.about["explanation"]["words"]) + "\n")
     output.write(output.escaped(run.toml))
-    output.rows(
-        [{"time": e["time"], "event": e["kind"], "about": e.get("reason", e.get("words"))} for e in run.events], form
-    )
+    output.rows([{"time": e["time"], "event": e["kind"], "about": _about(e)} for e in run.events], form)
 
 
 def report(
@@ -223,27 +221,33 @@ def _of_those_that_fit(
             say(f"left out: {error}")
 
 
+def _about(event: Mapping[str, Any]) -> str | None:
+    """To whom it happened, and why."""
+    said = [event.get("user"), event.get("reason", event.get("words"))]
+    return ": ".join(part for part in said if part) or None
+
+
 def _model_page(run: Folder, path: Path, title: str, threshold: float) -> Path | None:
-    """The page about a table's model, whose held-out rows are read again; None where the run has no such model."""
+    """The page about a table's model, whose held-out rows are read again if they are here; None where it has none."""
     from resolvent import config as configs
     from resolvent import report as reports
     from resolvent.cli.model_page import model_page
     from resolvent.config.problem_sections import TableSection
     from resolvent.experiment import opening, tasks
 
-    if run.from_python:
+    described, newest = opening.description(run), run.newest()[0]
+    if newest is None or described.preparation is None or described.predictor is None:
         return None
-    section, newest = configs.read(run.config).problem, run.newest()[0]
-    if not isinstance(section, TableSection) or newest is None:
-        return None
-    described = opening.description(run)
-    if described.preparation is None or described.predictor is None:
-        return None
-    try:
-        test = tasks.task(section, run.config["run"]["seed"]).test or NOT_HELD_OUT
-    except InputError as error:  # the table is elsewhere, or another one
-        test = f"the rows that were held out cannot be read again ({error})"
-    title = f"{described.preparation.target.name} from {Path(section.data).name}" if title == "Runs" else title
+    section = None if run.from_python else configs.read(run.config).problem
+    test: Any = "the rows that were held out are not here"
+    file = ""
+    if isinstance(section, TableSection):
+        file = f" from {Path(section.data).name}"
+        try:
+            test = tasks.task(section, run.config["run"]["seed"]).test or NOT_HELD_OUT
+        except InputError as error:  # the table is elsewhere, or another one
+            test = f"the rows that were held out cannot be read again ({error})"
+    title = f"{described.preparation.target.name}{file}" if title == "Runs" else title
     (curve,) = reports.curves([run])
     return model_page(curve, described, model_of(newest.state), test, path, title, threshold)
 

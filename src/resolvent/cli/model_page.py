@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,13 @@ from resolvent.data.held_out import HeldOut
 from resolvent.data.preparation import INTERCEPT
 from resolvent.report.curves import Curve
 from resolvent.report.figures import draw
+from resolvent.runs import metrics
 from resolvent.runs.durable import storing
 from resolvent.solving.description import Description
 from resolvent.solving.metrics import NAMED, Judged
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BINS = 10
 MOST_BARS = 60
@@ -65,7 +69,7 @@ def model_page(
 ) -> Path:
     """Write the page: one file without scripts. `test` are the rows that were held out, in the problem's terms, or why
     there are none."""
-    sections = [*_quality(described, model, test, threshold), _coefficients(described, model), _users(curve)]
+    sections = [*_quality(curve, described, model, test, threshold), _coefficients(described, model), _users(curve)]
     sections += [_certificates(curve), f"<h2>How the computation went</h2>{_picture(curve)}"]
     filled = PAGE.substitute(title=html.escape(title), sections="\n".join(sections))
     with storing(path, "name another place for it"):
@@ -74,13 +78,18 @@ def model_page(
     return path
 
 
-def _quality(described: Description, model: Any, test: HeldOut | str, threshold: float) -> list[str]:
+def _quality(curve: Curve, described: Description, model: Any, test: HeldOut | str, threshold: float) -> list[str]:
     """What is predicted, and how well: all held-out rows together, then user by user."""
     preparation, predictor, labels = described.preparation, described.predictor, described.labels
     assert preparation is not None
     assert predictor is not None
     intro = f"<p>It predicts <b>{html.escape(preparation.target.name)}</b> from {len(preparation.columns)} columns.</p>"
     if isinstance(test, str):
+        if len(own := _reported(curve)):
+            heads = ("user", *(name.removeprefix("test_").replace("_", " ") for name in own.columns))
+            note = "<p class='faint'>As each user has measured it on rows of its own.</p>"
+            rows = [(str(name), *row) for name, row in zip(own.index, own.to_numpy().tolist(), strict=True)]
+            return [intro + "<h2>How well it predicts</h2>" + _table(heads, rows, "quality") + note]
         return [f"{intro}<p>How well it predicts is not known: {html.escape(test)}.</p>"]
     names = ("rmse",) if labels is None else ("accuracy", "auc", "log_loss")
     everybody = [_judged(predictor, model, a, b) for a, b in zip(test.A, test.b, strict=True)]
@@ -105,6 +114,14 @@ def _quality(described: Description, model: Any, test: HeldOut | str, threshold:
         table = _table(("mean probability said", "share that came true", "rows"), bins, "calibration")
         made.append(f"<h2>Whether its probabilities of {html.escape(str(labels[1]))} come true</h2>{table}")
     return made
+
+
+def _reported(curve: Curve) -> pd.DataFrame:
+    """What each user has reported of its held-out rows; empty where nobody has."""
+    import pandas as pd
+
+    own = metrics.read_users(curve.first.path)
+    return pd.DataFrame() if own is None else own.filter(like="test_").dropna(how="all")
 
 
 def _judged(predictor: Any, model: Any, features: Any, targets: NDArray[Any]) -> Judged:
@@ -141,7 +158,8 @@ def _coefficients(described: Description, model: Any) -> str:
         )
         heading = f"<h3>{html.escape(str(label))}</h3>" if label != "" else ""
         unit = "one standard deviation adds" if spread else "one unit adds"
-        head = f"<tr><th>column</th><th>per unit of the column</th><th>what {unit}, compared</th></tr>"
+        per = f"per unit of the column, added to {html.escape(described.adds_to)}"
+        head = f"<tr><th>column</th><th>{per}</th><th>what {unit}, compared</th></tr>"
         start = f"<p class='faint'>(intercept): {own[INTERCEPT]:.4g}</p>" if INTERCEPT in own else ""
         made.append(f"{heading}<table class='coefficients'><thead>{head}</thead><tbody>{body}</tbody></table>{start}")
     return "<h2>Coefficients</h2>" + "".join(made)
@@ -157,7 +175,11 @@ def _bar(share: float) -> str:
 
 def _users(curve: Curve) -> str:
     """How many training rows each user holds."""
-    partition = curve.first.about["problem"]["partition"] or {}
+    problem = curve.first.about["problem"]
+    partition = problem.get("partition") or {}
+    if not partition and problem.get("names") and problem.get("weights"):  # of a federation
+        rows = zip(problem["names"], problem["weights"], strict=True)
+        return f"<h2>How users differ</h2>{_table(('user', 'weight'), rows, 'users')}"
     counts = partition.get("counts") or [[n] for n in partition.get("users", ())]
     names = partition.get("names") or range(len(counts))
     labels = curve.first.about["model"]["preparation"]["target"]["classes"] or []
@@ -178,7 +200,9 @@ def _certificates(curve: Curve) -> str:
     }.items():
         value = float(row.get(name, math.nan))
         facts += [words.format(f"{value:.2g}")] if math.isfinite(value) else []
-    items = "".join(f"<li>{html.escape(each)}</li>" for each in [*facts, *explanation["words"].splitlines()])
+    items = "".join(
+        f"<li>{html.escape(each.removeprefix('- '))}</li>" for each in [*facts, *explanation["words"].splitlines()]
+    )
     return f"<h2>What was solved, and how surely</h2><ul>{items}</ul>"
 
 

@@ -16,7 +16,7 @@ from resolvent.cli.output import Format, first_rank, say
 from resolvent.config.problem_sections import PROBLEMS
 from resolvent.config.sections import ALL_REDUCE
 from resolvent.errors import InputError, refuse
-from resolvent.experiment import ranks
+from resolvent.experiment import opening, ranks
 from resolvent.experiment.conduct import check_made_here
 from resolvent.experiment.driving import Outcome
 from resolvent.iteration.metric_names import of_reported
@@ -137,6 +137,16 @@ def _advice(config: Mapping[str, Any]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
+def _leak(figures: Mapping[str, Any], preparation: Any, coefficients: dict[Any, Any]) -> str | None:
+    """A note where every held-out row is predicted right, by a column that may say what is to be predicted."""
+    if figures.get("test_accuracy") != 1 or figures.get("test_auc") != 1 or preparation.target.scores > 1:
+        return None
+    scales = preparation.scaling.scale if preparation.scaling else [1.0] * len(preparation.features)
+    most = max(zip(preparation.features, scales, strict=True), key=lambda pair: abs(coefficients[pair[0]] * pair[1]))
+    name, target = most[0], preparation.target.name
+    return f"note: every held-out row is predicted right, most of all by {name!r}: is it known before {target!r} is?"
+
+
 def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, Any] | None = None) -> int:
     """Print how a run ended, and what it found."""
     figures = outcome.run.row()
@@ -151,17 +161,19 @@ def _tell(outcome: Outcome, form: Format, quiet: bool, coefficients: dict[Any, A
     if coefficients and about["solves"] == "original" and far > FAR * value:
         above = f"the objective is still {far / value:.2g} of its value above its minimum"
         say(f"note: {above}; give {_advice(outcome.run.config)}")
+    if coefficients and (leak := _leak(figures, opening.description(outcome.run).preparation, coefficients)):
+        say(leak)
     if coefficients and form is Format.table and not quiet:
-        show_coefficients(coefficients)
+        show_coefficients(coefficients, opening.description(outcome.run).adds_to)
     if outcome.status == "interrupted" and not quiet:
         out = outcome.run.path.parent
         say(f"go on with: resolvent resume {outcome.run.id}" + ("" if out == RUNS else f" --out {out}"))
     return CODES.get(outcome.status, 0)
 
 
-def show_coefficients(coefficients: dict[Any, Any]) -> None:
+def show_coefficients(coefficients: dict[Any, Any], adds_to: str) -> None:
     """A table of the first of them: one column, or one per class."""
-    many = {"coefficient": coefficients}
+    many = {f"adds to {adds_to}": coefficients}
     if any(isinstance(value, dict) for value in coefficients.values()):
         many = {str(label): own for label, own in coefficients.items()}
     names = list(next(iter(many.values())))

@@ -159,9 +159,10 @@ def from_frame(
     codes = meaning.encode(labels)
     columns = coding.coded_columns(frame, names, impute, categories)
     doubtful = coding.no_numbers([raw for raw in columns if raw.name not in categories])
-    if doubtful is not None:
-        warnings.warn(doubtful, ResolventWarning, stacklevel=2)
-    few = coding.few_values([raw for raw in columns if raw.name not in categories])
+    twice = coding.alike(target, map(str, meaning.places))
+    for remark in filter(None, (doubtful, twice)):
+        warnings.warn(remark, ResolventWarning, stacklevel=2)
+    said = [doubtful, coding.few_values([raw for raw in columns if raw.name not in categories])]
     if user is None:
         owned = by_partition(partition, codes, users, seed)
     elif users is not None or partition is not None:
@@ -181,8 +182,10 @@ def from_frame(
         shares = [x[rows] for rows in division.training]
         preparation = replace(preparation, scaling=standardisation(shares, preparation.features))
         x = preparation.scaled(x)
-    kind, said = fitted.kind_name(kind, meaning), tuple(hint for hint in (doubtful, few) if hint is not None)
-    return UserTable(division, x, labels, positive, preparation, intercept, kind, weight, said)
+    said += [twice, *(coding.alike(feature.name, feature.levels or ()) for feature in features)]
+    hints = tuple(hint for hint in said if hint)
+    kind = fitted.kind_name(kind, meaning)
+    return UserTable(division, x, labels, positive, preparation, intercept, kind, weight, hints)
 
 
 def _auto(kind: object) -> bool:

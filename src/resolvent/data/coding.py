@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -130,16 +130,30 @@ def by_name(numbers: Sequence[str], counting: Sequence[str] = ()) -> str | None:
     """The same of columns of numbers by their names, some of which are known to count the rows."""
     ids = [name for name in numbers if name in counting or name.lower() == "id" or _IDENTIFIER.fullmatch(name)]
     codes = [name for name in numbers if name not in ids and _CODE.fullmatch(name)]
-    said = [f"{_listed(ids)} {_be(ids, 'an identifier', 'identifiers')}: {_way('drop', ids)}"] * bool(ids)
-    said += [f"{_listed(codes)} {_be(codes, 'a code', 'codes')}: {_way('categories', codes)}"] * bool(codes)
+    said = [f"{listed(ids)} {_be(ids, 'an identifier', 'identifiers')}: {_way('drop', ids)}"] * bool(ids)
+    said += [f"{listed(codes)} {_be(codes, 'a code', 'codes')}: {_way('categories', codes)}"] * bool(codes)
     return f"{'; '.join(said)}; without that they are taken for numbers" if said else None
 
 
 def few_values(columns: Sequence[Column]) -> str | None:
     """A sentence on columns of whole numbers with a few different values, which may be grades or codes."""
     some = [column.name for column in columns if column.kind == NUMBER and _is_few(column)]
-    what = f"{_listed(some)} {'has' if len(some) == 1 else 'have'} few different values"
+    what = f"{listed(some)} {'has' if len(some) == 1 else 'have'} few different values"
     return f"{what}: where these are no amounts, {_way('categories', some)}" if some else None
+
+
+def spelled_alike(words: Iterable[str]) -> str | None:
+    """Words that differ in capitals and spaces alone, the first such group of them; None where there are none."""
+    groups: dict[str, list[str]] = {}
+    for word in sorted(words):
+        groups.setdefault(" ".join(word.casefold().split()), []).append(word)
+    return next((listed(group) for group in groups.values() if len(group) > 1), None)
+
+
+def alike(name: str, levels: Iterable[str]) -> str | None:
+    """A sentence on categories of a column, or classes, that are spelled alike."""
+    found = spelled_alike(levels)
+    return found and f"{found} in {name!r} differ in spelling alone, and are taken for different"
 
 
 def _counts_rows(column: Column) -> bool:
@@ -154,7 +168,7 @@ def _is_few(column: Column) -> bool:
     return len(values) in FEW and 10 * len(values) <= len(there) and bool((values == np.rint(values)).all())
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[object]) -> str:
     return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 

@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 
 from resolvent.data import partition as partitions
 from resolvent.data.columns import NUMBER, Column, word
-from resolvent.errors import quoted, refuse
+from resolvent.errors import InputError, quoted, refuse
 
 RowNumbers = NDArray[np.int64]
 USERS = 10
 """How many users a partition has unless it is said."""
+
+
+class TooFewRows(InputError):
+    """No user has a row to spare for being held out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +89,8 @@ def divided(
             lost = np.array([value not in seen for value in values[rows].tolist()], dtype=bool)
             training[k], held_out[k] = np.sort(np.concatenate([training[k], rows[lost]])), rows[~lost]
     if not any(map(len, held_out)):
-        refuse("test", test, f"no user's rows ({max(map(len, training))} at most) can spare any: give a larger share")
+        most = max(map(len, training))
+        raise TooFewRows(f"test is {test}, but no user's rows ({most} at most) can spare any: give a larger share")
     return Division(tuple(owned), training, tuple(owned), held_out)
 
 

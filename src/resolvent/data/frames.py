@@ -28,6 +28,7 @@ TARGETS = ("y", "target", "label", "class")
 """What the column of labels is called where nobody says."""
 SEPARATORS = (",", "\t", ";")
 _WHOLE = re.compile(r"\s*([-+]?\d+)(\.0*)?\s*")
+_WITH_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*")
 MAX_COLUMNS = 100_000
 """Of a frame: each is an object of its own, which takes pandas about 0.1 ms."""
 
@@ -77,6 +78,10 @@ def _separated(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
     file.seek(0)
     try:
         frame: pd.DataFrame = pd.read_csv(cast(Any, file), low_memory=False, **form)
+        if separator == ";" and any(_decimal_comma(frame[k]) for k in frame.select_dtypes(exclude="number")):
+            form["decimal"] = ","
+            file.seek(0)
+            frame = pd.read_csv(cast(Any, file), low_memory=False, **form)
     except pd.errors.EmptyDataError:
         refuse("path", f"{name}, which has no rows", "a file with rows is needed")
     except pd.errors.ParserError as error:
@@ -93,6 +98,12 @@ def _separated(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
         for k in rounded:
             frame[k] = pd.Series(list(map(_exact, texts[k], frame[k])), dtype=object)
     return frame.set_axis(names, axis=1)
+
+
+def _decimal_comma(column: pd.Series[Any]) -> bool:
+    """Whether these are numbers, some of them with a decimal comma: 3,5 as spreadsheets write it beside semicolons."""
+    words = set(column.dropna().astype(str))
+    return any("," in word for word in words) and all(_WITH_COMMA.fullmatch(word) for word in words)
 
 
 def _exact(text: Any, number: float) -> float | int:
@@ -116,11 +127,15 @@ def _heading(file: IO[bytes], name: str) -> tuple[str, list[str] | None, int]:
         rows = list(islice(lines, 2))
     if not rows:
         return separator, None, 0
+
+    def number(cell: str) -> bool:
+        return _is_number(cell.replace(",", ".", 1) if separator == ";" else cell)
+
     (skip, top), (_, below) = rows[0], rows[-1]
     if len(rows) == 1:
-        names = not any(map(_is_number, top))
+        names = not any(number(cell) for cell in top)
     else:  # a number below what is none: text over text may be a label
-        names = any(not _is_number(a) and _is_number(b) for a, b in zip(top, below, strict=False))
+        names = any(not number(a) and number(b) for a, b in zip(top, below, strict=False))
     return (separator, [cell.strip() for cell in top], skip) if names else (separator, None, 0)
 
 

@@ -22,7 +22,7 @@ from resolvent.data import coding, fitted, reports
 from resolvent.data import target as targets
 from resolvent.data.by_user import check_features, feature_names
 from resolvent.data.columns import NUMBER, TEXT, Column, as_frame, column, word
-from resolvent.data.dividing import divided
+from resolvent.data.dividing import TooFewRows, divided
 from resolvent.data.limits import check_dense
 from resolvent.data.preparation import Feature, Preparation
 from resolvent.data.scaling import Moments, merged, moments
@@ -110,7 +110,10 @@ class SiteTable:
         codes = self._labels.numbers if classes is None else self._labels.texts
         grouped = [raw.texts for raw in self._columns if raw.kind == TEXT] + ([] if classes is None else [codes])
         every = {"here": np.arange(len(frame))}
-        self._division = divided(every, terms.test, (), terms.seed, grouped)
+        try:
+            self._division = divided(every, terms.test, (), terms.seed, grouped)
+        except TooFewRows:  # a small site trains with all it has
+            self._division = divided(every, None, (), terms.seed, grouped)
 
     @property
     def training(self) -> NDArray[np.int64]:
@@ -309,7 +312,7 @@ class Merged:
 def merge(sites: Mapping[str, Reported], terms: Terms) -> Merged:
     """The preparation of the table of all sites; all complaints are made in one sentence, by site and column."""
     _check_terms(sites, terms)
-    complaints = [*_wrong_columns(sites), *_wrong_kinds(sites)]
+    complaints = [*_wrong_columns(sites), *_wrong_kinds(sites), *_wrong_classes(sites, terms)]
     if complaints:
         raise InputError(f"the sites' tables do not fit together: {'; '.join(complaints)}")
     first = next(iter(sites.values()))
@@ -319,8 +322,9 @@ def merge(sites: Mapping[str, Reported], terms: Terms) -> Merged:
         target = replace(target, weights=_weights(target, sites, terms.class_weight))
     preparation = Preparation(tuple(columns), target, None, terms.drop, terms.user_column)
     check_features(preparation.features)
-    hint = coding.by_name([name for name, kind in first.kinds.items() if kind == NUMBER])
-    return Merged(preparation, (*([hint] if hint else []), *_implausible(sites, terms)))
+    hints = [coding.by_name([name for name, kind in first.kinds.items() if kind == NUMBER])]
+    hints += [coding.alike(feature.name, feature.levels or ()) for feature in columns]
+    return Merged(preparation, (*filter(None, hints), *_implausible(sites, terms)))
 
 
 def _check_terms(sites: Mapping[str, Reported], terms: Terms) -> None:
@@ -368,6 +372,21 @@ def _wrong_kinds(sites: Mapping[str, Reported]) -> list[str]:
         if report.labels != labels:
             said.append(f"the target is {report.labels} on {site}, but {labels} on most others")
     return sorted(said)
+
+
+def _wrong_classes(sites: Mapping[str, Reported], terms: Terms) -> list[str]:
+    """Where the sites do not mean the same by their labels: yes here, Yes or 1 there."""
+    own = {site: report.classes for site, report in sites.items() if report.classes is not None}
+    if len({report.labels for report in sites.values()}) > 1:
+        return []  # which is said already
+    every = {word(label) for classes in own.values() for label in classes}
+    shown = "; ".join(f"{coding.listed(classes)} on {site}" for site, classes in own.items())
+    if (twice := coding.spelled_alike(every)) is not None:
+        return [f"the target's classes {twice} differ in spelling alone ({shown})"]
+    if terms.problem == "auto" and len(own) == len(sites) and len(every) > 2 >= max(map(len, own.values())):
+        way = "code them alike, or say in data.problem what is meant"
+        return [f"the target has two classes at most at each site, but {len(every)} in all ({shown}): {way}"]
+    return []
 
 
 def _feature(name: str, sites: Mapping[str, Reported], terms: Terms) -> Feature:

@@ -118,7 +118,8 @@ def _logistic(s: problem_sections.LogisticSection, seed: int) -> Task:
 def _table(s: problem_sections.TableSection, seed: int) -> Task:
     sha256 = _same_file(Path(s.data), s.sha256)
     frame, target = data.columns(s.data, s.target)
-    with within(Path(s.data).name), warnings.catch_warnings():
+    file = Path(s.data).name
+    with within(file if s.target is not None else f"{file}, to predict {target!r}"), warnings.catch_warnings():
         warnings.simplefilter("ignore", ResolventWarning)  # its hints are noted
         table = data.from_frame(
             frame,
@@ -148,7 +149,10 @@ def _table(s: problem_sections.TableSection, seed: int) -> Task:
     if s.user_column is not None:
         partition["names"] = list(table.users)
     eta = 1 / L if 0 < L < math.inf else None
-    return Task(problem, section, eta=eta, partition=partition, test=table.held_out, notes=table.hints)
+    notes = table.hints
+    if s.target is None:
+        notes = (f"what is predicted is {target!r}; --target names another column", *notes)
+    return Task(problem, section, eta=eta, partition=partition, test=table.held_out, notes=notes)
 
 
 def _numbers(s: problem_sections.TableSection, kind: str) -> dict[str, Any]:

@@ -77,16 +77,33 @@ def demo(rounds: int, out: Path, say: Callable[[str], None]) -> tuple[Folder, fl
         shutil.rmtree(folder, ignore_errors=True)
 
 
+SAID = {
+    "units": "note: {reason}",
+    "gone": "{user} is gone; its last answer is held",
+    "back": "{user} is back",
+    "refused": "an answer of {user} was refused: {reason}",
+    "implausible": "an answer of {user} was withheld: {reason}",
+    "left_out": "{user} is left out: {reason}",
+}
+"""The events of a run that are said while it lasts."""
+
+
 class Progress:
-    """Says how far a run has come."""
+    """Says how far a run has come, and what has happened to whom."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._round, self._seconds = say, 0, 0.0
+        self._say, self._round, self._seconds, self._events = say, 0, 0.0, 0
 
     def __call__(self, run: Folder) -> None:
+        events, seen = run.events, self._events
+        self._events = len(events)
+        for event in events[seen:]:
+            if event["kind"] in SAID:
+                self._say(SAID[event["kind"]].format_map({"user": "a node", "reason": "see the events"} | event))
         history = run.history()
         for _, row in history[history["round"] > self._round].iterrows():
             self._round, before = int(row["round"]), self._seconds
             self._seconds = float(row["seconds"])
-            took = f"{self._seconds - before:.1f} s"
-            self._say(f"round {self._round}: {int(row['participants'])} answers, f {row['value']:.9g}, {took}")
+            took, value = f"{self._seconds - before:.1f} s", f"{row['value']:.9g}"
+            known = "unknown" if value == "nan" else value  # not everybody has reported it
+            self._say(f"round {self._round}: {int(row['participants'])} answers, f {known}, {took}")

@@ -154,6 +154,8 @@ def _user(project: Project, node: str, users: int, given: Mapping[str, Any]) -> 
             columns = ", ".join(column["name"] for column in told["columns"][:12])
             return _row("table", f"{told['rows']} rows to train on, {told['held_out']} held out: {columns}", True)
         facts = loaded.handle(Question("describe", "doctor").packet()).header["facts"]
+    except InputError as error:
+        return _row("table" if "data" in given else "user.py", str(error), False)
     except Exception as error:
         return _row("user.py", f"{type(error).__name__}: {error}", False)
     return _row(

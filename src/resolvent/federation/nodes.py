@@ -75,7 +75,9 @@ class NodeProcesses:
         given = self.project.path, self._socket, self.memory, self.state / CONFIG  # others can read a command line
         command = [sys.executable, "-m", "resolvent.federation.worker", *map(str, given)]
         log = self.state / "worker.log"
-        self.worker = start(f"{self.name}'s user.py", command, log, deployment.environment(self.project, "worker"))
+        self.worker = start(
+            f"the process with {self.name}'s data", command, log, deployment.environment(self.project, "worker")
+        )
 
     def await_problem(self) -> None:
         """Wait until the problem is built."""

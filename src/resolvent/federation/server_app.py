@@ -159,6 +159,7 @@ def _waiting(ticket: Path | None) -> Note:
 def prepared(config: Config, facts: Facts) -> Experiment:
     """What the configuration describes, for these users."""
     section: Any = config.problem
+    facts = replace(facts, sends_hessians=section.curvature)
     L = closed_forms.curvatures(facts)[1] if facts.convex else 0.0
     eta = 1 / L if 0 < L < float("inf") else None
     task = Task(facts, section, eta=eta if facts.convex else 100.0, small=None if facts.convex else NETWORK_ETA)

@@ -19,6 +19,7 @@ from pathlib import Path
 from resolvent.engines.flower import forward
 from resolvent.engines.flower.node import Node
 from resolvent.engines.flower.packets import Packet, from_bytes, to_bytes
+from resolvent.errors import InputError
 from resolvent.federation.site import load
 
 MAX_SECONDS = 86_400.0
@@ -68,7 +69,10 @@ def within(seconds: float) -> Iterator[None]:
 
 def main() -> None:
     folder, path, memory, config = (Path(word) for word in sys.argv[1:5])
-    node = load(folder, json.loads(config.read_text()), memory)
+    try:
+        node = load(folder, json.loads(config.read_text()), memory)
+    except InputError as error:  # a sentence, without where it was raised
+        sys.exit(f"ERROR: {error}")
     print("ready", flush=True)
     serve(node, path)
 

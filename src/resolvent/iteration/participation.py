@@ -133,6 +133,8 @@ class Participation(Part):
 
     absent = "hold"
     full = False
+    asks_everybody = False
+    """Whether nobody is drawn, and only those are absent who do not answer."""
 
     def present(self, seed: int, t: int, users: int) -> Tensor | None:
         """Who is present in round t, by index and sorted; None means everyone."""
@@ -147,7 +149,7 @@ class Participation(Part):
 
     def attendance(self, users: int | None) -> Attendance:
         """Its law: what `explain` needs to know of it; users: None where there is no problem yet."""
-        if self.full or users == 1:
+        if self.full or self.asks_everybody or users == 1:
             return Attendance(False)
         if users is None:
             return Attendance(True)

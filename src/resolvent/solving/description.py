@@ -45,6 +45,16 @@ class Description:
             return codes
         return self.preparation.labels(np.array(codes)).tolist()  # type: ignore[no-any-return]
 
+    @property
+    def adds_to(self) -> str:
+        """What a coefficient of a table's model adds to, per unit of its column."""
+        loss, labels = None if self.predictor is None else self.predictor.loss, self.labels
+        if labels is None:
+            return "the logarithm of the mean count" if loss == "poisson" else "the prediction"
+        if len(labels) > 2 or loss == "softmax":
+            return "the score of each class"
+        return f"the {'log odds' if loss == 'logistic' else 'score'} of {labels[1]!r}"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `fixed` is a file of its own."""
         return {

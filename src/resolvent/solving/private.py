@@ -94,7 +94,7 @@ def check_private(
 
 def chance(participation: Participation, scheme: Scheme) -> float:
     """The chance of a user to take part in a round; refused where it is not known, or absent users count as well."""
-    if participation.full or getattr(participation, "asks_everybody", False):
+    if participation.full or participation.asks_everybody:
         return 1.0
     if not isinstance(participation, Bernoulli):
         needed = "the chance of each user must be known, and independent of the others': everybody, or"

@@ -19,6 +19,8 @@ class Promise(NamedTuple):
 def promise(setting: Setting) -> Promise:
     """The theorem that promises convergence; a part such as an acceleration may take it away."""
     plain = _plain(setting)
+    if plain.theorem is not None and setting.parts.participation.asks_everybody:
+        plain = Promise(f"{plain.theorem}, while everybody answers")
     uncovered = [law.uncovered for law in setting.laws if law.uncovered]
     if not uncovered or plain.theorem is None:
         return plain

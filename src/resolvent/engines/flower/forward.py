@@ -14,6 +14,8 @@ from resolvent.engines.flower import packets
 
 FAILED = "failed"
 """The only field of a header that says that answering failed, and where."""
+ERRORS = "resolvent.errors"
+"""Where sentences are made; what is wrong is where they are called."""
 USER = "user"
 """The name under which `node.load_node` runs user.py."""
 
@@ -38,7 +40,9 @@ def failure(error: BaseException) -> str:
     """
     traceback.print_exception(error)
     places = [(frame.f_globals.get("__name__"), line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [place for place in places if place[0] == USER] or [p for p in places if str(p[0]).startswith("resolvent.")]
+    own = [place for place in places if place[0] == USER] or [
+        p for p in places if str(p[0]).startswith("resolvent.") and p[0] != ERRORS
+    ]
     module, line = (own or places or [("?", 0)])[-1]
     return f"{type(error).__name__} at {module}:{line}; the node's own log says more"
 

@@ -17,7 +17,9 @@ KINDS = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "int32": "<i4", "ui
 lie: little-endian, row by row."""
 RAW = "resolvent.raw"
 """How Flower's arrays say that their bytes are just the numbers."""
-HEADER, ARRAYS = "header", "arrays"
+HEADER, ARRAYS, WHOLE = "header", "arrays", "packet"
+MAX_WHOLE = 1 << 16
+"""Bytes of arrays that cross in one piece with their header."""
 MAX_HEADER = 1 << 22
 """Characters of a header, at most."""
 MAX_DIMENSIONS = 4
@@ -113,9 +115,14 @@ def from_bytes(content: bytes) -> Packet:
 
 
 def to_records(packet: Packet) -> Any:
-    """A RecordDict of one ConfigRecord with the header and, where there are arrays, one ArrayRecord."""
+    """A RecordDict of one ConfigRecord with the header and, where there are large arrays, one ArrayRecord.
+
+    Flower sends every record, every array and every part of one with a question of its own, so a small packet is one.
+    """
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+    if packet.arrays and sum(array.nbytes for array in packet.arrays.values()) <= MAX_WHOLE:
+        return RecordDict({HEADER: ConfigRecord({WHOLE: to_bytes(packet)})})
     records = RecordDict({HEADER: ConfigRecord({"json": json.dumps(packet.header)})})
     if packet.arrays:
         raw = {name: _raw(array) for name, array in packet.arrays.items()}
@@ -132,6 +139,10 @@ def from_records(records: Any) -> Packet:
     if not set(records) <= {HEADER, ARRAYS}:
         raise Malformed("there are records that were not asked for")
     header, arrays = records.get(HEADER), records.get(ARRAYS, {})
+    if isinstance(header, ConfigRecord) and set(header) == {WHOLE} and set(records) == {HEADER}:
+        if not isinstance(header[WHOLE], bytes):
+            raise Malformed("there is no proper packet")
+        return from_bytes(header[WHOLE])
     if not isinstance(header, ConfigRecord) or set(header) != {"json"}:
         raise Malformed("there is no proper header")
     if ARRAYS in records and not isinstance(arrays, ArrayRecord):
