@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
@@ -41,7 +42,15 @@ from resolvent.problems.one_thread import one_thread
 from resolvent.problems.problem import Problem
 from resolvent.solving import steps
 from resolvent.solving.beginning import beginning, drawn_start, meeting, step_size, with_penalty
-from resolvent.solving.checking import check, check_hooks, described, known_users, one_acceleration, verify_functions
+from resolvent.solving.checking import (
+    check,
+    check_hooks,
+    described,
+    known_users,
+    one_acceleration,
+    verify_functions,
+    warn_of_stop,
+)
 from resolvent.solving.description import describe, settings
 from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations, evaluations
@@ -49,7 +58,7 @@ from resolvent.solving.history import History
 from resolvent.solving.objective import Objective
 from resolvent.solving.private import chance, check_ending, check_private, check_start, private_mean
 from resolvent.solving.progress import Bar, wanted
-from resolvent.solving.recording import Continued, MonitorState, Recorder
+from resolvent.solving.recording import Continued, Log, MonitorState, Recorder, as_log
 from resolvent.solving.run import Run
 from resolvent.solving.steps import Cadence, Ledger
 from resolvent.solving.stopping import Ending, Stop, patience
@@ -103,6 +112,7 @@ class Prepared:
     cadence: Cadence
     callback: Callable[[Round], Any] | None
     progress: bool | None
+    log: Log | None
     recorder: Recorder | Continued | None
     problem: Any
     arguments: Mapping[str, Any]
@@ -193,6 +203,7 @@ class Prepared:
             None if isinstance(left, Continued) else left,
             state,
             remembered.seconds,
+            log=self.log,
         )
 
     @property
@@ -245,6 +256,7 @@ def prepare(
     every: int = 1,
     callback: Callable[[Round], Any] | None = None,
     progress: bool | None = None,
+    log: str | Path | Callable[[dict[str, Any]], Any] | None = None,
     eta: Number | str | None = None,
     test: HeldOut | None = None,
     validation: HeldOut | None = None,
@@ -287,6 +299,7 @@ def prepare(
         )
         for finding in explanation.findings:
             warnings.warn(str(finding), finding.about, stacklevel=3)
+    warn_of_stop(stop, facts, choice.local_operator(scheme, facts), send)
     start = drawn_start(facts, start, seed)
     check_ending(privacy, stop, {"validation": validation, "test": test})
     check_start(privacy, start)
@@ -319,6 +332,7 @@ def prepare(
         cadence=Cadence(every, every if validate_every is None else validate_every),
         callback=callback,
         progress=progress,
+        log=as_log(log),
         recorder=recorder,
         problem=problem,
         arguments=arguments | {"problem": problem, "scheme": scheme, "penalty": beside},

@@ -57,13 +57,15 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
 
 
 def as_seeds(seeds: Any) -> list[int]:
-    """Several seeds as a list."""
+    """Several seeds as a list; a number n: 0, 1, ..., n - 1."""
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and 0 < seeds <= MAX_SEEDS:
+        seeds = range(seeds)
     if (
         not isinstance(bounded(seeds, "seeds"), Iterable)
         or getattr(seeds, "shape", None) == ()
         or not (listed := list(islice(iter(seeds), MAX_SEEDS + 1)))
     ):
-        refuse("seeds", quoted(seeds), "a list of whole numbers is needed, range(4) say")
+        refuse("seeds", quoted(seeds), "a number of seeds, or a list of whole numbers, is needed")
     if len(listed) > MAX_SEEDS:
         refuse("seeds", f"a list of more than {MAX_SEEDS}", "every one of them is a run: give fewer")
     return listed
