@@ -99,9 +99,11 @@ def _make(
 
 
 def _listed(index: RunIndex) -> list[dict[str, Any]]:
+    numbers = conduct.numbered(FIGURES)
     return [
         {
             "figure": figure.name,
+            "number": numbers.get(figure.name),
             "panels": ", ".join(panel.key for panel in figure.panels),
             "runs": index.steps((figure, panel) for panel in figure.panels),
             "what": figure.title,
