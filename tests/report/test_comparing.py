@@ -88,6 +88,10 @@ def test_runs_that_differ_in_a_part_alone_can_be_told_apart() -> None:
     rows = [{"scheme": {"algorithm": name, "alpha": alpha}} for name, alpha in (("fedpi", 2), ("fedavg", 1))]
     assert labels(["FedPi", "FedAvg"], rows) == ["FedPi", "FedAvg"]  # alpha follows from the name
     own = [{"scheme": {"algorithm": "custom", "alpha": alpha}} for alpha in (1.5, 2.0)]
+    sets = [{"problem": {"name": name, "users": users}} for name, users in (("logistic", 10), ("least-squares", 25))]
+    assert labels(["FedPi", "FedPi"], sets) == ["FedPi, logistic", "FedPi, least-squares"]
+    three = [*sets, {"problem": {"name": "logistic", "users": 5}}]
+    assert labels(["FedPi"] * 3, three)[1:] == ["FedPi, least-squares, users = 25", "FedPi, logistic, users = 5"]
     assert labels(["mine", "mine"], own) == ["mine, alpha = 1.5", "mine, alpha = 2"]
 
 
