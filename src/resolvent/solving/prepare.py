@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -93,6 +93,13 @@ def check_keywords(given: Mapping[str, Any]) -> None:
             near = difflib.get_close_matches(name, KEYWORDS, n=1)
             meant = f"did you mean {near[0]}?" if near else f"the parts are {', '.join(PartKeywords.__annotations__)}"
             raise InputError(f"solve has no keyword {name}; {meant}")
+
+
+def one_category(categories: Sequence[type[Warning]]) -> type[Warning]:
+    """A category of warnings that is all of these."""
+    every = list(dict.fromkeys(categories))
+    least = [one for one in every if not any(one in other.__mro__[1:] for other in every)]
+    return least[0] if len(least) == 1 else type(least[0].__name__, tuple(least), {"__module__": least[0].__module__})
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,8 +304,9 @@ def prepare(
         explanation = explain(
             scheme, facts, participation, accelerate, send=send, down=down, meet=meet, metric=metric, privacy=privacy
         )
-        for finding in explanation.findings:
-            warnings.warn(str(finding), finding.about, stacklevel=3)
+        if explanation.findings:
+            about = one_category([finding.about for finding in explanation.findings])
+            warnings.warn(" Also: ".join(map(str, explanation.findings)), about, stacklevel=3)
     warn_of_stop(stop, facts, choice.local_operator(scheme, facts), send)
     start = drawn_start(facts, start, seed)
     check_ending(privacy, stop, {"validation": validation, "test": test})
