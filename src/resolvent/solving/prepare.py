@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -95,10 +95,10 @@ def check_keywords(given: Mapping[str, Any]) -> None:
             raise InputError(f"solve has no keyword {name}; {meant}")
 
 
-def one_category(categories: Sequence[type[Warning]]) -> type[Warning]:
+@cache  # the same class every time, so that a warning is shown once per line
+def one_category(*categories: type[Warning]) -> type[Warning]:
     """A category of warnings that is all of these."""
-    every = list(dict.fromkeys(categories))
-    least = [one for one in every if not any(one in other.__mro__[1:] for other in every)]
+    least = [one for one in categories if not any(one in other.__mro__[1:] for other in categories)]
     return least[0] if len(least) == 1 else type(least[0].__name__, tuple(least), {"__module__": least[0].__module__})
 
 
@@ -305,7 +305,7 @@ def prepare(
             scheme, facts, participation, accelerate, send=send, down=down, meet=meet, metric=metric, privacy=privacy
         )
         if explanation.findings:
-            about = one_category([finding.about for finding in explanation.findings])
+            about = one_category(*dict.fromkeys(finding.about for finding in explanation.findings))
             warnings.warn(" Also: ".join(map(str, explanation.findings)), about, stacklevel=3)
     warn_of_stop(stop, facts, choice.local_operator(scheme, facts), send)
     start = drawn_start(facts, start, seed)
