@@ -90,6 +90,8 @@ def _make(
     rows = _verdict_rows(panels)
     if form is Format.table and len({one.figure.label for one in panels}) > 1:  # too much for a terminal
         rows = [{name: row[name] for name in ("panel", "claim", "verdict", "first choice")} for row in rows]
+    if form is Format.table and not any(row["first choice"] for row in rows):
+        rows = [{name: cell for name, cell in row.items() if name != "first choice"} for row in rows]
     output.rows(rows, form, "Verdicts")
     say(judging.count(panels, index.scale))
     say(f"{page.write(panels, index.out, index.scale)}: the page")
