@@ -1,4 +1,4 @@
-"""docs/guide.md, "While it runs" and "After the run", and docs/problems.md: every block in order, as a reader would."""
+"""docs/guide.md from "While it runs" on, and docs/problems.md: every block in order, as a reader would."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "guide.md"
-SECTIONS = ("While it runs", "After the run")
+SECTIONS = ("While it runs", "Several runs", "After the run")
 
 
 @pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
@@ -24,14 +24,14 @@ def test_the_code_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for title in SECTIONS
         for block in re.findall(r"```python\n(.*?)```", text.split(f"## {title}\n")[1].split("\n## ")[0], re.DOTALL)
     ]
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
         if "reason" in block:
             assert names["run"].reason.startswith("test_log_loss was best in round")
         if "watch" in block:
             assert names["run"].reason == "as the callback said"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "model.onnx", "my-run"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compared.png", "curves.png", "model.onnx", "my-run"]
     assert names["longer"].state.round == 50
 
 

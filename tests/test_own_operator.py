@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import resolvent as rs
 from resolvent.iteration.engine import Ask
-from resolvent.local.bound import Bound
+from resolvent.local.bound import Bound, Plain
 from resolvent.local.descent import gradients
 from resolvent.local.law import UNKNOWN, Law, Target, UserFacts
 from resolvent.local.training import stepping
@@ -115,3 +115,16 @@ def test_what_it_needs_is_asked_for_before_the_first_round() -> None:
     deviations = rs.AbsoluteDeviations(np.ones((3, 2)), np.zeros(3))
     with pytest.raises(rs.InputError, match="needs batches of the problem"):
         rs.solve(deviations, rs.fedpi(0.1, local=DecayingSteps(batch=2)), rounds=1)
+
+
+def test_an_answer_of_another_shape_is_refused_before_it_is_broadcast() -> None:
+    @dataclass(frozen=True)
+    class OneRow:
+        needs = frozenset({"prox"})
+
+        def bind(self, problem: Any, steady: bool) -> Bound:
+            return Plain(problem, lambda part, ask, u: part.prox(u, ask.eta)[0])
+
+    problem = rs.make_least_squares(users=5, dim=3, rows=20)
+    with pytest.raises(rs.InputError, match=r"the answer of local is of shape \(3,\), but \(5, 3\)"):
+        rs.solve(problem, rs.fedpi(0.05, local=OneRow()), rounds=3)

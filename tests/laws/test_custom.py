@@ -199,8 +199,10 @@ W1 = torch.zeros(1, 1, dtype=torch.float64)
     ("build", "words"),
     [
         (lambda: Custom(2, 1), "grad prox value needed"),
-        (lambda: Custom(2, 1, hessian=prox), "grad prox"),
+        (lambda: Custom(2, 1, hessian=lambda W: W), "grad prox"),
         (lambda: Custom(2, 1, value=lambda W: np.zeros(2)), "grad value torch"),
+        (lambda: Custom(2, 1, prox=lambda U: U), "prox arguments prox(U, eta)"),
+        (lambda: Custom(2, 1, value=lambda W: np.abs(W).sum(1), hessian=True), "hessian True value torch"),
         (lambda: Custom(0, 1, prox=prox), "users 0"),
         (lambda: Custom(1, 0, prox=prox), "dim 0"),
         (lambda: Custom(2, 1, prox=[prox]), "prox 1 2 users"),
@@ -231,3 +233,34 @@ def test_bad_inputs_are_refused_in_one_sentence(build: Callable[[], Any], words:
     assert all(word in message for word in words.split()), message
     assert ", but " in message
     assert "\n" not in message
+
+
+C = np.arange(6.0).reshape(3, 2)
+
+
+def numpy_prox(U: Any, eta: float) -> Any:
+    return C + np.sign(U - C) * np.maximum(np.abs(U - C) - eta, 0)
+
+
+def test_functions_of_numpy_are_given_arrays_and_give_what_those_of_torch_do() -> None:
+    c = torch.from_numpy(C)
+    ours = Custom(3, 2, prox=lambda U, eta: c + (U - c).sign() * ((U - c).abs() - eta).clamp_min(0))
+    each = [lambda u, eta, i=i: C[i] + np.sign(u - C[i]) * np.maximum(np.abs(u - C[i]) - eta, 0) for i in range(3)]
+    U = torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5
+    who = torch.tensor([2, 0])
+    for theirs in (Custom(3, 2, prox=numpy_prox), Custom(3, 2, prox=each)):
+        assert torch.equal(theirs.prox(U, 0.7), ours.prox(U, 0.7))
+        assert torch.equal(theirs.take(who).prox(U[:2], 0.7), ours.take(who).prox(U[:2], 0.7))
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_the_hessian_comes_from_value_where_it_is_asked_for(each: bool) -> None:
+    A = torch.randn(3, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    value: Any = lambda W: (A @ W.unsqueeze(2)).cosh().sum((1, 2))  # noqa: E731
+    value = [lambda w, a=a: (a @ w).cosh().sum() for a in A] if each else value
+    W = torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    right = torch.einsum("unj,un,unk->ujk", A, (A @ W.unsqueeze(2)).squeeze(2).cosh(), A)
+    custom = Custom(3, 2, value=value, hessian=True)
+    assert torch.allclose(custom.hessian(W), right, rtol=1e-12)
+    assert torch.allclose(custom.take(torch.tensor([1])).hessian(W[1:2]), right[1:2], rtol=1e-12)
+    assert not Custom(3, 2, value=lambda W: W.sum(1), hessian=True).hessian(W).any()

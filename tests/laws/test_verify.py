@@ -50,6 +50,7 @@ def only_user_1(right: Callable[..., Tensor], wrong: Callable[..., Tensor]) -> C
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "the sign of a gradient": ({"value": value, "grad": lambda W: W + CENTRES}, "grad of user subgradient value"),
+    "no number": ({"grad": only_user_1(grad, lambda W: W * torch.nan)}, "grad of user 1 not finite where begins"),
     "a factor": ({"value": value, "grad": lambda W: 2 * grad(W)}, "grad of user subgradient"),
     "one user": ({"value": value, "grad": only_user_1(grad, lambda W: grad(W) / 2)}, "grad of user 1 correct"),
     "one coordinate": ({"value": value, "grad": lambda W: grad(W) * torch.tensor([1.0, 1.01])}, "grad of user"),

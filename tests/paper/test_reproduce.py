@@ -91,6 +91,14 @@ def test_bad_names_are_answered_with_the_nearest() -> None:
 def test_the_list() -> None:
     listed = resolvent("reproduce", "--format", "json").json
     assert [row["figure"] for row in listed] == [figure.name for figure in (*FIGURES, *BESIDE)]
+    assert [row["figure"] for row in listed if row["number"] in (1, 5, 11)] == [
+        *("fig-proxprojection", "fig-extrap", "fig-extrap-error")
+    ]
+
+
+@pytest.mark.parametrize("typed", ["5", "figure 5", "Fig. 5", "fig:extrap"])
+def test_a_figure_has_the_number_that_it_has_in_the_paper(typed: str) -> None:
+    assert {figure.name for figure, _ in conduct.choose(FIGURES, typed)} == {"fig-extrap"}
 
 
 @pytest.fixture

@@ -313,3 +313,36 @@ def test_automatic_eta_looks_at_the_coordinates_that_move(penalty: Any) -> None:
     s = torch.linalg.eigvalsh(H)
     best = 1 / math.sqrt(float(s[0] * s[-1]))
     assert best / 2.0001 < run.history.eta.iloc[-1] < best * 2.0001
+
+
+class Group:
+    """0.3 |w|, written as a user would."""
+
+    share = 1.0
+
+    def value(self, w: Any) -> Any:
+        return 0.3 * w.norm(dim=-1)
+
+    def prox(self, w: Any, step: float) -> Any:
+        return w * (1 - 0.3 * self.share * step / w.norm(dim=-1, keepdim=True)).clamp_min(0)
+
+
+def test_a_penalty_of_ones_own_is_a_value_and_a_prox() -> None:
+    problem = drawn(0, Group(), tall=True, intercept=True)[0]
+    run = rs.solve(problem, "fedpi", rounds=300, anderson=5, stop=rs.Stop(certificates=1e-9))
+    assert run.status == "stopped"
+    w = run.model[:-1]  # 0 = gradient of f + 0.3 w / |w|, and the intercept pays nothing
+    pull = problem.weights @ problem.grad(run.model.expand(USERS, -1))
+    assert float((pull[:-1] + 0.3 * w / w.norm()).norm()) < 1e-7
+    assert abs(float(pull[-1])) < 1e-7
+    assert math.isnan(run.history["gap"].iloc[-1])
+
+
+def test_a_penalty_of_ones_own_is_looked_at() -> None:
+    wrong = Group()
+    wrong.share = 2.0
+    with pytest.raises(rs.InputError, match="prox of Group does not minimise"):
+        rs.solve(drawn(0, wrong)[0], rs.fedpi(0.1), rounds=3)
+    wrong.prox = lambda w, step: None  # type: ignore[method-assign, assignment]
+    with pytest.raises(rs.InputError, match="prox of Group is a NoneType, but a torch tensor"):
+        rs.solve(drawn(0, wrong)[0], rs.fedpi(0.1), rounds=3)

@@ -37,9 +37,9 @@ def legend(figure: Any) -> list[str]:
 
 
 def test_the_table_has_means_and_standard_deviations_over_seeds() -> None:
-    compared = rs.compare(convex(), {"a": rs.fedpi(0.02), "b": rs.fedprox(0.02)}, seeds=[3, 4, 5], **HALF)
+    compared = rs.compare(convex(), {"a": rs.fedpi(0.02), "b": rs.fedprox(0.02)}, seeds=3, **HALF)
     for name, scheme in {"a": rs.fedpi(0.02), "b": rs.fedprox(0.02)}.items():
-        alone = [rs.solve(convex(), scheme, seed=seed, **HALF) for seed in (3, 4, 5)]
+        alone = [rs.solve(convex(), scheme, seed=seed, **HALF) for seed in range(3)]
         last = [run.history.gap.iloc[-1] for run in alone]
         moved = [(run.history.bytes_up + run.history.bytes_down).sum() for run in alone]
         row = compared.table.loc[name]
@@ -47,7 +47,7 @@ def test_the_table_has_means_and_standard_deviations_over_seeds() -> None:
         assert row["gap", "std"] == pytest.approx(np.std(last, ddof=1), rel=1e-9)
         assert (row["bytes", "mean"], row["bytes", "std"]) == pytest.approx((np.mean(moved), np.std(moved, ddof=1)))
         assert (row["seeds", ""], row["status", ""]) == (3, "finished")
-        assert [run.seed for run in compared.runs[name]] == [3, 4, 5]
+        assert [run.seed for run in compared.runs[name]] == [0, 1, 2]
     assert np.isnan(rs.compare(convex(), "fedpi", seeds=[0], rounds=3).table["gap", "std"].iloc[0])
     assert repr(compared).splitlines()[0].split()[:2] == ["seeds", "gap"]
     page = compared._repr_html_()
@@ -88,6 +88,10 @@ def test_runs_that_differ_in_a_part_alone_can_be_told_apart() -> None:
     rows = [{"scheme": {"algorithm": name, "alpha": alpha}} for name, alpha in (("fedpi", 2), ("fedavg", 1))]
     assert labels(["FedPi", "FedAvg"], rows) == ["FedPi", "FedAvg"]  # alpha follows from the name
     own = [{"scheme": {"algorithm": "custom", "alpha": alpha}} for alpha in (1.5, 2.0)]
+    sets = [{"problem": {"name": name, "users": users}} for name, users in (("logistic", 10), ("least-squares", 25))]
+    assert labels(["FedPi", "FedPi"], sets) == ["FedPi, logistic", "FedPi, least-squares"]
+    three = [*sets, {"problem": {"name": "logistic", "users": 5}}]
+    assert labels(["FedPi"] * 3, three)[1:] == ["FedPi, least-squares, users = 25", "FedPi, logistic, users = 5"]
     assert labels(["mine", "mine"], own) == ["mine, alpha = 1.5", "mine, alpha = 2"]
 
 
@@ -137,12 +141,12 @@ def own() -> Any:
         (lambda: rs.compare(convex(), [rs.fedpi(0.1), 3]), "schemes is 3 among them, but a scheme such as"),
         (lambda: rs.compare(convex(), {"a": {"send": 1}}), r"schemes\['a'\] is .*, but a scheme such as"),
         (lambda: rs.compare(convex(), ["fedpie"]), "fedpie"),
-        (lambda: rs.compare(convex(), ["fedpi"], seeds=4), "seeds is 4, but a list of whole numbers"),  # type: ignore[arg-type]
+        (lambda: rs.compare(convex(), ["fedpi"], seeds=0), "seeds is 0, but a number of seeds"),
         (lambda: rs.compare(convex(), ["fedpi"], seeds=[0.5]), "seed is 0.5"),  # type: ignore[list-item]
         (lambda: rs.compare(convex(), ["fedpi"], sned=rs.TopK(0.5)), "did you mean send"),
         (lambda: rs.compare(3, ["fedpi"]), "problem is of type int"),
-        (lambda: rs.Custom(2, 2, value=lambda W: W.astype(float).sum(1)), r"value failed \(Attribute.*W = W.numpy"),
-        (lambda: rs.Custom(1, 2, prox=[lambda u, eta: u.copy()]).prox(torch.ones(1, 2), 1.0), r"prox\[0\] failed"),
+        (lambda: rs.Custom(2, 2, value=lambda W: W.astyp(1)), r"value failed \(Attribute.* called as value\(W\)"),
+        (lambda: rs.Custom(1, 2, prox=[lambda u, eta: u.copi()]).prox(torch.ones(1, 2), 1.0), r"prox\[0\] failed"),
         (lambda: rs.plot({"a": []}), "runs is empty"),
         (lambda: rs.plot({"a": [3]}), "a int among them"),
         (lambda: rs.solve(convex(), "fedpi", start="random"), "LeastSquares has no layers"),

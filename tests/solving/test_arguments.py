@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -108,3 +109,14 @@ def test_many_rows_are_measured_in_blocks_and_none_is_mistaken() -> None:
     models: list[Tensor] = []
     run = rs.solve(squares(), rs.fedpi(0.02), rounds=150, callback=lambda r: models.append(r.model))
     torch.testing.assert_close(torch.tensor(run.history.gap.to_numpy()), squares().gap(torch.cat(models)))
+
+
+def test_a_run_warns_once_of_all_that_speaks_against_it() -> None:
+    problem = rs.make_least_squares(users=3, dim=2, rows=9)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        rs.solve(problem, rs.fedavg(1.0, steps=5), rounds=2, anderson=2, participation=0.5)
+    (only,) = [one for one in given if not issubclass(one.category, (rs.DivergenceWarning, rs.DoubtfulResult))]
+    assert issubclass(only.category, rs.SolvesAnotherProblem)
+    assert issubclass(only.category, rs.MayNotConverge)
+    assert str(only.message).count(" Also: ") == 2

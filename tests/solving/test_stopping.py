@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +248,31 @@ def test_a_notebook_has_a_line_of_text_without_widgets(monkeypatch: pytest.Monke
     assert [text.split("  ")[1] for text in shown[:-1]] == ["1/3 rounds", "2/3 rounds", "3/3 rounds"]
     assert "residual" in shown[0]
     assert shown[-1] == ""
+
+
+def test_limits_that_can_never_be_met_are_named() -> None:
+    own = rs.Custom(2, 3, value=lambda W: (W**2).sum(1))
+    for stop, words in (
+        (rs.Stop(certificates=1e-8), r"never met: GradientProx\(\) certifies nothing; give Custom prox= or hessian="),
+        (rs.Stop(gap=1e-8), "stop.gap is never met: the minimum is not known; give Custom minimiser="),
+    ):
+        with pytest.warns(rs.MayNotConverge, match=words):
+            rs.solve(own, rs.fedpi(0.1), rounds=2, stop=stop)
+    certified = rs.Custom(2, 3, value=lambda W: (W**2).sum(1), hessian=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rs.solve(certified, rs.fedpi(0.1), rounds=99, stop=rs.Stop(certificates=1e-8)).status == "stopped"
+
+
+def test_every_row_is_logged_as_it_comes(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    rows: list[dict[str, Any]] = []
+    problem = rs.make_least_squares(users=3, dim=2, rows=9)
+    run = rs.solve(problem, rs.fedpi(0.01), rounds=6, every=2, log=rows.append)
+    assert [row["value"] for row in rows] == run.history["value"].tolist()
+    rs.solve(problem, rs.fedpi(0.01), rounds=6, every=2, log=tmp_path / "board")
+    events = EventAccumulator(str(tmp_path / "board")).Reload().Scalars("value")
+    assert [event.step for event in events] == [2, 4, 6]
+    with pytest.raises(rs.InputError, match="log is 3, but a folder"):
+        rs.solve(problem, rs.fedpi(0.01), rounds=2, log=3)  # type: ignore[arg-type]

@@ -90,6 +90,8 @@ def _make(
     rows = _verdict_rows(panels)
     if form is Format.table and len({one.figure.label for one in panels}) > 1:  # too much for a terminal
         rows = [{name: row[name] for name in ("panel", "claim", "verdict", "first choice")} for row in rows]
+    if form is Format.table and not any(row["first choice"] for row in rows):
+        rows = [{name: cell for name, cell in row.items() if name != "first choice"} for row in rows]
     output.rows(rows, form, "Verdicts")
     say(judging.count(panels, index.scale))
     say(f"{page.write(panels, index.out, index.scale)}: the page")
@@ -99,9 +101,11 @@ def _make(
 
 
 def _listed(index: RunIndex) -> list[dict[str, Any]]:
+    numbers = conduct.numbered(FIGURES)
     return [
         {
             "figure": figure.name,
+            "number": numbers.get(figure.name),
             "panels": ", ".join(panel.key for panel in figure.panels),
             "runs": index.steps((figure, panel) for panel in figure.panels),
             "what": figure.title,

@@ -68,4 +68,4 @@ def check(given: object) -> None:
     """Refuse what is no acceleration."""
     if not isinstance(given, Acceleration):
         needed = "None, a memory such as 2, rs.Anderson(memory), rs.Momentum(theta) or an acceleration of your own"
-        refuse("anderson", quoted(given), f"{needed} is needed")
+        refuse("accelerate", quoted(given), f"{needed} is needed")

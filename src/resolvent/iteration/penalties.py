@@ -118,6 +118,43 @@ class L2(ElasticNet):
 
 
 @dataclass(frozen=True, eq=False)
+class Own:
+    """A penalty that has value and prox only, completed. Its subdifferential is not known: no minimum is certified."""
+
+    given: Any
+
+    def value(self, w: Tensor) -> Tensor:
+        return _like(w[..., 0], self.given.value(w), f"value of {self}")
+
+    def prox(self, w: Tensor, step: float) -> Tensor:
+        return _like(w, self.given.prox(w, step), f"prox of {self}")
+
+    def distance(self, w: Tensor, v: Tensor) -> Tensor:
+        return torch.full_like(w[..., 0], torch.inf)
+
+    def free(self, indices: Any) -> Penalty:
+        return free(self, indices)
+
+    def check(self, dim: int) -> None:
+        """Refuse a prox after which g(x) + |x - w|^2 / (2 step) is lower close by."""
+        away = torch.randn(8, 4, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(dim))
+        for step in (0.5, 2.0):
+            w = 3 * away[0]
+            p = self.prox(w.clone(), step)
+
+            def height(x: Tensor, w: Tensor = w, step: float = step) -> Tensor:
+                return self.value(x) + (x - w).square().sum(-1) / (2 * step)
+
+            for near in [p + 1e-3 * each for each in away] + [torch.lerp(p, w, 1e-3), torch.lerp(p, w, -1e-3)]:
+                if bool((height(near) < height(p) - 1e-9 * (1 + height(p).abs())).any()):
+                    raise InputError(f"prox of {self} does not minimise g(x) + |x - w|^2 / (2 step) at step = {step:g}"
+                                     ", but it must; correct prox or value")  # fmt: skip
+
+    def __str__(self) -> str:
+        return type(self.given).__name__
+
+
+@dataclass(frozen=True, eq=False)
 class Free:
     """A penalty on all coordinates but these, which it does not see: numbers per coordinate are those of the others."""
 
@@ -203,8 +240,13 @@ def penalised(problem: Any, penalty: Any) -> Any:
 def fitting(penalty: Any, dim: int, intercepts: Any) -> Penalty:
     """A penalty on models of this length, checked, with these intercepts free."""
     if not isinstance(penalty, Penalty):
-        needed = "rs.L1(t), rs.L2(t), rs.ElasticNet(l1, l2), rs.Box, rs.Orthant, rs.Simplex or rs.Ball is needed"
-        refuse("penalty", f"of type {type(penalty).__name__}", needed)
+        if not all(callable(getattr(penalty, verb, None)) for verb in ("value", "prox")):
+            needed = (
+                "rs.L1(t), rs.L2(t), rs.ElasticNet(l1, l2), rs.Box, rs.Orthant, rs.Simplex or rs.Ball is needed, or an "
+                "object with value(w) and prox(w, step)"
+            )
+            refuse("penalty", f"of type {type(penalty).__name__}", needed)
+        penalty = Own(penalty)
     free_of_intercepts: Penalty = penalty.free(intercepts) if len(intercepts) else penalty
     free_of_intercepts.check(dim)
     return free_of_intercepts
@@ -222,6 +264,13 @@ def _indices(given: Any) -> Sequence[int]:
     if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) and i >= 0 for i in listed.tolist()):
         refuse("indices", quoted(given), "whole numbers >= 0, those of the coordinates to leave alone, are needed")
     return [int(i) for i in listed.tolist()]
+
+
+def _like(wanted: Tensor, answer: Any, name: str) -> Tensor:
+    if not isinstance(answer, Tensor) or answer.shape != wanted.shape:
+        came = f"of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+        refuse(name, came, f"a torch tensor of shape {tuple(wanted.shape)} is needed")
+    return answer.to(wanted)
 
 
 def _strength(given: Any, argument: str) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from resolvent.errors import refuse
 from resolvent.iteration.engine import Ask, Spread
 from resolvent.iteration.facts import Memory
 from resolvent.problems.problem import Problem, select
@@ -42,7 +43,12 @@ class Plain(Bound):
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         part = of_those_asked(self.problem, ask)
-        return self.answer(part, ask.among(self.problem.users), u.expand(part.users, -1)), memory
+        rows = u.expand(part.users, -1)
+        p = self.answer(part, ask.among(self.problem.users), rows)
+        if getattr(p, "shape", ()) != rows.shape:  # it would be broadcast
+            came = f"of shape {tuple(p.shape)}" if isinstance(p, Tensor) else f"a {type(p).__name__}"
+            refuse("the answer of local", came, f"{tuple(rows.shape)}, a row for each user who is asked, is needed")
+        return p, memory
 
 
 @dataclass(eq=False)

@@ -58,7 +58,8 @@ def check(operator: Operator, facts: Facts) -> None:
 def _advice(facts: Facts) -> str:
     if "prox" in facts.offers:
         return "take rs.ExactProx() (a prox scheme)"
-    return "take rs.GradientProx(steps, lr) or rs.GradientSteps(steps)"
+    also = ", or give Custom hessian=" if facts.kind == "Custom" else ""
+    return f"take rs.GradientProx(steps, lr) or rs.GradientSteps(steps){also}"
 
 
 def best(problem: Problem | Facts) -> Operator:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -67,13 +67,21 @@ class Operator:
     def bind(self, problem: Any, steady: bool) -> Bound:
         raise NotImplementedError
 
+    def __str__(self) -> str:
+        """Without the fields that have their defaults."""
+        chosen = [f.name for f in fields(self) if getattr(self, f.name) != f.default] if is_dataclass(self) else []
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in chosen)})"
+
 
 def as_operator(given: Any) -> Operator:
     """What a user hands in as `local`, with the defaults of `Operator` for whatever it leaves out."""
     if isinstance(given, Operator):
         return given
     if not hasattr(given, "bind"):
-        refuse("local", quoted(given), "rs.ExactProx, rs.NewtonProx, rs.GradientProx or rs.GradientSteps is needed")
+        needed = (
+            "rs.ExactProx(), rs.NewtonProx(), rs.GradientProx(...), rs.GradientSteps(...) or an operator of your own"
+        )
+        refuse("local", quoted(given), f"{needed}, a class with needs and bind, is needed")
     completed = copy(given)
     for name in ("needs", "forward", "certifies"):
         if not hasattr(given, name):

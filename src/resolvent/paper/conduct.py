@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -180,10 +181,17 @@ def make(figure: Figure, panel: Panel, index: RunIndex, step: Announce, only_sto
         return judge(figure, results_of(panel, frames, index.scale), others)
 
 
+def numbered(figures: Iterable[Figure]) -> dict[str, int]:
+    """The numbers that figures have in the paper, by name."""
+    return {name: k for k, name in enumerate((each.name for each in figures if each.label.startswith("fig:")), 1)}
+
+
 def choose(figures: Iterable[Figure], label: str, key: str | None = None) -> list[tuple[Figure, Panel]]:
     """The panels of a figure, of all of them, or one panel."""
     figures = list(figures)
     plain = configs.alike(label.replace(":", "-")).lower()
+    numbers = {f"{number}": name for name, number in numbered(figures).items()}
+    plain = numbers.get(re.sub(r"^fig(ure)?[-. ]*(?=\d)", "", plain), plain)
     those = [figure for figure in figures if plain in ("all", figure.name, figure.name.removeprefix("fig-"))]
     if not those:
         names = ["all", *(figure.name for figure in figures)]

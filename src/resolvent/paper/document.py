@@ -35,8 +35,9 @@ def write(panels: Sequence[JudgedPanel], path: Path, index: RunIndex) -> Path:
     large = {_place(one): archives.panel_of(one.figure, one.panel, archive) for one in networks}
     title, lead = heading(unique(one.figure for one in panels))
     preamble = resources.files("resolvent.paper").joinpath("preamble.md").read_text(encoding="utf-8").strip()
-    parts = [f"# {title}", lead, *([preamble] if lead == LEAD else []), count(panels, index.scale)]
+    parts = [f"# {title}", lead, count(panels, index.scale)]
     parts += [_comparison(panels, large, archive, folder)] if large else []
+    parts += [preamble] if lead == LEAD else []
     for figure in unique(one.figure for one in panels):
         parts += [f"## {figure.title} (`{figure.label}`)", figure.caption]
         settings = f"{figure.settings} {figure.network_settings}".strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class AllRows:
         return self._answers(everybody, *args)[self.who]
 
     def _answers(self, W: Tensor, *args: float) -> Tensor:
-        out = as_tensor(_called(self.name, self.call, W, *args), f"what {self.name} gives").to(W)
+        out = as_tensor(self.call(W, *args), f"what {self.name} gives").to(W)
         if out.shape != (self.users, *self.shape):
             wanted = (self.users, *self.shape)
             refuse_shape(f"what {self.name} gives", out, f"{wanted}, a row for each user, is needed")
@@ -60,9 +61,7 @@ class PerUser:
         return torch.stack([self.answer(user, w, *args) for user, w in enumerate(W)])
 
     def answer(self, user: int, w: Tensor, *args: float) -> Tensor:
-        out = as_tensor(
-            _called(f"{self.name}[{user}]", self.calls[user], w, *args), f"what {self.name}[{user}] gives"
-        ).to(w)
+        out = as_tensor(self.calls[user](w, *args), f"what {self.name}[{user}] gives").to(w)
         if out.shape != self.shape:
             refuse_shape(f"what {self.name}[{user}] gives", out, f"{self.shape} is needed")
         return out
@@ -105,34 +104,98 @@ class Differentiated:
         return True
 
 
-RowFunction = AllRows | PerUser | Differentiated
+@dataclass(frozen=True)
+class DifferentiatedTwice:
+    """The Hessian of value, one backward pass per coordinate for all users at once."""
+
+    value: RowFunction
+
+    def __call__(self, W: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            X = W.detach().clone().requires_grad_()
+            (slope,) = torch.autograd.grad(self.value(X.clone()).sum(), X, create_graph=True)
+            if not slope.requires_grad:  # value is linear
+                return X.new_zeros(*X.shape, X.shape[1])
+            rows = [torch.autograd.grad(s.sum(), X, retain_graph=True, allow_unused=True)[0] for s in slope.unbind(1)]
+            return torch.stack([torch.zeros_like(X) if row is None else row for row in rows], 1)
+
+    def take(self, who: Tensor) -> DifferentiatedTwice:
+        return DifferentiatedTwice(self.value.take(who))
 
 
-def _called(name: str, function: Function, W: Tensor, *args: float) -> Any:
-    """What a function of the user's gives; one that takes a tensor for an array of NumPy is told what it is given."""
-    try:
-        return function(W, *args)
-    except (AttributeError, TypeError) as error:
-        if "Tensor" not in str(error) and "invalid combination of arguments" not in str(error):
-            raise
+RowFunction = AllRows | PerUser | Differentiated | DifferentiatedTwice
+
+
+@dataclass(eq=False)
+class Called:
+    """A function of the caller's, given what it can work with: torch tensors, or NumPy arrays where those fail."""
+
+    name: str
+    function: Function
+    numpy: bool | None = None
+    """None until it has answered once."""
+
+    def __call__(self, W: Tensor, *args: float) -> Any:
+        if self.numpy is None:
+            return self._first(W, *args)
+        return self.function(W.detach().cpu().numpy() if self.numpy else W, *args)
+
+    def _first(self, W: Tensor, *args: float) -> Any:
+        try:
+            with warnings.catch_warnings():  # an array of NumPy and a tensor in one sum
+                warnings.filterwarnings("error", "__array_wrap__", DeprecationWarning)
+                answer = self.function(W.clone(), *args)
+        except (AttributeError, TypeError, RuntimeError, DeprecationWarning) as error:
+            try:
+                answer = self.function(W.detach().cpu().numpy().copy(), *args)
+            except Exception:
+                raise self._failed(error, W) from error
+            self.numpy = True
+        else:
+            self.numpy = False
+        return answer
+
+    def _failed(self, error: Exception, W: Tensor) -> Exception:
+        if not isinstance(error, AttributeError | TypeError):
+            return error
         why = str(error).splitlines()[0][:100]
-        raise InputError(
-            f"{name} failed ({type(error).__name__}: {why}), since it is given torch tensors; begin a function of "
-            "NumPy with W = W.numpy(), and give grad or prox beside such a value"
-        ) from error
+        return InputError(
+            f"{self.name} failed ({type(error).__name__}: {why}) when called as {called_as(self.name)}, with an array "
+            f"of shape {tuple(W.shape)}, of torch and of NumPy"
+        )
+
+
+def called_as(name: str) -> str:
+    """How a function is called: "prox(U, eta)", "value[2](w)"."""
+    point = "w" if "[" in name else "W"
+    return (
+        f"{name}({point.replace('w', 'u').replace('W', 'U')}, eta)" if name.startswith("prox") else f"{name}({point})"
+    )
+
+
+def _checked(name: str, function: Any) -> Called:
+    """A function that takes as many arguments as it will be given."""
+    wanted = called_as(name)
+    try:
+        inspect.signature(function).bind(*range(wanted.count(",") + 1))
+    except TypeError as error:
+        raise InputError(f"{name} does not take what it is given ({error}), but is called as {wanted}") from error
+    except ValueError:  # a builtin without a signature
+        pass
+    return Called(name, function)
 
 
 def as_row_function(name: str, f: Function | Sequence[Function], users: int, shape: tuple[int, ...]) -> RowFunction:
     """What the caller gave, as one function over rows."""
-    if isinstance(f, AllRows | PerUser | Differentiated):  # taken from another Custom
+    if isinstance(f, RowFunction):  # taken from another Custom
         return f
     if callable(f):
-        return AllRows(name, f, users, shape)
+        return AllRows(name, _checked(name, f), users, shape)
     same_length(name, f, users)
     for user, each in enumerate(f):
         if not callable(each):
             refuse(f"{name}[{user}]", f"of type {type(each).__name__}", "a function is needed")
-    return PerUser(name, tuple(f), shape)
+    return PerUser(name, tuple(_checked(f"{name}[{user}]", each) for user, each in enumerate(f)), shape)
 
 
 def answer_shape(name: str, dim: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from resolvent.errors import flag, quoted, refuse, whole
 from resolvent.problems.callables import (
     AllRows,
     Differentiated,
+    DifferentiatedTwice,
     Function,
     PerUser,
     RowFunction,
@@ -32,6 +33,7 @@ class Custom(ProblemDefaults):
 
     Row i of an answer may depend on row i of the argument only. Where `value` is given and `grad` is not, the gradient
     comes from automatic differentiation, if value is made of torch operations: this is tried once, at the origin.
+    hessian=True: so does the Hessian, and proxes are then exact. Functions of NumPy are given NumPy arrays.
     `lipschitz` and `convexity` are numbers, or one per user. f* = f(minimiser).
 
     Before a run begins, the functions and claims are compared with each other at a few random points, and refused where
@@ -47,7 +49,7 @@ class Custom(ProblemDefaults):
         value: Function | Sequence[Function] | None = None,
         grad: Function | Sequence[Function] | None = None,
         prox: Function | Sequence[Function] | None = None,
-        hessian: Function | Sequence[Function] | None = None,
+        hessian: Function | Sequence[Function] | bool | None = None,
         weights: Any = None,
         minimiser: Any = None,
         convex: bool = True,
@@ -67,7 +69,8 @@ class Custom(ProblemDefaults):
         self.lipschitz = self._constants(lipschitz, "lipschitz")
         self.convexity = self._constants(convexity, "convexity")
         self.minimiser = self._point(minimiser)
-        given = {"value": value, "grad": grad, "prox": prox, "hessian": hessian}
+        own = None if isinstance(hessian, bool) else hessian
+        given = {"value": value, "grad": grad, "prox": prox, "hessian": own}
         self._answers: dict[str, RowFunction] = {}
         for name, f in given.items():
             if f is not None:
@@ -76,6 +79,12 @@ class Custom(ProblemDefaults):
             slope = Differentiated(self._answers["value"])
             if slope.works(self.weights.new_zeros(users, dim)):
                 self._answers["grad"] = slope
+        if hessian is True:
+            if "value" not in self._answers or not Differentiated(self._answers["value"]).works(
+                self.weights.new_zeros(users, dim)
+            ):
+                refuse("hessian", True, "value made of torch operations is needed for it")
+            self._answers["hessian"] = DifferentiatedTwice(self._answers["value"])
         if not self.offers & {"grad", "prox"}:
             received = "not given" if value is None else "not given, and value cannot be differentiated by torch"
             refuse("grad", received, "at least one of grad, prox and a value made of torch operations is needed")

@@ -144,8 +144,21 @@ def _problem_name(problem: dict[str, Any]) -> str:
 
 
 def labels(titles: Sequence[str], configs: Sequence[dict[str, Any]]) -> list[str]:
-    """Algorithms, each with what sets its configuration apart from the others: "FedPi, eta = 0.01, Anderson 2"."""
+    """Algorithms, each with what sets its configuration apart from the others: "FedPi, eta = 0.01, Anderson 2".
+
+    Of several problems the name is said, and what runs of that one differ in.
+    """
     different = _different(configs)
+    problems = [config["problem"] for config in configs if config.get("problem", {}).get("name")]
+    names = [_problem_name(problem) for problem in problems]
+    if len(names) == len(configs) and len(set(names)) > 1:
+        alike = [
+            [{"problem": other} for other, own in zip(problems, names, strict=True) if own == name]
+            for name in set(names)
+        ]
+        within = {setting for trees in alike for setting in _different(trees)}
+        different = [setting for setting in different if setting[0] != "problem" or setting in within]
+        titles = [f"{title}, {name}" for title, name in zip(titles, names, strict=True)]
     return [_label(title, config, different) for title, config in zip(titles, configs, strict=True)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from resolvent import engines
-from resolvent.errors import InputError, flag, quoted, refuse, whole
+from resolvent.errors import InputError, MayNotConverge, flag, quoted, refuse, whole
 from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.averaging import Averaging
@@ -59,7 +60,7 @@ def check(
     if scheme.auto and operator.certifies is None and facts.lipschitz is None:
         raise InputError(
             f'eta is "auto", but {operator} computes the prox only roughly and nothing is known of the curvature; '
-            "give eta a number"
+            "give eta a number" + (", or Custom lipschitz= or hessian=True" if facts.kind == "Custom" else "")
         )
     as_metric(metric).check(scheme, facts, operator)
     whole(rounds, "rounds")
@@ -115,6 +116,20 @@ def check_hooks(stop: object, callback: object, progress: object = None) -> None
         refuse("callback", quoted(callback), "a function of the round is needed")
     if progress is not None:
         flag(progress, "progress")
+
+
+def warn_of_stop(stop: object, facts: Facts, operator: Operator, send: Send) -> None:
+    """Where a limit can never be met, since what it limits is not known."""
+    if not isinstance(stop, Stop):
+        return
+    if stop.certificates is not None and (operator.certifies is None or send.compresses):
+        why = "what crosses is compressed" if operator.certifies else f"{operator} certifies nothing"
+        if facts.kind == "Custom" and not send.compresses:
+            why += "; give Custom prox= or hessian="
+        warnings.warn(f"stop.certificates is never met: {why}", MayNotConverge, stacklevel=4)
+    if stop.gap is not None and facts.kind in ("Custom", "Neural") and facts.fstar is None:
+        why = "the minimum is not known" + ("; give Custom minimiser=" if facts.kind == "Custom" else "")
+        warnings.warn(f"stop.gap is never met: {why}", MayNotConverge, stacklevel=4)
 
 
 def known_users(problem: Problem | Facts | None, engine: Any, scheme: Scheme) -> tuple[Facts, Scheme]:

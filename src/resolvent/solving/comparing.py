@@ -47,7 +47,7 @@ class Comparison:
         return resolve_name("resolvent.report.plotting:compared_html")(self)  # type: ignore[no-any-return]
 
 
-def compare(problem: Any, schemes: Any, seeds: Sequence[int] = range(3), **options: Any) -> Comparison:
+def compare(problem: Any, schemes: Any, seeds: int | Sequence[int] = 3, **options: Any) -> Comparison:
     """Run several schemes on one problem, each with all seeds; `options` are those of `solve`, for all of them.
 
         rs.compare(problem, {"FedAvg": rs.fedavg(0.1, steps=5), "FedPi": rs.fedpi(0.1)}, rounds=50, start="random")

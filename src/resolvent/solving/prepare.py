@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
@@ -41,7 +42,15 @@ from resolvent.problems.one_thread import one_thread
 from resolvent.problems.problem import Problem
 from resolvent.solving import steps
 from resolvent.solving.beginning import beginning, drawn_start, meeting, step_size, with_penalty
-from resolvent.solving.checking import check, check_hooks, described, known_users, one_acceleration, verify_functions
+from resolvent.solving.checking import (
+    check,
+    check_hooks,
+    described,
+    known_users,
+    one_acceleration,
+    verify_functions,
+    warn_of_stop,
+)
 from resolvent.solving.description import describe, settings
 from resolvent.solving.divergence import Divergence, Score
 from resolvent.solving.evaluating import Evaluations, evaluations
@@ -49,7 +58,7 @@ from resolvent.solving.history import History
 from resolvent.solving.objective import Objective
 from resolvent.solving.private import chance, check_ending, check_private, check_start, private_mean
 from resolvent.solving.progress import Bar, wanted
-from resolvent.solving.recording import Continued, MonitorState, Recorder
+from resolvent.solving.recording import Continued, Log, MonitorState, Recorder, as_log
 from resolvent.solving.run import Run
 from resolvent.solving.steps import Cadence, Ledger
 from resolvent.solving.stopping import Ending, Stop, patience
@@ -86,6 +95,13 @@ def check_keywords(given: Mapping[str, Any]) -> None:
             raise InputError(f"solve has no keyword {name}; {meant}")
 
 
+@cache  # the same class every time, so that a warning is shown once per line
+def one_category(*categories: type[Warning]) -> type[Warning]:
+    """A category of warnings that is all of these."""
+    least = [one for one in categories if not any(one in other.__mro__[1:] for other in categories)]
+    return least[0] if len(least) == 1 else type(least[0].__name__, tuple(least), {"__module__": least[0].__module__})
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A configuration, checked and explained, with its engine: all that a run needs."""
@@ -103,6 +119,7 @@ class Prepared:
     cadence: Cadence
     callback: Callable[[Round], Any] | None
     progress: bool | None
+    log: Log | None
     recorder: Recorder | Continued | None
     problem: Any
     arguments: Mapping[str, Any]
@@ -193,6 +210,7 @@ class Prepared:
             None if isinstance(earlier, Continued) else earlier,
             state,
             remembered.seconds,
+            log=self.log,
         )
 
     @property
@@ -245,6 +263,7 @@ def prepare(
     every: int = 1,
     callback: Callable[[Round], Any] | None = None,
     progress: bool | None = None,
+    log: str | Path | Callable[[dict[str, Any]], Any] | None = None,
     eta: Number | str | None = None,
     test: HeldOut | None = None,
     validation: HeldOut | None = None,
@@ -285,8 +304,10 @@ def prepare(
         explanation = explain(
             scheme, facts, participation, accelerate, send=send, down=down, meet=meet, metric=metric, privacy=privacy
         )
-        for finding in explanation.findings:
-            warnings.warn(str(finding), finding.about, stacklevel=3)
+        if explanation.findings:
+            about = one_category(*dict.fromkeys(finding.about for finding in explanation.findings))
+            warnings.warn(" Also: ".join(map(str, explanation.findings)), about, stacklevel=3)
+    warn_of_stop(stop, facts, choice.local_operator(scheme, facts), send)
     start = drawn_start(facts, start, seed)
     check_ending(privacy, stop, {"validation": validation, "test": test})
     check_start(privacy, start)
@@ -319,6 +340,7 @@ def prepare(
         cadence=Cadence(every, every if validate_every is None else validate_every),
         callback=callback,
         progress=progress,
+        log=as_log(log),
         recorder=recorder,
         problem=problem,
         arguments=arguments | {"problem": problem, "scheme": scheme, "penalty": beside},

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from resolvent.errors import quoted, refuse
 from resolvent.iteration.engine import Traffic
 from resolvent.iteration.state import State
 from resolvent.solving.stopping import Best, Ending
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+Log = Callable[[dict[str, Any]], Any]
+"""Is given every row of the history as it comes."""
+
+
+def as_log(given: Any) -> Log | None:
+    """A function of rows; of a folder, one that writes TensorBoard's events there."""
+    if given is None or callable(given):
+        return given  # type: ignore[no-any-return]
+    if not isinstance(given, str | Path):
+        refuse("log", quoted(given), "a folder for TensorBoard, or a function of a row, is needed")
+    return resolve_name("resolvent.runs.open_run:tensorboard_sink")(Path(given))  # type: ignore[no-any-return]
 
 
 class MonitorState(NamedTuple):

@@ -56,8 +56,10 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
 
 
 def as_seeds(seeds: Any) -> list[int]:
-    """Several seeds as a list."""
-    needed = "a list of whole numbers is needed, range(4) say"
+    """Several seeds as a list; a number n: 0, 1, ..., n - 1."""
+    needed = "a number of seeds, or a list of whole numbers, is needed"
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and 0 < seeds <= MAX_SEEDS:
+        seeds = range(seeds)
     every = listed(seeds, "seeds", needed)
     if not every:
         refuse("seeds", quoted(seeds), needed)

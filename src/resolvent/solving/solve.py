@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
@@ -32,6 +33,7 @@ def solve(
     every: int = 1,
     callback: Callable[[Round], Any] | None = None,
     progress: bool | None = None,
+    log: str | Path | Callable[[dict[str, Any]], Any] | None = None,
     eta: Number | str | None = None,
     test: HeldOut | None = None,
     validation: HeldOut | None = None,
@@ -48,6 +50,7 @@ def solve(
     stop: rs.Stop(gap=1e-10, ...) or a function of the round.
     every: one row of the history for every round that it divides, and for the last.
     callback: called with every Round, whose `value` and `metrics` are computed when asked for; rs.STOP ends the run.
+    log: a folder for TensorBoard, or a function that is given every row of the history as it comes.
     validation, test: rs.HeldOut(A, b), rows that no user trains on; their metrics become columns such as test_auc.
     metrics: names ("accuracy", "auc", "log_loss", "rmse") or functions of (truth, scores) by name; of a network, of
     (targets, outputs) as they are.

@@ -21,7 +21,7 @@ from resolvent.solving.divergence import Divergence
 from resolvent.solving.history import History
 from resolvent.solving.private import charged
 from resolvent.solving.progress import Bar
-from resolvent.solving.recording import Entry, MonitorState, Recorder
+from resolvent.solving.recording import Entry, Log, MonitorState, Recorder
 from resolvent.solving.stopping import STOP, Best, Ending, Patience, Stop
 
 CHECK = 10
@@ -62,6 +62,7 @@ class Ledger:
     latest: State
     """The state of the last round that was done; of a run that diverged, the best one."""
     seconds: float = 0.0
+    log: Log | None = None
 
     @property
     def kept(self) -> Best | None:
@@ -235,7 +236,10 @@ def stored(steps: Iterator[Step], ledger: Ledger) -> Iterator[Step]:
         ends = step.diverged is not None or step.ending is not None
         if ends:
             ledger.complete(step)
-        row = history.row() if ends or (step.recorded and recorder is not None) else None
+        told = recorder is not None or ledger.log is not None
+        row = history.row() if ends or (step.recorded and told) else None
+        if row is not None and ledger.log is not None:
+            ledger.log(row)
         if history.settled:
             ledger.consider()
         if step.noted and not (step.recorded or ends):

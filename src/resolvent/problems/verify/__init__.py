@@ -42,6 +42,7 @@ def verify(problem: Custom, start: Tensor, eta: float, changes: bool = True) -> 
     part = problem if len(users) == problem.users else problem.take(users)
     examiner = Examiner(part, users.tolist(), np.random.default_rng(1))
     start = start.to(part.weights).expand(problem.users, -1)
+    check_start(part, start[users], eta, examiner)
     places = examiner.places(start[users], eta)
     check_rows(examiner, places, eta)
     subgradients = check_slopes(examiner, places, eta)
@@ -53,6 +54,18 @@ def verify(problem: Custom, start: Tensor, eta: float, changes: bool = True) -> 
             check_every_eta(examiner, places[0].x, eta)
     check_constants(examiner, places[0], subgradients)
     check_minimiser(Examiner(problem, list(range(problem.users)), examiner.rng), start)
+
+
+def check_start(problem: Custom, start: Tensor, eta: float, examiner: Examiner) -> None:
+    """Refuse what is not a number in the first round. What fails there is left to that round, with its traceback."""
+    name = "prox" if "prox" in problem.offers else "grad"
+    try:
+        answers = problem.prox(start, eta) if name == "prox" else problem.grad(start)
+    except Exception:
+        return
+    bad = ~torch.isfinite(answers).all(1)
+    advice = f"correct {name}, or begin elsewhere with start="
+    examiner.refuse_first(name, bad, "is not finite where the run begins, but must be", advice)
 
 
 def verify_answer(problem: Custom, u: Tensor, p: Tensor | None, eta: float, seed: list[int]) -> None:
