@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, settings
 
 # Some machines announce matrix tiles (AMX) that their sandbox does not let a process use: bfloat16 products would die.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# Runs of networks, and processes that tests begin, take no more either; more: `make anywhere`.
+os.environ["OMP_NUM_THREADS"] = os.environ.get("RESOLVENT_TEST_THREADS", "1")
 
 import torch
 
-THREADS = int(os.environ.get("RESOLVENT_TEST_THREADS", "1"))  # more: `make anywhere`
-torch.set_num_threads(THREADS)
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 # The same draws on every machine, none of them timed; `pytest --hypothesis-profile=default` draws others.
 settings.register_profile(
@@ -26,14 +27,6 @@ settings.load_profile("repeatable")
 def own_key(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The key that seals runs is made for the tests, not in the user's own folder."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_core_beside_this() -> None:
-    """Runs of networks take as many threads as there are cores, unless told otherwise: not those of other tests."""
-    from resolvent.experiment import tasks
-
-    tasks.CORES = THREADS
 
 
 @pytest.fixture(scope="session")
