@@ -14,7 +14,7 @@ import pytest
 
 from federation.stranger import LOGGED
 from resolvent.federation import bundle, control, keys, running
-from resolvent.federation.project import Project, opened
+from resolvent.federation.project import Project, Server, opened
 from resolvent.federation.superlink import LOOPBACK
 
 CALLS = {"StartRun", "ListRuns", "StopRun", "RegisterNode", "Fleet.RegisterNode", "Fleet.ActivateNode", "AcquireTask",
@@ -48,22 +48,27 @@ def assert_refused(project: Project, folder: Path, account: str, *more: str) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Flower's own
         fab.write_bytes(build_fab_from_disk(marking_app(folder / "app")))
-    with control._client(project, server) as client:
-        from flwr.proto.control_pb2 import ListRunsRequest
-
-        runs = list(client.ListRuns(ListRunsRequest()).run_dict)
-        stranger = [sys.executable, str(Path(__file__).with_name("stranger.py")), str(project.keys / keys.CA), str(fab)]
-        addresses = f"{LOOPBACK}:{server.port}", f"{LOOPBACK}:{server.control}", *more
-        tried = subprocess.run([*stranger, str(runs[-1]), account, *addresses], capture_output=True, text=True)
-        assert tried.returncode == 0, tried.stderr
-        for address, outcomes in json.loads(tried.stdout).items():
-            assert outcomes.keys() == CALLS
-            for call, outcome in outcomes.items():
-                assert outcome.startswith("refused: "), (address, call, outcome)
-        assert list(client.ListRuns(ListRunsRequest()).run_dict) == runs
+    runs = _runs(project, server)
+    stranger = [sys.executable, str(Path(__file__).with_name("stranger.py")), str(project.keys / keys.CA), str(fab)]
+    addresses = f"{LOOPBACK}:{server.port}", f"{LOOPBACK}:{server.control}", *more
+    tried = subprocess.run([*stranger, str(runs[-1]), account, *addresses], capture_output=True, text=True)
+    assert tried.returncode == 0, tried.stderr
+    for address, outcomes in json.loads(tried.stdout).items():
+        assert outcomes.keys() == CALLS
+        for call, outcome in outcomes.items():
+            assert outcome.startswith("refused: "), (address, call, outcome)
+    assert _runs(project, server) == runs
     assert control.nodes(project, server).keys() == keys.public_keys(project).keys()
     assert LOGGED not in (project.state / "superlink.log").read_text()
     assert not list((folder / "markers").iterdir())
+
+
+def _runs(project: Project, server: Server) -> list[int]:
+    """By a connection of its own: the server lets go of one that has been idle for some seconds."""
+    from flwr.proto.control_pb2 import ListRunsRequest
+
+    with control._client(project, server) as client:
+        return list(client.ListRuns(ListRunsRequest()).run_dict)
 
 
 class InTheDemo:
