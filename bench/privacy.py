@@ -162,7 +162,7 @@ def rows(given: argparse.Namespace, noise: Noise | None, before: list[dict[str, 
                 lrs = task.lrs if epsilon == math.inf else (best[name, math.inf][0],)
                 clips = given.clips if epsilon < math.inf else (math.inf,)
                 tried = [best[name, epsilon]] if seed else list(product(lrs, clips))
-                runs = {choice: solved(task, name, epsilon, *choice, seed, noise) for choice in tried}
+                runs = {(lr, clip): solved(task, name, epsilon, lr, clip, seed, noise) for lr, clip in tried}
                 accuracy = {choice: last_accuracy(run) for choice, run in runs.items()}
                 choice = max(accuracy, key=lambda choice: np.nan_to_num(accuracy[choice], nan=-1.0))
                 lr, clip = best[name, epsilon] = choice

@@ -123,7 +123,10 @@ def test_an_answer_of_another_shape_is_refused_before_it_is_broadcast() -> None:
         needs = frozenset({"prox"})
 
         def bind(self, problem: Any, steady: bool) -> Bound:
-            return Plain(problem, lambda part, ask, u: part.prox(u, ask.eta)[0])
+            def first_row(part: Any, ask: Ask, u: Tensor) -> Tensor:
+                return part.prox(u, ask.eta)[0]
+
+            return Plain(problem, first_row)
 
     problem = rs.make_least_squares(users=5, dim=3, rows=20)
     with pytest.raises(rs.InputError, match=r"the answer of local is of shape \(3,\), but \(5, 3\)"):

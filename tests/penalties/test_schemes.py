@@ -343,6 +343,6 @@ def test_a_penalty_of_ones_own_is_looked_at() -> None:
     wrong.share = 2.0
     with pytest.raises(rs.InputError, match="prox of Group does not minimise"):
         rs.solve(drawn(0, wrong)[0], rs.fedpi(0.1), rounds=3)
-    wrong.prox = lambda w, step: None  # type: ignore[method-assign, assignment]
+    wrong.prox = lambda w, step: None  # type: ignore[method-assign]
     with pytest.raises(rs.InputError, match="prox of Group is a NoneType, but a torch tensor"):
         rs.solve(drawn(0, wrong)[0], rs.fedpi(0.1), rounds=3)

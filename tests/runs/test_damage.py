@@ -326,7 +326,7 @@ def test_runs_begin_beside_one_whose_fingerprint_is_a_number(originals: dict[str
         return re.sub(r'"fingerprint": "[^"]*"', '"fingerprint": 5', text)
 
     forged(originals["whole"], tmp_path, "about.json", number).note("extended", rounds=20)
-    assert experiment.begin_or_resume(build(), tmp_path, progress=False).status == "finished"  # type: ignore[union-attr]
+    assert experiment.begin_or_resume(build(), tmp_path, progress=False).status == "finished"
 
 
 @pytest.mark.parametrize("name", ["1x-a", "9" * 30 + "-a"])

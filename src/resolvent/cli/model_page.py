@@ -178,8 +178,8 @@ def _users(curve: Curve) -> str:
     problem = curve.first.about["problem"]
     partition = problem.get("partition") or {}
     if not partition and problem.get("names") and problem.get("weights"):  # of a federation
-        rows = zip(problem["names"], problem["weights"], strict=True)
-        return f"<h2>How users differ</h2>{_table(('user', 'weight'), rows, 'users')}"
+        weights = zip(problem["names"], problem["weights"], strict=True)
+        return f"<h2>How users differ</h2>{_table(('user', 'weight'), weights, 'users')}"
     counts = partition.get("counts") or [[n] for n in partition.get("users", ())]
     names = partition.get("names") or range(len(counts))
     labels = curve.first.about["model"]["preparation"]["target"]["classes"] or []

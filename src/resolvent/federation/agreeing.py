@@ -64,7 +64,7 @@ class Agreement:
         told: dict[str, Any] = {"preparation": preparation.as_dict(), "users": len(self._names)}
         answers = self._ask("prepare", told)
         schema = name_of(Preparation.from_dict(told["preparation"]).as_dict(), len(self._names))
-        ways = [answer.get("predictor") for answer in answers.values()]
+        ways: list[Any] = [answer.get("predictor") for answer in answers.values()]
         usual = max(ways, key=ways.count)
         for name, answer in answers.items():
             fits = answer.get("schema") == schema and answer.get("predictor") == usual

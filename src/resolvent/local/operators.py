@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -69,7 +69,8 @@ class Operator:
 
     def __str__(self) -> str:
         """Without the fields that have their defaults."""
-        chosen = [f.name for f in fields(self) if getattr(self, f.name) != f.default] if is_dataclass(self) else []
+        every: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
+        chosen = [f.name for f in every if getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in chosen)})"
 
 

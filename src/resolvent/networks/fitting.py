@@ -127,7 +127,8 @@ def cuts(gradients: Gradients, w: Tensor, data: UserData, mean: MeanLoss | None,
 
 def rows_apart(gradients: Gradients, w: Tensor, rows: XY, mean: MeanLoss) -> bool:
     """Whether a model's answers to rows (n, ...) do not depend on which of them come together, tried on a few."""
-    tried = _halves(Batch(None, *(t.unsqueeze(0) for t in rows)))
+    x, y = rows
+    tried = _halves(Batch(None, x.unsqueeze(0), y.unsqueeze(0)))
     if not isinstance(mean, OwnLoss):
         return len(rows[1]) > 1 and _outputs_in_parts(gradients, w, tried)
     return len(rows[1]) > 1 and _gradients_in_parts(gradients, w, tried, mean, by_loss=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -145,7 +144,7 @@ def finite(X: Tensor, argument: str, of: str = "user") -> Tensor:
     return X
 
 
-def same_length(name: str, items: Sequence[Any], users: int) -> None:
+def same_length(name: str, items: Any, users: int) -> None:
     """Refuse a per-user list of the wrong length, and what is no list."""
     bounded(items, name)
     try:

@@ -22,7 +22,9 @@ def label_array(labels: Any) -> NDArray[Any]:
     if isinstance(labels, np.ndarray) and labels.dtype != object:
         return labels
     try:
-        items = labels.tolist() if hasattr(labels, "tolist") else list(labels if isinstance(labels, Collection) else 0)
+        if not isinstance(labels, Collection) and not hasattr(labels, "tolist"):
+            raise TypeError("these may never end")
+        items = labels.tolist() if hasattr(labels, "tolist") else list(labels)
         array = np.asarray(labels)
     except Exception:  # lists of unequal lengths; or a class of the caller's, which may raise anything
         refuse("labels", quoted(labels), "a vector of labels is needed")

@@ -96,7 +96,7 @@ def check_keywords(given: Mapping[str, Any]) -> None:
 
 
 @cache  # the same class every time, so that a warning is shown once per line
-def one_category(*categories: type[Warning]) -> type[Warning]:
+def one_category(categories: tuple[type[Warning], ...]) -> type[Warning]:
     """A category of warnings that is all of these."""
     least = [one for one in categories if not any(one in other.__mro__[1:] for other in categories)]
     return least[0] if len(least) == 1 else type(least[0].__name__, tuple(least), {"__module__": least[0].__module__})
@@ -305,7 +305,7 @@ def prepare(
             scheme, facts, participation, accelerate, send=send, down=down, meet=meet, metric=metric, privacy=privacy
         )
         if explanation.findings:
-            about = one_category(*dict.fromkeys(finding.about for finding in explanation.findings))
+            about = one_category(tuple(dict.fromkeys(finding.about for finding in explanation.findings)))
             warnings.warn(" Also: ".join(map(str, explanation.findings)), about, stacklevel=3)
     warn_of_stop(stop, facts, choice.local_operator(scheme, facts), send)
     start = drawn_start(facts, start, seed)

@@ -140,9 +140,9 @@ def from_records(records: Any) -> Packet:
         raise Malformed("there are records that were not asked for")
     header, arrays = records.get(HEADER), records.get(ARRAYS, {})
     if isinstance(header, ConfigRecord) and set(header) == {WHOLE} and set(records) == {HEADER}:
-        if not isinstance(header[WHOLE], bytes):
+        if not isinstance(whole := header[WHOLE], bytes):
             raise Malformed("there is no proper packet")
-        return from_bytes(header[WHOLE])
+        return from_bytes(whole)
     if not isinstance(header, ConfigRecord) or set(header) != {"json"}:
         raise Malformed("there is no proper header")
     if ARRAYS in records and not isinstance(arrays, ArrayRecord):
