@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -96,6 +97,9 @@ def other_bytes(rng: Rng, p: Any) -> Any:
 
 def lying_shape(rng: Rng, p: Any) -> Any:
     shapes = [(1, -DIM), (1 << 62, 4), (-1, -DIM), (1, DIM, 1, 1, 1), (1 << 40, 1 << 40)]
+    empty = [(0, 1 << 62), (0, 1 << 40, 1 << 40), (0, *[(1 << 31) - 1] * 3)]
+    if rng.random() < 0.5:
+        return "float64", empty[rng.integers(len(empty))], packets.RAW, b""
     return "float64", shapes[rng.integers(len(shapes))], packets.RAW, p.tobytes()
 
 
@@ -316,6 +320,15 @@ def test_bytes_that_are_no_packet_are_refused() -> None:
     for _ in range(300):
         with pytest.raises(Malformed):
             packets.from_bytes(rng.bytes(int(rng.integers(0, 60))))
+
+
+def test_a_shape_of_many_axes_costs_no_time() -> None:
+    """Their product would take minutes: each factor makes it longer."""
+    head = json.dumps({"header": {}, "arrays": [["p", "float64", [999] * 200_000]]}).encode()
+    began = time.perf_counter()
+    with pytest.raises(Malformed, match="no proper shape"):
+        packets.from_bytes(len(head).to_bytes(8, "little") + head)
+    assert time.perf_counter() - began < 2.0
 
 
 def test_a_small_packet_crosses_in_one_piece() -> None:

@@ -23,6 +23,8 @@ MAX_WHOLE = 1 << 16
 MAX_HEADER = 1 << 22
 """Characters of a header, at most."""
 MAX_DIMENSIONS = 4
+MAX_LENGTH = 1 << 48
+"""Of an array, along one of them."""
 MAX_MESSAGE = 500
 """Characters of what is said about a packet that is none."""
 
@@ -48,18 +50,25 @@ class Packet(NamedTuple):
 
 def array_of(kind: object, shape: object, data: object) -> NDArray[Any]:
     """An array from a type, a shape and bytes that somebody else wrote."""
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise Malformed(f"an array has the type {str(kind)[:40]!r}, and {' or '.join(KINDS)} is needed")
-    if not isinstance(shape, (tuple, list)) or len(shape) > MAX_DIMENSIONS:
-        raise Malformed("an array has no proper shape")
-    if not all(type(n) is int and n >= 0 for n in shape):
-        raise Malformed("an array has no proper shape")
     if not isinstance(data, (bytes, memoryview)):
         raise Malformed("an array has no bytes")
-    dtype = np.dtype(KINDS[kind])
-    if len(data) != math.prod(shape) * dtype.itemsize:
-        raise Malformed(f"an array of shape {tuple(shape)} has {len(data)} bytes")
-    return np.frombuffer(data, dtype).reshape(shape)
+    if len(data) != _bytes_of(kind, shape):
+        raise Malformed(f"an array of shape {tuple(shape)} has {len(data)} bytes")  # type: ignore[arg-type]
+    try:
+        return np.frombuffer(data, KINDS[kind]).reshape(shape)  # type: ignore[call-overload, index, no-any-return]
+    except ValueError:  # no number, in more places than an index can count
+        raise Malformed("an array has no proper shape") from None
+
+
+def _bytes_of(kind: object, shape: object) -> int:
+    """How many bytes an array has, once both are what they must be."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise Malformed(f"an array has a type other than {', '.join(KINDS)}")
+    if not isinstance(shape, (tuple, list)) or len(shape) > MAX_DIMENSIONS:
+        raise Malformed("an array has no proper shape")
+    if not all(type(n) is int and 0 <= n <= MAX_LENGTH for n in shape):
+        raise Malformed("an array has no proper shape")
+    return math.prod(shape) * np.dtype(KINDS[kind]).itemsize
 
 
 def header_of(text: object) -> dict[str, Any]:
@@ -102,7 +111,7 @@ def from_bytes(content: bytes) -> Packet:
         header, listed = fields[HEADER], [(name, kind, shape) for name, kind, shape in fields[ARRAYS]]
         arrays = {}
         for name, kind, shape in listed:
-            end = math.prod(shape) * np.dtype(KINDS[kind]).itemsize
+            end = _bytes_of(kind, shape)
             arrays[str(name)], rest = array_of(kind, shape, rest[:end]), rest[end:]
     except (UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         raise Malformed(f"the bytes are no packet ({error})") from None
@@ -149,6 +158,6 @@ def from_records(records: Any) -> Packet:
         raise Malformed("the arrays are no arrays")
     for array in arrays.values():
         if array.stype != RAW:
-            raise Malformed(f"an array is packed as {array.stype[:40]!r}, and {RAW!r} is needed")
+            raise Malformed(f"an array is not packed as {RAW!r}")
     checked = {name: array_of(a.dtype, a.shape, a.data) for name, a in arrays.items()}
     return Packet(header_of(header["json"]), checked)
