@@ -323,6 +323,10 @@ def test_a_secure_node_answers_no_question_in_the_open() -> None:
     for verb in ("local", "measure", "curvature"):
         with pytest.raises(Malformed, match="only in sums that nobody can open"):
             node.handle(Question(verb, "a-run", u=u, models=u).packet())
+    with pytest.raises(Malformed, match="only in sums that nobody can open"):
+        node.handle(
+            Question("curvature", "a-run", u=u, secure={"setup": "a question that calls itself a sum"}).packet()
+        )
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
