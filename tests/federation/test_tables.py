@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,19 @@ def test_all_complaints_are_made_at_once() -> None:
     frames["west"] = frames["west"].assign(bmi=1.0)
     with pytest.raises(InputError, match=r"'age' is missing on north.*'bmi' is on west"):
         merge(reported(frames, TERMS), TERMS)
+
+
+def test_a_site_of_ten_thousand_columns_holds_nobody_up() -> None:
+    """Which of them a missing column may be takes minutes to look for, if it is done for all of them."""
+    told = SiteTable(by_site(patients().dropna())["west"], TERMS).report()
+    column = next(each for each in told["columns"] if each["kind"] == "number")
+    honest = told | {"columns": [column | {"name": f"column {k}"} for k in range(100)]}
+    other = told | {"columns": [column | {"name": f"{k}".rjust(180, "x")} for k in range(10_000)]}
+    sites = {"east": honest, "north": other, "west": honest}
+    began = time.perf_counter()
+    with pytest.raises(InputError, match="column 'column 0' is missing on north"):
+        merge({name: Reported.of(each) for name, each in sites.items()}, TERMS)
+    assert time.perf_counter() - began < 20.0  # 2 s on an idle core, minutes for all of them
 
 
 def test_other_terms_are_refused_by_key() -> None:

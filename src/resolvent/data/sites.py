@@ -31,6 +31,8 @@ from resolvent.problems.row_weights import BALANCED
 
 MAX_COLUMNS, MAX_LEVELS, MAX_TEXT = 10_000, 10_000, 200
 """Of what a site reports: columns, categories of one, and characters of a name."""
+MAX_HINTS = 20
+"""Missing columns of which is looked for what may be meant: a sentence has no room for more."""
 TIMES, SPREADS = 3.0, 5.0
 """A column is pointed out where a site's mean and spread are both so many times the others', or where its mean is so
 many spreads away."""
@@ -338,14 +340,15 @@ def _check_terms(sites: Mapping[str, Reported], terms: Terms) -> None:
 
 def _wrong_columns(sites: Mapping[str, Reported]) -> list[str]:
     """Who lacks what most others have, and who has what most others lack."""
-    said = []
+    said, common = [], _common(sites)
+    others = {site: [name for name in report.kinds if name not in common] for site, report in sites.items()}
     for name in dict.fromkeys(name for site in sites.values() for name in site.kinds):
         there = [site for site, report in sites.items() if name in report.kinds]
         away = [site for site in sites if site not in there]
         if not away:
             continue
         if len(there) > len(away):
-            near = {s: get_close_matches(name, [n for n in sites[s].kinds if n not in _common(sites)], 1) for s in away}
+            near = {s: get_close_matches(name, others[s], 1) if len(said) < MAX_HINTS else [] for s in away}
             where = [f"{s} (is it {found[0]!r} there?)" if (found := near[s]) else s for s in away]
             said.append(f"column {name!r} is missing on {', '.join(where)}")
         else:
