@@ -102,7 +102,7 @@ class TiltedSteps(StepsOperator):
         return self.steps
 
     def bind(self, problem: Any, steady: bool) -> Bound:
-        return stepping(problem, self._descend)
+        return stepping(problem, self._descend, steady and self.batch is None)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
         assert ask.centre is not None
@@ -127,6 +127,9 @@ class RandomTiltedSteps(TiltedSteps):
             "Scaffnew's own theorem (Mishchenko et al., 2022) needs lr < 2/L and f_i that are strongly convex and "
             "smooth, which is not checked here; s_i is a gradient only in the limit: nothing is certified before"
         )
+
+    def bind(self, problem: Any, steady: bool) -> Bound:
+        return stepping(problem, self._descend)  # no two rounds have the same number of steps
 
     def count(self, ask: Ask) -> int | NDArray[np.int64]:
         drawn = geometric(self.steps, randomness.uniforms(ask.seeding, randomness.STEP_COUNTS, ask.t))

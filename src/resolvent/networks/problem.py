@@ -230,8 +230,8 @@ class Neural:
         own = type(self).grad is Neural.grad and type(self).batch_grad is Neural.batch_grad  # else they may take no out
         return one_pass(x, lr, momentum, pull, reuse=own)
 
-    def captured(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """A function of parameters that is called many times, as one CUDA graph. The next call overwrites its result.
+    def captured(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """A function of tensors that is called many times, as one CUDA graph. The next call overwrites its result.
 
         It may compute gradients of this problem if that is `stateless`.
         """
