@@ -489,14 +489,17 @@ def test_bad_input_is_one_sentence(make: Callable[[], Any], said: str) -> None:
 LR, MOMENTUM, BATCH, PASSES = 0.05, 0.5, 4, 2
 
 
-def network() -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
+def network(norm: bool = True) -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
+    norms = [nn.BatchNorm1d(6)] if norm else []
+    model = nn.Sequential(nn.Linear(4, 6), *norms, nn.Tanh(), nn.Linear(6, 3)).double()
     users = [(torch.randn(n, 4, dtype=torch.float64), torch.randint(0, 3, (n,))) for n in (8, 12, 8)]
     return model, users
 
 
-def plain_loop(model: nn.Module, users: Any, rounds: int, seed: int, eta: float) -> tuple[torch.Tensor, list[Any]]:
+def plain_loop(
+    model: nn.Module, users: Any, rounds: int, seed: int, eta: float, batch: int = BATCH
+) -> tuple[torch.Tensor, list[Any]]:
     """SCAFFOLD in PyTorch: one model per user in turn, minibatches, momentum, everyone's own running means."""
     weights = torch.tensor([1 / 3] * 3, dtype=torch.float64)
     x = nn.utils.parameters_to_vector(model.parameters()).detach()
@@ -510,7 +513,7 @@ def plain_loop(model: nn.Module, users: Any, rounds: int, seed: int, eta: float)
                 b.data.copy_(buffers[i][name])
             y, v = x.clone(), torch.zeros_like(x)
             for k in range(PASSES):
-                for rows, mask in batches(torch.tensor([len(targets)]), BATCH, seed, t, np.array([i]), k):
+                for rows, mask in batches(torch.tensor([len(targets)]), batch, seed, t, np.array([i]), k):
                     chosen = rows[mask]
                     model.zero_grad()
                     # batch gradients are unbiased for the sum that f_i is: the mean loss of networks
@@ -540,6 +543,42 @@ def test_scaffold_on_a_network_with_minibatches_momentum_and_batch_norm() -> Non
     torch.testing.assert_close(run.state.next.mean(0), x, rtol=0, atol=1e-10)
     for i, own in enumerate(buffers):
         torch.testing.assert_close(run.state.memory["buffer.1.running_mean"][i], own["1.running_mean"])
+
+
+class Graph:
+    """A CUDA graph's way of calling a function: arguments are copied to where the first ones lay."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        self.function, self.calls = function, 0
+        self.arguments: list[torch.Tensor] = []
+
+    def __call__(self, *arguments: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.arguments = self.arguments or [t.clone() for t in arguments]
+        for own, t in zip(self.arguments, arguments, strict=True):
+            own.copy_(t)
+        return self.function(*self.arguments)
+
+
+def test_scaffold_with_full_gradients_is_one_graph_in_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the numbers of a loop in PyTorch, and the bits of steps that are taken one by one."""
+    graphs: list[Graph] = []
+    rounds, scheme = 6, rs.scaffold(LR, PASSES, momentum=MOMENTUM)
+
+    def final() -> rs.State:
+        model, users = network(norm=False)
+        problem = rs.Neural(model, users, weights=[1 / 3] * 3)
+        return rs.solve(problem, scheme, rounds, progress=False).state
+
+    monkeypatch.setattr(rs.Neural, "captured", lambda _, function: graphs.append(Graph(function)) or graphs[-1])
+    state = final()
+    assert [graph.calls for graph in graphs] == [rounds]
+    monkeypatch.setattr(rs.Neural, "stateless", False)
+    assert torch.equal(state.u, final().u)
+    assert len(graphs) == 1
+    x, _ = plain_loop(*network(norm=False), rounds, 0, state.eta, batch=12)
+    assert state.next is not None
+    torch.testing.assert_close(state.next.mean(0), x, rtol=0, atol=1e-10)
 
 
 def test_fednova_on_a_network_counts_each_users_own_steps() -> None:

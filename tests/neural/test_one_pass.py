@@ -37,7 +37,8 @@ def by_sgd(x: Tensor, momentum: float, pull: Pull | None, steps: list[Tensor], m
             if some[i]:
                 p.grad = g[i].double()
                 if pull is not None:
-                    p.grad += (p.detach() - pull.u.expand(len(x), -1)[i].double()) / ETA
+                    u = pull.u.expand(len(x), -1)[i].double()
+                    p.grad += u if pull.eta is None else (p.detach() - u) / ETA
                 sgd.step()
         ends.append(p.detach())
     return torch.stack(ends)
@@ -45,15 +46,15 @@ def by_sgd(x: Tensor, momentum: float, pull: Pull | None, steps: list[Tensor], m
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("pulled", [False, True])
-def test_the_bits_of_operations_and_the_numbers_of_sgd(device: str, momentum: float, pulled: bool) -> None:
+@pytest.mark.parametrize("pulled", ["", "prox", "tilt"])
+def test_the_bits_of_operations_and_the_numbers_of_sgd(device: str, momentum: float, pulled: str) -> None:
     if device == "cpu":
         pytest.importorskip("numba")
     torch.manual_seed(0)
     for users, d, masked, shared in itertools.product((1, 3, 17), (1, 7, 65, 1001), (False, True), (False, True)):
         x = torch.randn(users, d, device=device)
         x = x[:1].expand(users, -1) if shared else x
-        pull = Pull(x, ETA) if pulled else None
+        pull = Pull(x, ETA if pulled == "prox" else None) if pulled else None
         fused, plain = one_pass.one_pass(x, RATE, momentum, pull), Descent(x, RATE, momentum, pull)
         assert fused is not None
         start = x.clone()
@@ -68,13 +69,17 @@ def test_the_bits_of_operations_and_the_numbers_of_sgd(device: str, momentum: fl
         assert torch.allclose(fused.x.double(), expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["momentum, pull and mask", "the step alone"])
-def test_the_kernel_of_a_gpu_as_a_cpu_runs_it(whole: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("whole", "eta"),
+    [(True, ETA), (True, None), (False, 1.0)],
+    ids=["momentum, pull and mask", "momentum, tilt and mask", "the step alone"],
+)
+def test_the_kernel_of_a_gpu_as_a_cpu_runs_it(whole: bool, eta: float | None, tmp_path: Path) -> None:
     torch.manual_seed(4)
     x, g, v = (torch.randn(3, 300) for _ in range(3))
     u, moves = torch.randn(1, 300), torch.tensor([[True], [False], [True]])
-    update = Update(x, g, v, u, moves, RATE, 0.9, ETA) if whole else Update(x, g, None, None, None, RATE, 0.0, 1.0)
-    plain = Descent(x.clone(), RATE, 0.9 if whole else 0.0, Pull(u, ETA) if whole else None)
+    update = Update(x, g, v, u, moves, RATE, 0.9, eta) if whole else Update(x, g, None, None, None, RATE, 0.0, eta)
+    plain = Descent(x.clone(), RATE, 0.9 if whole else 0.0, Pull(u, eta) if whole else None)
     plain.v = v.clone()
     plain.step(g, moves if whole else None)
     kernel_emulation.launch(tmp_path, update.code(), update.grid(), THREADS, *update.arguments())

@@ -20,13 +20,13 @@ LocalStep = tuple[Gradient, Tensor | None]
 
 
 class Pull(NamedTuple):
-    """The gradient of |x - u|^2 / (2 eta), which a prox adds to that of f."""
+    """The gradient of |x - u|^2 / (2 eta), which a prox adds to that of f; with eta None that of <u, x>, a tilt."""
 
     u: Tensor
-    eta: float
+    eta: float | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return (x - self.u) / self.eta
+        return self.u if self.eta is None else (x - self.u) / self.eta
 
 
 class Descent:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from resolvent.iteration.registry import part
 from resolvent.iteration.scheme import cancels
 from resolvent.local import law as laws
 from resolvent.local.bound import Bound
-from resolvent.local.descent import Gradient, descend, gradients
+from resolvent.local.descent import Pull, descend, gradients
 from resolvent.local.law import Law, Target, UserFacts
 from resolvent.local.operators import StepsOperator, check_descent, rows_of_batch, steps_of
 from resolvent.local.training import stepping
@@ -102,15 +101,14 @@ class TiltedSteps(StepsOperator):
         return self.steps
 
     def bind(self, problem: Any, steady: bool) -> Bound:
-        return stepping(problem, self._descend)
+        return stepping(problem, self._descend, steady and self.batch is None)
 
     def _descend(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
         assert ask.centre is not None
         centre = ask.centre.expand_as(u)
-        tilt = (u - centre) / ask.eta
         steps = gradients(part, ask, self.count(ask), self.batch)
-        tilted = ((partial(_tilted, gradient, tilt), moves) for gradient, moves in steps)
-        return descend(part, centre, self._rate(ask.eta), self.momentum, tilted)
+        tilt = Pull((centre - u) / ask.eta, None)
+        return descend(part, centre, self._rate(ask.eta), self.momentum, steps, tilt)
 
 
 @part("local", "random-tilted-steps")
@@ -128,6 +126,9 @@ class RandomTiltedSteps(TiltedSteps):
             "smooth, which is not checked here; s_i is a gradient only in the limit: nothing is certified before"
         )
 
+    def bind(self, problem: Any, steady: bool) -> Bound:
+        return stepping(problem, self._descend)  # no two rounds have the same number of steps
+
     def count(self, ask: Ask) -> int | NDArray[np.int64]:
         drawn = geometric(self.steps, randomness.uniforms(ask.seeding, randomness.STEP_COUNTS, ask.t))
         return drawn if ask.seeds is not None else int(drawn[0])
@@ -138,7 +139,3 @@ def geometric(mean: int, uniform: NDArray[np.float64]) -> NDArray[np.int64]:
     if mean == 1:
         return np.ones(uniform.shape, dtype=np.int64)
     return 1 + np.floor(np.log1p(-uniform) / math.log1p(-1 / mean)).astype(np.int64)
-
-
-def _tilted(gradient: Gradient, tilt: Tensor, x: Tensor, **room: Tensor) -> Tensor:
-    return gradient(x, **room) - tilt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ def stepping(problem: Any, answer: Callable[[Any, Ask, Tensor], Tensor], repeats
     """An operator that asks for gradients only: `answer(part, ask, u)` gives p, one row per user of `part`.
 
     On a network `part` trains: its gradients are of training mode, and it retains each user's buffers. `repeats`: every
-    round computes the same function of u.
+    round computes the same function of u and the centre.
     """
     return Trained(problem, answer, repeats) if "training" in problem.offers else Plain(problem, answer)
 
@@ -31,8 +32,8 @@ class Trained(Bound):
     problem: Any
     answer: Callable[[Any, Ask, Tensor], Tensor]
     repeats: bool = False
-    """Whether every round computes the same function of u. Then, on CUDA, all of its steps are one launch."""
-    captured: tuple[float, Callable[[Tensor], Tensor]] | None = None
+    """Whether every round computes the same function of u and the centre. Then, on CUDA, its steps are one launch."""
+    captured: tuple[float, Callable[..., Tensor]] | None = None
     elsewhere: Callable[[Ask, Tensor, Memory], tuple[Tensor, Memory]] | None = None
     """Who computes what `compute` would, for all users: several runs may do it at once."""
 
@@ -46,14 +47,18 @@ class Trained(Bound):
     def compute(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The answers at rows u, one per user asked, whatever they are, and what these users remember now."""
         who = ask.who
-        if self.repeats and who is None and u.is_cuda and self.problem.stateless:
+        if self.repeats and who is None and self.problem.stateless:
             if self.captured is None or self.captured[0] != ask.eta:
-                self.captured = ask.eta, self.problem.captured(lambda u: self.answer(self.problem, ask, u))
-            return self.captured[1](u).clone(), {}
+                self.captured = ask.eta, self.problem.captured(partial(self._repeated, ask._replace(centre=None)))
+            with self.problem.working():
+                return self.captured[1](u, *([] if ask.centre is None else [ask.centre])).clone(), {}
         part = of_those_asked(self.problem, ask).remembering(rows_of(memory, who))
         with part.working():
             p = self.answer(part, ask.among(self.problem.users), u)
         return p, part.memory()
+
+    def _repeated(self, ask: Ask, u: Tensor, centre: Tensor | None = None) -> Tensor:
+        return self.answer(self.problem, ask._replace(centre=centre), u)
 
     def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         p, memory = self.rows(ask, u, memory)

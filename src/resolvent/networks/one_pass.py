@@ -16,22 +16,25 @@ from resolvent.networks.stacked.workspace import loops_for
 MIN_SHARE = 1 << 19
 """Numbers that a thread takes at least: a smaller share is done before the thread has begun."""
 
+Pull = tuple[Tensor, float | None]
+
 
 class OnePass:
     """x <- x - lr v with v <- momentum v + g + (x - u) / eta: the bits of torch's operations, each number read once.
 
-    pull: (u, eta), or None for no pull. Every step overwrites x. `room` is what to call a gradient with: on a CPU all
-    gradients take the same memory, since pages that are fresh from the system cost as much as a pass over them.
+    pull: (u, eta), or None for no pull; where eta is None, u itself is added to g. Every step overwrites x. `room` is
+    what to call a gradient with: on a CPU all gradients take the same memory, since pages that are fresh from the
+    system cost as much as a pass over them.
     """
 
-    def __init__(self, x: Tensor, lr: float, momentum: float, pull: tuple[Tensor, float] | None, reuse: bool) -> None:
+    def __init__(self, x: Tensor, lr: float, momentum: float, pull: Pull | None, reuse: bool) -> None:
         self.x = x.clone(memory_format=torch.contiguous_format)
         with torch.inference_mode(False):  # gradients are written outside of it, where its tensors are not writable
             self.room = {"out": torch.empty_like(self.x)} if reuse and not x.is_cuda else {}
         self.lr, self.momentum = lr, momentum
         self.v = torch.zeros_like(self.x) if momentum else None
         self.u = None if pull is None else _rows(pull[0])
-        self.eta = 1.0 if pull is None else pull[1]
+        self.eta = None if pull is None else pull[1]
 
     def step(self, g: Tensor, moves: Tensor | None) -> None:
         """One step by the gradients g; moves: (users, 1), or None for all."""
@@ -47,7 +50,7 @@ class OnePass:
         arrays = [None if each is None else each.numpy() for each in (self.x, g.contiguous(), self.v, self.u)]
         moved = None if moves is None else moves.flatten().numpy()
         with np.errstate(over="ignore"):  # 1e60 is infinite in single precision, as for torch
-            constants = kind(self.lr), kind(self.momentum), kind(self.eta)
+            constants = kind(self.lr), kind(self.momentum), None if self.eta is None else kind(self.eta)
         users = len(self.x)
         parts = min(users, max(1, self.x.numel() // MIN_SHARE))
         cuts = np.linspace(0, users, parts + 1).astype(int)
@@ -58,9 +61,7 @@ class OnePass:
         parallel_map(work, list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)), self.x.device)
 
 
-def one_pass(
-    x: Tensor, lr: Any, momentum: float, pull: tuple[Tensor, float] | None, reuse: bool = False
-) -> OnePass | None:
+def one_pass(x: Tensor, lr: Any, momentum: float, pull: Pull | None, reuse: bool = False) -> OnePass | None:
     """Descent from rows x; None where there is nothing to compute it with, or lr is not one number.
 
     reuse: whether gradients may take memory that is given to them.

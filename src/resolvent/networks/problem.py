@@ -24,7 +24,7 @@ from resolvent.networks.fitting import check_fits, check_trains, cuts, near
 from resolvent.networks.layout import Buffers, ParameterLayout, copied
 from resolvent.networks.mean_losses import MeanLoss, OwnLoss, mean_loss, torch_loss
 from resolvent.networks.method_choice import propose, verified
-from resolvent.networks.one_pass import OnePass, one_pass
+from resolvent.networks.one_pass import OnePass, Pull, one_pass
 from resolvent.networks.packed_inputs import Packing
 from resolvent.networks.precision import Precision, as_precision
 from resolvent.networks.rebuilding import (
@@ -223,15 +223,13 @@ class Neural:
         divided = self.gradients.method == "stacked" and self.gradients.device.type == "cpu"
         return one_thread() if divided else nullcontext()
 
-    def descent(
-        self, x: Tensor, lr: Tensor | float, momentum: float, pull: tuple[Tensor, float] | None
-    ) -> OnePass | None:
+    def descent(self, x: Tensor, lr: Tensor | float, momentum: float, pull: Pull | None) -> OnePass | None:
         """Gradient descent whose steps are one pass over rows x each; None where it cannot be compiled."""
         own = type(self).grad is Neural.grad and type(self).batch_grad is Neural.batch_grad  # else they may take no out
         return one_pass(x, lr, momentum, pull, reuse=own)
 
-    def captured(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """A function of parameters that is called many times, as one CUDA graph. The next call overwrites its result.
+    def captured(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """A function of tensors that is called many times, as one CUDA graph. The next call overwrites its result.
 
         It may compute gradients of this problem if that is `stateless`.
         """

@@ -264,7 +264,7 @@ def _cross_entropy(o, so, y, sy, weight, sw, G, sg, loss, users, classes, n):
 def step(x, g, v, u, lr, momentum, eta, moves, first, last):
     """x <- x - lr v with v <- momentum v + g + (x - u) / eta, in place, for users first to last that move.
 
-    v, u and moves may be None; u has a row for each user, or one for all of them.
+    v, u and moves may be None; u has a row for each user, or one for all of them, and is added to g if eta is None.
     """
     for i in range(first, last):
         if moves is not None and not moves[i]:
@@ -272,7 +272,8 @@ def step(x, g, v, u, lr, momentum, eta, moves, first, last):
         for j in range(x.shape[1]):
             s = g[i, j]
             if u is not None:
-                s = s + (x[i, j] - u[i if len(u) > 1 else 0, j]) / eta
+                pull = u[i if len(u) > 1 else 0, j]
+                s = s + (pull if eta is None else (x[i, j] - pull) / eta)
             if v is not None:
                 s = momentum * v[i, j] + s
                 v[i, j] = s

@@ -43,9 +43,9 @@ def innermost() -> Code:
     return Code(_read("innermost.cu"), "innermost")
 
 
-def update(momentum: bool, pull: bool, moves: bool) -> Code:
-    """Which of these there are: momentum, a pull, users that rest."""
-    flags = {"MOMENTUM": int(momentum), "PULL": int(pull), "MOVES": int(moves)}
+def update(momentum: bool, pull: bool, tilt: bool, moves: bool) -> Code:
+    """Which of these there are: momentum, a pull, a constant beside the gradient, users that rest."""
+    flags = {"MOMENTUM": int(momentum), "PULL": int(pull), "TILT": int(tilt), "MOVES": int(moves)}
     return Code(_with_constants(flags, "update.cu"), "update")
 
 

@@ -17,7 +17,10 @@ THREADS, MOST_BLOCKS = 256, 1024
 
 
 class Update(NamedTuple):
-    """x <- x - lr v with v <- momentum v + g + (x - u) / eta, in place. All tensors are contiguous."""
+    """x <- x - lr v with v <- momentum v + g + (x - u) / eta, in place; eta None: v <- momentum v + g + u.
+
+    All tensors are contiguous.
+    """
 
     x: Tensor
     g: Tensor
@@ -26,11 +29,12 @@ class Update(NamedTuple):
     moves: Tensor | None
     lr: float
     momentum: float
-    eta: float
+    eta: float | None
 
     def code(self) -> Code:
-        flags = (each is not None for each in (self.v, self.u, self.moves))
-        return source.update(*flags)
+        tilt = self.u is not None and self.eta is None
+        pull = self.u is not None and not tilt
+        return source.update(self.v is not None, pull, tilt, self.moves is not None)
 
     def grid(self) -> tuple[int, int, int]:
         users, d = self.x.shape
@@ -39,7 +43,7 @@ class Update(NamedTuple):
     def arguments(self) -> tuple[Tensor | int, ...]:
         """What is not there stands as x, which the kernel then never reads as that."""
         given = (self.x if each is None else each for each in (self.v, self.u, self.moves))
-        inverse = np.float32(1) / np.float32(self.eta)  # by which torch multiplies, too
+        inverse = np.float32(1) / np.float32(1 if self.eta is None else self.eta)  # by which torch multiplies, too
         bits = (_bits(number) for number in (self.lr, self.momentum, inverse))
         d = self.x.shape[1]
         return (self.x, self.g, *given, *bits, d, d if self.u is not None and len(self.u) > 1 else 0)
