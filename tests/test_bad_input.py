@@ -184,6 +184,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "damping": (lambda: rs.Anderson(2, damping=0.0), ["damping is", "0", "(0, 1]"]),
     "anderson a word": (solve(anderson="yes"), ["anderson is", "'yes'", "rs.Anderson"]),
     "anderson True": (solve(anderson=True), ["anderson is", "True"]),
+    "accelerate a word": (solve(accelerate="yes"), ["accelerate is", "'yes'", "rs.Anderson"]),
     "anderson -1": (solve(anderson=-1), ["memory is", "-1"]),
     # local operators
     "batch 0": (lambda: rs.GradientSteps(1, batch=0), ["batch is", "0", "1"]),

@@ -190,7 +190,7 @@ PUBLIC: dict[str, tuple[Callable[[], Given], Callable[[Any], Any] | None]] = {
     "plus_minus": (lambda: {"scale": 1.0}, used_on),
     "solve": (lambda: {"problem": squares(), "scheme": rs.fedpi(0.1), "rounds": 2, "anderson": None,
                        "participation": None, "engine": "in_process", "seed": 0, "start": None, "stop": None,
-                       "average": None, "every": 1, "callback": None, "progress": False, "eta": None,
+                       "average": None, "every": 1, "callback": None, "progress": False, "log": None, "eta": None,
                        "accelerate": None, "validation": None, "test": None, "metrics": None, "validate_every": None,
                        "penalty": None, "send": None, "down": None, "meet": None, "metric": None,
                        "privacy": None}, None),
@@ -238,6 +238,7 @@ NOT_MADE_BY_USERS = {"Explanation", "Round", "Run", "State", "STOP", "TABLE"}
 CALLED = {
     ("solve", "stop"),
     ("solve", "callback"),
+    ("solve", "log"),
     ("GradientProx", "optimiser"),
     *(("Custom", f) for f in ("value", "grad", "prox", "hessian")),
 }

@@ -116,10 +116,13 @@ REFUSED: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "data of unknown format": ((*LOGISTIC, "--data", "picture.jpg"), ["picture.jpg", ".csv", ".parquet", ".npz"]),
     "data with a hole": (
         (*LOGISTIC, "--data", "hole.csv"),
-        ["hole.csv: column is 'b' with 1 missing value (the first in row 2)", "impute"],
+        ["hole.csv, to predict 'y': column is 'b' with 1 missing value (the first in row 2)", "impute"],
     ),
     "npz without labels": ((*LOGISTIC, "--data", "bare.npz"), ["bare.npz, which holds x", "labels"]),
-    "three classes": ((*LOGISTIC, "--data", "three.csv"), ["problem: three.csv: y is of 3 classes", "positive="]),
+    "three classes": (
+        (*LOGISTIC, "--data", "three.csv"),
+        ["problem: three.csv, to predict 'y': y is of 3 classes", "positive="],
+    ),
     "no such class": (
         (*LOGISTIC, "--data", "three.csv", "--set", "problem.positive=7"),
         ["positive is 7", "0, 1, 2"],

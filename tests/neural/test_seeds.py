@@ -212,7 +212,7 @@ def test_interrupted_runs_all_stop() -> None:
     ("call", "words"),
     [
         (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), []), r"seeds is \[\]"),
-        (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), 4), "seeds is 4"),  # type: ignore[arg-type]
+        (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), 0), "seeds is 0"),  # type: ignore[arg-type]
         (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), [0, 1], seed=2), "seed is given"),
         (lambda: rs.solve_seeds([problem(0)], rs.fedavg(0.05), [0, 1]), "problems is a list of 1"),
         (lambda: rs.solve_seeds(problem(0), rs.fedavg(0.05), [0, 1], engine="debug"), "leave engine and recorder out"),

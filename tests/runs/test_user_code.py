@@ -28,7 +28,7 @@ def prox(i):
     def mine(u, eta):
         global CALLS
         CALLS += 1
-        if os.environ.get("BREAK") and CALLS == 30:
+        if os.environ.get("BREAK") and CALLS == 42:
             {how}
         return (u + eta * i) / (1 + eta)
 
@@ -109,7 +109,7 @@ def test_a_fork_goes_on_with_mended_code(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 @pytest.mark.parametrize("engine", ["inprocess", "debug"])
 def test_in_the_library_the_run_so_far_is_on_the_exception(error: BaseException, engine: str) -> None:
-    left = [30]
+    left = [42]
 
     def failing(x: Any) -> Any:
         left[0] -= 1

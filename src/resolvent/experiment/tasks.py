@@ -18,6 +18,7 @@ import torch
 
 from resolvent import data
 from resolvent.config import problem_sections
+from resolvent.data.tables import FRAMES, inner
 from resolvent.data.target import class_weights
 from resolvent.errors import InputError, ResolventWarning, quoted, refuse
 from resolvent.iteration.facts import facts_of
@@ -119,7 +120,8 @@ def _table(s: problem_sections.TableSection, seed: int) -> Task:
     sha256 = _same_file(Path(s.data), s.sha256)
     frame, target = data.columns(s.data, s.target)
     file = Path(s.data).name
-    with within(file if s.target is not None else f"{file}, to predict {target!r}"), warnings.catch_warnings():
+    guessed = s.target is None and inner(Path(file)).suffix.lower() in FRAMES  # other formats say what is predicted
+    with within(f"{file}, to predict {target!r}" if guessed else file), warnings.catch_warnings():
         warnings.simplefilter("ignore", ResolventWarning)  # its hints are noted
         table = data.from_frame(
             frame,
@@ -150,7 +152,7 @@ def _table(s: problem_sections.TableSection, seed: int) -> Task:
         partition["names"] = list(table.users)
     eta = 1 / L if 0 < L < math.inf else None
     notes = table.hints
-    if s.target is None:
+    if guessed:
         notes = (f"what is predicted is {target!r}; --target names another column", *notes)
     return Task(problem, section, eta=eta, partition=partition, test=table.held_out, notes=notes)
 

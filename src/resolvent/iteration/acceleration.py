@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from resolvent.errors import ResolventWarning, quoted, refuse
+from resolvent.errors import ResolventWarning
 from resolvent.iteration.part import Effect, Finding, Part
 from resolvent.iteration.registry import part
 
@@ -62,10 +62,3 @@ class Unaccelerated(Acceleration):
 
     def __str__(self) -> str:
         return "no acceleration"
-
-
-def check(given: object) -> None:
-    """Refuse what is no acceleration."""
-    if not isinstance(given, Acceleration):
-        needed = "None, a memory such as 2, rs.Anderson(memory), rs.Momentum(theta) or an acceleration of your own"
-        refuse("accelerate", quoted(given), f"{needed} is needed")

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resolvent.errors import flag, one_of, real, whole
-from resolvent.iteration.acceleration import Acceleration, Gram, Unaccelerated, check
+from resolvent.errors import flag, one_of, quoted, real, refuse, whole
+from resolvent.iteration.acceleration import Acceleration, Gram, Unaccelerated
 from resolvent.iteration.packing import remembered
 from resolvent.iteration.registry import part
 
@@ -186,11 +186,13 @@ class Anderson(Acceleration):
         return self.advance(past, at, w, gram) if self.on == "mean" and self.memory else (w, past)
 
 
-def as_acceleration(given: Acceleration | int | None) -> Acceleration:
+def as_acceleration(given: Acceleration | int | None, argument: str = "anderson") -> Acceleration:
     """None is no acceleration, a number the memory of Anderson's."""
     if given is None:
         return Unaccelerated()
     if isinstance(given, int) and not isinstance(given, bool):
         return Anderson(given)
-    check(given)
-    return given  # type: ignore[return-value]
+    if not isinstance(given, Acceleration):
+        needed = "None, a memory such as 2, rs.Anderson(memory), rs.Momentum(theta) or an acceleration of your own"
+        refuse(argument, quoted(given), f"{needed} is needed")
+    return given

@@ -202,10 +202,11 @@ def of_hessian(hessian: Tensor, dtype: torch.dtype, since: int = 0, penalised: b
     if not largest > 0:
         return None
     s = s / largest
-    flat = s <= (LEAST[dtype] if penalised else len(s) * torch.finfo(dtype).eps)
+    flat = s <= len(s) * torch.finfo(dtype).eps
+    s = s.clamp_min(LEAST[dtype])
     instead = float(s[~flat].min()) if penalised else 1.0
     V = V.contiguous()  # as a file holds it: kernels round according to how a matrix lies
-    return FullMetric(V, torch.where(flat, instead, s.clamp_min(LEAST[dtype])), since), 1 / largest
+    return FullMetric(V, torch.where(flat, instead, s), since), 1 / largest
 
 
 def of_products(hessian: Tensor, basis: Tensor, beyond: float, relevant: float, since: int = 0) -> Chosen | None:

@@ -152,7 +152,7 @@ def one_acceleration(anderson: Acceleration | int | None, accelerate: Accelerati
     """The acceleration that is asked for under either name."""
     if anderson is not None and accelerate is not None:
         refuse("accelerate", quoted(accelerate), "anderson is given as well: one of the two is enough")
-    return as_acceleration(anderson if accelerate is None else accelerate)
+    return as_acceleration(anderson) if accelerate is None else as_acceleration(accelerate, "accelerate")
 
 
 def verify_functions(problem: Problem | None, scheme: Scheme, state: State) -> None:

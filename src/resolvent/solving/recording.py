@@ -8,7 +8,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from resolvent.errors import quoted, refuse
+from resolvent.errors import file_path, quoted, refuse
 from resolvent.iteration.engine import Traffic
 from resolvent.iteration.state import State
 from resolvent.solving.stopping import Best, Ending
@@ -27,7 +27,7 @@ def as_log(given: Any) -> Log | None:
         return given  # type: ignore[no-any-return]
     if not isinstance(given, str | Path):
         refuse("log", quoted(given), "a folder for TensorBoard, or a function of a row, is needed")
-    return resolve_name("resolvent.runs.open_run:tensorboard_sink")(Path(given))  # type: ignore[no-any-return]
+    return resolve_name("resolvent.runs.open_run:tensorboard_sink")(file_path(given, "log"))  # type: ignore[no-any-return]
 
 
 class MonitorState(NamedTuple):
