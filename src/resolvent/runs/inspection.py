@@ -25,7 +25,7 @@ ABOUT = {"id": str, "created": str, "fingerprint": str, "title": str, "problem":
 def damage(run: Folder) -> list[str]:
     """What is wrong with a run's configuration, description, events and rows. Checkpoints are not read."""
     try:
-        return [*_links(run), *sums.changed(run.path)] or [*_description(run), *_rows(run)]
+        return [*links(run), *sums.changed(run.path)] or [*_description(run), *_rows(run)]
     except DamagedRun as error:
         return [error.words]
     except OSError as error:
@@ -45,7 +45,8 @@ def verify(run: Folder) -> list[str]:
     return [f"checkpoint {end.get('checkpoint')} is missing"]
 
 
-def _links(run: Folder) -> list[str]:
+def links(run: Folder) -> list[str]:
+    """Which files are links: what they lead to may lie outside."""
     places = (*run.path.iterdir(), *(run.checkpoints.iterdir() if run.checkpoints.is_dir() else ()))
     return [f"{path.name} is a symbolic link" for path in places if path.is_symlink()]
 

@@ -93,19 +93,19 @@ def _runs(api: APIRouter, store: Store, curves: Curves) -> None:
         after: Annotated[int, Query(ge=0, le=2**31)] = 0,
         edition: Annotated[str | None, Query(max_length=100)] = None,
     ) -> Response:
-        folder = store.folder(run)
+        folder = store.own(run)
         with reading(folder):
             return Json(curves.since(folder.metrics, after, edition))
 
     @api.get("/runs/{run}/participation", response_model=models.Presence, summary="Who took part in the last rounds")
     def participation(run: RunId) -> Response:
-        folder = store.folder(run)
+        folder = store.own(run)
         with reading(folder):
             return Json(presence(folder, store.row(run)["round"]))
 
     @api.get("/runs/{run}/losses", response_model=models.Losses, summary="Each user's loss at the model")
     def losses_(run: RunId) -> Response:
-        folder = store.folder(run)
+        folder = store.own(run)
         with reading(folder):
             return Json(losses(folder))
 

@@ -19,7 +19,7 @@ from typing import Any
 from resolvent import toml
 from resolvent.errors import InputError
 from resolvent.report.curves import GREY, NAMED_WHOLE, colour_of, in_brief
-from resolvent.runs import Folder, lock, regular
+from resolvent.runs import Folder, damaged, inspection, lock, regular
 from resolvent.runs.folder import extended, standing, status_after
 from resolvent.runs.metrics import heading
 
@@ -97,6 +97,13 @@ class Store:
         if entry is None or not os.path.isdir(entry.folder.path):
             raise _unknown(name)
         return Folder(entry.folder.path)
+
+    def own(self, name: str) -> Folder:
+        """The same, where all of its files are its own; else it is damaged."""
+        run = self.folder(name)
+        if wrong := inspection.links(run):
+            raise damaged(run, wrong)
+        return run
 
     # --- what it consists of -----------------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ def _private(run: Folder) -> bool:
 def _held_out(run: Folder) -> dict[str, Any] | None:
     """By the metrics that a run stores of each user when it ends; None where there are none."""
     try:
-        table = None if (run.path / metrics.USERS).is_symlink() else metrics.read_users(run.path)
+        table = metrics.read_users(run.path)
     except (LookupError, ValueError):
         return None  # damaged, as the page says elsewhere
     if table is None or run.end is None or not len(table.columns):
