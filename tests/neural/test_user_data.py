@@ -494,7 +494,7 @@ NAN[2, 1] = torch.nan
         (lambda: rs.Neural(net(), [Rows(X, Y), Rows(X[:, :4], Y)]), r"users\[1\] is x \(4,\)"),
         (lambda: bad(X, Y.double()), r"users\[1\] is .* y \(\) of torch.float64"),
         (lambda: bad(X, Y, test=[(X, Y), (X[:, :4], Y)]), r"test\[1\] is x \(4,\)"),
-        (lambda: bad(X, Y, test=(X[:, :4], Y)), "cannot take rows of shape .4,., test's"),
+        (lambda: bad(X, Y, test=(X[:, :4], Y)), "cannot take rows of shape .4,., those of test"),
         (lambda: rs.Neural(net(), [TensorDataset(X, Y, Y)]), "a TensorDataset of 3 tensors"),
         (lambda: rs.Neural(net(), [(X, Y, Y)]), r"users\[0\] is a tuple of 3"),
         (lambda: rs.Neural(net(), [[(X[0], Y[0]), (X[1], Y[1])]]), "a list of two tuples"),
