@@ -107,7 +107,7 @@ def test_gradients_are_those_of_plain_autograd(name: str, method: str, uncompile
     torch.testing.assert_close(problem.grad(W), by_autograd(model, users, loss, W), rtol=1e-10, atol=1e-13)
     rows = torch.tensor([[0, 2, 0], [4, 1, 3], [1, 0, 0]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 0, 0]], dtype=torch.bool)
-    chosen = [(x[r[m]], y[r[m]]) for (x, y), r, m in zip(users[:2], rows, mask[:2], strict=False)]
+    chosen = [(x[r[m]], y[r[m]]) for (x, y), r, m in zip(users[:2], rows, mask[:2], strict=True)]
     want = torch.cat([by_autograd(model, chosen, loss, W[:2]), torch.zeros(1, problem.dim)])
     torch.testing.assert_close(problem.batch_grad(W, rows, mask), want, rtol=1e-10, atol=1e-13)
 
@@ -187,6 +187,38 @@ def test_memory_that_runs_out_makes_chunks_smaller(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(by, "_guarded", small)
     torch.testing.assert_close(problem.grad(W), want)
     assert sizes == [5, 3, 2, 2, 2]
+
+
+def test_memory_is_foreseen_where_outputs_are_most_of_it() -> None:
+    """As those of a language model with a large vocabulary, whose loss leaves as many numbers for the backward pass."""
+    torch.manual_seed(0)
+    users = [(torch.randint(0, 500, (3, 5)), torch.randint(0, 500, (3, 5))) for _ in range(2)]
+    problem = rs.Neural(GPT(4, 1, 2, 500, 5), users, next_tokens, method="vmap")
+    by, data = problem.gradients.by, next(iter(problem.data.batches()))
+    assert isinstance(by, Vmap)
+    assert by._saved(Examples(data.x, data.y), problem.start.expand(2, -1)) >= 3 * 5 * 500 * 4
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (4, 5, 9)])
+def test_users_outputs_are_not_all_in_memory_at_once(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, users, loss = net("encoder", sizes)
+    problem = rs.Neural(model, users, loss, test=users)
+    W, many, outputs = points(problem), list[int](), Gradients.outputs
+
+    def watched(self: Gradients, W: Tensor, x: Tensor, *rest: Any) -> Tensor:
+        many.append(len(x))
+        return outputs(self, W, x, *rest)
+
+    monkeypatch.setattr(Gradients, "outputs", watched)
+    pairs = zip(W, users, strict=True)
+    want = [float(loss(torch.func.functional_call(model, each(problem, w), (x,)), y)) for w, (x, y) in pairs]
+    assert problem.value(W).tolist() == pytest.approx(want)
+    assert many == [1] * len(users)
+    assert problem.gradients.plain is problem.gradients.by, "one working copy of the module for both"
+
+
+def each(problem: rs.Neural, w: Tensor) -> dict[str, Tensor]:
+    return {name: part[0] for name, part in problem.layout.split(w.unsqueeze(0)).items()}
 
 
 class Products(TorchDispatchMode):
@@ -414,11 +446,11 @@ def test_on_cuda_it_is_chosen_and_right(name: str, dtype: torch.dtype) -> None:
     assert bool(torch.isfinite(run.model).all())
 
 
-@CUDA
-def test_a_hundred_users_on_cuda_go_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+def test_a_hundred_users_go_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectorised, "memory_of", lambda device: 1 << 20)
     model, users, loss = net("gpt with lora", (3,) * 100)
-    problem = rs.Neural(model, users, loss, device="cuda")
+    problem = rs.Neural(model, users, loss, device=device, method="vmap" if device == "cpu" else None)
     (size,) = set(problem.gradients.by._chunks.values())  # type: ignore[attr-defined]
     assert 1 <= size < 100
     W = points(problem)

@@ -321,6 +321,10 @@ BATCH = equally_padded(texts((3,)))[0]
             "the model cannot take rows of input",
         ),
         (lambda: rs.Neural(gpt2(), [BATCH | {"labels": BATCH["labels"][:-1]}]), "as many rows of each"),
+        (
+            lambda: rs.Neural(gpt2(), [BATCH | {"labels": BATCH["labels"].unsqueeze(-1)}]),
+            r"labels is of shape \(\d+, 1\) per row, .* but the model gives outputs for labels of shape \(\d+,\)",
+        ),
         (lambda: rs.Neural(gpt2(), [{"labels": BATCH["labels"]}]), "the model cannot take rows of labels"),
         (
             lambda: rs.Neural(gpt2(), [BATCH, BATCH | {"labels": BATCH["labels"] + VOCABULARY}]),

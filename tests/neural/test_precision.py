@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ import torch
 from torch import nn
 
 import resolvent as rs
+from command_line import resolvent
 from neural_reference import chosen, federation, plain_loop
 from resolvent.errors import InputError
+from resolvent.experiment import tasks
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 from resolvent.networks.precision import PRECISIONS, as_precision, products_in
+from resolvent.runs import Folder
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 GPU = torch.device("cuda")
@@ -148,6 +152,28 @@ def test_a_problem_says_its_precision() -> None:
 def test_what_there_is_not_is_refused_in_a_sentence(options: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         rs.Neural(nn.Linear(3, 2), users(), **options)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_command_line_and_a_file_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    rows = torch.randint(0, 256, (40, 1, 28, 28), dtype=torch.uint8), torch.arange(40) % 10
+    images = rs.data.Images(*rows, *rows, tuple("0123456789"), "mnist")
+    monkeypatch.setitem(tasks.LOADERS, "mnist", (lambda folder: images, mnist_cnn))
+    settings = "--users", 2, "--set", "problem.partition=iid", "--rounds", 1, "--local-steps", 1
+    kept, ends = ("--out", tmp_path, "--format", "json"), dict[str, float]()
+    for precision in ("float32", "bfloat16"):
+        done = resolvent("run", "mnist", *settings, "--precision", precision, *kept)
+        assert done.code == 0, done.err
+        ends[precision] = done.json["value"]
+        assert Folder(Path(done.json["folder"])).config["problem"]["precision"] == precision
+    assert 0 < abs(ends["bfloat16"] / ends["float32"] - 1) < 0.02, "products of eight bits"
+    file = tmp_path / "tf32.toml"
+    file.write_text('[problem]\nname = "mnist"\nusers = 2\npartition = "iid"\nprecision = "tf32"\n')
+    for given in (("mnist", *settings, "--precision", "tf32"), (file,)):
+        done = resolvent("run", *given, *kept)
+        assert (done.code, len(done.err.splitlines())) == (2, 1)
+        assert "precision is 'tf32', but cpu has no TF32, CUDA devices have: take 'float32'" in done.err
 
 
 def test_an_old_gpu_has_neither(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,7 @@ FLAGS = (
     _flag("--rows", "problem.rows", "N"),
     _flag("--data", "problem.data", "FILE"),
     _flag("--device", "problem.device", choices=("cpu", "cuda")),
+    _flag("--precision", "problem.precision"),
     _flag("--target", "problem.target", "COLUMN"),
     _flag("--partition", "problem.partition", "KIND"),
     _flag("--user-column", "problem.user_column", "COLUMN"),

@@ -140,10 +140,15 @@ class Evaluator:
         return form.sums(outputs.movedim(1, -1), batch.y, form.weigh(batch.y, batch.mask, outputs), None)
 
     def _outputs(self, W: Tensor, buffers: Buffers) -> Iterator[tuple[Tensor, Batch]]:
-        """The model's outputs for each batch; parts of a user's rows are joined for a loss that must see them all."""
+        """The model's outputs for each batch; parts of a user's rows are joined for a loss that must see them all.
+
+        Users whom the module is called for one by one come so: all users' outputs may be more than memory has, of
+        language models above all.
+        """
         parts: list[tuple[Tensor, Tensor]] = []
         last: Batch | None = None
-        for batch in self.data.batches(self.cut):
+        batches = self.data.batches(self.cut)
+        for batch in batches if self.gradients.stacked else (one for some in batches for one in some.each()):
             if last is not None and not batch.part:
                 yield _joined(parts, last)
                 parts, last = [], None

@@ -33,6 +33,10 @@ def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, na
     except Exception as error:
         message = f"the model cannot take rows of {_rows(plain, x)}, those of {name}: {_line(error)}"
         raise InputError(message) from error
+    own = isinstance(loss, OwnLoss) and not y.is_floating_point() and y.ndim == out.ndim
+    if own and not bool(out[..., -1].isfinite().all()):
+        given = f"of shape {tuple(y.shape[2:])} per row, of which its loss is not finite"
+        refuse(f"{name}'s labels", given, f"the model gives outputs for labels of shape {tuple(out.shape[2:-1])}")
     if isinstance(mean, OwnLoss):
         _check_labels(data, out.shape[-1] - 1, mean, name)
     elif mean is not None and mean.classes:

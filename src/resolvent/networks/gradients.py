@@ -83,8 +83,11 @@ class Gradients:
 
     def dropping(self, functions: bool) -> Gradients:
         """The same, with or without calls of dropout functions, which must do nothing where no seeds are given."""
+        plain = replace(self.plain, drops=functions)
+        if self.by is self.plain:  # one working copy of the module for both
+            return replace(self, by=plain, plain=plain)
         by = replace(self.by, drops=functions) if isinstance(self.by, Loop) else self.by
-        return replace(self, by=by, plain=replace(self.plain, drops=functions))
+        return replace(self, by=by, plain=plain)
 
     def value_and_grad(
         self,

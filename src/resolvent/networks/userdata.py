@@ -34,6 +34,14 @@ class Batch(NamedTuple):
         """These users' rows of W, which may be one row that all share."""
         return W if self.who is None or len(W) == 1 else W[self.who]
 
+    def each(self) -> Iterator[Batch]:
+        """Its users one by one."""
+        who = torch.arange(len(self.x), device=self.x.device) if self.who is None else self.who
+        for k in range(len(self.x)):
+            one = slice(k, k + 1)
+            mask = None if self.mask is None else self.mask[one]
+            yield Batch(who[one], self.x[one], self.y[one], mask, self.part)
+
     def added(self, out: Tensor, part: Tensor, share: float = 1.0) -> Tensor:
         """`share` times what these users' rows give, added to `out` (users, ...), which is overwritten."""
         return part if self.who is None else out.index_add_(0, self.who, part, alpha=share)
