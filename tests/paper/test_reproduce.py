@@ -83,6 +83,8 @@ def test_bad_names_are_answered_with_the_nearest() -> None:
         conduct.choose(FIGURES, "fig-extrp")
     with pytest.raises(InputError, match="did you mean left"):
         conduct.choose(FIGURES, "fig-extrap", "lef")
+    with pytest.raises(InputError, match="the paper has no 'figure 12', but figures 1 to 11"):
+        conduct.choose(FIGURES, "figure 12")
     assert resolvent("reproduce", "fig-nothing").code == 2
     assert resolvent("reproduce", "all", "--scale", "huge").code == 2
     assert resolvent("reproduce", "all", "--only", "some").code == 2
