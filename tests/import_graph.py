@@ -38,7 +38,7 @@ FLOORS: list[set[str]] = [
 
 INSIDE: dict[str, list[set[str]]] = {
     "iteration": [
-        {"registry"},
+        {"registry", "called"},
         {"schedules", "packing", "penalties", "metric_names"},
         {"facts", "part", "scheme", "yardstick", "metric"},
         {

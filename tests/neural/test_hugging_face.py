@@ -262,6 +262,17 @@ def test_a_pair_of_a_tensor_and_targets_takes_any_loss() -> None:
     assert run.predict(users[0][0]).shape == (len(users[0][1]),)
 
 
+def test_a_classifier_that_computes_its_loss_predicts_classes() -> None:
+    users = [{**b, "labels": b["labels"][:, 0] % 3} for b in equally_padded(texts())]
+    run = rs.solve(rs.Neural(bert("SequenceClassification", num_labels=3), users), rs.fedavg(0.1), rounds=1)
+    with torch.no_grad():
+        classes = run.module().eval()(**users[0]).logits.argmax(1).numpy()
+    assert np.array_equal(run.predict(users[0]), classes)
+    assert run.score(users[0]) == pytest.approx(float((classes == users[0]["labels"].numpy()).mean()))
+    with pytest.raises(rs.InputError, match=r"run\.module\(\)\.eval\(\)"):
+        run.predict_proba(users[0])
+
+
 def test_gradient_checkpointing_changes_nothing() -> None:
     users, model = equally_padded(texts()), gpt2()
     plain = rs.Neural(model, users)

@@ -327,6 +327,22 @@ class Group:
         return w * (1 - 0.3 * self.share * step / w.norm(dim=-1, keepdim=True)).clamp_min(0)
 
 
+class OfNumPy:
+    """0.3 |w|_1, of NumPy's functions."""
+
+    def value(self, w: Any) -> Any:
+        return 0.3 * np.abs(w).sum(-1)
+
+    def prox(self, w: Any, step: float) -> Any:
+        return np.sign(w) * np.maximum(np.abs(w) - 0.3 * step, 0)
+
+
+@pytest.mark.filterwarnings("error::DeprecationWarning")
+def test_a_penalty_of_numpy_is_given_arrays() -> None:
+    models = [rs.solve(drawn(0, g, tall=True)[0], rs.fedpi(0.1), rounds=40).model for g in (OfNumPy(), rs.L1(0.3))]
+    assert torch.allclose(*models, rtol=0, atol=1e-12)
+
+
 def test_a_penalty_of_ones_own_is_a_value_and_a_prox() -> None:
     problem = drawn(0, Group(), tall=True, intercept=True)[0]
     run = rs.solve(problem, "fedpi", rounds=300, anderson=5, stop=rs.Stop(certificates=1e-9))
@@ -344,5 +360,5 @@ def test_a_penalty_of_ones_own_is_looked_at() -> None:
     with pytest.raises(rs.InputError, match="prox of Group does not minimise"):
         rs.solve(drawn(0, wrong)[0], rs.fedpi(0.1), rounds=3)
     wrong.prox = lambda w, step: None  # type: ignore[method-assign]
-    with pytest.raises(rs.InputError, match="prox of Group is a NoneType, but a torch tensor"):
+    with pytest.raises(rs.InputError, match="prox of Group is a NoneType, but a tensor or an array"):
         rs.solve(drawn(0, wrong)[0], rs.fedpi(0.1), rounds=3)

@@ -45,6 +45,15 @@ def test_many_runs_are_drawn_together() -> None:
     assert len(axis.get_lines()) == 3
 
 
+def test_losses_within_a_factor_of_ten_are_drawn_on_a_plain_axis() -> None:
+    one = run()
+    scales = []
+    for column, share in (("value", 0.5), ("value", 0.05), ("gap", 0.5)):
+        one.history[column] = np.linspace(1.0, share, len(one.history))
+        scales.append(one.plot(column).axes[0].get_yscale())
+    assert scales == ["linear", "log", "log"]
+
+
 @pytest.mark.parametrize(
     ("draw", "words"),
     [

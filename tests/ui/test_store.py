@@ -65,6 +65,12 @@ def test_only_what_has_changed_is_read_again(copied: Path, monkeypatch: pytest.M
         store.folder(fresh.id)
 
 
+def test_runs_with_and_without_safeguards_look_different() -> None:
+    config = {"scheme": {"eta": 0.1}, "run": {"seed": 0}}
+    lines = [stores.in_words(config | {"anderson": {"memory": 2, "safeguard": safe}}) for safe in (True, False)]
+    assert lines == ["η 0.1 · Anderson 2", "η 0.1 · Anderson 2 · no safeguards"]
+
+
 def test_a_run_that_is_being_written(copied: Path) -> None:
     store, run = Store(copied), folders(copied)[0]
     store.refresh()

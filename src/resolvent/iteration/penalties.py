@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import InputError, bounded, quoted, refuse
+from resolvent.iteration.called import Called
 
 
 @runtime_checkable
@@ -124,10 +125,18 @@ class Own:
     given: Any
 
     def value(self, w: Tensor) -> Tensor:
-        return _like(w[..., 0], self.given.value(w), f"value of {self}")
+        return _like(w[..., 0], self._value(w), f"value of {self}")
 
     def prox(self, w: Tensor, step: float) -> Tensor:
-        return _like(w, self.given.prox(w, step), f"prox of {self}")
+        return _like(w, self._prox(w, step), f"prox of {self}")
+
+    @cached_property
+    def _value(self) -> Called:
+        return Called(f"value of {self}", self.given.value)
+
+    @cached_property
+    def _prox(self) -> Called:
+        return Called(f"prox of {self}", self.given.prox)
 
     def distance(self, w: Tensor, v: Tensor) -> Tensor:
         return torch.full_like(w[..., 0], torch.inf)
@@ -267,9 +276,10 @@ def _indices(given: Any) -> Sequence[int]:
 
 
 def _like(wanted: Tensor, answer: Any, name: str) -> Tensor:
+    answer = torch.as_tensor(answer) if isinstance(answer, np.ndarray | np.generic) else answer
     if not isinstance(answer, Tensor) or answer.shape != wanted.shape:
         came = f"of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
-        refuse(name, came, f"a torch tensor of shape {tuple(wanted.shape)} is needed")
+        refuse(name, came, f"a tensor or an array of shape {tuple(wanted.shape)} is needed")
     return answer.to(wanted)
 
 

@@ -386,12 +386,12 @@ class Neural:
 
 
 def _described(x: Tensor, packing: Packing | None) -> dict[str, Any]:
-    """A row of the input, in plain values; of several inputs those that are no targets, in their order."""
+    """A row of the input, in plain values; of several inputs in their order, and the labels beside them."""
     if packing is None:
         return {"shape": list(x.shape[2:]), "dtype": str(x.dtype).removeprefix("torch.")}
     named = {key: _described(x.new_empty((0, 0, *shape), dtype=dtype), None) for key, shape, dtype in packing.rows(x)}
-    named.pop(LABELS, None)
-    return {"shape": [], "dtype": "several", "inputs": named}
+    labels = {"labels": named.pop(LABELS)} if LABELS in named else {}
+    return {"shape": [], "dtype": "several", "inputs": named} | labels
 
 
 def _as_seeds(hashes: NDArray[Any] | None) -> Tensor | None:

@@ -194,6 +194,8 @@ def choose(figures: Iterable[Figure], label: str, key: str | None = None) -> lis
     plain = numbers.get(re.sub(r"^fig(ure)?[-. ]*(?=\d)", "", plain), plain)
     those = [figure for figure in figures if plain in ("all", figure.name, figure.name.removeprefix("fig-"))]
     if not those:
+        if re.fullmatch(r"(fig(ure)?)?[-. ]*\d+", plain):
+            raise InputError(f"the paper has no {label!r}, but figures 1 to {len(numbers)}")
         names = ["all", *(figure.name for figure in figures)]
         raise InputError(f"there is no figure {label!r}{configs.nearest(plain, names)}")
     chosen = [(figure, panel) for figure in those for panel in figure.panels if key in (None, panel.key)]

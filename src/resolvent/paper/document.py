@@ -13,6 +13,7 @@ from resolvent.paper.conduct import RunIndex
 from resolvent.paper.drawing import picture
 from resolvent.paper.figure import Figure
 from resolvent.paper.judging import PAPER, Judged, JudgedPanel, across, count, tally, unique
+from resolvent.paper.networks import QUICK_TEXT
 from resolvent.paper.page import LEAD, heading
 from resolvent.paper.results import short
 from resolvent.runs.durable import storing
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 LARGE, SIZE = "scale-paper", "at the paper's size"
 """The folder of networks' runs at the paper's size, beside the pictures."""
-HEAD = "| claim | verdict | measured |\n|---|---|---|"
+HEADINGS = "claim", "verdict", "measured"
+AS_ABOVE = "The reason is as above."
 LargePanels = dict[tuple[str, str], JudgedPanel]
 """Networks' panels at the paper's size, by figure and panel."""
 
@@ -42,14 +44,17 @@ def write(panels: Sequence[JudgedPanel], path: Path, index: RunIndex) -> Path:
         parts += [f"## {figure.title} (`{figure.label}`)", figure.caption]
         settings = f"{figure.settings} {figure.network_settings}".strip()
         parts += [settings] if settings else []
+        of_figure: list[str] = []
         for one in (one for one in panels if one.figure.label == figure.label):
-            parts += _panel(one, folder, index.scale)
-            parts += _large(large[_place(one)], one, archive, folder) if _place(one) in large else []
-        parts += _verdicts(across(figure, panels), "**Across panels.**")
-        parts += _large_across(figure, large)
+            paper = large.get(_place(one))
+            of_figure += [] if paper is not None and paper.verdicts else _panel(one, folder, index.scale)
+            of_figure += [] if paper is None else _large(paper, one, archive, folder)
+        of_figure += _across(figure, panels, large)
+        parts.append(_each_reason_once("\n\n".join(of_figure), figure))
     with storing(path, "name another file with --verdicts"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        text = _once(QUICK_TEXT, "Quick runs: as said above.", "\n\n".join(parts))
+        path.write_text(text + "\n", encoding="utf-8")
     return path
 
 
@@ -88,11 +93,27 @@ def _comparison(panels: Sequence[JudgedPanel], large: LargePanels, archive: Arch
     return "\n".join([f"{summary} The two sizes disagree here:", "", *apart]) if apart else summary
 
 
-def _large_across(figure: Figure, large: LargePanels) -> list[str]:
-    judged = across(figure, _complete(large))
+def _across(figure: Figure, panels: Sequence[JudgedPanel], large: LargePanels) -> list[str]:
+    """Claims about several panels: at the paper's size where all of these were run there, else as they were run."""
+    quick, judged = across(figure, panels), across(figure, _complete(large))
     asked = [claim for claim in figure.claims if all((figure.label, key) in large for key in claim.panels)]
     absent = [f"**Across panels, {SIZE}: not judged**, since seeds are missing."] if len(judged) < len(asked) else []
-    return _verdicts(judged, f"**Across panels, {SIZE}.**") + absent
+    there = [one.claim for one in judged]
+    parts = _verdicts([one for one in quick if one.claim not in there], "**Across panels.**")
+    return parts + _verdicts(judged, f"**Across panels, {SIZE}.**", quick) + absent
+
+
+def _each_reason_once(text: str, figure: Figure) -> str:
+    """Panels of a figure share claims: the second time a reason is only referred to."""
+    claims = [*figure.claims, *(claim for panel in figure.panels for claim in panel.claims)]
+    for reason in {_plain(claim.why) for claim in claims if claim.why}:
+        text = _once(reason, AS_ABOVE, text)
+    return text
+
+
+def _once(words: str, then: str, text: str) -> str:
+    head, found, tail = text.partition(words)
+    return head + found + tail.replace(words, then)
 
 
 def _panel(one: JudgedPanel, folder: Path, scale: str) -> list[str]:
@@ -118,7 +139,7 @@ def _large(one: JudgedPanel, quick: JudgedPanel, archive: Archive, folder: Path)
         where = "; ".join(map(_where_left, unfinished, unfinished.values()))
         notes.append(f"Left unfinished, and not judged: {where}.")
     if one.verdicts:
-        shown = _shown(one, folder / LARGE, f"{folder.name}/{LARGE}", SIZE)
+        shown = _shown(one, folder / LARGE, f"{folder.name}/{LARGE}", SIZE, quick.verdicts)
         return [" ".join([f"{heading}, {behind}.**", *notes]), *shown]
     ends = [f"{label} (final loss {short(one.results.final(label))})" for label in one.results]
     return [" ".join([f"{heading}: in part only, so not judged.**", f"Run: {'; '.join(ends)}, {behind}.", *notes])]
@@ -129,29 +150,43 @@ def _where_left(label: str, frame: pd.DataFrame) -> str:
     return f"{label} after {rounds} rounds, at a loss of {short(value)}"
 
 
-def _shown(one: JudgedPanel, folder: Path, link: str, note: str = "") -> list[str]:
-    """A table or a picture, and the verdicts."""
+def _shown(
+    one: JudgedPanel, folder: Path, link: str, note: str = "", quick: Sequence[Judged] | None = None
+) -> list[str]:
+    """A table or a picture, and the verdicts, beside those of quick runs where they are given."""
     parts = []
     if one.panel.table is not None and one.results is not None:
-        headings, rows = one.panel.table(one.results)
-        lines = [headings, ["---"] * len(headings), *rows]
-        parts.append("\n".join("| " + " | ".join(_plain(cell) for cell in line) + " |" for line in lines))
+        parts.append(_table(*one.panel.table(one.results)))
     drawn = picture(one, folder, note=note)
     if drawn is not None:
         parts.append(f"![{one.panel.title}{note and ', '}{note}]({link}/{drawn.name})")
-    return parts + _verdicts(one.verdicts)
+    return parts + _verdicts(one.verdicts, quick=quick)
 
 
-def _verdicts(judged: Sequence[Judged], heading: str = "") -> list[str]:
+def _verdicts(judged: Sequence[Judged], heading: str = "", quick: Sequence[Judged] | None = None) -> list[str]:
     """A table of verdicts, under a heading."""
     if not judged:
         return []
-    return ([heading] if heading else []) + ["\n".join([HEAD, *map(row, judged)])]
+    headings = HEADINGS if quick is None else (*HEADINGS, "quick runs")
+    small = {} if quick is None else {id(one.claim): _in_brief(one) for one in quick}
+    last = [[] if quick is None else [small.get(id(one.claim), "not run")] for one in judged]
+    table = _table(headings, [[*row(one), *more] for one, more in zip(judged, last, strict=True)])
+    return [heading, table] if heading else [table]
 
 
-def row(one: Judged) -> str:
-    """A line of a table of verdicts."""
-    return f"| {_plain(one.text)} | **{one.verdict.said}** | {_plain(one.measured('*{}*'))} |"
+def row(one: Judged) -> list[str]:
+    """The cells of a verdict."""
+    return [one.text, f"**{one.verdict.said}**", one.measured("*{}*", numbers=False)]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(map(_plain, line)) + " |" for line in (headings, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(headings), *lines[1:]])
+
+
+def _in_brief(one: Judged) -> str:
+    """The verdicts alone."""
+    return f"*{one.verdict.said}*" + ("" if one.first is None else f"; first choice: *{one.first.said}*")
 
 
 def _plain(text: str) -> str:

@@ -29,12 +29,12 @@ class Judged(NamedTuple):
         """What is claimed, and by whom."""
         return self.claim.text + (" (ours)" if self.claim.ours else "")
 
-    def measured(self, emphasis: str = "{}") -> str:
-        """The numbers, and what the first choice said; `emphasis` is how that verdict is set."""
+    def measured(self, emphasis: str = "{}", numbers: bool = True) -> str:
+        """The numbers, and what the first choice said, with its own; `emphasis` is how that verdict is set."""
         if self.first is None or self.claim.first is None:
             return self.verdict.numbers
-        first = f"{emphasis.format(self.first.said)} ({self.first.numbers})"
-        return f"{self.verdict.numbers}. First choice, {self.claim.first.text}: {first}"
+        first = emphasis.format(self.first.said) + (f" ({self.first.numbers})" if numbers else "")
+        return f"{self.verdict.numbers.removesuffix('.')}. First choice, {self.claim.first.text}: {first}"
 
 
 @dataclass(frozen=True)

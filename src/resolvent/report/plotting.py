@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 DOTS = 150
+SHARES, LEVELS = ("accuracy", "auc"), ("value", "loss", "rmse")
 HELD_OUT = ("loss", "log_loss", "rmse", "accuracy", "auc")
 MAX_MARKED_ROWS = 40
 """Whose points are marked, so that a curve of few rows can be seen."""
@@ -30,7 +31,7 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
     A list under a name, {"FedAvg": [run, run, run]}, is one curve: the median of these runs in a band from the least to
     the most. y: a column of the history, or several, each a panel; without it the gap (or the value) of the model that
     the run hands back and what was measured on held-out data. x: a column, or "bytes", those communicated so far. ax:
-    draw into these axes. Axes of values above zero are logarithmic.
+    draw into these axes. Axes of values above zero are logarithmic, but for losses within a factor of ten.
     """
     named = by_name(runs)
     frames = {
@@ -56,7 +57,7 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
 
 
 def _panel(axis: Axes, column: str, x: str, painted: Mapping[str, str], frames: Mapping[str, Any]) -> None:
-    lowest = float("inf")
+    lowest, highest = float("inf"), 0.0
     for name, colour in painted.items():
         there = [frame for frame in frames[name] if column in frame and x in frame and len(frame)]
         if not there:
@@ -69,10 +70,11 @@ def _panel(axis: Axes, column: str, x: str, painted: Mapping[str, str], frames: 
         axis.plot(xs, ys["median"], lw=1.6, label=plain(name), color=colour, **marks)
         if len(there) > 1:
             axis.fill_between(xs, ys["least"], ys["most"], color=colour, alpha=0.2, lw=0)
-        lowest = min(lowest, float(ys["least"].min()) if len(ys) else lowest)
-    share = column.endswith(("accuracy", "auc"))
+        if len(ys):
+            lowest, highest = min(lowest, float(ys["least"].min())), max(highest, float(ys["most"].max()))
+    narrow = column.endswith(LEVELS) and highest < 10 * lowest  # no two powers of ten to label
     axis.set(xlabel=AXES.get(x, x), ylabel=NAMES.get(column, column.replace("_", " ")))
-    axis.set_yscale("log" if 0 < lowest < float("inf") and not share else "linear")
+    axis.set_yscale("log" if 0 < lowest < float("inf") and not (narrow or column.endswith(SHARES)) else "linear")
     axis.grid(alpha=0.25)
 
 

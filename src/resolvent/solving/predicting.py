@@ -24,8 +24,11 @@ def predict(run: Any, X: Any) -> NDArray[Any]:
     """Labels, or numbers, one per row."""
     description = run.description
     if description.network is not None:
-        values = outputs(run, X)
-        classes = labels(values, description.network["loss"])
+        values, network = outputs(run, X), description.network
+        own = network["input"].get("labels")  # of a model that computes its loss
+        if own and not own["shape"] and "int" in own["dtype"] and values.ndim == 2 and values.shape[1] > 1:
+            return values.argmax(1)
+        classes = labels(values, network["loss"])
         return values if classes is None else classes
     features, predictor = _features(run, X)
     predicted: NDArray[Any] = predictor.predict(run.model, features)
@@ -42,8 +45,9 @@ def probabilities(run: Any, X: Any) -> NDArray[Any]:
     values, loss = outputs(run, X), description.network["loss"]
     two = loss in THRESHOLDS and values.size == len(values)
     if not two and (loss not in OVER_CLASSES or values.ndim != 2):
-        refuse(
-            "probabilities", "asked for", "only networks trained by cross entropy, with one target per row, have them"
+        raise InputError(
+            "probabilities are known of networks trained by torch's cross entropy, with one target per row; "
+            "run.module().eval()(...) has the outputs of this one"
         )
     values = values.reshape(-1) if two else values
     p = values if loss == "binary_cross_entropy" else shares(values)

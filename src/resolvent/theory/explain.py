@@ -255,7 +255,8 @@ def _off(aim: Target) -> str:
 def _advice(setting: Setting, aim: Target) -> str | None:
     """What to do where local steps are to blame; None where they are not."""
     if math.isfinite(aim.error) and aim.error == 0:
-        return "take batches of all rows, or a prox" if len(setting.law.steps) > 1 else None
+        instead = "rs.fednova, batches of all rows" if setting.scheme.forward else "batches of all rows"
+        return f"take {instead}, or a prox" if len(setting.law.steps) > 1 else None
     return (
         "take smaller local steps"
         if setting.scheme.forward

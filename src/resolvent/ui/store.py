@@ -204,6 +204,7 @@ def in_words(config: dict[str, Any]) -> str:
         ("β {}", scheme.get("beta")),
         ("γ {}", scheme.get("gamma")),
         ("Anderson {}", config["anderson"]["memory"] or None),
+        ("{}", None if config["anderson"].get("safeguard", True) else "no safeguards"),
         *(("{}", in_brief(name, config[name])) for name in NAMED_WHOLE if config.get(name)),
         ("k {}", local.get("steps")),
         ("batch {}", local.get("batch")),

@@ -45,7 +45,7 @@ def _n(n: float) -> str:
 
 def _faster(results: Results) -> ClaimVerdict:
     rounds = _rounds(results)
-    numbers = ", ".join(f"{name} {_n(plain)} -> {_n(fast)}" for name, (plain, fast) in rounds.items())
+    numbers = ", ".join(f"{name}: {_n(plain)} -> {_n(fast)}" for name, (plain, fast) in rounds.items())
     parts = {name: fast < plain for name, (plain, fast) in rounds.items()}
     return ClaimVerdict.share(parts, f"rounds to 1e-6 of its first distance to its own limit: {numbers}")
 
@@ -56,7 +56,7 @@ def _helps_biased_most(results: Results) -> ClaimVerdict:
     biased = min(gain for name, gain in gains.items() if results.algorithm(name) in BIASED)
     exact = [gain for name, gain in gains.items() if results.algorithm(name) in EXACT]
     said = HOLDS if biased >= max(exact) else IN_PART if biased > min(exact) else NOT
-    return ClaimVerdict(said, f"fewer rounds: {listed(gains, '{name} {value:.0f}x')}")
+    return ClaimVerdict(said, f"fewer rounds: {listed(gains, '{name}: {value:.0f}x')}")
 
 
 def _same_end(results: Results) -> ClaimVerdict:
@@ -72,7 +72,7 @@ def _same_end(results: Results) -> ClaimVerdict:
 def _safe(results: Results) -> ClaimVerdict:
     safe = {name: fast for name, (_, fast) in _rounds(results, SAFE).items()}
     raw = {name: fast for name, (_, fast) in _rounds(results).items()}
-    numbers = ", ".join(f"{name} {_n(raw[name])} and {_n(safe[name])}" for name in raw)
+    numbers = ", ".join(f"{name}: {_n(raw[name])} and {_n(safe[name])}" for name in raw)
     parts = {name: safe[name] <= 1.3 * raw[name] for name in raw}
     return ClaimVerdict.share(parts, f"rounds, raw and safeguarded: {numbers}")
 

@@ -43,7 +43,7 @@ def _slower(results: Results) -> ClaimVerdict:
         level = 1.5 * max(results.floor(line.label), results.floor(full))
         a, b = results.rounds_to(line.label, level), results.rounds_to(full, level)
         parts[line.label] = a > b
-        numbers.append(f"{line.label} {short(b)} -> {short(a)}")
+        numbers.append(f"{line.label}: {short(b)} -> {short(a)}")
     return ClaimVerdict.share(parts, f"rounds to a common level, full -> minibatches: {', '.join(numbers)}")
 
 
