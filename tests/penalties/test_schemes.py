@@ -339,8 +339,10 @@ class OfNumPy:
 
 @pytest.mark.filterwarnings("error::DeprecationWarning")
 def test_a_penalty_of_numpy_is_given_arrays() -> None:
-    models = [rs.solve(drawn(0, g, tall=True)[0], rs.fedpi(0.1), rounds=40).model for g in (OfNumPy(), rs.L1(0.3))]
-    assert torch.allclose(*models, rtol=0, atol=1e-12)
+    ours, torchs = (
+        rs.solve(drawn(0, g, tall=True)[0], rs.fedpi(0.1), rounds=40).model for g in (OfNumPy(), rs.L1(0.3))
+    )
+    assert torch.allclose(ours, torchs, rtol=0, atol=1e-12)
 
 
 def test_a_penalty_of_ones_own_is_a_value_and_a_prox() -> None:

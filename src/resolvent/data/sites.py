@@ -340,7 +340,8 @@ def _check_terms(sites: Mapping[str, Reported], terms: Terms) -> None:
 
 def _wrong_columns(sites: Mapping[str, Reported]) -> list[str]:
     """Who lacks what most others have, and who has what most others lack."""
-    said, common = [], _common(sites)
+    common = _common(sites)
+    said: list[str] = []
     others = {site: [name for name in report.kinds if name not in common] for site, report in sites.items()}
     for name in dict.fromkeys(name for site in sites.values() for name in site.kinds):
         there = [site for site, report in sites.items() if name in report.kinds]

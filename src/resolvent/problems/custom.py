@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import flag, quoted, refuse, whole
+from resolvent.iteration.called import Function
 from resolvent.problems.callables import (
     AllRows,
     Differentiated,
     DifferentiatedTwice,
-    Function,
     PerUser,
     RowFunction,
     answer_shape,
