@@ -27,7 +27,8 @@ def predict(run: Any, X: Any) -> NDArray[Any]:
         values, network = outputs(run, X), description.network
         own = network["input"].get("labels")  # of a model that computes its loss
         if own and not own["shape"] and "int" in own["dtype"] and values.ndim == 2 and values.shape[1] > 1:
-            return np.argmax(values, 1)
+            largest: NDArray[Any] = np.argmax(values, 1)
+            return largest
         classes = labels(values, network["loss"])
         return values if classes is None else classes
     features, predictor = _features(run, X)
