@@ -581,6 +581,23 @@ def test_scaffold_with_full_gradients_is_one_graph_in_all_rounds(monkeypatch: py
     torch.testing.assert_close(state.next.mean(0), x, rtol=0, atol=1e-10)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_scaffolds_graph_on_cuda_has_the_numbers_of_a_loop(
+    dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One graph for all rounds; in single precision with the kernel that adds the tilt as it takes the step."""
+    graphs, captured, rounds = list[Any](), rs.Neural.captured, 6
+    monkeypatch.setattr(rs.Neural, "captured", lambda *given: graphs.append(captured(*given)) or graphs[-1])
+    model, users = network(norm=False)
+    problem = rs.Neural(model, users, weights=[1 / 3] * 3, device="cuda", dtype=dtype)
+    state = rs.solve(problem, rs.scaffold(LR, PASSES, momentum=MOMENTUM), rounds, progress=False).state
+    assert [graph._graph is not None for graph in graphs] == [True]
+    x, _ = plain_loop(*network(norm=False), rounds, 0, state.eta, batch=12)
+    assert state.next is not None
+    torch.testing.assert_close(state.next.mean(0).double().cpu(), x, rtol=0, atol=tolerance)
+
+
 def test_fednova_on_a_network_counts_each_users_own_steps() -> None:
     """Who has taken its steps sees no more rows: its running means are those of a run on its own."""
     model, users = network()
