@@ -107,7 +107,7 @@ def test_gradients_are_those_of_plain_autograd(name: str, method: str, uncompile
     torch.testing.assert_close(problem.grad(W), by_autograd(model, users, loss, W), rtol=1e-10, atol=1e-13)
     rows = torch.tensor([[0, 2, 0], [4, 1, 3], [1, 0, 0]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 0, 0]], dtype=torch.bool)
-    chosen = [(x[r[m]], y[r[m]]) for (x, y), r, m in zip(users[:2], rows, mask[:2], strict=True)]
+    chosen = [(x[r[m]], y[r[m]]) for (x, y), r, m in zip(users[:2], rows[:2], mask[:2], strict=True)]
     want = torch.cat([by_autograd(model, chosen, loss, W[:2]), torch.zeros(1, problem.dim)])
     torch.testing.assert_close(problem.batch_grad(W, rows, mask), want, rtol=1e-10, atol=1e-13)
 
