@@ -345,6 +345,41 @@ def test_a_penalty_of_numpy_is_given_arrays() -> None:
     assert torch.allclose(ours, torchs, rtol=0, atol=1e-12)
 
 
+class InPlace(OfNumPy):
+    """Its functions write to the arrays that they are given."""
+
+    def value(self, w: Any) -> Any:
+        np.abs(w, out=w)
+        return 0.3 * w.sum(-1)
+
+    def prox(self, w: Any, step: float) -> Any:
+        w[...] = super().prox(w, step)
+        return w
+
+
+class Filled(OfNumPy):
+    """Its prox answers with the same array every time."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Any, Any] = {}
+
+    def prox(self, w: Any, step: float) -> Any:
+        answer = self.answers.setdefault(w.shape, np.empty(w.shape))
+        answer[...] = super().prox(w, step)
+        return answer
+
+
+@pytest.mark.parametrize("penalty", [InPlace, Filled])
+@pytest.mark.parametrize("options", [{}, {"anderson": 3}, {"average": "suffix"}, {"participation": 0.5}], ids=str)
+def test_a_penalty_may_write_to_its_arrays(penalty: Any, options: dict[str, Any]) -> None:
+    plain, other = (
+        rs.solve(drawn(0, g, tall=True)[0], rs.fedprox(0.1), rounds=15, **options) for g in (OfNumPy(), penalty())
+    )
+    assert plain.model.equal(other.model)
+    for column in ("value", "residual", "consensus", "stationarity"):
+        np.testing.assert_array_equal(plain.history[column], other.history[column])
+
+
 def test_a_penalty_of_ones_own_is_a_value_and_a_prox() -> None:
     problem = drawn(0, Group(), tall=True, intercept=True)[0]
     run = rs.solve(problem, "fedpi", rounds=300, anderson=5, stop=rs.Stop(certificates=1e-9))
