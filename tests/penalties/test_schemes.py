@@ -101,7 +101,7 @@ def test_k_gradient_steps_count_k_times() -> None:
 
 
 def test_fednova_counts_g_once_however_far_the_meeting_goes() -> None:
-    """At a fixed point W = prox_{s eta g}(W + s D), s being the scale: W is the same for all of them, and near f + g."""
+    """At a fixed point W = prox_{s eta g}(W + s D), s being the scale: W is the same, and solves about f + g."""
     problem, _, _ = drawn(4, rs.L1(1.5), tall=True)
     eta = 1e-3
     models = [
@@ -111,7 +111,9 @@ def test_fednova_counts_g_once_however_far_the_meeting_goes() -> None:
     for other in models[1:]:
         torch.testing.assert_close(other, models[0], rtol=0, atol=1e-9)
     fell, all_of_it = problem.gap(models[0][None]), problem.gap(torch.zeros(1, DIM))
-    assert fell is not None and all_of_it is not None and float(fell) < 0.01 * float(all_of_it)
+    assert fell is not None
+    assert all_of_it is not None
+    assert float(fell) < 0.01 * float(all_of_it)
 
 
 # --- certificates ----------------------------------------------------------------------------------------------------
