@@ -257,6 +257,19 @@ def test_fednova_normalises_each_users_displacement(kind: str, counts: Any) -> N
     same(centres(case, rs.fednova(case.eta, counts)), fednova(case, case.eta, each))
 
 
+def test_one_normalised_step_is_as_long_as_its_scale() -> None:
+    """p = u + s (y - u) is one gradient step of size s eta: explained, and solved, as that."""
+    problem = Case("unequal").problem
+    eta = 0.1 / float(problem.lipschitz.max())
+    mixing = (0.8, 0.5, 0.5)
+    ours = rs.Scheme(*mixing, eta, local=rs.NormalisedSteps(1, scale=3.0))
+    plain = rs.Scheme(*mixing, 3 * eta, local=rs.GradientSteps(1))
+    assert rs.explain(ours, problem).eta_eff == pytest.approx(rs.explain(plain, problem).eta_eff, rel=1e-12)
+    same(centres(Case("unequal"), ours), iter(centres(Case("unequal"), plain)))
+    assert "converges" in str(rs.explain(rs.fednova(12 * eta, 1), problem).theorem)
+    assert rs.explain(rs.fednova(12 * eta, 1, scale=3.0), problem).theorem is None  # 3.6 / L
+
+
 def test_fednova_at_equal_numbers_of_steps_is_fedavg() -> None:
     case = Case("unequal")
     same(centres(case, rs.fednova(case.eta, 3)), iter(centres(case, rs.fedavg(case.eta, 3))))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
+import resolvent as rs
 from resolvent.errors import InputError
 from resolvent.problems.custom import Custom
 from resolvent.problems.problem import Problem
@@ -179,6 +180,23 @@ def test_functions_that_work_in_place_do_no_harm() -> None:
     assert custom.prox(W[:1], 1.0).tolist() == [[2.0], [2.0]]
     assert custom.grad(W).tolist() == [[6.0], [6.0]]
     assert W.tolist() == [[4.0], [4.0]]
+
+
+def test_functions_that_answer_with_an_array_of_theirs_do_no_harm() -> None:
+    c, same = np.array([[0.0, 1.0], [2.0, -2.0], [7.0, 3.0]]), np.empty((3, 2))
+
+    def prox(U: Any, eta: float) -> Any:
+        return (np.asarray(U) + eta * c) / (1 + eta)
+
+    def filled(U: Any, eta: float) -> Any:
+        same[...] = prox(U, eta)
+        return same
+
+    runs = [rs.solve(Custom(3, 2, prox=f), "fedpi", rounds=12, start=np.ones(2)) for f in (prox, filled)]
+    assert runs[0].model.equal(runs[1].model)
+    assert runs[0].personal.equal(runs[1].personal)
+    for column in ("eta", "residual", "consensus", "stationarity"):
+        np.testing.assert_array_equal(runs[0].history[column], runs[1].history[column])
 
 
 def test_dtype_and_numpy_results() -> None:

@@ -100,6 +100,22 @@ def test_k_gradient_steps_count_k_times() -> None:
         assert (run.model == 0).tolist() == (about == 0).tolist()
 
 
+def test_fednova_counts_g_once_however_far_the_meeting_goes() -> None:
+    """At a fixed point W = prox_{s eta g}(W + s D), s being the scale: W is the same, and solves about f + g."""
+    problem, _, _ = drawn(4, rs.L1(1.5), tall=True)
+    eta = 1e-3
+    models = [
+        rs.solve(problem, rs.fednova(eta, (4, 4, 1, 2), scale=s), 4000, every=4000, anderson=5).model
+        for s in (None, 1.0, 4.0)
+    ]
+    for other in models[1:]:
+        torch.testing.assert_close(other, models[0], rtol=0, atol=1e-9)
+    fell, all_of_it = problem.gap(models[0][None]), problem.gap(torch.zeros(1, DIM))
+    assert fell is not None
+    assert all_of_it is not None
+    assert float(fell) < 0.01 * float(all_of_it)
+
+
 # --- certificates ----------------------------------------------------------------------------------------------------
 
 
@@ -343,6 +359,41 @@ def test_a_penalty_of_numpy_is_given_arrays() -> None:
         rs.solve(drawn(0, g, tall=True)[0], rs.fedpi(0.1), rounds=40).model for g in (OfNumPy(), rs.L1(0.3))
     )
     assert torch.allclose(ours, torchs, rtol=0, atol=1e-12)
+
+
+class InPlace(OfNumPy):
+    """Its functions write to the arrays that they are given."""
+
+    def value(self, w: Any) -> Any:
+        np.abs(w, out=w)
+        return 0.3 * w.sum(-1)
+
+    def prox(self, w: Any, step: float) -> Any:
+        w[...] = super().prox(w, step)
+        return w
+
+
+class Filled(OfNumPy):
+    """Its prox answers with the same array every time."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Any, Any] = {}
+
+    def prox(self, w: Any, step: float) -> Any:
+        answer = self.answers.setdefault(w.shape, np.empty(w.shape))
+        answer[...] = super().prox(w, step)
+        return answer
+
+
+@pytest.mark.parametrize("penalty", [InPlace, Filled])
+@pytest.mark.parametrize("options", [{}, {"anderson": 3}, {"average": "suffix"}, {"participation": 0.5}], ids=str)
+def test_a_penalty_may_write_to_its_arrays(penalty: Any, options: dict[str, Any]) -> None:
+    plain, other = (
+        rs.solve(drawn(0, g, tall=True)[0], rs.fedprox(0.1), rounds=15, **options) for g in (OfNumPy(), penalty())
+    )
+    assert plain.model.equal(other.model)
+    for column in ("value", "residual", "consensus", "stationarity"):
+        np.testing.assert_array_equal(plain.history[column], other.history[column])
 
 
 def test_a_penalty_of_ones_own_is_a_value_and_a_prox() -> None:

@@ -121,6 +121,24 @@ def test_metrics_of_ones_own_see_truth_and_probabilities() -> None:
     assert seen[:4] == [49, 7, 30, 12]
 
 
+def test_metrics_may_write_to_what_they_get() -> None:
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(3, 6, 2)), rng.normal(size=(3, 6))
+
+    def error(truth: Any, scores: Any) -> float:
+        truth -= scores
+        np.abs(truth, out=truth)
+        return float(truth.mean())
+
+    test = rs.HeldOut(list(A), [own.copy() for own in b])
+    measured = {"error": error, "rmse": "rmse"}
+    run = rs.solve(rs.LeastSquares(A, b), rs.fedpi(0.1), rounds=3, test=test, metrics=measured)
+    left = (A @ run.model.numpy() - b).ravel()
+    assert run.history.test_error.iloc[-1] == pytest.approx(np.abs(left).mean(), rel=1e-12)
+    assert run.history.test_rmse.iloc[-1] == pytest.approx(np.sqrt(np.mean(left**2)), rel=1e-12)
+    assert all(map(np.array_equal, test.b, b))
+
+
 def test_metrics_have_a_cadence_of_their_own() -> None:
     test, counts = held_out(2), []
 

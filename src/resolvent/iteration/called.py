@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from resolvent.errors import InputError
@@ -16,7 +18,10 @@ Function = Callable[..., Any]
 
 @dataclass(eq=False)
 class Called:
-    """A function of the caller's, given what it can work with: torch tensors, or NumPy arrays where those fail."""
+    """A function of the caller's, given what it can work with: torch tensors, or NumPy arrays where those fail.
+
+    It may write to what it is given, and answer with an array that it fills again next time: both are copied.
+    """
 
     name: str
     function: Function
@@ -25,8 +30,16 @@ class Called:
 
     def __call__(self, W: Tensor, *args: float) -> Any:
         if self.numpy is None:
-            return self._first(W, *args)
-        return self.function(W.detach().cpu().numpy() if self.numpy else W, *args)
+            answer = self._first(W, *args)
+        else:
+            answer = self.function(_array(W) if self.numpy else W.clone(), *args)
+        return (
+            answer.clone()
+            if isinstance(answer, Tensor)
+            else answer.copy()
+            if isinstance(answer, np.ndarray)
+            else answer
+        )
 
     def _first(self, W: Tensor, *args: float) -> Any:
         try:
@@ -35,7 +48,7 @@ class Called:
                 answer = self.function(W.clone(), *args)
         except (AttributeError, TypeError, RuntimeError, DeprecationWarning) as error:
             try:
-                answer = self.function(W.detach().cpu().numpy().copy(), *args)
+                answer = self.function(_array(W), *args)
             except Exception:
                 raise self._failed(error, W) from error
             self.numpy = True
@@ -51,6 +64,10 @@ class Called:
             f"{self.name} failed ({type(error).__name__}: {why}) when called as {called_as(self.name)}, with an array "
             f"of shape {tuple(W.shape)}, of torch and of NumPy"
         )
+
+
+def _array(W: Tensor) -> NDArray[Any]:
+    return W.detach().cpu().numpy().copy()
 
 
 def called_as(name: str) -> str:

@@ -42,6 +42,8 @@ def span_of(operator: Operator, facts: Facts) -> float:
         return 1.0
     rows = None if facts.sizes is None else facts.sizes.cpu().numpy()[facts.weights.cpu().numpy() > 0]
     law = operator.law(1.0, 1.0, 1.0, UserFacts(rows))
+    if law.span is not None:
+        return law.span
     return sum(laws.step_sums(k, law.momentum)[0] for k in law.steps) / len(law.steps)
 
 

@@ -68,6 +68,8 @@ class Law(NamedTuple):
     """Whether steps of size lr are on f_i + |x - u|^2 / (2 eta), rather than on f_i itself."""
     uncovered: str = ""
     """Why no theorem covers it, where there is more to say than that it is not exact."""
+    span: float | None = None
+    """Number of gradient steps that one answer amounts to; None: the mean of `steps`."""
 
 
 def of_prox(alpha: float, beta: float, eta: float, exact: bool) -> Law:

@@ -79,10 +79,14 @@ class NormalisedSteps(StepsOperator):
 
     def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
         """The original problem to first order in eta, however many steps users take."""
+        return self._law(alpha, beta, eta, users)._replace(span=self.scale)
+
+    def _law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
         batch = rows_of_batch(self.batch, users)
         steps = tuple(sorted({k for own in set(self._passes.tolist()) for k in steps_of(own, batch, users)}))
         if batch is None and steps == (1,):
-            return laws.of_step(alpha, beta, eta)._replace(momentum=self.momentum)
+            long = 1.0 if self.scale is None else self.scale  # a step is so many times as long as eta
+            return laws.of_step(alpha, beta, long * eta)._replace(exact=long == 1, momentum=self.momentum)
         if beta != 1:
             return Law(Target(laws.UNKNOWN, why="normalised steps are made for beta = 1"), False, steps, self.momentum)
         if eta == 0:

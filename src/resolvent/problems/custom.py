@@ -129,8 +129,7 @@ class Custom(ProblemDefaults):
     def _ask(self, name: str, W: Tensor, *args: float) -> Tensor:
         if name not in self._answers:
             refuse(name, "not given to this Custom problem", f"Custom(..., {name}=...) is needed to answer this")
-        # A copy: a function that works in place must not write into the state of a run.
-        return self._answers[name](as_rows(W, self).expand(self.users, -1).clone(), *args)
+        return self._answers[name](as_rows(W, self).expand(self.users, -1), *args)
 
     def attempt(self, name: str, W: Tensor, *args: float) -> Tensor:
         """The answers of a function that may fail: NaN for users whose function raises an error."""
@@ -139,8 +138,8 @@ class Custom(ProblemDefaults):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if isinstance(answers, PerUser):
-                return torch.stack([_or(nothing[i], answers.answer, i, w.clone(), *args) for i, w in enumerate(rows)])
-            return _or(nothing, answers, rows.clone(), *args)
+                return torch.stack([_or(nothing[i], answers.answer, i, w, *args) for i, w in enumerate(rows)])
+            return _or(nothing, answers, rows, *args)
 
     def value(self, W: Tensor) -> Tensor:
         return self._ask("value", W)

@@ -200,7 +200,8 @@ def _metric(name: str, given: Any) -> Callable[[Judged], float]:
         return NAMED[given]
     if not callable(given):
         refuse(f"metrics[{name!r}]", quoted(given), "a function of (truth, scores) is needed")
-    return lambda judged: float(given(*(judged.unread or (judged.truth, judged.scores))))
+    # of copies: a function may write to what it gets
+    return lambda judged: float(given(*map(np.copy, judged.unread or (judged.truth, judged.scores))))
 
 
 def judge(
