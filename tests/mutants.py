@@ -33,7 +33,7 @@ NEARBY = (
      ("asking", "checks", "claims", "facts", "forward", "grid", "memory", "messages", "packets", "plausibility",
       "rule"),
      ("engines/test_flower_claims.py", "engines/test_flower_trust.py", "engines/test_plausibility.py",
-      "engines/test_flower.py")),
+      "engines/test_careful_grid.py", "engines/test_flower_crossing.py", "engines/test_flower.py")),
     ("engines/flower", ("masking", "secure", "summands"), ("engines/test_secure.py",)),
     ("engines", ("process_group", "rendezvous"), ("engines/test_rendezvous.py",)),
     ("federation", ("doctor", "guard", "keys", "recording", "superexec", "superlink", "supernode", "worker"),

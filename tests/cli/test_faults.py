@@ -51,6 +51,13 @@ def test_names_of_thousands_of_characters(command: str) -> None:
     refused(resolvent(command, "x" * 5000, "--out", "y" * 5000))
 
 
+def test_links_that_lead_to_themselves() -> None:
+    Path("loop").symlink_to("loop")
+    refused(resolvent("federate", "stop", "--project", "loop"), "loop has no federation.toml")
+    refused(resolvent("show", "loop"), "there is no run 'loop'")
+    refused(resolvent("run", "loop"))
+
+
 def test_other_names_of_thousands_of_characters() -> None:
     long = "x" * 5000
     refused(resolvent(*ON, "--out", long))

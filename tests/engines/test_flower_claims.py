@@ -319,7 +319,8 @@ def test_a_federation_that_would_occupy_its_nodes_is_refused_before_it_begins() 
     {"verb": []}, {"verb": "handle"}, {"verb": "v" * 10**6}, {"run": 5}, {"run": "r" * 201}, {"t": -1}, {"t": 2**53},
     {"t": True}, {"t": 1.0}, {"t": "1"}, {"user": -1}, {"after": -2}, {"after": 2**60}, {"seed": -1}, {"seed": 2**63},
     {"eta": math.nan}, {"eta": math.inf}, {"eta": -1.0}, {"eta": "1"}, {"eta": 1e200}, {"operator": []}, {"steady": 1},
-    {"more": 1}, {"n" * 10**6: 1}, {"operator": {"kind": "k" * 10**6}}, {"operator": {"kind": "exact", "k" * 10**6: 1}},
+    {"secure": [1]}, {"more": 1}, {"n" * 10**6: 1}, {"operator": {"kind": "k" * 10**6}},
+    {"operator": {"kind": "exact", "k" * 10**6: 1}},
 ])  # fmt: skip
 def test_what_no_server_asks_is_refused_in_few_words(header: dict[str, Any]) -> None:
     with pytest.raises(packets.Malformed) as refused:
@@ -442,3 +443,30 @@ def test_where_one_user_does_not_send_its_hessian_no_curvature_is_known(
     assert found is not None
     torch.testing.assert_close(found[0], whole.weights @ whole.grad(at))
     torch.testing.assert_close(found[1], torch.tensordot(whole.weights, whole.hessian(at), 1))
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (lambda h: 1e9 * h, r"largest number of the Hessian is .*e[+]09 on node site-02, but the median .* is \d"),
+        (lambda h: 1e300 * h, r"largest number of the Hessian is .*e[+]300 on node site-02"),
+        (lambda h: h + np.triu(np.full_like(h, 100.0), 1), "hessian is not symmetric"),
+    ],
+)
+def test_a_hessian_that_is_none_or_out_of_proportion_does_not_choose_eta(lie: Any, words: str) -> None:
+    """It would be so small that no model moves, or that what moves vanishes in rounding."""
+
+    def forge(user: int, reply: Any) -> list[Any]:
+        packet = packets.from_records(reply.content)
+        if user == 2 and packet.header["verb"] == "curvature":
+            arrays = packet.arrays | {"hessian": lie(packet.arrays["hessian"])}
+            reply.content = packets.to_records(packet._replace(arrays=arrays))
+        return [reply]
+
+    whole, noted = problem(), list[str]()
+    grid = FakeGrid([Node(whole.take(torch.tensor([i]))) for i in range(3)], forge=forge)
+    engine = engine_over(whole, rs.ExactProx(), grid=grid, note=lambda kind, **about: noted.append(about["reason"]))
+    run = rs.solve(None, rs.fedpi("auto"), rounds=60, engine=engine)
+    assert noted
+    assert all(re.search(words, reason) for reason in noted)
+    torch.testing.assert_close(run.model, rs.solve(whole, rs.fedpi("auto"), rounds=60).model, rtol=1e-6, atol=0)

@@ -1,5 +1,6 @@
 """What is read from a run's folder is what was written, or the file that is not is named; the other runs go on."""
 
+import hashlib
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from command_line import model, resolvent
 from command_line import rows as rows_of
 from resolvent import config, experiment, toml
 from resolvent.errors import DamagedRun, InputError
-from resolvent.runs import Folder, durable, events, sums
+from resolvent.runs import Folder, checkpoints, durable, events, sums
 from resolvent.runs.recorder import Recorder
 
 TREE = {
@@ -411,6 +412,23 @@ def test_a_monitor_state_of_another_version_is_refused_by_name(
     monkeypatch.setattr("resolvent.runs.recorder.MonitorState", lambda: None)  # takes nothing of what was stored
     with pytest.raises(InputError, match=r"was left by resolvent .* this version cannot go on from"):
         experiment.resume(run, progress=False)
+
+
+def test_a_checkpoint_whose_checksum_fits_and_whose_state_does_not_is_damage(
+    originals: dict[str, Folder], tmp_path: Path
+) -> None:
+    run = copied(originals["torn"], tmp_path)
+    newest, _ = run.newest()
+    assert newest is not None
+    newest.numbers["state"]["u"] = "text"
+    content = checkpoints.encode(newest.tensors, newest.numbers)
+    for path in run.checkpoints.iterdir():
+        path.unlink()
+    checksum = hashlib.sha256(content).hexdigest()[:32]
+    (run.checkpoints / f"{newest.round:08d}-{checksum}{checkpoints.SUFFIX}").write_bytes(content)
+    said = resolvent("fork", run.id, "--eta", 0.01, "--quiet", "--out", tmp_path)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert said.err.startswith(f"resolvent: run {run.id} is damaged: its files do not fit together")
 
 
 # --- random damage ---------------------------------------------------------------------------------------------------

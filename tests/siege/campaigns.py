@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -189,19 +188,11 @@ def _kills(seeds: Iterable[int], at: Path) -> Ends:
 def _full(seeds: Iterable[int], at: Path) -> Ends:
     """No file may grow beyond a random size: a sentence, and once there is room the same bits."""
     whole, _ = _originals(at)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        for seed in seeds:
-            out = at / str(seed)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (random.Random(seed).randrange(8000), limits[1]))
-            try:
-                said = _said("run", *SMALL, "--rounds", 12, "--out", out)
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            yield seed, said if isinstance(said, str) else _with_room(out, whole)
-    finally:
-        signal.signal(signal.SIGXFSZ, before)
+    for seed in seeds:
+        out = at / str(seed)
+        with forge.files_of(random.Random(seed).randrange(8000)):
+            said = _said("run", *SMALL, "--rounds", 12, "--out", out)
+        yield seed, said if isinstance(said, str) else _with_room(out, whole)
 
 
 def _with_room(out: Path, whole: Folder) -> str:
@@ -243,6 +234,7 @@ CAMPAIGNS = (
     Campaign("malicious answers", insiders.answers, 200, ("refused", "withheld", "harmless")),
     Campaign("malicious claims", insiders.claims, 200, ("refused", "in proportion")),
     Campaign("secure sums", insiders.sums, 100, ("refused", "right")),
-    Campaign("ranks", insiders.ranks, 6, ("refused",)),
+    Campaign("a federation's server", insiders.server, 40, ("the same bits", "counted", "refused")),
+    Campaign("ranks", insiders.ranks, 12, ("refused",)),
     Campaign("a live federation", strangers.federation, 2, ("refused",)),
 )

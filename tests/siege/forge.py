@@ -7,7 +7,10 @@ import contextlib
 import gzip
 import io
 import lzma
+import os
 import random
+import resource
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +43,18 @@ def recording(call: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def files_of(size: int | None) -> Iterator[None]:
+    """No file may grow beyond so many bytes."""
+    limits, before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limits[0] if size is None else size, limits[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+
 def mutate(path: Path, rng: random.Random) -> str:
     """Damage one file of a run; what was done."""
     files = sorted(p for p in path.rglob("*") if p.is_file() and not p.is_symlink())
@@ -53,13 +68,17 @@ def mutate(path: Path, rng: random.Random) -> str:
 
 
 def _special(file: Path, special: float, rng: random.Random) -> str:
-    """Deleted, renamed, a link, or a folder instead."""
+    """Deleted, renamed, or a pipe, a link or a folder instead."""
     if special < 0.04:
         file.unlink()
         return f"deleted {file.name}"
     if special < 0.06:
         file.rename(file.with_name(f"{rng.randrange(30):08d}-{rng.randbytes(4).hex()}{file.suffix}"))
         return f"renamed {file.name}"
+    if special < 0.07:
+        file.unlink()
+        os.mkfifo(file)
+        return f"a pipe instead of {file.name}"
     if special < 0.08:
         other = file.with_name(f"{file.name}.real")
         file.rename(other)

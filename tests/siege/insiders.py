@@ -8,6 +8,7 @@ import json
 import math
 import random
 import socket
+import threading
 import time
 import warnings
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 import resolvent as rs
+from command_line import model
 from engines.fake_grid import FakeGrid, engine_over
 from engines.test_flower_claims import Claiming, gathered
 from engines.test_flower_trust import FORGERIES
@@ -26,11 +28,18 @@ from engines.test_plausibility import nodes_of
 from engines.test_rendezvous import RUN, ended
 from engines.test_secure import engine_over as secure_engine
 from engines.test_secure import problem as secure_problem
+from federation.test_private import NOISY
+from federation.test_server import NAMES, Dies, Power, grid_of
 from resolvent.engines.flower import packets
 from resolvent.engines.flower.messages import Question
 from resolvent.engines.flower.node import Node
 from resolvent.engines.flower.rule import MAX_WEIGHT, Rule
-from resolvent.errors import BadAnswer, InputError
+from resolvent.errors import BadAnswer, InputError, StorageError
+from resolvent.federation import keys, server_app, template
+from resolvent.federation.project import Project
+from resolvent.federation.recording import RELEASED
+from resolvent.runs import Folder, folders
+from siege import forge
 from siege.forge import Ends
 
 ROUNDS, USERS = 12, 3
@@ -173,41 +182,114 @@ def _one_changed(tree: Any, rng: random.Random) -> str:
         return f"{key}: {str(before)[:60]!r} -> {str(tree[key])[:60]!r}"
 
 
-WAITS = """
+def server(seeds: Iterable[int], at: Path) -> Ends:
+    """The server of a federation is killed, and its disk is full, and it goes on: the same bits. That of a private one
+    may lose its newest checkpoint as well, and counts every noisy mean."""
+    projects = [_project(at / name, private) for name, private in (("open", ""), ("private", NOISY))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = server_app.conduct(grid_of(projects[0]), projects[0], at / "whole")
+        for seed in seeds:
+            private = seed % 2 == 1
+            end = _conducted(random.Random(seed), projects[private], at / str(seed), private)
+            if isinstance(end, Folder) and private:
+                state, told = end.state(), (end.path / RELEASED).read_text().splitlines()
+                sound = state is not None and (state.round, end.status) == (8, "finished")
+                counted = sound and state.parts.meet.rounds >= len(told) and end.row()["epsilon"] <= 6.0  # type: ignore[union-attr]
+                end = "counted" if counted else f"{len(told)} means told, and {end.row()}"
+            elif isinstance(end, Folder):
+                columns = [name for name in whole.history() if name not in ("seconds", "bytes_up", "bytes_down")]
+                same = whole.history()[columns].equals(end.history()[columns]) and model(end) == model(whole)
+                end = "the same bits" if same else "silent wrong"
+            yield seed, end
+
+
+def _project(folder: Path, private: str) -> Project:
+    project = template.write(folder)
+    template.fix(project, eta=0.3, rounds=8, more=f'\n[privacy]\nkind = "user"\n{private}\n' if private else "")
+    for name in NAMES:
+        keys.make_node(project, name)
+    return project
+
+
+def _conducted(rng: random.Random, project: Project, out: Path, private: bool) -> Folder | str:
+    """The run in the end, or how it was refused."""
+    honest = grid_of(project)  # its nodes go on, and remember
+    try:
+        for hurt in (*rng.choices(["killed", "full"], k=2), "neither"):
+            there = folders(out)
+            grid = (Dies if hurt == "killed" else FakeGrid)(honest.nodes, keys=honest.keys)
+            grid.at = rng.randrange(1, 9)  # type: ignore[attr-defined]
+            room = rng.randrange(1000, 7000) if hurt == "full" else None
+            with contextlib.suppress(Power, StorageError), forge.files_of(room):
+                server_app.conduct(grid, project, out, resume=there[0].id if there else "")
+            stored = [path for run in folders(out) if run.end is None for path in run.checkpoints.iterdir()]
+            if private and stored and rng.random() < 0.5:
+                newest = max(stored)
+                newest.write_bytes(newest.read_bytes()[:-1])
+    except InputError as error:
+        return "refused" if private else f"refused: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return folders(out)[0]
+
+
+WRONG = """
 import os, signal, sys
 import resolvent as rs
-from resolvent.errors import NotJoined
-engine = rs.AllReduce()
+from resolvent.errors import BadAnswer, InputError, NotJoined, RankLost
+engine, how = rs.AllReduce(), os.environ["HOW"] if os.environ["RANK"] == os.environ["FAILING"] else ""
+problem = rs.make_least_squares(users=3, dim=3 if how == "other shapes" else 2, rows=3)
 signal.signal(signal.SIGALRM, lambda *_: sys.exit("resolvent: interrupted"))
-signal.alarm(2 if os.environ["RANK"] == os.environ["FAILING"] else 0)
+signal.alarm(2 if how == "waits" else 0)
+def strike(happened):
+    if how == "is killed" and happened.number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
 try:
-    rs.solve(rs.make_least_squares(users=3, dim=2, rows=3), rs.fedpi(0.1), rounds=2, engine=engine)
-except NotJoined as error:
+    rs.solve(problem, rs.fedpi(0.1), rounds=9, engine=engine, callback=strike, progress=False)
+except (BadAnswer, InputError, NotJoined, RankLost) as error:
     sys.exit(f"resolvent: {error}")
 """
 NEVER = ["-c", "import sys, time; time.sleep(20); sys.exit('resolvent: not one of them')"]
+RANKS = ("wrong option", "waits", "silent port", "garbage at the port", "other shapes", "is killed")
 
 
 def ranks(seeds: Iterable[int], at: Path) -> Ends:
-    """Ranks that fail before they join, or while they wait for another, and ports at which something else listens:
-    all ranks end soon, each with a sentence."""
+    """Ranks that fail before they join, while they wait for another, or in the middle; that have another problem; and
+    ports at which something else listens: all ranks end soon, each with a sentence but for who was killed."""
     at.mkdir(parents=True, exist_ok=True)
     for seed in seeds:
-        rng, began = random.Random(seed), time.monotonic()
+        rng, began, how = random.Random(seed), time.monotonic(), RANKS[seed % len(RANKS)]
         size = rng.choice([2, 3])
         failing = rng.randrange(size)
-        commands = [RUN] * size
+        commands = [RUN] * size if "port" in how else [["-c", WRONG]] * size
         with socket.create_server(("", 0)) as listener:
             port = listener.getsockname()[1]
-            if seed % 3 < 2:  # else it stays, and never says a word
+            if how == "garbage at the port":
+                threading.Thread(target=_talk, args=(listener, rng), daemon=True).start()
+            elif how != "silent port":
                 listener.close()
-            if seed % 3 == 0:
+            if how == "wrong option":
                 wrong = ("run.round=3", "scheme.eta=nobody", "problem.data=missing.csv")
-                commands[failing] = [*RUN[:-1], rng.choice(wrong)]
-            elif seed % 3 == 1:
-                commands = [["-c", WAITS]] * size + [NEVER]
-            outcomes = ended(port, at, *commands, FAILING=str(failing))
+                commands = [[*RUN[:-1], rng.choice(wrong)] if rank == failing else RUN for rank in range(size)]
+            elif how == "waits":
+                commands.append(NEVER)
+            outcomes = ended(port, at, *commands, FAILING=str(failing), HOW=how)
         last = [(said.strip().splitlines() or [""], code) for said, code in outcomes]  # torch may warn before it
-        bad = [said for said, code in last if code == 0 or not said[-1].startswith("resolvent: ")]
+        killed = failing if how == "is killed" else None
+        bad = [said for rank, (said, code) in enumerate(last) if rank != killed and not _refused(said[-1], code)]
         late = time.monotonic() - began > SOON
-        yield seed, f"not a sentence: {bad}" if bad else "late" if late else "refused"
+        yield seed, f"{how}: not a sentence: {bad}" if bad else f"{how}: late" if late else "refused"
+
+
+def _refused(said: str, code: int) -> bool:
+    return code != 0 and said.startswith("resolvent: ")
+
+
+def _talk(listener: socket.socket, rng: random.Random) -> None:
+    """Answer whoever comes with bytes that nobody asked for, until it is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            line, _ = listener.accept()
+            with line, contextlib.suppress(OSError):
+                line.sendall(rng.choice([b"HTTP/1.1 400 Bad Request\r\n\r\n", rng.randbytes(100), bytes(1000), b"\0"]))

@@ -126,6 +126,19 @@ def test_certificates_at_an_eta_too_small_to_move_anything_are_no_comfort(name: 
 
 
 @quietly
+@pytest.mark.parametrize("name", ["fedpi", "fedprox", "fedavg"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_certificates_of_moves_whose_squares_vanish_are_no_comfort(name: str, dtype: torch.dtype) -> None:
+    """From zero u - p has every digit, however small eta is, but its norm is zero."""
+    draw = torch.Generator().manual_seed(0)
+    X, y = (torch.randn(shape, generator=draw, dtype=dtype) for shape in ((3, 5, 2), (3, 5)))
+    problem = rs.LeastSquares(list(X), list(y))
+    run = rs.solve(problem, named(name, float(torch.finfo(dtype).tiny)), rounds=3, stop=rs.Stop(certificates=1e-6))
+    assert run.status == "finished"
+    assert run.history.stationarity.iloc[-1] >= stationarity(problem, torch.zeros(3, 2, dtype=dtype))
+
+
+@quietly
 @pytest.mark.parametrize("safeguard", [True, False])
 def test_the_residual_is_that_of_the_map_also_where_the_mean_is_extrapolated(safeguard: bool) -> None:
     seen: list[rs.Round] = []

@@ -26,7 +26,7 @@ from resolvent.iteration.state import begin as begin_state
 from resolvent.iteration.tuning import Automatic, Scheduled
 from resolvent.runs import durable, lock, regular, trust
 from resolvent.runs.checkpoints import Checkpoint
-from resolvent.runs.folder import Folder, damaged
+from resolvent.runs.folder import Folder, damaged, reading
 from resolvent.runs.open_run import OpenRun
 from resolvent.solving.private import check_budget, check_start
 from resolvent.solving.seeds import side_by_side
@@ -68,9 +68,10 @@ def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None
     if config.run.rounds <= newest.round:
         refuse("run.rounds", config.run.rounds, f"run {folder.id} has done {newest.round}: give more with --rounds")
     privacy = as_privacy(experiment.parts.get("privacy"))
-    check_start(privacy, newest.state)
-    check_budget(privacy, newest.state.parts.meet, config.run.rounds - newest.round)
-    tensors, numbers = checkpoint.pack(_fitting(newest.state, experiment))
+    with reading(folder):
+        check_start(privacy, newest.state)
+        check_budget(privacy, newest.state.parts.meet, config.run.rounds - newest.round)
+        tensors, numbers = checkpoint.pack(_fitting(newest.state, experiment))
     with _new(experiment, out, folder, Checkpoint(newest.round, tensors, {"state": numbers, "metrics": 0})) as run:
         outcome = drive(run, experiment, progress)
     return replace(outcome, messages=(*complaints, *outcome.messages))

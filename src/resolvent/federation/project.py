@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ class Project:
 
 def opened(folder: Path) -> Project:
     """The project in this folder."""
-    path = folder.resolve()
+    path = Path(os.path.realpath(folder))  # unlike resolve, it raises nothing where links lead to themselves
     if not (path / FILE).is_file():
         raise InputError(f"{folder} has no {FILE}; `resolvent federate init {folder}` makes a project there")
     return private(Project(path))

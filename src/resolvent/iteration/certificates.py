@@ -132,7 +132,9 @@ def _certify(block: list[Evidence]) -> list[Certificates]:
     if pulls:
         mean_u, mean_p = (torch.cat(part) for part in zip(*pulls, strict=True))
         most = torch.maximum(*(torch.linalg.vector_norm(mean, dim=1) for mean in (mean_u, mean_p)))
-        rounding = ROUNDING * torch.finfo(most.dtype).eps * torch.hypot(most, apart)  # hypot: the norm of all rows
+        numbers = torch.finfo(most.dtype)
+        rounding = ROUNDING * numbers.eps * torch.hypot(most, apart)  # hypot: the norm of all rows
+        rounding = rounding + math.sqrt(mean_u.shape[1] * numbers.tiny)  # what a norm loses of numbers without squares
         moved = mean_u - mean_p
         if first.metric is not None:  # row by row, so that their bits do not depend on the rounds read together
             moved = torch.cat([first.metric.times(row) for row in moved.split(1)])

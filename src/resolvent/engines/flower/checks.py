@@ -16,6 +16,10 @@ from resolvent.iteration.scheme import mix
 
 FIELDS = {"verb", "run", "t", "user", "error", "values", "metrics", "forgot", "facts", "secure"}
 
+ASYMMETRY = 1e-2
+"""How far from symmetric a Hessian may be, times its largest number: in float32, sums over 80,000 rows are that exact
+at least."""
+
 
 class Refused(Exception):
     """An answer is not taken; the words say why."""
@@ -67,6 +71,8 @@ def _tensors(arrays: dict[str, Any], question: Question, limits: Limits) -> dict
             raise Refused(f"{name} is partly NaN or infinite")
         if limits.norm is not None and name == "p" and not _norm(array) <= limits.norm:
             raise Refused(f"p is longer than the limit {limits.norm:g}")
+        if name == "hessian" and np.abs(array - array.swapaxes(1, 2)).max() > ASYMMETRY * np.abs(array).max():
+            raise Refused("hessian is not symmetric")
         tensors[name] = torch.from_numpy(_native(array))
     if question.send and "sent" not in tensors:
         assert question.u is not None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from resolvent.engines.flower.asking import Asking, Note, Taken, unnoted
+from resolvent.engines.flower.claims import check_constants
 from resolvent.engines.flower.evaluation import Evaluation
 from resolvent.engines.flower.grid import Post
 from resolvent.engines.flower.messages import NOTHING_YET, Question, checksum, describe_operator
@@ -68,7 +69,7 @@ class FlowerEngine(CentralSums):
         self._question = Question("local", run, operator=describe_operator(operator), steady=steady,
                                   schema=facts.lookup("schema") or "")  # fmt: skip
         self._late: set[int] = set()
-        self._max_move, self._left_out = limits.move, set[int]()
+        self._max_move, self._max_weight, self._left_out = limits.move, limits.weight, set[int]()
         self._after = torch.full((facts.users,), NOTHING_YET)
         self._metrics: dict[int, Metric] = {}
         self._copies: Memory = {}
@@ -275,6 +276,12 @@ class FlowerEngine(CentralSums):
             return None
         answers = self._everybody(replace(self._question, verb="curvature", u=w))
         if answers is None or any(a.hessian is None for a in answers):
+            return None
+        try:
+            sizes = [float(a.hessian.abs().max()) for a in answers]
+            check_constants("the largest number of the Hessian", facts.names, sizes, self._max_weight)
+        except InputError as error:
+            self._note("implausible", reason=str(error))
             return None
         grads, hessians = (torch.cat([getattr(a, name) for a in answers]) for name in ("grad", "hessian"))
         return Curvature(facts.weights @ grads, torch.tensordot(facts.weights, hessians, 1))
