@@ -79,6 +79,14 @@ def test_who_is_away_contributes_nothing_and_the_divisor_stays() -> None:
     torch.testing.assert_close(found, z[2:3] / 2)
 
 
+def test_a_sum_of_single_precision_is_rounded_once_when_it_is_released() -> None:
+    """In single precision 1 and 2^-30 are 1: users who came before would decide how much the last one changes."""
+    meet, z = a_meeting(1e-30, clip=10.0, users=3), torch.tensor([[1.0], [2.0**-30], [-1.0]])
+    found = meet(gathering(z), meet.begin(torch.zeros(3, 1)))[0].w
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, torch.tensor([[2.0**-30 / 3]]), rtol=1e-6, atol=0.0)
+
+
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 

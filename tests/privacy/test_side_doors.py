@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from command_line import resolvent
 from resolvent import runs
 from resolvent.engines.in_process import InProcess
 from resolvent.engines.private import Private
-from resolvent.errors import InputError
+from resolvent.errors import BadAnswer, InputError
 from resolvent.ui import users
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
@@ -90,6 +91,28 @@ def test_a_prox_that_one_user_spoils_ends_no_private_run() -> None:
     run = rs.solve(rs.Logistic(A, b, reg=0.3), rs.fedpi(0.1), rounds=4, privacy=PRIVACY)
     assert run.status == "finished"
     assert bool(torch.isfinite(run.model).all())
+
+
+def test_nobody_is_told_that_the_prox_of_one_user_was_not_found() -> None:
+    rng = np.random.default_rng(1)
+    A, b = rng.standard_normal((4, 8, 3)), rng.standard_normal((4, 8))
+    A[2] *= 1e120
+    problem, some = rs.Quantile(A, b, reg=0.3), [0, 1, 3]
+    with pytest.raises(BadAnswer, match="user 2"):
+        rs.solve(problem, rs.fedprox(0.1), rounds=1)
+    found = rs.solve(problem, rs.fedprox(0.1), rounds=1, privacy=rs.UserPrivacy(1e3, noise=1e-15, delta=1e-4)).model
+    others = rs.solve(rs.Quantile(A[some], b[some], reg=0.3), rs.fedprox(0.1), rounds=1).model
+    torch.testing.assert_close(4 * found, 3 * others, rtol=1e-9, atol=1e-9)  # it contributes nothing
+
+
+def test_nobody_is_warned_that_the_numbers_of_one_user_overflow() -> None:
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((6, 8, 3)), rng.standard_normal((6, 8))
+    A[2] *= 1e120
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", rs.ResolventWarning)
+        rs.solve(rs.LeastSquares(A, b), rs.fedavg(0.02, steps=3), rounds=6, privacy=PRIVACY)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

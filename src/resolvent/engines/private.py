@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,10 +43,12 @@ class Private:
         return self.engine.present(who)
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
-        return self.engine.local(ask, u, memory)
+        with np.errstate(all="ignore"):  # its warnings would tell that somebody's numbers overflow
+            return self.engine.local(ask, u, memory)
 
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
-        return self.engine.local_mean(ask, u, memory)
+        with np.errstate(all="ignore"):
+            return self.engine.local_mean(ask, u, memory)
 
     def mean(self, z: Tensor, who: Tensor | None = None, news: bool = False) -> Tensor:
         return self.engine.mean(z, who, news)

@@ -92,13 +92,14 @@ class PrivateMean(Meet):
         if self.privacy.quantile is not None:
             counted = self.expected / QUANTILE_SHARE
             spread = beside_count(self.noise, counted)
-        total, size = new.sum(0, keepdim=True), spread * memory.clip
+        total, size = new.sum(0, keepdim=True, dtype=torch.float64), spread * memory.clip
         if self.privacy.local:
             each = (drawn(at, tied(row, size), len(row), user) for user, row in zip(who.tolist(), new, strict=True))
             draws = sum(each, np.zeros(new.shape[1]))
         else:
             draws = drawn(at, tied(total, size), new.shape[1])
-        mean = memory.centre + (total + torch.from_numpy(size * draws).to(new)) / self.expected
+        noisy = total + torch.from_numpy(size * draws).to(total)
+        mean = (memory.centre + noisy / self.expected).to(memory.centre)
         clip = memory.clip if counted is None else self._followed(memory.clip, within, counted, at)
         stretches = accountant.longer(
             memory.stretches, self.noise * self.unit, 1.0 if self.privacy.local else self.rate
@@ -144,9 +145,9 @@ SUM = -2
 
 def clipped(rows: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """Rows no longer than clip, and which were so before; rows that have no finite length count as zero."""
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
     finite = torch.isfinite(lengths)
-    cut = torch.where(lengths > clip, rows * (clip / lengths), rows)
+    cut = torch.where(lengths > clip, rows * (clip / lengths).to(rows), rows)
     return torch.where(finite, cut, torch.zeros_like(rows)), (finite & (lengths <= clip))[:, 0]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import number, quoted, real, refuse, whole
+from resolvent.errors import BadAnswer, number, quoted, real, refuse, whole
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.facts import Facts
 from resolvent.iteration.registry import part
@@ -107,7 +107,20 @@ class ExactProx(Operator):
     def bind(self, problem: Any, steady: bool) -> Bound:
         if "spectrum" in problem.offers:
             return Filter(problem, lambda eta, s: prox_share(eta * s), steady)
-        return Plain(problem, lambda part, ask, u: part.prox(u, ask.eta))  # type: ignore[attr-defined]
+        return Plain(problem, _prox_of_each)
+
+
+def _prox_of_each(part: Any, ask: Ask, u: Tensor) -> Tensor:
+    """NaN for whom it is not found, where nobody may learn of that."""
+    try:
+        return part.prox(u, ask.eta)  # type: ignore[no-any-return]
+    except BadAnswer:
+        if ask.finite:
+            raise
+        if part.users == 1:
+            return torch.full_like(u, torch.nan)
+    alone = torch.arange(part.users).split(1)
+    return torch.cat([_prox_of_each(part.take(who), ask, u[who]) for who in alone])
 
 
 @part("local", "newton")
