@@ -34,7 +34,7 @@ def rounds(problem: Any, mode: str, metric: str) -> tuple[float, float]:
         below = bool(problem.gap(r.model)[0] <= target)
         first = min(first, r.number) if below else first
         settled = min(settled, r.number) if below else math.inf
-        return bool(r.number >= 2 * first + 5)
+        return bool(r.number >= 2 * settled + 5)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

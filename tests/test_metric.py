@@ -11,7 +11,8 @@ import scipy.sparse as sp
 import torch
 
 import resolvent as rs
-from bench.eta import KINDS, TARGET
+from bench.eta import KINDS, TARGET, drawn
+from bench.metric import rounds as first_and_for_good
 from command_line import SMALL, resolvent
 from resolvent.engines.in_process import InProcess
 from resolvent.iteration.checkpoint import pack, unpack
@@ -430,6 +431,11 @@ def test_rounds_on_random_problems(kind: str) -> None:
     assert all(a <= max(1.5 * b, b + 3) for a, b in pairs)
 
 
+def test_rounds_for_good_are_counted_where_the_first_time_was_by_chance() -> None:
+    first, settled = first_and_for_good(drawn("least squares, thin users", 60000), "plain", "auto")
+    assert 2 * first + 5 < settled < math.inf
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", [5, 6, 21, 51])
 def test_rounds_where_the_scale_used_to_wander_under_a_penalty(seed: int) -> None:
@@ -533,6 +539,14 @@ def test_a_saved_run_in_a_matrix_of_one_s_own_goes_on_without_being_given_it(eta
         run = rs.open(run.save(tmp_path / str(rounds))).resume(logistic(1), rs.fedpi(eta), rounds=rounds, **more)
     assert torch.equal(whole.state.u, run.state.u)
     assert run.state.metric.since == 0
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e300, 1e308])
+def test_a_matrix_of_one_s_own_may_have_any_scale(scale: float) -> None:
+    M = np.diag([1.0, 0.25, 0.5])
+    torch.testing.assert_close(
+        as_metric(scale * M).matrix.times(torch.eye(3)), torch.diag(torch.tensor([1, 0.25, 0.5]))
+    )
 
 
 def test_a_matrix_that_is_no_metric_is_refused() -> None:

@@ -116,7 +116,7 @@ def as_matrix(given: Any) -> GivenMetric:
         refuse("metric", "partly NaN or infinite", needed)
     if float((M - M.T).abs().max()) > 1e-6 * float(M.abs().max()):
         refuse("metric", "a matrix that is not symmetric", needed)
-    s, V = torch.linalg.eigh((M + M.T) / 2)
+    s, V = torch.linalg.eigh(M / 2 + M.T / 2)  # in this order nothing overflows
     if not float(s[0]) > 0:
         refuse("metric", "a matrix that is not positive definite", needed)
     return GivenMetric(FullMetric(V.contiguous(), s / s[-1]))
