@@ -42,7 +42,7 @@ NEEDED = {int: "a whole number", float: "a finite number", bool: "true or false"
           tuple[int, ...]: "whole numbers, separated by commas or in a list,"}  # fmt: skip
 """The types that a field may have, beside Literal and None, and what is said where a value is of none of them."""
 NUMBERS_OR_NAMES = {tuple[str, ...]: str, tuple[int, ...]: int}
-WHOLE_NUMBERS = re.compile(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*")
+WHOLE_NUMBERS = re.compile(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)+")
 
 
 class Kind(NamedTuple):
