@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 import resolvent as rs
 from bench.robust import GARBAGE, OneSendsGarbage, distances, squares
 from bench.robust import MEETINGS as DRAWN
+from resolvent.iteration.meeting import Gathering
 from resolvent.iteration.robust import RobustMeeting, weighted_median
 
 pytestmark = pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning")
@@ -101,16 +103,19 @@ def test_breakdown(seed: int, far: float) -> None:
 
 
 @every
-def test_few_users_and_users_without_weight(meet: Any) -> None:
-    """Of two users the point between them is left, and of one its own; weights of zero do not count."""
-    z = torch.tensor([[0.0, 1.0], [2.0, 5.0], [GARBAGE, GARBAGE]], dtype=torch.float64)
-    two = torch.tensor([0.5, 0.5], dtype=torch.float64)
-    close(meet.point(z[:2], two), torch.tensor([1.0, 3.0], dtype=torch.float64))
-    assert torch.equal(meet.point(z[1:2], torch.ones(1, dtype=torch.float64)), z[1])
-    from resolvent.iteration.meeting import Gathering
+def test_of_two_users_nobody_can_say_which_is_the_bad_one(meet: Any) -> None:
+    """The meeting point stays where it was; weights of zero do not count."""
+    z = torch.tensor([[0.0, 1.0], [2.0, 5.0], [GARBAGE, GARBAGE], [1.0, 3.0]], dtype=torch.float64)
+    start = torch.full((4, 2), 7.0, dtype=torch.float64)
 
-    met, _ = meet(Gathering(z, None, lambda z, who: z, torch.tensor([1.0, 1, 0], dtype=torch.float64), 0.1), None)
-    close(met.w[0], torch.tensor([1.0, 3.0], dtype=torch.float64))
+    def met(weights: list[float], who: list[int] | None) -> Tensor:
+        rows = None if who is None else torch.tensor(who)
+        at = Gathering(z, rows, lambda z, who: z, torch.tensor(weights, dtype=torch.float64), 0.1)
+        return meet(at, meet.begin(start))[0].w[0]  # type: ignore[no-any-return]
+
+    for weights, who in (([1, 1, 1, 1], [0, 2]), ([1, 1, 0, 0], None), ([0, 0, 1, 1], [0, 1]), ([1, 1, 1, 1], [2])):
+        close(met(weights, who), start[0])
+    close(met([1, 1, 0, 1], None), z[3])
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -212,8 +217,39 @@ def test_bad_input(make: Any, sentence: str) -> None:
 
 
 @every
-@pytest.mark.parametrize("who", [rs.FixedSize(2), rs.Bernoulli(0.2, absent="paper"), rs.Bernoulli(0.3)], ids=str)
+@pytest.mark.parametrize(
+    "who", [rs.FixedSize(1), rs.FixedSize(2), rs.Bernoulli(0.2, absent="paper"), rs.Bernoulli(0.3)], ids=str
+)
 def test_rounds_in_which_few_come(meet: Any, who: Any) -> None:
-    run = rs.solve(squares(0), rs.fedpi(0.05), rounds=40, meet=meet, participation=who, progress=False)
-    assert run.status == "finished"
-    assert bool(torch.isfinite(run.model).all())
+    """Also where the one who sends garbage is alone, or among the first to come."""
+    for seed in range(4):
+        problem = squares(seed)
+        honest = rs.solve(problem.take(torch.arange(1, 9)), rs.fedpi(0.05), rounds=60, progress=False).model
+        given: dict[str, Any] = {"rounds": 60, "meet": meet, "participation": who, "seed": seed, "progress": False}
+        kept = rs.solve(problem, rs.fedpi(0.05, OneSendsGarbage()), **given).model
+        assert float((kept - honest).norm()) < 0.5 * float(honest.norm())
+
+
+@dataclass(frozen=True)
+class TiltedGarbage(rs.TiltedSteps):
+    """SCAFFOLD's steps; but user 0 answers garbage."""
+
+    def _descend(self, part: Any, ask: Any, u: Tensor) -> Tensor:
+        p = super()._descend(part, ask, u).clone()
+        users = range(len(p)) if ask.names is None else ask.names.tolist()
+        p[[i for i, user in enumerate(users) if user == 0]] = GARBAGE
+        return p
+
+
+@every
+@pytest.mark.parametrize("who", [None, rs.FixedSize(5)], ids=str)
+@pytest.mark.parametrize("penalty", [None, rs.L1(1e-3)], ids=str)
+def test_scaffolds_centre_is_robust_too(meet: Any, who: Any, penalty: Any) -> None:
+    """Its steps start from mean(u) with any other meeting, which follows what one user has sent."""
+    given: dict[str, Any] = {"rounds": 120, "every": 20, "participation": who, "penalty": penalty, "progress": False}
+    for seed in range(2):
+        problem = squares(seed)
+        honest = rs.solve(problem, rs.scaffold(0.005, 5), meet=meet, **given).model
+        scheme = rs.TABLE["scaffold"].scheme(0.025, TiltedGarbage(5, 0.005))
+        kept = rs.solve(problem, scheme, meet=meet, **given).model
+        assert float((kept - honest).norm()) < 0.5 * float(honest.norm())

@@ -34,6 +34,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(typing.get_args(hint))
     if hint == tuple[str, ...]:
         return st.lists(WORDS).map(tuple)
+    if hint == tuple[int, ...]:
+        return st.lists(values(int)).map(tuple)
     if options := typing.get_args(hint):
         return st.one_of(*map(values, options))
     return {
@@ -137,11 +139,12 @@ def test_what_is_near_nothing_gets_the_list() -> None:
 
 
 WRONG: dict[type, tuple[Any, ...]] = {
-    int: (1.5, "1", True, [1], math.nan, {}),
+    int: (1.5, "1", True, ["1"], math.nan, {}),
     float: ("1", True, math.inf, math.nan, 10**400, [1.0]),
     bool: (1, 0, "true", 1.0),
     str: (1, 1.0, True, ["a"]),
     tuple[str, ...]: (True, [1]),
+    tuple[int, ...]: ([1.5], ["a"], [True], "1,", "1,x"),
 }
 
 

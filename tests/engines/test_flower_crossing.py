@@ -147,6 +147,14 @@ def test_scaffolds_centre_crosses(scheme: rs.Scheme, present: float | None) -> N
     torch.testing.assert_close(there.model, here.model, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("present", [None, 0.5])
+def test_every_node_takes_its_own_number_of_fednovas_steps(present: float | None) -> None:
+    scheme = rs.fednova(0.002, (1, 2, 3, 5), scale=2.75)
+    given: dict[str, Any] = {"rounds": 6, "participation": present}
+    here = rs.solve(PROBLEM, scheme, progress=False, **given)
+    torch.testing.assert_close(over(scheme, scheme.local, **given).model, here.model, rtol=1e-12, atol=1e-12)
+
+
 def test_scaffold_compressed_both_ways_solves_the_original_problem() -> None:
     scheme = rs.scaffold(0.004, 5)
     run = over(scheme, scheme.local, rounds=150, every=75, send=rs.TopK(0.25), down=rs.TopK(0.5))

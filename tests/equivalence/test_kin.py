@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 import resolvent as rs
-from resolvent import randomness
+from resolvent import config as configs
+from resolvent import randomness, toml
+from resolvent.experiment.build import build
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.participation import RULES
 from resolvent.iteration.scheme import SAMPLINGS
@@ -268,6 +270,36 @@ def test_one_normalised_step_is_as_long_as_its_scale() -> None:
     same(centres(Case("unequal"), ours), iter(centres(Case("unequal"), plain)))
     assert "converges" in str(rs.explain(rs.fednova(12 * eta, 1), problem).theorem)
     assert rs.explain(rs.fednova(12 * eta, 1, scale=3.0), problem).theorem is None  # 3.6 / L
+
+
+@pytest.mark.parametrize("written", ["1,2,3,5", [1, 2, 3, 5]], ids=["in words", "as a list"])
+@pytest.mark.parametrize("kind", [{}, {"kind": "normalised-steps"}], ids=["the algorithm's own", "by name"])
+def test_a_configuration_has_a_number_of_steps_for_each_user(written: Any, kind: dict[str, str]) -> None:
+    """A page and a command line say it in words, a TOML file in a list; a run writes it back, and reads it again."""
+    sections = {"problem": {"users": 4, "dim": 3, "rows": 8}, "scheme": {"algorithm": "fednova", "eta": 1e-3}}
+    config = configs.read({**sections, "local": {**kind, "steps": written}})
+    assert configs.read(toml.parse(configs.dumps(config))) == config
+    built = build(config)
+    run = rs.solve(built.task.problem, built.scheme, 3, progress=False)
+    same_run = rs.solve(built.task.problem, rs.fednova(1e-3, (1, 2, 3, 5)), 3, progress=False)
+    assert torch.equal(run.model, same_run.model)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "written", "said"),
+    [
+        ("fednova", "1,2,x,5", "steps is '1,2,x,5', but a whole number or whole numbers, separated by commas"),
+        ("fednova", [1, 2.5, 3, 4], "a whole number or whole numbers"),
+        ("fednova", "1,2,3", "one for each of 4 users"),
+        ("fednova", [1, 0, 3, 5], "steps is 0"),
+        ("fedavg", "1,2,3,5", r"steps is \(1, 2, 3, 5\), but a whole number >= 1 is needed"),
+        ("scaffold", [1, 2, 3, 5], r"steps is \(1, 2, 3, 5\), but a whole number >= 1 is needed"),
+    ],
+)
+def test_numbers_of_steps_that_do_not_fit(algorithm: str, written: Any, said: str) -> None:
+    sections = {"problem": {"users": 4, "dim": 3, "rows": 8}, "scheme": {"algorithm": algorithm, "eta": 1e-3}}
+    with pytest.raises(rs.InputError, match=said):
+        build(configs.read({**sections, "local": {"steps": written}}))
 
 
 def test_fednova_at_equal_numbers_of_steps_is_fedavg() -> None:

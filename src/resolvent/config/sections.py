@@ -64,8 +64,9 @@ class SchemeSection:
 class Gradient:
     """Gradient steps: on f_i where the algorithm takes them, else on the objective of the prox."""
 
-    steps: int | None = None
-    """Gradient steps per user and round (with batch: epochs); else as many as the operator takes by itself."""
+    steps: int | tuple[int, ...] | None = None
+    """Gradient steps per user and round (with batch: epochs), of FedNova also one number per user; else as many as the
+    operator takes by itself."""
     lr: float | None = None
     """Step size of gradient steps inside a prox, or of SCAFFOLD's."""
     batch: int | None = None

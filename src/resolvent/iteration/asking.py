@@ -9,6 +9,7 @@ from torch import Tensor
 
 from resolvent.iteration.engine import Ask, Engine, Present, Spread
 from resolvent.iteration.facts import Memory
+from resolvent.iteration.meeting import Gathering, Meet
 from resolvent.iteration.participation import Presence
 from resolvent.iteration.state import State
 
@@ -38,11 +39,8 @@ class Answered(NamedTuple):
     """What is remembered of where users are."""
 
 
-def answered(engine: Engine, ask: Ask, state: State, present: Present, releases: bool) -> Answered:
-    """Ask those present.
-
-    releases: only what the meeting hands out may be known, so that it says what stands for mean(u).
-    """
+def answered(engine: Engine, ask: Ask, state: State, present: Present, meet: Meet) -> Answered:
+    """Ask those present. The meeting says what stands for mean(u) where users want to know it."""
     if state.together:
         return _by_one_vector(engine, ask, state, present)
     presence, down, known = state.parts.participation, ask.down, state.parts.down
@@ -51,7 +49,8 @@ def answered(engine: Engine, ask: Ask, state: State, present: Present, releases:
         where = at if ask.who is None else rest.index_copy(0, ask.who, at)
         if presence.follows and state.next is not None:
             where = state.next
-        ask = ask._replace(centre=state.parts.meet.centre if releases else engine.mean(where))
+        gathering = Gathering(where, None, engine.mean, engine.facts.weights, 0.0)
+        ask = ask._replace(centre=meet.centre(gathering, state.parts.meet))
     if down.compresses and not engine.facts.encodes:  # what was sent to users moves them from where they answered last
         rows = at if ask.who is None else known.zhat.index_copy(0, ask.who, at)
         at = down(rows, known, ask._replace(t=ask.t + DOWNWARDS))[0]

@@ -69,11 +69,14 @@ class Meet(Part):
     central = False
     """Whether it needs the rows of all users in one place."""
     releases = False
-    """Whether all that may be known of users is what it hands out. It then remembers a `centre`, (1, d), which stands
-    for mean(u), and meets also where nobody came."""
+    """Whether all that may be known of users is what it hands out. It then meets also where nobody came."""
 
     def __call__(self, at: Gathering, memory: Any) -> tuple[Met, Any]:
         raise NotImplementedError
+
+    def centre(self, at: Gathering, memory: Any) -> Tensor:
+        """What stands for mean(u), (1, d), at rows u, where the local operator starts from it."""
+        return at.mean
 
     def check(self, weights: Tensor, present: int) -> None:
         """Refuse what cannot work with users of these weights, of whom `present` meet at most; before round 0."""
@@ -126,6 +129,9 @@ class MeanThenProx(Meet):
     @property
     def releases(self) -> bool:  # type: ignore[override]
         return self.first.releases
+
+    def centre(self, at: Gathering, memory: Any) -> Tensor:
+        return self.first.centre(at, memory)
 
     def moved(self, memory: Any, met: Tensor, beta: float, gamma: float) -> Any:
         return self.first.moved(memory, met, beta, gamma)

@@ -77,6 +77,9 @@ class PrivateMean(Meet):
     def shown(self, came: int) -> int:
         return round(self.expected)
 
+    def centre(self, at: Gathering, memory: Spent) -> Tensor:
+        return memory.centre
+
     def begin(self, u: Tensor) -> Spent:
         start, own = u[:1].clone(), self.privacy
         assert own.delta is not None

@@ -19,6 +19,7 @@ import difflib
 import importlib
 import inspect
 import math
+import re
 import sys
 import textwrap
 import types
@@ -37,8 +38,11 @@ PLUGINS = "resolvent.parts"
 FACE = "resolvent.face"
 """The module that imports all of this package's own parts; a process that needs few of them has not imported it."""
 NEEDED = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text",
-          tuple[str, ...]: "names, separated by commas or in a list,"}  # fmt: skip
+          tuple[str, ...]: "names, separated by commas or in a list,",
+          tuple[int, ...]: "whole numbers, separated by commas or in a list,"}  # fmt: skip
 """The types that a field may have, beside Literal and None, and what is said where a value is of none of them."""
+NUMBERS_OR_NAMES = {tuple[str, ...]: str, tuple[int, ...]: int}
+WHOLE_NUMBERS = re.compile(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)+")
 
 
 class Kind(NamedTuple):
@@ -247,8 +251,11 @@ def checked(where: str, value: Any, field: Field) -> Any:
             return float(value)
         elif option == tuple[str, ...] and (number or isinstance(value, str)):
             return tuple(word.strip() for word in str(value).split(",") if word.strip())
-        elif option == tuple[str, ...] and isinstance(value, list | tuple) and all(isinstance(w, str) for w in value):
-            return tuple(value)
+        elif option in NUMBERS_OR_NAMES and isinstance(value, list | tuple):
+            if all(type(one) is NUMBERS_OR_NAMES[option] for one in value):
+                return tuple(value)
+        elif option == tuple[int, ...] and isinstance(value, str) and WHOLE_NUMBERS.fullmatch(value):
+            return tuple(map(int, value.split(",")))
         elif option in (int, str, bool, type(None)) and type(value) is option:
             return value
     if not field.plain:

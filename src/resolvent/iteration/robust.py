@@ -18,6 +18,7 @@ from torch import Tensor
 
 from resolvent.errors import ResolventWarning, quoted, real, refuse
 from resolvent.iteration.meeting import Gathering, Meet, Met
+from resolvent.iteration.packing import remembered
 from resolvent.iteration.part import Effect, Finding
 from resolvent.iteration.registry import part
 
@@ -28,8 +29,19 @@ MAX_STEPS = 1000
 HALF = 0.5
 
 
+@remembered
+@dataclass(frozen=True, eq=False)
+class RobustPoint:
+    """Where users met last, (1, d): the meeting point of rounds in which too few of them meet."""
+
+    w: Tensor
+
+
 class RobustMeeting(Meet):
-    """A point amid the rows z that no small group of users can carry away."""
+    """A point amid the rows z that no small group of users can carry away.
+
+    Where fewer than three users meet it stays where it was.
+    """
 
     needs_rows = central = True
     name = ""
@@ -39,16 +51,23 @@ class RobustMeeting(Meet):
         """The meeting point (d,) of rows z (users, d), whose weights are positive and sum to one."""
         raise NotImplementedError
 
-    def __call__(self, at: Gathering, memory: Any) -> tuple[Met, Any]:
-        z, weights = at.z, at.weights
-        if at.who is not None:
-            z, weights = z[at.who], weights[at.who]
-        counts = weights > 0
-        if bool(counts.any()):
-            z, weights = z[counts], weights[counts]
-        else:
-            weights = torch.ones_like(weights)
-        return Met(self.point(z, weights / weights.sum()).unsqueeze(0)), memory
+    def begin(self, u: Tensor) -> RobustPoint:
+        return RobustPoint(u.mean(0, keepdim=True))
+
+    def fits(self, past: Any, rows: int) -> bool:
+        return isinstance(past, RobustPoint)
+
+    def centre(self, at: Gathering, memory: RobustPoint) -> Tensor:
+        """The mean of u would be carried away by what one user has sent."""
+        return self(at, memory)[0].w
+
+    def __call__(self, at: Gathering, memory: RobustPoint) -> tuple[Met, RobustPoint]:
+        who = slice(None) if at.who is None else at.who
+        z, weights = at.z[who], at.weights[who]
+        z, weights = z[weights > 0], weights[weights > 0]
+        if len(z) >= LEAST_USERS:
+            memory = RobustPoint(self.point(z, weights / weights.sum()).unsqueeze(0))
+        return Met(memory.w), memory
 
     def check(self, weights: Tensor, present: int) -> None:
         users = min(present, int((weights > 0).sum()))
@@ -96,11 +115,8 @@ class TrimmedMean(RobustMeeting):
             refuse("share", self.share, f"{needed} {lightest:.3g}, and at least that is needed")
 
     def point(self, z: Tensor, weights: Tensor) -> Tensor:
-        """Where so few meet that the share would trim none of them, the lightest is trimmed at each end; of one or two
-        users the median is left."""
+        """Where so few meet that the share would trim none of them, the lightest is trimmed at each end."""
         share = max(self.share, float(weights.min()))
-        if share >= HALF:
-            return weighted_median(z, weights)
         values, order = z.sort(dim=0)
         mass = weights[order]
         above = mass.cumsum(0)
