@@ -224,7 +224,7 @@ class Prepared:
     def _described(self) -> dict[str, Any]:
         """What processes that run one loop together must have in common."""
         given = self._given | {"scheme": self.scheme, "stop": self.stop, "penalty": self.facts.penalty}
-        plain = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every}
+        plain: dict[str, Any] = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every}
         plain |= {"average": self.parts.average.kind}
         return described(given, plain, self.start)
 
