@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PACKAGE = "resolvent"
@@ -108,7 +109,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "networks": [
         {"layout", "packed_inputs", "models", "cuda_graphs", "mean_losses", "dropout", "adapters", "precision"},
         {"row_readers"},
-        {"calling", "userdata", "rebuilding", "working_copy"},
+        {"calling", "userdata", "rebuilding"},
         {"plain", "streamed"},
         {"stacked", "plain_autograd", "vectorised"},
         {"user_inputs", "gradients", "one_pass", "verify", "compiled"},
@@ -118,13 +119,13 @@ INSIDE: dict[str, list[set[str]]] = {
         {"joined_users"},
     ],
     "networks.stacked": [
-        {"thread_pool", "jobs", "cpu_loops", "triton_kernels", "cuda"},
+        {"jobs", "cpu_loops", "triton_kernels", "cuda"},
         {"workspace"},
         {"layers"},
-        {"pointwise", "pools", "fused"},
+        {"pointwise", "pools"},
         {"convolution", "losses"},
         {"forms", "net"},
-        {"trace", "head", "parameters", "arrange"},
+        {"trace", "head", "parameters", "fused"},
         {"program"},
         {"method"},
     ],
@@ -213,9 +214,11 @@ def statements(node: ast.AST, at_import: bool = True) -> Iterator[tuple[ast.Impo
                 yield from statements(child, at_import and not quiet)
 
 
-def imports(source: str, module: str, is_package: bool = False) -> Iterator[Import]:
+@cache  # several tests read the whole package
+def imports(source: str, module: str, is_package: bool = False) -> list[Import]:
     """Every import of the source; `from a import b` counts as `a.b`, since b may be a module."""
     here = [PACKAGE, *filter(None, module.split("."))]
+    found: list[Import] = []
     for node, at_import in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -223,7 +226,8 @@ def imports(source: str, module: str, is_package: bool = False) -> Iterator[Impo
             up = here[: len(here) - node.level + is_package] if node.level else []
             base = ".".join([*up, *filter(None, [node.module])])
             names = [f"{base}.{alias.name}" for alias in node.names]
-        yield from (Import(name, node.lineno, at_import) for name in names)
+        found += (Import(name, node.lineno, at_import) for name in names)
+    return found
 
 
 def is_module(name: str) -> bool:

@@ -65,7 +65,6 @@ def ui(
         raise InputError(f"the page needs {', '.join(missing)}, which {are} not installed; {install('ui')}")
     if runs.exists() and not runs.is_dir():
         raise InputError(f"--runs is {runs}, which is a file; name the folder of runs")
-    from resolvent.cli.ui import has_screen, visiting
     from resolvent.ui import server
 
     guard = server.guard_for(host, token)

@@ -24,15 +24,14 @@ from resolvent.config.problem_sections import (
     ProblemSection,
     TableSection,
 )
-from resolvent.config.sections import Best, RunSection, SchemeSection, StoreSection
 from resolvent.config.sections import Config as Config
+from resolvent.config.sections import RunSection, SchemeSection, StoreSection
 from resolvent.errors import InputError, quoted, refuse
 from resolvent.iteration import registry
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.registry import KINDS, Field
 from resolvent.iteration.registry import alike as alike
 from resolvent.iteration.registry import nearest as nearest
-from resolvent.local.operators import NewtonProx
 from resolvent.solving.stopping import Stop
 from resolvent.toml import fingerprint_of as fingerprint_of
 
@@ -72,7 +71,6 @@ def read(tree: Mapping[str, Any]) -> Config:
         if not isinstance(given, Mapping) and not (isinstance(given, str) and _has_section(name)):
             refuse(name, quoted(given), f"a section [{name}] with keys is needed")
     given = {name: dict(_spelled_out(name, tree.get(name, {}))) for name in names()}
-    _accept_stored(given)
     made: dict[str, Any] = {
         name: registry.section(kind, name, given[name]) for name, kind in SECTIONS.items() if name != "anderson"
     }
@@ -107,14 +105,6 @@ def _anderson(given: Mapping[str, Any], chosen: dict[str, Any]) -> Anderson:
     if anderson.memory:
         raise InputError("anderson.memory and accelerate are both given; give one of them")
     return chosen.pop("accelerate") if isinstance(chosen["accelerate"], Anderson) else anderson
-
-
-def _accept_stored(given: dict[str, dict[str, Any]]) -> None:
-    """Read what runs of before 0.1.0 have on disk: every [local] says momentum and tol, and an engine had no hyphen."""
-    usual = {"momentum": Best.momentum, "tol": NewtonProx.tol}
-    given["local"] = {key: value for key, value in given["local"].items() if usual.get(key) != value}
-    if given["run"].get("engine") == "inprocess":
-        given["run"]["engine"] = RunSection.engine
 
 
 def preset(problem: str, name: str) -> dict[str, Any]:

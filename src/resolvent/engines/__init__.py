@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, TypeGuard
 
 from resolvent.errors import quoted, refuse
@@ -30,16 +30,11 @@ def joined(
     """(engine, problem): a ready-made engine and the problem of the users here where others live elsewhere, else both
     as they are."""
     name = SPELLINGS.get(engine, engine) if isinstance(engine, str) else ""
-    maker: Any = _named(JOINED[name])() if name in JOINED else engine
+    maker: Any = resolve_name(JOINED[name])() if name in JOINED else engine
     if is_engine(maker) or isinstance(maker, str | bytes | bytearray) or not hasattr(maker, "join"):
         return maker, problem
     ready = maker.join(problem, operator(), steady)
     return ready, ready.facts.problem
-
-
-def _named(path: str) -> Any:
-    module, name = path.split(":")
-    return getattr(import_module(module), name)
 
 
 def build(engine: Any, problem: Any, operator: Any, steady: bool) -> Engine:
@@ -50,4 +45,4 @@ def build(engine: Any, problem: Any, operator: Any, steady: bool) -> Engine:
     if not isinstance(engine, str) or engine not in ENGINES:
         refuse("engine", quoted(engine), f"one of {', '.join((*ENGINES, *JOINED))} or an engine of your own is needed")
     users = problem.problem if isinstance(problem, Facts) else problem
-    return _named(ENGINES[engine])(users, operator, steady)  # type: ignore[no-any-return]
+    return resolve_name(ENGINES[engine])(users, operator, steady)  # type: ignore[no-any-return]

@@ -109,16 +109,14 @@ class Evaluator:
         """
         users = len(self.data.sizes)
         loss, hits, asked = PartialMeans(W, (users,)), W.new_zeros(users), W.new_zeros(users)
-        by, own = self.torch_loss, self.own_loss
+        by = self.own_loss or self.torch_loss
         for outputs, batch in self._outputs(W, buffers or {}):
             if seen is not None:
                 seen.add(outputs, batch)
             loss.add(batch, self._losses(outputs, batch), self.mean)
-            if accuracy and own is not None and _are_labels(outputs, batch.y):
-                right, count = _own_hits(outputs, batch, own)
-                hits, asked = batch.added(hits, right), batch.added(asked, count)
-            elif accuracy and by is not None and by.classes and _are_classes(outputs, batch.y):
-                right, count = _hits(outputs, batch, by.ignored)
+            guesses = _guesses(outputs, batch.y, by) if accuracy and by is not None else None
+            if by is not None and guesses is not None:
+                right, count = (each.to(outputs.dtype) for each in _hits(guesses, batch, by))
                 hits, asked = batch.added(hits, right), batch.added(asked, count)
         return loss.result(), hits / asked if accuracy and bool((asked > 0).all()) else None
 
@@ -182,37 +180,30 @@ def losses(loss: Callable[..., Any], outputs: Tensor, batch: Batch) -> Tensor:
         return torch.stack([loss(o[real], y[real]) for o, y, real in users])
 
 
-def _are_classes(outputs: Tensor, y: Tensor) -> bool:
-    """Whether outputs (users, n, classes, ...) are scores of classes and y (users, n, ...) the right classes."""
-    if y.is_floating_point() or y.dtype == torch.bool or outputs.ndim != y.ndim + 1:
-        return False
-    return outputs.shape[2] > 1 and outputs.shape[3:] == y.shape[2:]
+def _guesses(outputs: Tensor, y: Tensor, loss: MeanLoss) -> Tensor | None:
+    """The likeliest classes (users, n, ...); None where outputs (users, n, classes, ...) are no scores of classes y.
+
+    Where the model computes its loss, classes are the last axis, and after them comes the loss.
+    """
+    if y.is_floating_point():
+        return None
+    if isinstance(loss, OwnLoss):
+        if outputs.shape[:-1] != y.shape or outputs.shape[-1] <= 2:
+            return None
+        guesses = outputs[..., :-1].argmax(-1)
+        return guesses.roll(loss.shift, 2) if loss.shift and y.ndim > 2 else guesses
+    if not loss.classes or y.dtype == torch.bool or outputs.ndim != y.ndim + 1:
+        return None
+    return outputs.argmax(2) if outputs.shape[2] > 1 and outputs.shape[3:] == y.shape[2:] else None
 
 
-def _hits(outputs: Tensor, batch: Batch, ignored: int | None) -> tuple[Tensor, Tensor]:
-    """How many targets each user's model gets right, and how many there are, (users,), without ignored ones."""
+def _hits(guesses: Tensor, batch: Batch, loss: MeanLoss) -> tuple[Tensor, Tensor]:
+    """How many targets each user's model gets right, and how many the loss counts, (users,)."""
     y = batch.y
-    real = torch.ones_like(y, dtype=torch.bool) if ignored is None else y != ignored
+    real = loss.counted(y.flatten(0, 1)).view_as(y)
     if batch.mask is not None:
         real = real & batch.mask.view(*batch.mask.shape, *(1,) * (y.ndim - 2))
-    right = (outputs.argmax(2) == y) & real
-    return right.flatten(1).sum(1).to(outputs.dtype), real.flatten(1).sum(1).to(outputs.dtype)
-
-
-def _are_labels(outputs: Tensor, y: Tensor) -> bool:
-    """Whether outputs (users, n, ..., classes + 1), the model's own loss last, are scores of the classes y."""
-    return not y.is_floating_point() and outputs.shape[:-1] == y.shape and outputs.shape[-1] > 2
-
-
-def _own_hits(outputs: Tensor, batch: Batch, own: OwnLoss) -> tuple[Tensor, Tensor]:
-    """As `_hits`, of the targets that a model's own loss counts."""
-    y, guesses = batch.y, outputs[..., :-1].argmax(-1)
-    guesses = guesses.roll(own.shift, 2) if own.shift and y.ndim > 2 else guesses
-    real = own.counted(y.flatten(0, 1)).view_as(y)
-    if batch.mask is not None:
-        real = real & batch.mask.view(*batch.mask.shape, *(1,) * (y.ndim - 2))
-    right = (guesses == y) & real
-    return right.flatten(1).sum(1).to(outputs.dtype), real.flatten(1).sum(1).to(outputs.dtype)
+    return ((guesses == y) & real).flatten(1).sum(1), real.flatten(1).sum(1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from resolvent.networks.stacked.cuda.compiler import obstacle_for
 from resolvent.networks.stacked.cuda.update import Update
-from resolvent.networks.stacked.thread_pool import parallel_map
+from resolvent.networks.stacked.jobs import parallel_map
 from resolvent.networks.stacked.workspace import loops_for
 
 MIN_SHARE = 1 << 19

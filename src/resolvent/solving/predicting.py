@@ -133,12 +133,10 @@ def _outputs_of_several(module: torch.nn.Module, X: Any, inputs: dict[str, Any])
 def _features(run: Any, X: Any) -> tuple[Any, Any]:
     description = run.description
     if description.predictor is None:
-        kind = (
-            f"{description.kind} predicts nothing"
-            if description.kind
-            else "this run was saved by a version that stored no predictor"
+        kind = description.kind or "the run"
+        raise InputError(
+            f"there is nothing to predict with, since {kind} predicts nothing; run.model has the parameters"
         )
-        raise InputError(f"there is nothing to predict with, since {kind}; run.model has the parameters")
     return X if description.preparation is None else description.preparation.transform(X), description.predictor
 
 

@@ -223,18 +223,9 @@ class Prepared:
 
     def _described(self) -> dict[str, Any]:
         """What processes that run one loop together must have in common."""
-        parts = self.parts
-        given = {"scheme": self.scheme, "participation": parts.participation, "acceleration": parts.accelerate}
-        given |= {
-            "stop": self.stop,
-            "penalty": self.facts.penalty,
-            "send": parts.send,
-            "down": parts.down,
-            "meet": self.arguments.get("meet"),
-            "metric": as_metric(self.arguments.get("metric")),
-            "privacy": self.arguments.get("privacy"),
-        }
-        plain = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every, "average": parts.average.kind}
+        given = self._given | {"scheme": self.scheme, "stop": self.stop, "penalty": self.facts.penalty}
+        plain: dict[str, Any] = {"rounds": self.rounds, "seed": self.seed, "every": self.cadence.every}
+        plain |= {"average": self.parts.average.kind}
         return described(given, plain, self.start)
 
     def _warn(self, ending: Ending, remarks: tuple[str, ...], state: State) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -23,19 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-ABOVE = {
-    "save": "resolvent.runs.saving:save",
-    "export": "resolvent.experiment.exporting:export",
-    "open": "resolvent.experiment.opening:open_run",
-    "resume": "resolvent.experiment.opening:resume",
-    "users": "resolvent.experiment.opening:users",
-    "loaded": "resolvent.networks.rebuilding:loaded",
-    "plot": "resolvent.report.plotting:plot",
-    "png": "resolvent.report.plotting:png",
-    "html": "resolvent.report.plotting:html",
-}
-"""What a run can do that lies on higher floors, or is heavy: found by name when it is asked for, as engines are."""
-
 
 class Run:
     """A finished, stopped, diverged or interrupted run.
@@ -43,6 +29,8 @@ class Run:
     status: "finished", "stopped" (see `reason`), "diverged" or "interrupted". `state` is the last one, and
     `run.resume(rounds=...)` goes on from it as if the run had never stopped. Of a run that diverged it is the best one
     by value, or by residual where values are unknown; the history has all rows, to the one that showed it.
+
+    What lies on higher floors, or is heavy, is found by name when it is asked for.
     """
 
     def __init__(
@@ -111,7 +99,7 @@ class Run:
     def _users(self) -> Engine | None:
         """The users of the run: of one of the command line, its configuration makes them again."""
         if self._engine is None and self.folder is not None:
-            self._engine = _above("users")(self.folder)
+            self._engine = resolve_name("resolvent.experiment.opening:users")(self.folder)
         return self._engine
 
     # --- predictions -------------------------------------------------------------------------------------------------
@@ -158,7 +146,7 @@ class Run:
         self._needs_network()
         if into is None and self.description.network.get("factory") is None and self._users() is not None:  # type: ignore[union-attr]
             return self.module(best=best)
-        return _above("loaded")(self.description, model, memory, into)  # type: ignore[no-any-return]
+        return resolve_name("resolvent.networks.rebuilding:loaded")(self.description, model, memory, into)  # type: ignore[no-any-return]
 
     def personal_module(self, user: int, into: nn.Module | None = None) -> nn.Module:
         """The network as this user trained it last."""
@@ -169,7 +157,8 @@ class Run:
         problem = self._network()
         if into is None and problem is not None:
             return problem.module(self.personal[user], self.state.memory, user)  # type: ignore[no-any-return]
-        return _above("loaded")(self.description, self.personal[user], self.state.memory, into, user)  # type: ignore[no-any-return]
+        loaded = resolve_name("resolvent.networks.rebuilding:loaded")
+        return loaded(self.description, self.personal[user], self.state.memory, into, user)  # type: ignore[no-any-return]
 
     def _network(self) -> Any:
         """The problem of the run where it is one of networks, and its users are here."""
@@ -184,19 +173,19 @@ class Run:
 
     def save(self, folder: str | Path) -> Path:
         """Write the run into a folder, from which `rs.open` reads it; an earlier run there is replaced."""
-        return _above("save")(self, file_path(folder, "folder"))  # type: ignore[no-any-return]
+        return resolve_name("resolvent.runs.saving:save")(self, file_path(folder, "folder"))  # type: ignore[no-any-return]
 
     @staticmethod
     def load(folder: str | Path) -> Run:
         """What `save` or the command line wrote: the same as `rs.open`."""
-        return _above("open")(folder)  # type: ignore[no-any-return]
+        return resolve_name("resolvent.experiment.opening:open_run")(folder)  # type: ignore[no-any-return]
 
     def export(self, file: str | Path, into: nn.Module | None = None) -> Path:
         """Write the model with what it needs to predict: .safetensors, .pt, .npz, .json or .onnx.
 
         into: a module of the same architecture, which a network's .onnx of a run opened from disk may need.
         """
-        return _above("export")(self, file_path(file, "file"), into)  # type: ignore[no-any-return]
+        return resolve_name("resolvent.experiment.exporting:export")(self, file_path(file, "file"), into)  # type: ignore[no-any-return]
 
     def resume(self, problem: Any = None, scheme: Any = None, *, rounds: int, **more: Any) -> Run:
         """Go on until `rounds` rounds are done in all: equal, to the bit, to a run of so many from the start.
@@ -204,17 +193,17 @@ class Run:
         A run of the command line needs nothing else. One that `save` wrote needs its problem, its scheme, and what else
         `solve` was given. One that `solve` has just handed back goes on with what it was given.
         """
-        return _above("resume")(self, problem, scheme, rounds, more)  # type: ignore[no-any-return]
+        return resolve_name("resolvent.experiment.opening:resume")(self, problem, scheme, rounds, more)  # type: ignore[no-any-return]
 
     def plot(self, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
         """A Matplotlib figure of columns of the history: the gap or value, and metrics on held-out data."""
-        return _above("plot")(self, y, x, ax)  # type: ignore[no-any-return]
+        return resolve_name("resolvent.report.plotting:plot")(self, y, x, ax)  # type: ignore[no-any-return]
 
     def _repr_png_(self) -> bytes | None:
-        return _above("png")(self)  # type: ignore[no-any-return]
+        return resolve_name("resolvent.report.plotting:png")(self)  # type: ignore[no-any-return]
 
     def _repr_html_(self) -> str:
-        return _above("html")(self)  # type: ignore[no-any-return]
+        return resolve_name("resolvent.report.plotting:html")(self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         rows = self.history[self.history["round"] == self.state.round] if len(self.history) else self.history
@@ -233,8 +222,3 @@ class Run:
             return ""
         users = self.config["problem"].get("users", "?")
         return f"{title} on {kind}, {users} users, d = {len(self.model)}: "
-
-
-def _above(name: str) -> Callable[..., Any]:
-    module, function = ABOVE[name].split(":")
-    return getattr(import_module(module), function)  # type: ignore[no-any-return]

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
-from resolvent.networks.stacked.arrange import arrange
 from resolvent.networks.stacked.cuda.compiler import obstacle_for
-from resolvent.networks.stacked.fused import FusedConv
+from resolvent.networks.stacked.fused import FusedConv, arrange
 from resolvent.networks.stacked.head import NOT_LAST, linear_choices
 from resolvent.networks.stacked.trace import trace
 

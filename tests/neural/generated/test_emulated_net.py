@@ -16,7 +16,7 @@ from kernel_routing import apart
 from neural_reference import federation, plain_loop
 from resolvent.networks.method_choice import propose
 from resolvent.networks.precision import Precision
-from resolvent.networks.stacked import arrange, fused, method, program, workspace
+from resolvent.networks.stacked import fused, method, program, workspace
 from resolvent.networks.stacked.cuda import launch
 
 
@@ -39,8 +39,8 @@ def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
             super().__init__(like, precision)
             self.aligned, self.loops, self.generated = False, None, True
 
-    def arranged(self: method.Stacked, features: tuple[int, ...], like: Tensor) -> arrange.Arranged:
-        return arrange.arrange(self.net, features, "")
+    def arranged(self: method.Stacked, features: tuple[int, ...], like: Tensor) -> fused.Arranged:
+        return fused.arrange(self.net, features, "")
 
     monkeypatch.setattr(launch, "kernel", kernel)
     monkeypatch.setattr(fused, "multiprocessors", lambda device: 2)

@@ -4,7 +4,7 @@ A loop over many users with small networks spends most of its time between opera
 layer together. A module is read as a net (trace.py, forms.py), rewritten (net.py: a bias and a ReLU behind their pool,
 say), and written as a program (program.py): tapes of operations on buffers of shape (users, ...features, images), which
 are replayed for each block of images (jobs.py, method.py). On CUDA in float32 small convolutions are generated kernels,
-fused with bias, pooling and ReLU (arrange.py says which, and why others are not; cuda/ has their sources).
+fused with bias, pooling and ReLU (fused.py says which, and why others are not; cuda/ has their sources).
 
 A user's images are divided by their number alone, each user's part of a buffer is aligned alike, and each thread runs
 one-threaded kernels: a user's gradient has the same bits whoever takes part, if its rows are padded to the same length.

@@ -1,10 +1,26 @@
-"""Jobs: users and blocks of their images that go through a net together."""
+"""Jobs, users and blocks of their images that go through a net together, and the threads that run them.
+
+Every thread runs one-threaded kernels, each on its own job. So threads never wait for each other inside a kernel, and
+their number changes no bit of any result.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil
+from typing import TypeVar
+
+import torch
+
+from resolvent.problems.one_thread import one_thread
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 LANES = 16
 """Images per block are a multiple of this, if a user has as many: runs of images are then whole vectors."""
@@ -63,3 +79,22 @@ def _groups(users: int, images: int, dim: int, numbers: int, threads: int | None
         together = max(1, min(MAX_JOB_USERS, JOB_BLOCKS * numbers // max(1, images), MAX_JOB_PARAMETERS // dim))
         count = min(users, ceil(ceil(users / together) / threads) * threads)
     return [users * k // max(1, count) for k in range(count + 1)]
+
+
+@lru_cache(maxsize=1)
+def _thread_pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "resolvent", initializer=torch.set_num_threads, initargs=(1,))
+
+
+os.register_at_fork(after_in_child=_thread_pool.cache_clear)  # a child process has none of its parent's threads
+
+
+def parallel_map(work: Callable[[Item], Result], items: Iterable[Item], device: torch.device) -> list[Result]:
+    """work(item) for each item, results in order; on a CPU, on as many threads as torch has."""
+    items = list(items)
+    if device.type != "cpu":
+        return [work(item) for item in items]
+    with one_thread() as threads:
+        if threads == 1 or len(items) == 1:
+            return [work(item) for item in items]
+        return list(_thread_pool(threads).map(work, items))

@@ -16,16 +16,15 @@ from resolvent.networks.cuda_graphs import captured_now
 from resolvent.networks.layout import Buffers, ParameterLayout
 from resolvent.networks.plain import Examples, ValueAndGrad
 from resolvent.networks.precision import Precision, products_in
-from resolvent.networks.stacked.arrange import Arranged, arrange
 from resolvent.networks.stacked.convolution import Conv, ConvPool
 from resolvent.networks.stacked.cuda.compiler import obstacle_for
+from resolvent.networks.stacked.fused import Arranged, arrange
 from resolvent.networks.stacked.head import linear_choices
-from resolvent.networks.stacked.jobs import Job, one_block, plan_jobs
+from resolvent.networks.stacked.jobs import Job, one_block, parallel_map, plan_jobs
 from resolvent.networks.stacked.layers import Shape
 from resolvent.networks.stacked.losses import CrossEntropy, StackedLoss
 from resolvent.networks.stacked.net import Net, draw_noise
 from resolvent.networks.stacked.program import Program
-from resolvent.networks.stacked.thread_pool import parallel_map
 from resolvent.networks.stacked.workspace import Workspace
 from resolvent.problems.one_thread import threads_there
 
