@@ -83,8 +83,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"generate", "verify"},
     ],
     "problems.quadratic": [{"affine", "jacobi"}, {"decomposition", "pooled"}],
-    "problems.linear": [{"loss", "predictor", "hessians", "careful"}, {"model"}],
-    "problems.softmax": [{"pooled"}, {"model"}],
+    "problems.linear": [{"loss", "predictor"}, {"curved"}, {"model"}],
     "problems.newton": [
         {"inverses", "safeguard"},
         {"equation"},

@@ -57,7 +57,7 @@ from resolvent.problems.poisson import Poisson
 from resolvent.problems.quantile import Quantile
 from resolvent.problems.sets import Ball, Box, Orthant, Simplex
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
-from resolvent.problems.softmax.model import Softmax
+from resolvent.problems.softmax import Softmax
 from resolvent.problems.squared_hinge import SquaredHinge
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve

@@ -11,7 +11,7 @@ from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
 from resolvent.problems.quantile import Quantile
-from resolvent.problems.softmax.model import Softmax
+from resolvent.problems.softmax import Softmax
 from resolvent.problems.squared_hinge import SquaredHinge
 
 

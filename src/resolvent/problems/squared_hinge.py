@@ -4,39 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.problems.linear.loss import Loss, check_labels
-from resolvent.problems.linear.model import LinearModel
-
-
-class SquaredHinge(LinearModel):
-    """A linear support vector machine with the squared hinge loss, labels -1 and +1.
-
-    `reg` is a number, or one per user; without it 1 / (users * rows_i), as for logistic regression.
-    """
-
-    lipschitz: Tensor
-    kind = "squared-hinge"
-    labels = (-1, 1)
-
-    def __init__(
-        self,
-        A: Any,
-        b: Any,
-        reg: Any = None,
-        weights: Any = None,
-        *,
-        intercept: bool = False,
-        penalty: Any = None,
-        sample_weight: Any = None,
-        class_weight: Any = None,
-    ) -> None:
-        own = {"sample_weight": sample_weight, "class_weight": class_weight}
-        super().__init__(SquaredHingeLoss, A, b, reg, weights, intercept=intercept, penalty=penalty, **own)
+from resolvent.problems.linear.model import Classifier
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,3 +50,13 @@ class SquaredHingeLoss(Loss):
             return k * k + 2 * n * (along - m).clamp_min(0)
 
         return of
+
+
+class SquaredHinge(Classifier):
+    """A linear support vector machine with the squared hinge loss, labels -1 and +1.
+
+    `reg` is a number, or one per user; without it 1 / (users * rows_i), as for logistic regression.
+    """
+
+    kind = "squared-hinge"
+    loss = SquaredHingeLoss

@@ -20,7 +20,7 @@ from resolvent.errors import refuse
 from resolvent.problems.least_squares import LeastSquares
 from resolvent.problems.logistic import Logistic
 from resolvent.problems.poisson import Poisson
-from resolvent.problems.softmax.model import Softmax
+from resolvent.problems.softmax import Softmax
 from resolvent.sklearn import correction
 from resolvent.sklearn.fitting import Objective, fitted, mixture, strength, weights_of
 
