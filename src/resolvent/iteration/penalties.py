@@ -26,23 +26,18 @@ class Penalty(Protocol):
 
     def value(self, w: Tensor) -> Tensor:
         """g(w), (...)."""
-        ...
 
     def prox(self, w: Tensor, step: float) -> Tensor:
         """argmin_x g(x) + |x - w|^2 / (2 step)."""
-        ...
 
     def distance(self, w: Tensor, v: Tensor) -> Tensor:
         """The distance of v to the subdifferential of g at w, (...); infinite where g is infinite."""
-        ...
 
     def free(self, indices: Any) -> Penalty:
         """The same penalty on the other coordinates, which leaves these alone."""
-        ...
 
     def check(self, dim: int) -> None:
         """Refuse models of a length that this penalty does not fit."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, init=False)

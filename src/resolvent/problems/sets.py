@@ -29,15 +29,12 @@ class ConvexSet(Protocol):
     @property
     def dim(self) -> int | None:
         """None: of any dimension."""
-        ...
 
     def project(self, x: Tensor) -> Tensor:
         """The nearest point of the set to each x, (..., d)."""
-        ...
 
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         """Whether each x lies inside, or outside by a length of about tol at most, (...)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, init=False)

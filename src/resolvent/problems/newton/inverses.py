@@ -31,15 +31,12 @@ class Inverses(Protocol):
     def take(self, who: Tensor) -> Inverses: ...
     def put(self, who: Tensor, part: Any) -> None:
         """Take over what some users have now, except for their anchors."""
-        ...
 
     def renew(self, problem: Any, which: Tensor, anchor: Tensor) -> None:
         """Compute B at new anchors for the users marked in `which`."""
-        ...
 
     def apply(self, e: Tensor) -> Tensor:
         """B e."""
-        ...
 
 
 def thin(rows: int, dim: int) -> bool:

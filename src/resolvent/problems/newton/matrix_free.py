@@ -41,11 +41,9 @@ class MatrixFree(Protocol):
     def grad(self, W: Tensor) -> Tensor: ...
     def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
         """The product with the Hessians at W, as a function of rows (users, d)."""
-        ...
 
     def hessian_diagonal(self, W: Tensor) -> Tensor:
         """(users, d). Or `conditioner(W, eta)`: a map of rows (users, d) close to (I + eta H)^-1, positive definite."""
-        ...
 
 
 def fresh_start(problem: MatrixFree, u: Tensor, eta: float) -> WarmStart:
