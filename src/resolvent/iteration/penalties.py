@@ -93,9 +93,6 @@ class L1(ElasticNet):
     def __init__(self, t: float | Any) -> None:
         super().__init__(_strength(t, "t"), 0.0)
 
-    def prox(self, w: Tensor, step: float) -> Tensor:
-        return w - w.clamp(-step * self.l1.to(w), step * self.l1.to(w))
-
     def __str__(self) -> str:
         return f"L1({_words(self.l1)})"
 
