@@ -70,12 +70,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {
             "least_squares",
             "logistic",
-            "poisson",
-            "huber",
-            "squared_hinge",
             "softmax",
             "quantile",
-            "deviations",
             "simple",
             "indicators",
             "custom",
@@ -83,7 +79,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"generate", "verify"},
     ],
     "problems.quadratic": [{"affine", "jacobi"}, {"decomposition", "pooled"}],
-    "problems.linear": [{"loss", "predictor"}, {"curved"}, {"model"}],
+    "problems.linear": [{"loss", "predictor"}, {"curved"}, {"model"}, {"losses"}],
     "problems.newton": [
         {"inverses", "safeguard"},
         {"equation"},
