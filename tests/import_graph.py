@@ -53,7 +53,7 @@ INSIDE: dict[str, list[set[str]]] = {
             "accountant",
         },
         {"meeting"},
-        {"certificates", "sending", "tuning", "anderson", "momentum", "robust", "server", "private_mean"},
+        {"certificates", "sending", "tuning", "anderson", "robust", "server", "private_mean"},
         {"compression", "parts"},
         {"state"},
         {"round", "asking", "checkpoint"},
@@ -61,7 +61,7 @@ INSIDE: dict[str, list[set[str]]] = {
     ],
     "problems": [
         {"problem", "products", "room", "labels", "compensated", "one_thread"},
-        {"inputs", "newton", "constraint", "sparse_rows"},
+        {"inputs", "newton", "sparse_rows"},
         {"rows", "sets", "callables"},
         {"row_weights"},
         {"reference", "penalty_words", "linear_sets"},

@@ -14,9 +14,9 @@ from resolvent.errors import (
     SolvesAnotherProblem,
 )
 from resolvent.iteration import schedules
+from resolvent.iteration.acceleration import Momentum
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.compression import Quantised, RandomK, TopK
-from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
 from resolvent.iteration.penalties import L1, L2, ElasticNet
 from resolvent.iteration.privacy import UserPrivacy
