@@ -35,13 +35,14 @@ class Penalty(Protocol):
 
     def free(self, indices: Any) -> Penalty:
         """The same penalty on the other coordinates, which leaves these alone."""
+        return free(self, indices)
 
     def check(self, dim: int) -> None:
         """Refuse models of a length that this penalty does not fit."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class ElasticNet:
+class ElasticNet(Penalty):
     """g(w) = sum_j l1_j |w_j| + l2_j/2 w_j^2; l1 and l2 are numbers >= 0, or one per coordinate."""
 
     l1: Tensor
@@ -71,9 +72,6 @@ class ElasticNet:
     def held(self, w: Tensor) -> Tensor:
         """Which coordinates lie at a kink."""
         return (w == 0) & (self.l1.to(w) > 0)
-
-    def free(self, indices: Any) -> Penalty:
-        return free(self, indices)
 
     def check(self, dim: int) -> None:
         for name, t in (("l1", self.l1), ("l2", self.l2)):
@@ -111,7 +109,7 @@ class L2(ElasticNet):
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class Own(Penalty):
     """A penalty that has value and prox only, completed. Its subdifferential is not known: no minimum is certified."""
 
     given: Any
@@ -133,9 +131,6 @@ class Own:
     def distance(self, w: Tensor, v: Tensor) -> Tensor:
         return torch.full_like(w[..., 0], torch.inf)
 
-    def free(self, indices: Any) -> Penalty:
-        return free(self, indices)
-
     def check(self, dim: int) -> None:
         """Refuse a prox after which g(x) + |x - w|^2 / (2 step) is lower close by."""
         away = torch.randn(8, 4, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(dim))
@@ -156,7 +151,7 @@ class Own:
 
 
 @dataclass(frozen=True, eq=False)
-class Free:
+class Free(Penalty):
     """A penalty on all coordinates but these, which it does not see: numbers per coordinate are those of the others."""
 
     penalty: Penalty

@@ -199,11 +199,6 @@ class AbsoluteDeviations(WithMinimum):
         self._size = torch.where(size > 0, size, 1.0)  # |a_i|^2; any number will do where a_i = 0
 
     @property
-    def intercepts(self) -> Tensor:
-        """None of the parameters: there is no intercept."""
-        return torch.arange(0, device=self.weights.device)
-
-    @property
     def predictor(self) -> Predictor:
         """What says how a model of this problem predicts: the median."""
         return Predictor("quantile", self.dim, numbers={"q": 0.5})

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import real, refuse, whole
-from resolvent.iteration.penalties import Penalty, free, length
+from resolvent.iteration.penalties import Penalty, length
 from resolvent.problems.inputs import as_tensor, finite, refuse_shape
 
 TOL = 1e-9
@@ -41,7 +41,7 @@ class ConvexSet(Protocol):
         """Whether each x lies inside, or outside by a length of about tol at most, (...)."""
 
 
-class Constraint(ConvexSet):
+class Constraint(ConvexSet, Penalty):
     """A set with the verbs of a penalty."""
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
@@ -63,10 +63,6 @@ class Constraint(ConvexSet):
     def distance(self, w: Tensor, v: Tensor) -> Tensor:
         """The distance of v to the normal cone at w: the length of its projection onto the tangent cone."""
         return length(self.tangent(w, v)).masked_fill(torch.isinf(self.value(w)), torch.inf)
-
-    def free(self, indices: Any) -> Penalty:
-        """The same constraint on the other coordinates."""
-        return free(self, indices)
 
     def check(self, dim: int) -> None:
         """A set given by numbers fits any length; others their own."""
