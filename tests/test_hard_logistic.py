@@ -15,7 +15,8 @@ import resolvent as rs
 from hunt.cases.logistic import Exact
 from resolvent.errors import BadAnswer, InputError
 from resolvent.iteration.engine import Ask
-from resolvent.problems import over_rows, room
+from resolvent.problems import room
+from resolvent.problems.linear import curved
 from resolvent.problems.logistic import WeightedLogistic
 from resolvent.problems.newton import inverses
 from resolvent.problems.newton import prox as newton_prox_module
@@ -63,7 +64,7 @@ def test_the_prox_is_found_where_losses_bend_in_thin_layers() -> None:
 def test_a_start_far_away_does_not_loosen_the_tolerance(wide: int, monkeypatch: Any) -> None:
     """At a large eta the gradient at the start is thousands of times as long as at the solution: its round-off is not
     that of the answer. There a margin's slope is |p - u| / (eta |a|), so that e rounds at about 1e-14."""
-    monkeypatch.setattr(over_rows, "MAX_DENSE_DIM", wide)
+    monkeypatch.setattr(curved, "MAX_DENSE_DIM", wide)
     for seed in range(40):
         rng = np.random.default_rng(seed)
         A, eta = 5 * rng.standard_normal((2, 2)), 10 ** rng.uniform(3, 4.5)

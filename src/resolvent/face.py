@@ -14,9 +14,9 @@ from resolvent.errors import (
     SolvesAnotherProblem,
 )
 from resolvent.iteration import schedules
+from resolvent.iteration.acceleration import Momentum
 from resolvent.iteration.anderson import Anderson
 from resolvent.iteration.compression import Quantised, RandomK, TopK
-from resolvent.iteration.momentum import Momentum
 from resolvent.iteration.participation import Bernoulli, Everyone, FixedSize, Stragglers, Trace
 from resolvent.iteration.penalties import L1, L2, ElasticNet
 from resolvent.iteration.privacy import UserPrivacy
@@ -46,19 +46,16 @@ from resolvent.local.normalised import NormalisedSteps
 from resolvent.local.operators import ExactProx, GradientProx, GradientSteps, NewtonProx
 from resolvent.local.tilted import RandomTiltedSteps, TiltedSteps
 from resolvent.problems.custom import Custom
-from resolvent.problems.deviations import AbsoluteDeviations
 from resolvent.problems.generate import make_least_squares, make_logistic
-from resolvent.problems.huber import Huber
 from resolvent.problems.indicators import Indicators
 from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.linear.losses import Huber, Poisson, SquaredHinge
 from resolvent.problems.linear_sets import AffineSet, Halfspace, ObtuseCone
 from resolvent.problems.logistic import Logistic
-from resolvent.problems.poisson import Poisson
-from resolvent.problems.quantile import Quantile
+from resolvent.problems.quantile import AbsoluteDeviations, Quantile
 from resolvent.problems.sets import Ball, Box, Orthant, Simplex
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
-from resolvent.problems.softmax.model import Softmax
-from resolvent.problems.squared_hinge import SquaredHinge
+from resolvent.problems.softmax import Softmax
 from resolvent.solving.run import Run
 from resolvent.solving.solve import solve
 from resolvent.solving.stopping import STOP, Stop

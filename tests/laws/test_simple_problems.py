@@ -15,10 +15,10 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 from resolvent.errors import InputError
-from resolvent.problems.deviations import AbsoluteDeviations
 from resolvent.problems.indicators import Indicators
 from resolvent.problems.linear_sets import AffineSet, Halfspace, ObtuseCone
 from resolvent.problems.problem import Problem, objective
+from resolvent.problems.quantile import AbsoluteDeviations
 from resolvent.problems.sets import Ball, Box, ConvexSet, Orthant
 from resolvent.problems.simple import HalfSquares, Quadratics, plus_minus
 

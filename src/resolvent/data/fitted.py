@@ -6,13 +6,11 @@ from typing import Any, NamedTuple
 
 from resolvent.data.target import COUNTS, MANY, NUMBERS, TWO, Target
 from resolvent.errors import quoted, refuse
-from resolvent.problems.huber import Huber
 from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.linear.losses import Huber, Poisson, SquaredHinge
 from resolvent.problems.logistic import Logistic
-from resolvent.problems.poisson import Poisson
 from resolvent.problems.quantile import Quantile
-from resolvent.problems.softmax.model import Softmax
-from resolvent.problems.squared_hinge import SquaredHinge
+from resolvent.problems.softmax import Softmax
 
 
 class Kind(NamedTuple):

@@ -72,13 +72,17 @@ def read(path: str | Path, target: str | int | None = None, width: int | None = 
 def frame(path: str | Path) -> pd.DataFrame:
     """All columns of a file, none of which need be a target: rows to predict."""
     path = file_path(path, "path")
-    content = _loaded(path, None, exact=True)
-    if isinstance(content, Table):
-        import pandas as pd
+    return _framed(_loaded(path, None, exact=True), path.name)
 
-        _check_finite(content, path.name)
-        return pd.DataFrame(content.x, columns=list(content.features))
-    return as_frame(content, "path")
+
+def _framed(content: pd.DataFrame | Table, name: str) -> pd.DataFrame:
+    """The columns of a file's content, without the target of a table."""
+    if not isinstance(content, Table):
+        return as_frame(content, "path")
+    import pandas as pd
+
+    _check_finite(content, name)
+    return pd.DataFrame(content.x, columns=list(content.features))
 
 
 def inputs(path: str | Path) -> NDArray[Any]:
@@ -97,14 +101,10 @@ def columns(path: str | Path, target: str | int | None = None) -> tuple[pd.DataF
     """The columns of a file, text among them, and the name of its target, found as `read` finds it."""
     path = file_path(path, "path")
     name, content = path.name, _loaded(path, target, exact=True)
+    frame = _framed(content, name)
     if isinstance(content, Table):
-        import pandas as pd
-
-        _check_finite(content, name)
-        frame = pd.DataFrame(content.x, columns=list(content.features))
         frame.insert(len(content.features), content.target, content.y, allow_duplicates=True)
         return frame, content.target
-    frame = as_frame(content, "path")
     names = list(frame.columns)
     return frame, names[frames.target_column(names, target, name)]
 

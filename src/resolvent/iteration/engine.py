@@ -159,55 +159,43 @@ class Engine(Protocol):
     @property
     def traffic(self) -> Traffic | None:
         """None where nothing moves: the history then counts what a network would carry."""
-        ...
 
     def __enter__(self) -> Self:
         """Called before round 0. An engine may be entered again after it was left."""
-        ...
 
     def __exit__(self, *error: object) -> None:
         """Called at the end of a run, whatever has happened."""
-        ...
 
     def present(self, who: Tensor | None) -> Present:
         """Which of those drawn from the whole federation (None: everyone) live here, and how many came in all."""
-        ...
 
     def local(self, ask: Ask, u: Tensor, memory: Memory) -> Answers:
         """Ask users at their rows of u, one row per user asked, and collect what has been answered by now."""
-        ...
 
     def local_mean(self, ask: Ask, u: Tensor, memory: Memory) -> MeanAnswer:
         """The weighted mean of the answers to one u (1, d)."""
-        ...
 
     def mean(self, z: Tensor, who: Tensor | None = None, news: bool = False) -> Tensor:
         """The weighted meeting point of these users' rows, (1, d).
 
         news: the rows are those of the last such call but for a few coordinates, which alone need cross.
         """
-        ...
 
     def gram(self, rows: Tensor) -> Tensor:
         """Inner products sum_i lambda_i <a_i, b_i> of k stacks of rows (k, users, d), (k, k)."""
-        ...
 
     def every(self, flags: Tensor) -> bool:
         """Whether these flags, one per user here, are true for all users."""
-        ...
 
     def curvature(self, w: Tensor) -> Curvature | None:
         """The weighted mean of the users' gradients and Hessians at a model w (1, d); None where users do not know
         them, or would have to send too much."""
-        ...
 
     def measure(self, w: Tensor) -> dict[str, Tensor]:
         """Metrics of models w (k, d), (k,) each. Asked at a cadence: over a network it is another message."""
-        ...
 
     def inspect(self, w: Tensor, p: Tensor, memory: Memory, look: Look) -> dict[str, float] | None:
         """More of one round's models, global (1, d) and local, where users have more to say; None where not."""
-        ...
 
 
 class Joining(Protocol):
@@ -215,4 +203,3 @@ class Joining(Protocol):
 
     def join(self, problem: Any, operator: Any, steady: bool) -> Engine:
         """The engine, whose facts have the problem of the users here."""
-        ...

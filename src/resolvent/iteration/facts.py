@@ -37,19 +37,15 @@ class Peers(Protocol):
 
     def same(self, describe: Callable[[], dict[str, Any]]) -> None:
         """Refuse a run that another process describes differently."""
-        ...
 
     def agree(self, own: Any) -> Any:
         """What the first process says that says anything; None where all of them say None. Anything of JSON."""
-        ...
 
     def largest(self, values: Tensor) -> Tensor:
         """The largest of these values anywhere, a scalar."""
-        ...
 
     def leave(self, error: BaseException) -> None:
         """This process has failed and leaves; the others are told, unless they have failed in the same way."""
-        ...
 
 
 class NoPeers:

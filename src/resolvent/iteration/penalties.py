@@ -26,27 +26,23 @@ class Penalty(Protocol):
 
     def value(self, w: Tensor) -> Tensor:
         """g(w), (...)."""
-        ...
 
     def prox(self, w: Tensor, step: float) -> Tensor:
         """argmin_x g(x) + |x - w|^2 / (2 step)."""
-        ...
 
     def distance(self, w: Tensor, v: Tensor) -> Tensor:
         """The distance of v to the subdifferential of g at w, (...); infinite where g is infinite."""
-        ...
 
     def free(self, indices: Any) -> Penalty:
         """The same penalty on the other coordinates, which leaves these alone."""
-        ...
+        return free(self, indices)
 
     def check(self, dim: int) -> None:
         """Refuse models of a length that this penalty does not fit."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class ElasticNet:
+class ElasticNet(Penalty):
     """g(w) = sum_j l1_j |w_j| + l2_j/2 w_j^2; l1 and l2 are numbers >= 0, or one per coordinate."""
 
     l1: Tensor
@@ -77,9 +73,6 @@ class ElasticNet:
         """Which coordinates lie at a kink."""
         return (w == 0) & (self.l1.to(w) > 0)
 
-    def free(self, indices: Any) -> Penalty:
-        return free(self, indices)
-
     def check(self, dim: int) -> None:
         for name, t in (("l1", self.l1), ("l2", self.l2)):
             if t.ndim and len(t) != dim:
@@ -97,9 +90,6 @@ class L1(ElasticNet):
 
     def __init__(self, t: float | Any) -> None:
         super().__init__(_strength(t, "t"), 0.0)
-
-    def prox(self, w: Tensor, step: float) -> Tensor:
-        return w - w.clamp(-step * self.l1.to(w), step * self.l1.to(w))
 
     def __str__(self) -> str:
         return f"L1({_words(self.l1)})"
@@ -119,7 +109,7 @@ class L2(ElasticNet):
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class Own(Penalty):
     """A penalty that has value and prox only, completed. Its subdifferential is not known: no minimum is certified."""
 
     given: Any
@@ -141,9 +131,6 @@ class Own:
     def distance(self, w: Tensor, v: Tensor) -> Tensor:
         return torch.full_like(w[..., 0], torch.inf)
 
-    def free(self, indices: Any) -> Penalty:
-        return free(self, indices)
-
     def check(self, dim: int) -> None:
         """Refuse a prox after which g(x) + |x - w|^2 / (2 step) is lower close by."""
         away = torch.randn(8, 4, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(dim))
@@ -164,7 +151,7 @@ class Own:
 
 
 @dataclass(frozen=True, eq=False)
-class Free:
+class Free(Penalty):
     """A penalty on all coordinates but these, which it does not see: numbers per coordinate are those of the others."""
 
     penalty: Penalty

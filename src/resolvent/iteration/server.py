@@ -74,10 +74,9 @@ class ServerOptimiser(Acceleration):
         return self.lr
 
 
-@part("accelerate", "server-adam")
 @dataclass(frozen=True)
-class ServerAdam(ServerOptimiser):
-    """FedAdam: v is a mean of squared steps that forgets."""
+class Forgetting(ServerOptimiser):
+    """Those in which v forgets as well."""
 
     lr: float
     """How far a step goes."""
@@ -87,6 +86,13 @@ class ServerAdam(ServerOptimiser):
     """What v keeps of its past, in [0, 1)."""
     tau: float = 1e-3
     """What is added to sqrt(v): small steps are adapted the less, the larger it is."""
+
+
+@part("accelerate", "server-adam")
+@dataclass(frozen=True)
+class ServerAdam(Forgetting):
+    """FedAdam: v is a mean of squared steps that forgets."""
+
     title = "the server's Adam"
 
     def squares(self, v: Tensor, new: Tensor) -> Tensor:
@@ -99,17 +105,9 @@ class ServerAdam(ServerOptimiser):
 
 @part("accelerate", "server-yogi")
 @dataclass(frozen=True)
-class ServerYogi(ServerOptimiser):
+class ServerYogi(Forgetting):
     """FedYogi: v moves towards the squared steps by an amount that does not depend on how far it is from them."""
 
-    lr: float
-    """How far a step goes."""
-    beta1: float = 0.9
-    """What the mean of steps keeps of its past, in [0, 1)."""
-    beta2: float = 0.99
-    """What v keeps of its past, in [0, 1)."""
-    tau: float = 1e-3
-    """What is added to sqrt(v): small steps are adapted the less, the larger it is."""
     title = "the server's Yogi"
 
     def squares(self, v: Tensor, new: Tensor) -> Tensor:

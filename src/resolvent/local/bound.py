@@ -26,7 +26,6 @@ class Bound(Protocol):
 
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The answers p of the users asked, one row each; u has their rows, or one row that they share."""
-        ...
 
     def mean(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Spread, Memory]:
         """mean(p), (1, d), of users who share u (1, d), and the spread of their answers."""

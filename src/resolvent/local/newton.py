@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from resolvent.iteration.engine import Ask
 from resolvent.iteration.facts import Memory
 from resolvent.local.bound import Bound, of_those_asked, rows_of, with_rows
 from resolvent.problems.newton.inverses import Inverses, empty_inverses
-from resolvent.problems.newton.matrix_free import LOOSE, POINTS, fresh_start, matrix_free_prox
+from resolvent.problems.newton.matrix_free import LOOSE, POINTS, matrix_free_prox
 from resolvent.problems.newton.prox import WarmStart, cold_start, newton_prox, retained_points
 
 
@@ -38,7 +37,7 @@ class Newton(Bound):
         inverses = self._inverses(memory["anchor"])
         mine = inverses if ask.who is None else inverses.take(ask.who)
         past = rows_of(memory, ask.who)
-        start = _warm(past, past["debt"], past["debt"].isnan(), lambda: cold_start(part, u, ask.eta))
+        start = _warm(past, past["debt"], past["debt"].isnan(), part, u, ask.eta)
         solved = newton_prox(part, u, ask.eta, start, mine, self.tol)
         if solved.wrong and ask.finite:
             solved.demand(ask.eta, f" in round {ask.t + 1}", ask.among(self.problem.users).names)
@@ -84,7 +83,7 @@ class MatrixFreeNewton(Bound):
         for who, group in part.groups:
             at: Any = slice(None) if who is None else who
             past, U = {name: rows[at] for name, rows in now.items()}, u[at]
-            start = _warm(past, torch.zeros_like(U[:, 0]), past["x"][:, 0, 0].isnan(), _fresh(group, U, ask.eta))
+            start = _warm(past, torch.zeros_like(U[:, 0]), past["x"][:, 0, 0].isnan(), group, U, ask.eta)
             solved = matrix_free_prox(group, U, ask.eta, start, self.tol, LOOSE)
             if solved.wrong and ask.finite:
                 solved.demand(ask.eta, f" in round {ask.t + 1}", None if names is None else names[at])
@@ -94,19 +93,15 @@ class MatrixFreeNewton(Bound):
         return now["x"][:, 0], with_rows(memory, ask.who, now)
 
 
-def _fresh(group: Any, u: Tensor, eta: float) -> Callable[[], WarmStart]:
-    return lambda: fresh_start(group, u, eta)
-
-
 def _blank(users: int, like: Tensor, **shapes: tuple[int, ...]) -> Memory:
     """The memory of users who have never answered: NaN."""
     return {name: like.new_full((users, *shape), torch.nan) for name, shape in shapes.items()}
 
 
-def _warm(past: Memory, debt: Tensor, fresh: Tensor, start: Callable[[], WarmStart]) -> WarmStart:
+def _warm(past: Memory, debt: Tensor, fresh: Tensor, part: Any, u: Tensor, eta: float) -> WarmStart:
     """What users remember; those who have never answered, the fresh ones, begin anew."""
     x, g = past["x"], past["g"]
     if not bool(fresh.any()):
         return WarmStart(x, g, debt)
-    new, rows = start(), fresh[:, None, None]
+    new, rows = cold_start(part, u, eta, x.shape[1]), fresh[:, None, None]
     return WarmStart(torch.where(rows, new.x, x), torch.where(rows, new.g, g), torch.where(fresh, new.debt, debt))

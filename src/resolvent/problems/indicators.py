@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import bounded, quoted, real, refuse
-from resolvent.problems.constraint import TOL
 from resolvent.problems.inputs import FLOAT, as_rows, as_tensor, as_weights, finite, points, refuse_shape
 from resolvent.problems.problem import ProblemDefaults, select
-from resolvent.problems.sets import ConvexSet
+from resolvent.problems.sets import TOL, ConvexSet
 
 MIN_APART, MIN_FAR = 1e3, 10.0
 """Sets are reported not to meet where their points are more than MIN_APART tolerances apart, and a common point would

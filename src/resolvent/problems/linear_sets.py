@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import real, refuse
-from resolvent.problems.constraint import TOL, Constraint, outward
 from resolvent.problems.inputs import as_tensor, finite, refuse_shape
-from resolvent.problems.sets import blur, store, vector
+from resolvent.problems.sets import TOL, Constraint, blur, outward, store, vector
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -4,48 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from resolvent.problems.linear.loss import Loss, check_labels
-from resolvent.problems.linear.model import LinearModel
-from resolvent.problems.reference.objective import Floats
+from resolvent.problems.linear.model import Classifier
+from resolvent.problems.reference.objective import Floats, WeightedLoss
 
 FAR = 30.0
 """A margin that falls by more than this is far away."""
 MAX_PROGRAM_SIZE = 1 << 20
 """Numbers in a linear program that is small enough to be solved for the sake of an explanation."""
-
-
-class Logistic(LinearModel):
-    """Binary logistic regression over users of any sizes and weights, labels -1 and +1.
-
-    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's. With `intercept` there is one more
-    parameter, the last, which neither `reg` nor `penalty` touches. `sample_weight`, in the shape of b, multiplies the
-    rows' losses, and so does `class_weight`: "balanced", a dict by label, or one number per class, -1 first.
-    """
-
-    lipschitz: Tensor
-    kind = "logistic"
-    labels = (-1, 1)
-
-    def __init__(
-        self,
-        A: Any,
-        b: Any,
-        reg: Any = None,
-        weights: Any = None,
-        *,
-        intercept: bool = False,
-        penalty: Any = None,
-        sample_weight: Any = None,
-        class_weight: Any = None,
-    ) -> None:
-        own = {"sample_weight": sample_weight, "class_weight": class_weight}
-        super().__init__(LogisticLoss, A, b, reg, weights, intercept=intercept, penalty=penalty, **own)
 
 
 class LogisticLoss(Loss):
@@ -100,8 +71,20 @@ class LogisticLoss(Loss):
         return WeightedLogistic(self.b.numpy(), weight)
 
 
+class Logistic(Classifier):
+    """Binary logistic regression over users of any sizes and weights, labels -1 and +1.
+
+    `reg` is a number, or one per user; without it 1 / (users * rows_i), the paper's. With `intercept` there is one more
+    parameter, the last, which neither `reg` nor `penalty` touches. `sample_weight`, in the shape of b, multiplies the
+    rows' losses, and so does `class_weight`: "balanced", a dict by label, or one number per class, -1 first.
+    """
+
+    kind = "logistic"
+    loss = LogisticLoss
+
+
 @dataclass(frozen=True, eq=False)
-class WeightedLogistic:
+class WeightedLogistic(WeightedLoss):
     """The same in NumPy with a weight per row, slopes and curvatures exact in both tails."""
 
     b: Floats
@@ -122,9 +105,6 @@ class WeightedLogistic:
         m = self.b * t
         pull = self.weight * sigmoid(-m)
         return -self.b * pull, pull * sigmoid(m)
-
-    def slope_size(self, t: Floats) -> Floats:
-        return np.abs(self.slope(t))
 
     def least_curvature(self, t: Floats, reach: Floats) -> Floats:
         return self.weight * sigmoid(np.abs(t) + reach) * sigmoid(-np.abs(t) - reach)

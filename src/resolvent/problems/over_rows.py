@@ -1,4 +1,4 @@
-"""What problems over users' rows have in common: sizes, intercepts, a ridge, the minimum, and the prox by Newton."""
+"""What problems over users' rows have in common: sizes, intercepts, a ridge, and the minimum."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import flag
-from resolvent.iteration.penalties import penalty_of
-from resolvent.problems.inputs import as_reg, as_rows, as_weights, finite, points
-from resolvent.problems.newton.matrix_free import MAX_DENSE_DIM, grouped_prox
-from resolvent.problems.newton.prox import newton_prox
-from resolvent.problems.problem import ProblemDefaults, select, weighted
+from resolvent.problems.inputs import as_reg, as_weights, finite, points
+from resolvent.problems.problem import ProblemDefaults, select
 from resolvent.problems.reference import Minimum, Pool, Unknown, minimum
-from resolvent.problems.reference.gaps import Gaps
 from resolvent.problems.rows import Rows
 
 
@@ -144,87 +140,3 @@ class Ridged(OverRows):
         for name in self.same:
             setattr(part, name, getattr(self, name))
         return part
-
-
-class Curved(Ridged):
-    """The same with Hessians: its prox is found by Newton's method."""
-
-    offers = frozenset({"value", "grad", "prox", "hessian", "batches"})
-    closed_form = False
-
-    def grad(self, W: Tensor) -> Tensor:
-        """(users, d)."""
-        raise NotImplementedError
-
-    def hessian(self, W: Tensor) -> Tensor:
-        """(users, d, d)."""
-        raise NotImplementedError
-
-    @property
-    def matrix_free(self) -> bool:
-        return self.dim > MAX_DENSE_DIM
-
-    @cached_property
-    def groups(self) -> list[tuple[Tensor | None, Self]]:
-        """Users who are solved for together, by index (None: everyone), without a copy of their rows."""
-        if self.users == 1 or not self.rows.large:
-            return [(None, self)]
-        one = self.weights.new_ones(1)
-        return [
-            (torch.tensor([i], device=one.device), self.over(self.rows.alone(i), one, self.reg[i : i + 1]))
-            for i in range(self.users)
-        ]
-
-    def prox(self, U: Tensor, eta: float) -> Tensor:
-        """By Newton's method from u, to round-off; NewtonProx does the same warm-started."""
-        U = as_rows(U, self).expand(self.users, -1)
-        if self.matrix_free:
-            return grouped_prox(self, U, eta)
-        solved = newton_prox(self, U, eta)
-        solved.demand(eta)
-        return solved.x
-
-    def take(self, who: Tensor) -> Self:
-        part = super().take(who)
-        if "frobenius" in self.__dict__:  # it takes a pass over the data, as much as a gradient
-            part.__dict__["frobenius"] = self.frobenius[who]
-        return part
-
-    def double(self) -> Self:
-        """The same in float64."""
-        return self.over(self.rows.double(), self.weights.double(), self.reg.double())
-
-    def value(self, W: Tensor) -> Tensor:
-        """f_i(w_i), (users,)."""
-        raise NotImplementedError
-
-    def divergence(self, w: Tensor) -> Callable[[Tensor], Tensor]:
-        """From w (1, d): the function e -> f_i(w + e) - f_i(w) - <grad f_i(w), e>, (users,), without cancellation."""
-        raise NotImplementedError
-
-    @property
-    def without_minimum(self) -> str | None:
-        """The same; with a regulariser of all parameters there is a minimiser."""
-        sure = self.penalty is None and not self.intercept and float(self.weights @ self.reg) > 0
-        return None if sure else super().without_minimum
-
-    def gaps(self, least: Minimum) -> Callable[[Tensor], Tensor]:
-        same = self.double()
-        star = torch.from_numpy(least.w).to(same.weights)
-        beside = same.divergence(star.unsqueeze(0))
-        return Gaps.around(
-            least,
-            penalty_of(self),
-            star,
-            value=same._sharp_value() if least.sharp else lambda w: weighted(same.weights, same.value(w)),
-            divergence=lambda w: weighted(same.weights, beside((w - star).unsqueeze(0))),
-        )
-
-    def _sharp_value(self) -> Callable[[Tensor], Tensor]:
-        """f at one model, with predictors as if in twice the precision."""
-        raise NotImplementedError
-
-    @cached_property
-    def frobenius(self) -> Tensor:
-        """|A_i|^2, the sum of all squares, rows weighted."""
-        return self.rows.gather([bucket.squares() for bucket in self.rows.absorbed(0.5).buckets])

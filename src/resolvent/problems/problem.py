@@ -33,55 +33,44 @@ class Problem(Protocol):
     @property
     def weights(self) -> Tensor:
         """lambda, (users,), nonnegative, summing to one."""
-        ...
 
     @property
     def offers(self) -> frozenset[str]: ...
     @property
     def convex(self) -> bool:
         """Whether every f_i is convex."""
-        ...
 
     @property
     def closed_form(self) -> bool:
         """Whether `prox` is a formula rather than an iteration."""
-        ...
 
     def value(self, W: Tensor) -> Tensor:
         """f_i(w_i), (users,)."""
-        ...
 
     def grad(self, W: Tensor) -> Tensor:
         """A (sub)gradient of f_i at w_i, (users, d)."""
-        ...
 
     def take(self, who: Tensor) -> Problem:
         """The same problem for these users only, in this order, with their weights made to sum to one."""
-        ...
 
     @property
     def lipschitz(self) -> Tensor | None:
         """L_i, the Lipschitz constants of grad f_i, (users,); None where unknown or infinite."""
-        ...
 
     @property
     def convexity(self) -> Tensor | None:
         """mu_i, the strong convexity constants, (users,); None where unknown."""
-        ...
 
     @property
     def minimiser(self) -> Tensor | None:
         """A minimiser of f = sum_i lambda_i f_i, (d,); None where unknown."""
-        ...
 
     @property
     def fstar(self) -> float | None:
         """min f; None where unknown."""
-        ...
 
     def gap(self, W: Tensor) -> Tensor | None:
         """f(w) - f* for each row w of W, (rows,), without cancellation where possible; None if f* is unknown."""
-        ...
 
 
 class ProblemDefaults:

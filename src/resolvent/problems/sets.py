@@ -1,8 +1,8 @@
 """Convex sets and the projections onto them.
 
 A set is anything with `dim`, `project(x)` and `contains(x, tol)` over points x of shape (..., d). All of them compute
-in the dtype and on the device of x. Those here are constraints too (`constraint.py`): `tangent(x, v)` projects v onto
-the tangent cone at x.
+in the dtype and on the device of x. Those here are constraints at the meeting point too: g is 0 inside and infinite
+outside, and `tangent(x, v)` projects v onto the tangent cone at x.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import real, refuse, whole
-from resolvent.problems.constraint import TOL, Constraint, outward
+from resolvent.iteration.penalties import Penalty, length
 from resolvent.problems.inputs import as_tensor, finite, refuse_shape
 
+TOL = 1e-9
+"""How far outside a set, as a length, a point may lie and still be called inside."""
+TOL_SINGLE = 1e-4
+"""The same in float32."""
 EDGE = 64.0
 """Units in the last place by which a point may miss the boundary of a set and still lie on it."""
 
@@ -29,15 +33,46 @@ class ConvexSet(Protocol):
     @property
     def dim(self) -> int | None:
         """None: of any dimension."""
-        ...
 
     def project(self, x: Tensor) -> Tensor:
         """The nearest point of the set to each x, (..., d)."""
-        ...
 
     def contains(self, x: Tensor, tol: float = TOL) -> Tensor:
         """Whether each x lies inside, or outside by a length of about tol at most, (...)."""
-        ...
+
+
+class Constraint(ConvexSet, Penalty):
+    """A set with the verbs of a penalty."""
+
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        """The projection of v onto the tangent cone at x."""
+        raise NotImplementedError
+
+    def value(self, w: Tensor) -> Tensor:
+        """0 inside and infinite outside, to within rounding."""
+        tol = TOL if w.dtype == torch.float64 else TOL_SINGLE
+        size = 1 + length(w)
+        rows = zip(w.reshape(-1, w.shape[-1]), size.reshape(-1), strict=True)
+        inside = torch.stack([self.contains(x, tol * float(s)) for x, s in rows]).reshape(w.shape[:-1])
+        return torch.zeros_like(size).masked_fill(~inside, torch.inf)
+
+    def prox(self, w: Tensor, step: float) -> Tensor:
+        """The projection, whatever the step."""
+        return self.project(w)
+
+    def distance(self, w: Tensor, v: Tensor) -> Tensor:
+        """The distance of v to the normal cone at w: the length of its projection onto the tangent cone."""
+        return length(self.tangent(w, v)).masked_fill(torch.isinf(self.value(w)), torch.inf)
+
+    def check(self, dim: int) -> None:
+        """A set given by numbers fits any length; others their own."""
+        if self.dim not in (None, 1, dim):
+            refuse("the penalty", f"a set of dimension {self.dim}", f"one of {dim} coordinates is needed")
+
+
+def outward(v: Tensor, normal: Tensor) -> Tensor:
+    """v without its part along the outward normals of length one: its projection onto a half-space through 0."""
+    return v - (v * normal).sum(-1, keepdim=True).clamp_min(0) * normal
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -103,9 +103,6 @@ class SparseBucket:
         singular = svds(self.A, k=1, return_singular_vectors=False, v0=start, tol=1e-6)
         return torch.from_numpy(np.square(LANCZOS_MARGIN * singular).astype(self.A.dtype))
 
-    def dense(self) -> Tensor:
-        return torch.from_numpy(self.A.toarray())
-
     def with_ones(self) -> SparseBucket:
         import scipy.sparse
 

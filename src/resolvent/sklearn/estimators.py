@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from resolvent.errors import refuse
 from resolvent.problems.least_squares import LeastSquares
+from resolvent.problems.linear.losses import Poisson
 from resolvent.problems.logistic import Logistic
-from resolvent.problems.poisson import Poisson
-from resolvent.problems.softmax.model import Softmax
+from resolvent.problems.softmax import Softmax
 from resolvent.sklearn import correction
 from resolvent.sklearn.fitting import Objective, fitted, mixture, strength, weights_of
 

@@ -52,6 +52,15 @@ class Loss:
         """phi''(t), or a generalised second derivative where phi'' jumps."""
         raise NotImplementedError
 
+    def steepness(self, t: Tensor) -> Tensor:
+        """|phi'(t)| of each row."""
+        return self.slope(t).abs()
+
+    def hessian(self, t: Tensor) -> Callable[[Tensor], Tensor]:
+        """The product with the Hessian in t."""
+        k = self.curvature(t)
+        return lambda h: k * h
+
     def least_curvature(self, t: Tensor, reach: Tensor) -> Tensor:
         """A lower bound of phi'' within `reach` of t: where phi'' jumps, it lets minima be certified without a
         regulariser."""
@@ -102,7 +111,7 @@ class Weighted(Loss):
 
 
 @dataclass(frozen=True, eq=False)
-class InNumpy:
+class InNumpy(WeightedLoss):
     """A loss with a weight omega_j per row, for certified minimisation."""
 
     loss: Loss
@@ -120,23 +129,19 @@ class InNumpy:
         return float(self.weight @ self.loss.value(torch.tensor(t)).numpy())
 
     def slope(self, t: Floats) -> Floats:
-        return np.asarray(self.weight * self.loss.slope(torch.tensor(t)).numpy(), np.float64)
+        return self._weighted(self.loss.slope(torch.tensor(t)))
 
     def derivatives(self, t: Floats) -> tuple[Floats, Floats]:
-        return self.slope(t), np.asarray(self.weight * self.loss.curvature(torch.tensor(t)).numpy(), np.float64)
+        return self.slope(t), self._weighted(self.loss.curvature(torch.tensor(t)))
 
     def slope_size(self, t: Floats) -> Floats:
-        return np.asarray(self.weight * self.loss.slope_size(torch.tensor(t)).numpy(), np.float64)
+        return self._weighted(self.loss.slope_size(torch.tensor(t)))
 
     def least_curvature(self, t: Floats, reach: Floats) -> Floats:
-        bound = self.loss.least_curvature(torch.tensor(t), torch.tensor(reach))
-        return np.asarray(self.weight * bound.numpy(), np.float64)
+        return self._weighted(self.loss.least_curvature(torch.tensor(t), torch.tensor(reach)))
 
-    def shows_no_minimum(self, t: Floats) -> bool:
-        return False
-
-    def why_no_minimum(self, C: Floats) -> str | None:
-        return None
+    def _weighted(self, each: Tensor) -> Floats:
+        return np.asarray(self.weight * each.numpy(), np.float64)
 
 
 def check_labels(b: Tensor) -> None:

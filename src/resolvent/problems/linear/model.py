@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
-from resolvent.problems.inputs import as_rows
-from resolvent.problems.linear import careful, hessians
+from resolvent.problems.linear.curved import Curved
 from resolvent.problems.linear.loss import Loss, Weighted
-from resolvent.problems.linear.predictor import Predictor
-from resolvent.problems.newton.inverses import check_room
-from resolvent.problems.over_rows import Curved
-from resolvent.problems.products import rows_times, times_rows
+from resolvent.problems.newton.equation import length
+from resolvent.problems.newton.safeguard import WORST, SafeProx
 from resolvent.problems.reference import Pool, Unknown
-from resolvent.problems.reference.objective import Floats, Objective, WeightedLoss
+from resolvent.problems.reference.objective import Floats, Objective
 from resolvent.problems.reference.pooled_rows import PooledRows
+from resolvent.problems.reference.smooth import minimise
 from resolvent.problems.reference.terms import terms
 from resolvent.problems.reference.wide import WidePool
 from resolvent.problems.row_weights import weigh
@@ -30,6 +26,8 @@ from resolvent.problems.rows import as_data
 
 MAX_DENSE_COPY = 1 << 25
 """Numbers in all users' sparse rows up to which the minimum may take a dense copy of them."""
+TINY = 1e-10
+"""Of the largest curvature of a parameter: the least that a preconditioner takes for granted."""
 
 
 class LinearModel(Curved):
@@ -40,10 +38,6 @@ class LinearModel(Curved):
     classifiers, `class_weight` multiply rows' losses (`row_weights.weigh`).
     """
 
-    kind = ""
-    """The name of the loss, for predictions; empty where there is none."""
-    labels: tuple[int, int] | None = None
-    """Of the two classes; None for a regression."""
     same = ("loss", "intercept", "penalty")
 
     def __init__(
@@ -65,47 +59,8 @@ class LinearModel(Curved):
         rows = weigh(rows, sample_weight, class_weight, self.labels or ())
         super().__init__(rows, reg, weights, intercept, penalty)
 
-    @property
-    def predictor(self) -> Predictor:
-        if not self.kind:
-            refuse("predictor", f"asked of {type(self).__name__}", "a loss that the package has is needed to predict")
-        return Predictor(self.kind, self.dim - self.intercept, self.intercept, self.labels, self._numbers())
-
-    def _numbers(self) -> dict[str, float]:
-        return {}
-
-    @cached_property
-    def _losses(self) -> list[Loss]:
-        """One per bucket. A padded row has a = 0 and b = 0."""
-        return [self._loss(bucket.b, bucket.weight) for bucket in self.rows.buckets]
-
     def _loss(self, b: Tensor, weight: Tensor | None) -> Loss:
         return self.loss(b) if weight is None else Weighted(self.loss(b), weight)
-
-    def value(self, W: Tensor) -> Tensor:
-        W = as_rows(W, self)
-        parts = []
-        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
-            values = loss.value(bucket.margins(W))
-            parts.append((values if bucket.mask is None else values * bucket.mask).sum(1))
-        if self.intercept:
-            return self.rows.gather(parts) + 0.5 * (self.ridge * W * W).sum(1)
-        return self.rows.gather(parts) + 0.5 * self.reg * (W * W).sum(1)
-
-    def grad(self, W: Tensor) -> Tensor:
-        W = as_rows(W, self)
-        parts = []
-        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
-            parts.append(bucket.combine(loss.slope(bucket.margins(W))))
-        return torch.addcmul(self.rows.gather(parts), self.ridge, W)
-
-    def hessian(self, W: Tensor) -> Tensor:
-        """One user at a time, so that a cached inverse has the same bits whichever users are asked together."""
-        check_room(self)
-        rows = [w.clone() for w in as_rows(W, self).expand(self.users, -1)]
-        H = torch.stack([self._bend(i, w) for i, w in enumerate(rows)])
-        H.diagonal(dim1=1, dim2=2).add_(self.ridge)
-        return H
 
     def _bend(self, i: int, w: Tensor) -> Tensor:
         """A^T diag(phi'') A of one user."""
@@ -132,44 +87,64 @@ class LinearModel(Curved):
             V[:, -1] *= c.sqrt()
         return V, c
 
-    def batch_grad(self, W: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
-        """n_i / |batch| times the gradient over the chosen rows (users, k), and the regulariser's: unbiased."""
-        A, b, weight = self.rows.pick(rows)
-        scale = self.sizes.to(A) / mask.sum(1).clamp_min(1)
-        slope = self._loss(b, weight).slope(times_rows(A, W)) * mask * scale.unsqueeze(1)
-        return self.ridge * W + rows_times(slope, A)
-
-    # --- without matrices of d x d numbers ---------------------------------------------------------------------------
+    # --- what Newton's method needs ----------------------------------------------------------------------------------
 
     @property
     def matrix_free(self) -> bool:
         """Whether rows are sparse and a matrix of d x d numbers per user would be large."""
         return self.rows.sparse and super().matrix_free
 
-    hessian_times, hessian_diagonal = hessians.hessian_times, hessians.hessian_diagonal
-    preconditioner = hessians.preconditioner
+    def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
+        """The inverse of the diagonal of the Hessian of f at w (1, d)."""
+        diagonal = self.weights @ self.hessian_diagonal(w)
+        diagonal = diagonal + TINY * diagonal.max() + 1e-300
+        return lambda r: r / diagonal
 
     def excess(self, w: Tensor, size: float) -> float:
         """A bound on f(w) - f* by strong convexity, where reg pulls at all parameters; else infinite."""
         mu = float(self.weights @ self.convexity)
         return size**2 / (2 * mu) if mu > 0 else math.inf
 
-    # --- what Newton's method needs ---------------------------------------------------------------------------------
+    def careful_prox(self, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
+        """The prox of the first user, certified: with c = 1 + eta reg and z = x - u / c it minimises
+        eta sum_j phi(a_j . (u / c + z)) + c/2 |z|^2."""
+        A, b = (part.cpu().numpy().astype(np.float64) for part in (self.rows.dense(0), self.rows.one(0)[1]))
+        c: Any = 1 + eta * float(self.reg[0])
+        if self.intercept:
+            c = np.append(np.full(self.dim - 1, c), 1.0)
+        centre = u.cpu().numpy().astype(np.float64) / c
+        weight = np.full(len(A), float(eta)) * self._own_weights([0])
+        objective = Objective(A, A @ centre, self.loss(torch.from_numpy(b)).weighted(weight), c)
+        solution = minimise(objective, x.cpu().numpy().astype(np.float64) - centre)
+        if not np.isfinite(solution.error) and math.isinf(self._losses[0].largest_curvature):
+            solution = minimise(objective, -centre)  # at 0 exp never overflows
+        p = torch.from_numpy(centre + solution.z).to(u)
+        eps, size = torch.finfo(u.dtype).eps, 1 + float(u.norm())
+        reach = size + float(p.norm())
+        error = solution.error + 4 * eps * reach
+        if error <= max(tol * size, max(WORST, 16 * eps) * reach):
+            return SafeProx(p, error)
+        left = f"an error of {error:.1g}" if np.isfinite(error) else "nothing certain"
+        return SafeProx(p, error, f"since its margins a . w are too large for {u.dtype}: round-off leaves {left}")
 
-    careful_prox, rounding, value_rounding = careful.careful_prox, careful.rounding, careful.value_rounding
+    def rounding(self, W: Tensor) -> Tensor:
+        """A bound on the rounding error of grad at W, about: units in the last place of every predictor and slope."""
+        slope, curvature = self._losses[0].largest_slope, self._losses[0].largest_curvature
+        eps = 4 * torch.finfo(W.dtype).eps
+        if not (math.isfinite(slope) and math.isfinite(curvature)):
+            return eps * self._rounding_here(W)
+        rounding: Tensor = (self.frobenius * curvature + self.reg) * length(W) + self.frobenius.sqrt() * slope
+        return eps * rounding
 
-    def _weighted(self, b: Floats, weight: Floats) -> WeightedLoss:
-        return self.loss(torch.from_numpy(b)).weighted(weight)
+    def _rounding_here(self, W: Tensor) -> Tensor:
+        """The same from the slopes and curvatures at W, relative to eps: sum_j |a_j| (|phi'| + phi'' |a_j| |w|)."""
+        parts = []
+        for bucket, loss in zip(self.rows.buckets, self._losses, strict=True):
+            t, norms, size = bucket.margins(W), bucket.norms(), length(bucket.of(W)).unsqueeze(1)
+            parts.append((norms * (loss.slope_size(t) + loss.curvature(t) * norms * size)).sum(1))
+        return self.rows.gather(parts) + self.reg * length(W)
 
-    # --- constants and the minimum -----------------------------------------------------------------------------------
-
-    @cached_property
-    def lipschitz(self) -> Tensor | None:
-        """The global constants |A_i|^2 max phi'' + reg_i; near a solution the curvature may be far smaller."""
-        curvature = self.loss(self.rows.buckets[0].b).largest_curvature
-        if not math.isfinite(curvature):
-            return None
-        return self.rows.gather([bucket.largest() for bucket in self.rows.absorbed(0.5).buckets]) * curvature + self.reg
+    # --- the minimum -------------------------------------------------------------------------------------------------
 
     @property
     def _too_wide(self) -> bool:
@@ -200,7 +175,7 @@ class LinearModel(Curved):
         )
         weight = np.repeat([float(lam[i]) for i in counted], sizes) * self._own_weights(counted)
         ridge = self._mean_ridge.cpu().numpy()
-        loss = self._weighted(target, weight)
+        loss = self.loss(torch.from_numpy(target)).weighted(weight)
         objective = Objective(C, np.zeros(len(C)), loss, float(ridge) if ridge.ndim == 0 else ridge)
         return PooledRows(objective, own, self.loss(self.rows.buckets[0].b).least * float(weight.sum()))
 
@@ -221,18 +196,30 @@ class LinearModel(Curved):
         ridge[self.intercepts] = 0
         return ridge
 
-    def divergence(self, w: Tensor) -> Callable[[Tensor], Tensor]:
-        buckets = self.rows.buckets
-        each = [loss.divergence(b.margins(w)) for b, loss in zip(buckets, self._losses, strict=True)]
-
-        def to(e: Tensor) -> Tensor:
-            parts = [divergence(b.margins(e)).sum(1) for b, divergence in zip(buckets, each, strict=True)]
-            return self.rows.gather(parts) + 0.5 * (self.ridge * e * e).sum(1)
-
-        return to
-
     def _sharp_value(self) -> Callable[[Tensor], Tensor]:
         pool = self.pool()
         assert isinstance(pool, PooledRows)
         f = pool.objective
         return lambda w: w.new_tensor(f.value(w.cpu().numpy(), f.sharp_predictors(w.cpu().numpy())))
+
+
+class Classifier(LinearModel):
+    """One of two classes, -1 and +1, by a loss that needs nothing but these labels."""
+
+    lipschitz: Tensor
+    labels = (-1, 1)
+
+    def __init__(
+        self,
+        A: Any,
+        b: Any,
+        reg: Any = None,
+        weights: Any = None,
+        *,
+        intercept: bool = False,
+        penalty: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+    ) -> None:
+        own = {"sample_weight": sample_weight, "class_weight": class_weight}
+        super().__init__(self.loss, A, b, reg, weights, intercept=intercept, penalty=penalty, **own)

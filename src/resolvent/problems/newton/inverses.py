@@ -11,7 +11,7 @@ so that the cache is never larger than the data. Where an intercept has no reg, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,56 +23,9 @@ MANY_FEATURES = 64
 """Up to so many features a d x d matrix is small, whatever the rows."""
 
 
-class Inverses(Protocol):
-    """B of each user at its anchor: the point and, in a last column, eta. Rows of NaN: no B yet."""
-
-    anchor: Tensor
-
-    def take(self, who: Tensor) -> Inverses: ...
-    def put(self, who: Tensor, part: Any) -> None:
-        """Take over what some users have now, except for their anchors."""
-        ...
-
-    def renew(self, problem: Any, which: Tensor, anchor: Tensor) -> None:
-        """Compute B at new anchors for the users marked in `which`."""
-        ...
-
-    def apply(self, e: Tensor) -> Tensor:
-        """B e."""
-        ...
-
-
-def thin(rows: int, dim: int) -> bool:
-    """Whether a user of so many rows is factorised in their space."""
-    return dim > MANY_FEATURES and rows < dim
-
-
-def empty_inverses(problem: Any, like: Tensor) -> Inverses:
-    """No inverse yet, of the kind that suits the problem."""
-    users, dim = problem.users, problem.dim
-    if by_rows(problem):
-        free = getattr(problem, "intercepts", None)
-        return MixedInverses(like.new_full((users, dim + 1), torch.nan), [None] * users, like.new_ones(users), free)
-    check_room(problem)
-    return DenseInverses.empty(users, dim, like)
-
-
-def by_rows(problem: Any) -> bool:
-    """Whether some user is factorised in the space of its rows."""
-    return hasattr(problem, "thin_inverse") and any(thin(n, problem.dim) for n in problem.sizes.tolist())
-
-
-def check_room(problem: Any) -> None:
-    """Refuse matrices (users, d, d) that do not fit into memory."""
-    users, dim = problem.users, problem.dim
-    count = users * dim * dim * torch.finfo(problem.weights.dtype).bits // 8
-    received = f"one that needs a {dim} x {dim} matrix for each of {users} users"
-    fits("the problem", received, count, "take rs.GradientProx or rs.GradientSteps as local, or fewer features")
-
-
 @dataclass(eq=False)
 class DenseInverses:
-    """B itself, (users, d, d)."""
+    """B itself, (users, d, d), of each user at its anchor: the point and, in a last column, eta. NaN: no B yet."""
 
     anchor: Tensor
     inverse: Tensor
@@ -84,10 +37,12 @@ class DenseInverses:
     def take(self, who: Tensor) -> DenseInverses:
         return DenseInverses(self.anchor[who], self.inverse[who])
 
-    def put(self, who: Tensor, part: DenseInverses) -> None:
+    def put(self, who: Tensor, part: Any) -> None:
+        """Take over what some users have now, except for their anchors."""
         self.inverse[who] = part.inverse
 
     def renew(self, problem: Any, which: Tensor, anchor: Tensor) -> None:
+        """Compute B at new anchors for the users marked in `which`."""
         who = which.nonzero().flatten()
         part = problem if len(who) == len(which) else problem.take(who)
         at, eta = anchor[who, :-1], anchor[who, -1]
@@ -98,6 +53,7 @@ class DenseInverses:
         self.anchor = torch.where(which.unsqueeze(1), anchor, self.anchor)
 
     def apply(self, e: Tensor) -> Tensor:
+        """B e."""
         return rows_times(e, self.inverse)
 
 
@@ -110,7 +66,7 @@ def inverted(Q: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class MixedInverses:
-    """B of some users as a matrix (d, d), of others as V (rows, d) with c."""
+    """The same, B of some users as a matrix (d, d), of others as V (rows, d) with c."""
 
     anchor: Tensor
     parts: list[Tensor | None]
@@ -120,7 +76,7 @@ class MixedInverses:
     def take(self, who: Tensor) -> MixedInverses:
         return MixedInverses(self.anchor[who], [self.parts[i] for i in who.tolist()], self.c[who], self.free)
 
-    def put(self, who: Tensor, part: MixedInverses) -> None:
+    def put(self, who: Tensor, part: Any) -> None:
         for i, each in zip(who.tolist(), part.parts, strict=True):
             self.parts[i] = each
         self.c[who] = part.c
@@ -151,3 +107,34 @@ class MixedInverses:
             e = e.clone()
             e[self.free] *= self.c[i]
         return (e - away) / self.c[i]
+
+
+Inverses = DenseInverses | MixedInverses
+
+
+def thin(rows: int, dim: int) -> bool:
+    """Whether a user of so many rows is factorised in their space."""
+    return dim > MANY_FEATURES and rows < dim
+
+
+def empty_inverses(problem: Any, like: Tensor) -> Inverses:
+    """No inverse yet, of the kind that suits the problem."""
+    users, dim = problem.users, problem.dim
+    if by_rows(problem):
+        free = getattr(problem, "intercepts", None)
+        return MixedInverses(like.new_full((users, dim + 1), torch.nan), [None] * users, like.new_ones(users), free)
+    check_room(problem)
+    return DenseInverses.empty(users, dim, like)
+
+
+def by_rows(problem: Any) -> bool:
+    """Whether some user is factorised in the space of its rows."""
+    return hasattr(problem, "thin_inverse") and any(thin(n, problem.dim) for n in problem.sizes.tolist())
+
+
+def check_room(problem: Any) -> None:
+    """Refuse matrices (users, d, d) that do not fit into memory."""
+    users, dim = problem.users, problem.dim
+    count = users * dim * dim * torch.finfo(problem.weights.dtype).bits // 8
+    received = f"one that needs a {dim} x {dim} matrix for each of {users} users"
+    fits("the problem", received, count, "take rs.GradientProx or rs.GradientSteps as local, or fewer features")

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.problems.newton.equation import Equation, Point, length
 from resolvent.problems.newton.krylov import conjugate
-from resolvent.problems.newton.prox import CLOSE, Solved, WarmStart, pushed
+from resolvent.problems.newton.prox import CLOSE, Solved, WarmStart, cold_start, pushed
 from resolvent.problems.newton.safeguard import WORST
 from resolvent.problems.products import rows_times
 
@@ -33,37 +33,17 @@ MAX_DENSE_DIM = 500
 """Up to so many parameters a d x d matrix per user is small."""
 
 
-class MatrixFree(Protocol):
-    """What this needs of a problem."""
-
-    @property
-    def convexity(self) -> Tensor | None: ...
-    def grad(self, W: Tensor) -> Tensor: ...
-    def hessian_times(self, W: Tensor) -> Callable[[Tensor], Tensor]:
-        """The product with the Hessians at W, as a function of rows (users, d)."""
-        ...
-
-    def hessian_diagonal(self, W: Tensor) -> Tensor:
-        """(users, d). Or `conditioner(W, eta)`: a map of rows (users, d) close to (I + eta H)^-1, positive definite."""
-        ...
-
-
-def fresh_start(problem: MatrixFree, u: Tensor, eta: float) -> WarmStart:
-    """For users without a past: at u or at 0, whichever has the smaller |e|."""
-    equation, zero = Equation(problem, u, eta), torch.zeros_like(u)  # type: ignore[arg-type]
-    one, other = equation.at(u), equation.at(zero)
-    begin = one.where(one.norm <= other.norm, other)
-    x, g = (rows.unsqueeze(1).repeat(1, POINTS, 1) for rows in (begin.x, begin.g))
-    return WarmStart(x, g, u.new_full((len(u),), torch.inf))
-
-
 def matrix_free_prox(
-    problem: MatrixFree, u: Tensor, eta: float, start: WarmStart | None = None, tol: float = 0.0, loose: float = 0.0
+    problem: Any, u: Tensor, eta: float, start: WarmStart | None = None, tol: float = 0.0, loose: float = 0.0
 ) -> Solved:
     """prox_eta f_i(u_i) for each row, until |e| is at most tol (1 + |u|), `loose` times |e| at the start, or what
-    round-off leaves."""
-    start = fresh_start(problem, u, eta) if start is None else start
-    equation = Equation(problem, u, eta)  # type: ignore[arg-type]
+    round-off leaves.
+
+    The problem has `grad`, `hessian_times` and `hessian_diagonal`, or instead of the last `conditioner(W, eta)`: a
+    positive definite map of rows (users, d) close to (I + eta H)^-1.
+    """
+    start = cold_start(problem, u, eta, POINTS) if start is None else start
+    equation = Equation(problem, u, eta)
     here = equation.at(start.x[:, 0], start.g[:, 0])
     asked = loose * here.norm
     bound = enough = torch.maximum(equation.enough(here.g, tol), asked)
@@ -101,7 +81,7 @@ def grouped_prox(problem: Any, U: Tensor, eta: float) -> Tensor:
 
 
 def _stepped(
-    problem: MatrixFree,
+    problem: Any,
     equation: Equation,
     here: Point,
     todo: Tensor,
@@ -125,7 +105,7 @@ def _stepped(
     )
 
 
-def _by_diagonal(problem: MatrixFree, x: Tensor, eta: float) -> Callable[[Tensor], Tensor]:
+def _by_diagonal(problem: Any, x: Tensor, eta: float) -> Callable[[Tensor], Tensor]:
     scale = torch.clamp_min(1 + eta * problem.hessian_diagonal(x), 1)
     return lambda r: r / scale
 

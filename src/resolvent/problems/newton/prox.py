@@ -82,12 +82,12 @@ def retained_points(dim: int) -> int:
     return min(MAX_POINTS, dim + 1)
 
 
-def cold_start(problem: Smooth, u: Tensor, eta: float) -> WarmStart:
-    """For users without a past: at u or at 0, whichever has the smaller |e|."""
+def cold_start(problem: Smooth, u: Tensor, eta: float, points: int) -> WarmStart:
+    """For users without a past: so many points at u or at 0, whichever has the smaller |e|."""
     equation, zero = Equation(problem, u, eta), torch.zeros_like(u)
     one, other = equation.at(u), equation.at(zero)
     begin = one.where(one.norm <= other.norm, other)
-    x, g = (rows.unsqueeze(1).repeat(1, retained_points(u.shape[1]), 1) for rows in (begin.x, begin.g))
+    x, g = (rows.unsqueeze(1).repeat(1, points, 1) for rows in (begin.x, begin.g))
     return WarmStart(x, g, u.new_full((len(u),), torch.inf))
 
 
@@ -101,7 +101,7 @@ def newton_prox(
 ) -> Solved:
     """prox_eta f_i(u_i) for each row, until |e| <= tol (1 + |u|) or round-off."""
     inverses = empty_inverses(problem, u) if inverses is None else inverses
-    start = cold_start(problem, u, eta) if start is None else start
+    start = cold_start(problem, u, eta, retained_points(u.shape[1])) if start is None else start
     equation, debt = Equation(problem, u, eta), start.debt
     here = equation.at(start.x[:, 0], start.g[:, 0])
     bound, seen = equation.enough(here.g, tol), list[Point]()

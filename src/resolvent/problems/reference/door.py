@@ -71,11 +71,9 @@ class Pool(Protocol):
 
     def candidates(self) -> Iterator[Candidate | Unknown]:
         """Points that may be minimisers, or why there is none: the last word, if no candidate is accepted."""
-        ...
 
     def values(self, w: Floats) -> Iterator[Value]:
         """The objective at w, as often as it can be computed with fewer rounding errors."""
-        ...
 
 
 def minimum(pool: Pool | Unknown) -> Minimum | Unknown:

@@ -27,40 +27,34 @@ class WeightedLoss(Protocol):
     @property
     def curvature_rate(self) -> float | None:
         """M with |phi'''| <= M phi''; None where there is none."""
-        ...
 
     @property
     def largest_curvature(self) -> Floats:
         """A bound on omega_j phi_j''."""
-        ...
 
     def total(self, t: Floats) -> float:
         """sum_j omega_j phi_j(t_j)."""
-        ...
 
     def slope(self, t: Floats) -> Floats:
         """omega_j phi_j'(t_j)."""
-        ...
 
     def derivatives(self, t: Floats) -> tuple[Floats, Floats]:
         """omega_j phi_j'(t_j) and omega_j phi_j''(t_j)."""
-        ...
 
     def slope_size(self, t: Floats) -> Floats:
         """What the rounding errors of the slopes are relative to."""
-        ...
+        return np.abs(self.slope(t))
 
     def least_curvature(self, t: Floats, reach: Floats) -> Floats:
         """A lower bound of omega_j phi_j'' within `reach` of t."""
-        ...
 
     def shows_no_minimum(self, t: Floats) -> bool:
         """Whether the sum of the losses falls for ever in the direction of these predictors."""
-        ...
+        return False
 
     def why_no_minimum(self, C: Floats) -> str | None:
         """Why the sum of the losses has no minimiser over these rows, in words; None where it may have one."""
-        ...
+        return None
 
 
 @dataclass(frozen=True, eq=False)

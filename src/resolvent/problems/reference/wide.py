@@ -43,11 +43,9 @@ class WideProblem(Protocol):
     def value_rounding(self, W: Tensor) -> Tensor: ...
     def preconditioner(self, w: Tensor) -> Callable[[Tensor], Tensor]:
         """A positive definite map (1, d) -> (1, d), close to the inverse of the Hessian of f at w (1, d)."""
-        ...
 
     def excess(self, w: Tensor, size: float) -> float:
         """A bound on f(w) - f* where the gradient of f has this length at w (d,); infinite where there is none."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

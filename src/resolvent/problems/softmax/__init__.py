@@ -1,1 +1,0 @@
-"""Multiclass regression: a score per class and row, whose loss is that of the softmax of the scores."""
