@@ -108,10 +108,10 @@ def test_of_two_users_nobody_can_say_which_is_the_bad_one(meet: Any) -> None:
     z = torch.tensor([[0.0, 1.0], [2.0, 5.0], [GARBAGE, GARBAGE], [1.0, 3.0]], dtype=torch.float64)
     start = torch.full((4, 2), 7.0, dtype=torch.float64)
 
-    def met(weights: list[float], who: list[int] | None) -> Tensor:
+    def met(weights: list[int], who: list[int] | None) -> Tensor:
         rows = None if who is None else torch.tensor(who)
         at = Gathering(z, rows, lambda z, who: z, torch.tensor(weights, dtype=torch.float64), 0.1)
-        return meet(at, meet.begin(start))[0].w[0]  # type: ignore[no-any-return]
+        return meet(at, meet.begin(start))[0].w[0]
 
     for weights, who in (([1, 1, 1, 1], [0, 2]), ([1, 1, 0, 0], None), ([0, 0, 1, 1], [0, 1]), ([1, 1, 1, 1], [2])):
         close(met(weights, who), start[0])
@@ -224,8 +224,15 @@ def test_rounds_in_which_few_come(meet: Any, who: Any) -> None:
     """Also where the one who sends garbage is alone, or among the first to come."""
     for seed in range(4):
         problem = squares(seed)
-        honest = rs.solve(problem.take(torch.arange(1, 9)), rs.fedpi(0.05), rounds=60, progress=False).model
-        given: dict[str, Any] = {"rounds": 60, "meet": meet, "participation": who, "seed": seed, "progress": False}
+        honest = problem.take(torch.arange(1, 9)).minimiser
+        given: dict[str, Any] = {
+            "rounds": 60,
+            "every": 60,
+            "meet": meet,
+            "participation": who,
+            "seed": seed,
+            "progress": False,
+        }
         kept = rs.solve(problem, rs.fedpi(0.05, OneSendsGarbage()), **given).model
         assert float((kept - honest).norm()) < 0.5 * float(honest.norm())
 

@@ -360,6 +360,30 @@ def sampled_fedadmm(case: Case, rho: float, masks: NDArray[np.bool_]) -> Iterato
         yield theta
 
 
+def sampled_fedexprox(case: Case, eta: float, extrapolation: float, masks: NDArray[np.bool_]) -> Iterator[Array]:
+    """Li, Acharya and Richtarik, Algorithm 1 with those of S."""
+    x = np.zeros(DIM)
+    for mask in masks:
+        S = np.flatnonzero(mask)
+        answers = [case.weights[i] * case.users[i].argmin(np.zeros(DIM), 1 / eta, x) for i in S]
+        x = x + extrapolation * (sum(answers) / case.weights[S].sum() - x) if len(S) else x
+        yield x
+
+
+def sampled_fednova(case: Case, lr: float, counts: tuple[int, ...], masks: NDArray[np.bool_]) -> Iterator[Array]:
+    """Wang et al., the mean of the normalised gradients of S, times the mean number of steps of all users."""
+    x = np.zeros(DIM)
+    for mask in masks:
+        S, total = np.flatnonzero(mask), np.zeros(DIM)
+        for i in S:
+            y = x
+            for _ in range(counts[i]):
+                y = y - lr * case.users[i].grad(y)
+            total = total + case.weights[i] / case.weights[S].sum() * (x - y) / counts[i]
+        x = x - float(case.weights @ np.array(counts)) * total
+        yield x
+
+
 def masks_of(seed: int) -> NDArray[np.bool_]:
     """Who comes: everybody at some time, but not at first, and to one round nobody."""
     rng = np.random.default_rng(seed)
@@ -387,6 +411,9 @@ def test_absent_users_as_each_paper_prints_it(kind: str, seed: int) -> None:
     same(centres(case, rs.scaffold(case.eta, STEPS), participation=who), sampled_scaffold(case, case.eta, masks))
     same(met(case, rs.feddyn(eta), masks), sampled_feddyn(case, 1 / eta, masks))
     same(met(case, rs.fedadmm(eta), masks), sampled_fedadmm(case, 1 / eta, masks))
+    exprox, nova = rs.fedexprox(case.eta, 1.7), rs.fednova(case.eta, (1, 2, 3, 5))
+    same(centres(case, exprox, participation=who), sampled_fedexprox(case, case.eta, 1.7, masks))
+    same(centres(case, nova, participation=who), sampled_fednova(case, case.eta, (1, 2, 3, 5), masks))
 
 
 def test_every_rule_has_a_name_that_schemes_take() -> None:
@@ -486,6 +513,7 @@ def test_users_with_different_numbers_of_batches_do_not_pull_harder() -> None:
         (rs.fedpd(0.1), "original", "FedPD that meets in every round is FedPi"),
         (rs.fedexprox(0.1, 1.5), "regularised", "FedExProx is FedProx with gamma > 1"),
         (rs.fednova(0.001, 3), "regularised", "FedNova is FedAvg with displacements divided"),
+        (rs.fednova(0.001, 3), "regularised", "with the mean number of steps of all users, present or not"),
     ],
 )
 def test_each_is_explained(scheme: rs.Scheme, solves: str, said: str) -> None:

@@ -123,7 +123,8 @@ TABLE: dict[str, Row] = {
                      about="FedProx that goes gamma > 1 times as far; has the fixed points of FedProx at eta"),
     "fednova": Row("FedNova", 1, 1, 1, forward=True, colour="#4393C3", compared=False, local="normalised-steps",
                    steps=5, kin="FedNova is FedAvg with displacements divided by the number of steps, so that users "
-                   "with many steps pull no harder; at equal numbers of steps it is FedAvg",
+                   "with many steps pull no harder; at equal numbers of steps it is FedAvg; under sampling its paper "
+                   'is absent="paper", Algorithm 1, here with the mean number of steps of all users, present or not',
                    about="FedAvg in which users with many steps pull no harder; about the regularised problem"),
 }  # fmt: skip
 """Table 1 of the paper by name, then its kin. Colours of Table 1 are Okabe and Ito's, but for their yellow and black:
