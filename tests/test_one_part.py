@@ -7,10 +7,13 @@ ranks) find them as those of any installed package: by an entry point that names
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -297,21 +300,60 @@ def test_it_is_run_from_the_page(case: Case) -> None:
     same_model(only_run(), case.solved(problem()))
 
 
-def test_it_runs_on_two_ranks(case: Case) -> None:
-    starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "resolvent"]
-    command = [*starter, "run", *map(str, asked(case, "--engine", "all-reduce")), "--quiet"]
+ONE_AFTER_THE_OTHER = """\
+import shlex, sys
+from resolvent.cli import main
+
+codes = []
+for command in open("commands").readlines():
+    sys.argv[1:] = shlex.split(command)
+    try:
+        main()
+    except SystemExit as end:
+        codes.append(end.code)
+        print(f"code {end.code}", file=sys.stderr)
+sys.exit(max(codes))
+"""
+
+
+def one_after_the_other(*commands: tuple[object, ...]) -> str:
+    """A script that runs these commands in one process, since importing torch takes seconds."""
+    Path("commands").write_text("".join(shlex.join(map(str, command)) + "\n" for command in commands))
+    Path("all.py").write_text(ONE_AFTER_THE_OTHER)
+    return "all.py"
+
+
+@cache
+def on_two_ranks() -> dict[str, Tensor | None]:
+    """The models by kind: torchrun and its ranks take seconds to start, so all parts share them."""
+    runs_of = {case.kind: Path.cwd() / case.kind for case in CASES}
+    more = ("--engine", "all-reduce", "--quiet", "--out")
+    script = one_after_the_other(*(("run", *asked(case, *more, runs_of[case.kind])) for case in CASES))
+    starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
     own = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    with guarded(command, each=[own], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+    with guarded(starter, each=[own], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
         ((_, said, code),) = outcomes(started, 200.0)
     assert code == 0, said
-    found = only_run().model()
+    return {kind: run.model() for kind, out in runs_of.items() for run in runs.folders(out)}
+
+
+def test_it_runs_on_two_ranks(case: Case) -> None:
+    found = on_two_ranks()[case.kind]
     assert found is not None
     np.testing.assert_allclose(found, case.solved(problem()).model, rtol=1e-9)
 
 
-def test_a_package_that_cannot_be_imported_is_named_where_its_part_is_missed(case: Case, tmp_path: Path) -> None:
+@cache
+def said_without_the_package() -> dict[str, list[str]]:
+    """What each kind's command says, line by line, where the package with the parts cannot be imported."""
     broken = f"[{registry.PLUGINS}]\nown = not_there_at_all\n"
-    (tmp_path / "site" / "own_parts-1.0.dist-info" / "entry_points.txt").write_text(broken)
-    said = subprocess.run(beside("run", *asked(case)), capture_output=True, text=True)
-    assert said.returncode == 2, said.stderr
-    assert "the parts of not_there_at_all cannot be imported (ModuleNotFoundError" in said.stderr
+    Path("site/own_parts-1.0.dist-info/entry_points.txt").write_text(broken)
+    script = one_after_the_other(*(("run", *asked(case)) for case in CASES))
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True).stderr
+    each = said.split("code 2\n")
+    return {case.kind: lines.splitlines() for case, lines in zip(CASES, each[:-1], strict=True)}
+
+
+def test_a_package_that_cannot_be_imported_is_named_where_its_part_is_missed(case: Case) -> None:
+    (sentence,) = said_without_the_package()[case.kind]
+    assert "the parts of not_there_at_all cannot be imported (ModuleNotFoundError" in sentence
