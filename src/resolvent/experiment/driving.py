@@ -33,7 +33,6 @@ class Resumable(Recorder, Protocol):
 
     def flush(self) -> None:
         """Write the checkpoint that waits."""
-        ...
 
 
 @dataclass(frozen=True)

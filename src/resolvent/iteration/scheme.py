@@ -148,11 +148,6 @@ class Scheme:
         return self.changes != "always"
 
     @property
-    def vanishing(self) -> bool:
-        """Whether eta_t tends to 0, but so slowly that its sum diverges."""
-        return self.eta is not None and bool(self.eta.vanishes and self.eta.sum_diverges)
-
-    @property
     def fixed_mixing(self) -> tuple[float, float, float] | None:
         """(alpha, beta, gamma) where they are the same in every round, else None."""
         schedules = (self.alpha, self.beta, self.gamma)

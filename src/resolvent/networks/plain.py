@@ -53,11 +53,9 @@ class Method(Protocol):
         self, W: Tensor, given: Examples, buffers: Buffers | None = None, out: Tensor | None = None
     ) -> ValueAndGrad:
         """`out` is memory (users, d) that the gradients may take."""
-        ...
 
     def outputs(self, W: Tensor, x: Tensor, buffers: Buffers | None = None, mask: Tensor | None = None) -> Tensor:
         """What the module gives in eval mode, without dropout, (users, n, ...); rows that the mask leaves out are 0."""
-        ...
 
     def exact(self) -> Self: ...
 

@@ -106,9 +106,6 @@ class WeightedLogistic(WeightedLoss):
         pull = self.weight * sigmoid(-m)
         return -self.b * pull, pull * sigmoid(m)
 
-    def least_curvature(self, t: Floats, reach: Floats) -> Floats:
-        return self.weight * sigmoid(np.abs(t) + reach) * sigmoid(-np.abs(t) - reach)
-
     def shows_no_minimum(self, t: Floats) -> bool:
         """Every row is on the right side: these predictors separate the data."""
         return bool((self.b * t > 0).all())

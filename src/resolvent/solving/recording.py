@@ -80,27 +80,21 @@ class Recorder(Protocol):
     @property
     def remembered(self) -> MonitorState:
         """What was remembered when the run was left."""
-        ...
 
     @property
     def best(self) -> State | None:
         """The best state when the run was left."""
-        ...
 
     @property
     def kept(self) -> Best | None:
         """The best model by a metric when the run was left."""
-        ...
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Of the rows that are stored; none where there are no rows yet."""
-        ...
 
     def __call__(self, entry: Entry) -> None:
         """A round."""
-        ...
 
     def give_up(self, entry: Entry) -> None:
         """The run has diverged: this state, the best one, is what remains of it, and this row is the last one."""
-        ...

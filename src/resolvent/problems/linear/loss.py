@@ -82,14 +82,6 @@ class Weighted(Loss):
     loss: Loss
     weight: Tensor
 
-    @property
-    def b(self) -> Tensor:  # type: ignore[override]
-        return self.loss.b
-
-    @property
-    def curvature_rate(self) -> float | None:  # type: ignore[override]
-        return self.loss.curvature_rate
-
     def value(self, t: Tensor) -> Tensor:
         return self.weight * self.loss.value(t)
 
@@ -101,9 +93,6 @@ class Weighted(Loss):
 
     def curvature(self, t: Tensor) -> Tensor:
         return self.weight * self.loss.curvature(t)
-
-    def least_curvature(self, t: Tensor, reach: Tensor) -> Tensor:
-        return self.weight * self.loss.least_curvature(t, reach)
 
     def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
         plain = self.loss.divergence(t)

@@ -46,7 +46,8 @@ class WeightedLoss(Protocol):
         return np.abs(self.slope(t))
 
     def least_curvature(self, t: Floats, reach: Floats) -> Floats:
-        """A lower bound of omega_j phi_j'' within `reach` of t."""
+        """A lower bound of omega_j phi_j'' within `reach` of t, where there is no `curvature_rate`."""
+        return np.zeros_like(t)
 
     def shows_no_minimum(self, t: Floats) -> bool:
         """Whether the sum of the losses falls for ever in the direction of these predictors."""
