@@ -182,6 +182,15 @@ TINY: dict[str, Case] = {
     "resnet": Case(lambda: resnet(4), 2, 3, (3, 8, 8), repeats=2),
 }
 
+SMALL: dict[str, Case] = {
+    "encoder, d = 16": Case(lambda: Encoder(16, 2, 64), 10, 8, (16,), 64),
+    "encoder, d = 64": Case(lambda: Encoder(64, 2, 64), 10, 8, (16,), 64),
+    "gpt-lora, d = 16": Case(lambda: GPT(16, 2, 2, 64, 16), 10, 8, (16,), 64, True),
+    "resnet, width 8": Case(lambda: resnet(8), 10, 8, (3, 16, 16)),
+    "resnet, width 16": Case(lambda: resnet(16), 10, 8, (3, 16, 16)),
+}
+"""On a CPU alone."""
+
 
 def users_of(case: Case) -> list[tuple[Tensor, Tensor]]:
     """Random rows."""
@@ -460,7 +469,7 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     device = args.device or ("cpu" if args.tiny or args.methods else "cuda")
-    cases, results = TINY if args.tiny else CASES, list[dict[str, Any]]()
+    cases, results = TINY if args.tiny else CASES | SMALL if args.methods else CASES, list[dict[str, Any]]()
     chosen = args.warm if args.warm is not None else args.only
     for name in chosen or [*cases, "scaffold"]:
         began = time.perf_counter()

@@ -24,7 +24,7 @@ from resolvent.networks import vectorised
 from resolvent.networks.compiled import Compiled
 from resolvent.networks.gradients import Gradients
 from resolvent.networks.method_choice import DROPS, _not_over_users, propose, verified
-from resolvent.networks.plain import Examples
+from resolvent.networks.plain import Examples, Loop
 from resolvent.networks.vectorised import Vmap
 from resolvent.solving import steps
 
@@ -279,6 +279,50 @@ def test_what_compiles_to_something_else_goes_by_vmap(monkeypatch: pytest.Monkey
     model, users, _ = net("encoder", (3, 3))
     gradients = gradients_by(model, users)
     assert (gradients.method, gradients.reason[-42:]) == ("vmap", "the compiled loss was not that of the loop")
+
+
+def test_on_a_cpu_small_work_of_several_users_goes_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of few users, or of much work for each, go by the loop."""
+    model, users, loss = net("encoder", (5,) * 4)
+    problem, few = rs.Neural(model, users, loss), torch.tensor([0, 2, 3])
+    assert problem.method == "vmap: Embedding has no stacked form"
+    assert rs.Neural(model, users[:3], loss).method == "loop: Embedding has no stacked form"
+    W, loops, loop = points(problem), list[int](), Loop.value_and_grad
+    want = by_autograd(model, users, loss, W)
+
+    def watched(self: Loop, W: Tensor, given: Examples, *rest: Any) -> Any:
+        loops.append(len(given.x))
+        return loop(self, W, given, *rest)
+
+    monkeypatch.setattr(Loop, "value_and_grad", watched)
+    torch.testing.assert_close(problem.grad(W), want, rtol=1e-10, atol=1e-13)
+    assert not loops
+    torch.testing.assert_close(problem.take(few).grad(W[few]), want[few], rtol=1e-10, atol=1e-13)
+    assert loops == [3]
+    monkeypatch.setattr(vectorised, "SMALL_BYTES", 1)
+    torch.testing.assert_close(problem.grad(W), want, rtol=1e-10, atol=1e-13)
+    assert loops == [3, 4]
+
+
+def test_what_vmap_cannot_take_later_goes_by_the_loop() -> None:
+    class Picky(nn.Module):
+        """Looks at the numbers of a single row."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 10), nn.LayerNorm(10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x)) * (float(x.sum()) if x.shape[0] == 1 else 1.0)
+
+    torch.manual_seed(0)
+    users = [(torch.randn(5, 4, dtype=DOUBLE), torch.randint(0, 10, (5,))) for _ in range(4)]
+    model = Picky().double()
+    problem = rs.Neural(model, users)
+    assert problem.method.startswith("vmap"), problem.method
+    W, row = points(problem), torch.zeros(4, 1, dtype=torch.int64)
+    want = by_autograd(model, [(x[:1], y[:1]) for x, y in users], F.cross_entropy, W)
+    torch.testing.assert_close(problem.batch_grad(W, row, torch.ones(4, 1)), want, rtol=1e-10, atol=1e-13)
 
 
 class Deciding(nn.Module):

@@ -174,6 +174,38 @@ def test_tokens_and_whole_texts_are_classified() -> None:
         assert run.history.iloc[-1]["test_accuracy" if named else "test_rmse"] == pytest.approx(float(right), rel=1e-5)
 
 
+def test_numbers_as_labels_come_from_loaders_too() -> None:
+    """One number per text, and several yes or no."""
+
+    def collate(rows: list[Tensor]) -> dict[str, Tensor]:
+        batch = padded(rows)
+        shares = torch.stack([batch["input_ids"][:, 0] % k == 0 for k in (2, 3, 5)][:many], 1).float()
+        return batch | {"labels": shares if many > 1 else shares[:, 0]}
+
+    rows = texts()
+    loaders: Any = [DataLoader(own, 2, collate_fn=collate) for own in rows]  # type: ignore[arg-type]
+    for many, kind in ((1, "regression"), (3, "multi_label_classification")):
+        model = bert("SequenceClassification", num_labels=many, problem_type=kind)
+        problem = rs.Neural(model, loaders)
+        W = nearby(problem)
+        for w, own, grad in zip(W, rows, problem.grad(W), strict=True):
+            assert apart(grad, slope(model, w, lambda m, own=own: m(**collate(own)).loss)) < TOLERANCE
+
+
+def test_texts_of_one_token_count_nothing() -> None:
+    model, rows = gpt2(), texts()
+    short: Any = [DataLoader(own, 1, collate_fn=padded) for own in ([rows[0][0][:1], *rows[0]], rows[1])]  # type: ignore[arg-type]
+    problem = rs.Neural(model, short, weights="tokens")
+    counts = torch.tensor([float(sum(len(row) - 1 for row in own)) for own in rows[:2]])
+    assert torch.allclose(problem.weights, counts / counts.sum())
+    W = nearby(problem)
+    for w, own, grad in zip(W, rows[:2], problem.grad(W), strict=True):
+        assert apart(grad, slope(model, w, lambda m, own=own: token_mean(m, own))) < TOLERANCE
+    alone: Any = DataLoader([row[:1] for row in rows[0]], 2, collate_fn=padded)  # type: ignore[arg-type]
+    with pytest.raises(rs.InputError, match=r"users\[0\] is without a row that the loss counts"):
+        rs.Neural(model, [alone, short[1]])
+
+
 def test_a_pair_of_a_dict_and_targets_takes_any_loss() -> None:
     users = [({k: t for k, t in b.items() if k != "labels"}, b["labels"][:, 0] % 3) for b in equally_padded(texts())]
     model = bert("SequenceClassification", num_labels=3)

@@ -98,10 +98,10 @@ def test_gradients_are_those_of_plain_autograd(name: str) -> None:
     torch.manual_seed(0)
     (shape, make), g = FAMILIES[name], torch.Generator().manual_seed(1)
     model = make().to(DOUBLE)
-    data = [(rows(shape, n, g), torch.randint(0, 3, (n,), generator=g)) for n in (4, 7, 5)]
+    data = [(rows(shape, n, g), torch.randint(0, 3, (n,), generator=g)) for n in (4, 7, 5, 6)]
     users = [(x.double() if x.is_floating_point() else x, y) for x, y in data]
     problem = rs.Neural(model, users)
-    W = problem.start + 0.3 * torch.randn(3, problem.dim, generator=g, dtype=DOUBLE)
+    W = problem.start + 0.3 * torch.randn(4, problem.dim, generator=g, dtype=DOUBLE)
     for w, (x, y), grad, value in zip(W, users, problem.grad(W), problem.value(W), strict=True):
         held = copy.deepcopy(model)
         nn.utils.vector_to_parameters(w, held.parameters())
@@ -114,4 +114,4 @@ def test_gradients_are_those_of_plain_autograd(name: str) -> None:
         assert float(value) == pytest.approx(float(loss.detach()), rel=TOLERANCE)
     stated = re.search(rf"^\| [^|]*`{re.escape(name.partition('(')[0])}`[^|]*\| (\w+)", PAGE, flags=re.MULTILINE)
     assert stated is not None, "docs/neural.md says by which method"
-    assert problem.method.startswith(stated[1])
+    assert rs.Neural(model, users, dtype=torch.float32).method.startswith(stated[1])

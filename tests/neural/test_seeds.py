@@ -179,6 +179,14 @@ def test_networks_that_are_not_alike_are_solved_one_after_the_other() -> None:
     assert joined(alike) is not None
 
 
+def test_seeds_by_vmap_on_a_cpu_are_solved_one_after_the_other() -> None:
+    """Among other users the products of one may be added in another order."""
+    torch.manual_seed(0)
+    data = [(torch.randn(6, 8), torch.randint(0, 4, (6,))) for _ in range(4)]
+    module = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    assert [joined([rs.Neural(module, data, method=method)] * 2) is None for method in (None, "loop")] == [True, False]
+
+
 def test_convex_problems_have_seeds_too() -> None:
     convex = rs.make_least_squares(users=3, dim=4, rows=10)
     runs = rs.solve_seeds(convex, rs.fedpi(0.1), [0, 1], rounds=5, participation=0.5)

@@ -12,7 +12,7 @@ from torch import Tensor
 from resolvent.errors import InputError, refuse
 from resolvent.networks.calling import packing_of
 from resolvent.networks.gradients import Gradients
-from resolvent.networks.mean_losses import MeanLoss, OwnLoss
+from resolvent.networks.mean_losses import MeanLoss, OwnLoss, TorchLoss
 from resolvent.networks.plain import Loop, preserve_rng
 from resolvent.networks.row_readers import XY
 from resolvent.networks.streamed import Halves, Streamed
@@ -37,9 +37,9 @@ def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, na
     if own and not bool(out[..., -1].isfinite().all()):
         given = f"of shape {tuple(y.shape[2:])} per row, of which its loss is not finite"
         refuse(f"{name}'s labels", given, f"the model gives outputs for labels of shape {tuple(out.shape[2:-1])}")
-    if isinstance(mean, OwnLoss):
+    if isinstance(mean, OwnLoss) and not y.is_floating_point():
         _check_labels(data, out.shape[-1] - 1, mean, name)
-    elif mean is not None and mean.classes:
+    elif isinstance(mean, TorchLoss) and mean.classes:
         if y.is_floating_point() and y.ndim == out.ndim - 1:
             refuse(
                 f"{name}'s y", f"of {y.dtype}", "labels are whole numbers: pass y.long(), or a probability per class"
@@ -71,14 +71,23 @@ def _rows(plain: Loop, x: Tensor) -> str:
 
 def _check_labels(data: UserData, classes: int, mean: MeanLoss, name: str) -> None:
     for i, y in enumerate(data.targets()):
-        if y.is_floating_point():
-            continue
         outside = y[mean.counted(y) & ((y < 0) | (y >= classes))]
         if len(outside):
             needed = f"the model has {classes} outputs, so labels from 0 to {classes - 1} are needed"
             refuse(f"{name}[{i}]'s label", int(outside[0]), needed)
-        if not mean.divisor(y) > 0:
+    own = isinstance(mean, OwnLoss)
+    for i, count in enumerate(divisors(data, mean) if own else map(mean.divisor, data.targets())):
+        if not count > 0:
             refuse(f"{name}[{i}]", "without a row that the loss counts", "its mean needs one at least")
+
+
+def divisors(data: UserData, mean: MeanLoss) -> list[float]:
+    """The divisor of the loss over all rows of each user: how many targets count."""
+    counts = [0.0] * len(data.sizes)
+    for batch in data.batches(cut=True):
+        for k, i in enumerate(range(len(counts)) if batch.who is None else batch.who.tolist()):
+            counts[i] += mean.divisor(batch.y[k] if batch.mask is None else batch.y[k][batch.mask[k]])
+    return counts
 
 
 def _try_targets(data: Resident, out: Tensor, loss: Any, name: str) -> None:

@@ -25,7 +25,8 @@ def joined(problems: Sequence[Any]) -> Neural | None:
     first = problems[0]
     if not all(isinstance(problem, Neural) and _alike(problem, first) for problem in problems):
         return None
-    if not first.start.is_cuda and not all(_padded_alike(problem, first) for problem in problems):
+    alike = first.gradients.method != "vmap" and all(_padded_alike(problem, first) for problem in problems)
+    if not (first.start.is_cuda or alike):
         return None
     whole = copy.copy(first)
     whole.data = stacked(list(chain.from_iterable(problem.data.users for problem in problems)))

@@ -5,8 +5,8 @@ same bits in every process:
 
 stacked    every layer has a stacked form (`stacked/forms.py`)
 compiled   on a GPU, everything else that torch can vectorise over users and compile
-vmap       there, what it can vectorise only
-loop       everything else: on a CPU, with dropout, with buffers that change, with hooks
+vmap       what it can vectorise only; on a CPU calls of four users or more whose work is small
+loop       everything else: with dropout, with buffers that change, with hooks
 
 What is proposed is compared with plain autograd through the module as it came (`verify.py`). Where they differ the loop
 is taken, and where that differs too the module is refused.
@@ -37,7 +37,7 @@ from resolvent.networks.stacked.losses import stacked_loss
 from resolvent.networks.stacked.method import Stacked
 from resolvent.networks.stacked.trace import hidden_behaviour, trace
 from resolvent.networks.stacked.workspace import loops_for
-from resolvent.networks.vectorised import Vmap
+from resolvent.networks.vectorised import MANY_USERS, Vmap
 from resolvent.networks.verify import UNDECIDED, obstacle, questions
 
 METHODS = ("stacked", "compiled", "vmap", "loop")
@@ -62,7 +62,7 @@ def choose_method(
 
     `method` forces one of METHODS.
     """
-    proposed = propose(model, loss, device, dtype, precision, method)
+    proposed = propose(model, loss, device, dtype, precision, method, len(x))
     return verified(proposed, model, W, x, y, mask, forced=method is not None)
 
 
@@ -73,8 +73,12 @@ def propose(
     dtype: torch.dtype,
     precision: Precision = "float32",
     method: str | None = None,
+    users: int = 1,
 ) -> Gradients:
-    """What the module and the device suggest, not yet compared with anything. The module itself is never changed."""
+    """What the module and the device suggest for so many users, not yet compared with anything.
+
+    The module itself is never changed.
+    """
     if method is not None and (not isinstance(method, str) or method not in METHODS):
         refuse("method", quoted(method), "'stacked', 'compiled', 'vmap', 'loop' or None is needed")
     _check_hooks(model)
@@ -98,6 +102,9 @@ def propose(
         else:
             kind = Vmap if method == "vmap" else Compiled
             return Gradients(kind(model, plain.layout, loss, precision), reason, plain, where)
+    many = method is None and where.type == "cpu" and users >= MANY_USERS
+    if many and precision == "float32" and not _not_over_users(model):
+        return Gradients(Vmap(model, plain.layout, loss, only_small=True), reason, plain, where)
     return Gradients(plain, reason, plain, where)
 
 
@@ -129,12 +136,15 @@ def verified(
     suited = proposed.for_features(tuple(x.shape[2:]))
     if forced and suited is not proposed:
         refuse("method", quoted(proposed.method), f"the module cannot be stacked: {suited.reason}; leave it out")
+    small = isinstance(suited.by, Vmap) and suited.by.only_small
     state = dict(suited.model.named_parameters()) | dict(suited.model.named_buffers())
     reference = Reference(original, state, suited.layout, suited.plain.loss, suited.device)
     with torch.inference_mode(False), preserve_rng(suited.device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chosen = _compared(suited, reference, usable(W), usable(x), y, mask)
-        if isinstance(chosen.by, Vmap):
+        if small and chosen.method == "loop":
+            chosen = replace(chosen, reason=suited.reason)
+        elif isinstance(chosen.by, Vmap):
             chosen = _tried(chosen, usable(W), Examples(usable(x), usable(y), mask))
     if forced and chosen.method != proposed.method:
         refuse("method", quoted(proposed.method), f"{chosen.reason}; leave it out")
@@ -163,6 +173,8 @@ def _compared(
             with warnings.catch_warnings(record=True) as heard:
                 warnings.simplefilter("always")
                 reason = difference(by, even) or reference.needs_loop or _one_by_one(heard)
+                if not reason and isinstance(by, Vmap) and by.only_small:
+                    reason = difference(proposed.plain)
             if reason and reference.drops and isinstance(by, Vmap):
                 reason = DROPS
             if not reason:

@@ -20,7 +20,7 @@ from resolvent.networks.calling import called_with, known_tokens, own_loss
 from resolvent.networks.compiled import Compiled
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
-from resolvent.networks.fitting import check_fits, check_trains, cuts, near
+from resolvent.networks.fitting import check_fits, check_trains, cuts, divisors, near
 from resolvent.networks.layout import Buffers, ParameterLayout, copied
 from resolvent.networks.mean_losses import MeanLoss, OwnLoss, mean_loss, torch_loss
 from resolvent.networks.method_choice import propose, verified
@@ -45,6 +45,9 @@ from resolvent.networks.userdata import Batch, Resident
 from resolvent.problems.inputs import as_rows, as_weights
 from resolvent.problems.one_thread import one_thread
 from resolvent.problems.problem import select
+
+FEW_TARGETS = 3
+"""How many targets a row needs to show which of them a model's own loss counts."""
 
 
 class Neural:
@@ -131,11 +134,15 @@ class Neural:
                 plain = propose(model, loss, where, kind, self.precision, "loop").plain
                 check_fits(plain, self.start, self.data, None, "users")
                 W = near(self.start)
-                rows = batch.x[0] if batch.mask is None else batch.x[0][batch.mask[0]]
+                long = (
+                    some for some in self.data.batches(cut=True) if some.y.ndim < 3 or some.y.shape[2] >= FEW_TARGETS
+                )
+                tried = next(long, batch)
+                rows = tried.x[0] if tried.mask is None else tried.x[0][tried.mask[0]]
                 mean = own_loss(lambda x: plain.outputs(W, x.unsqueeze(0)), rows[:2], placement.packing)
                 loss = loss if mean is None else mean
             self.mean, self.loss = mean, loss
-            proposed = propose(model, loss, where, kind, self.precision, method)
+            proposed = propose(model, loss, where, kind, self.precision, method, self.users)
             check_fits(proposed.plain, self.start, self.data, self.mean, "users")
             self._input = _described(batch.x, placement.packing)
             start, forced = self.start.unsqueeze(0), method is not None
@@ -163,12 +170,7 @@ class Neural:
             refuse(
                 "weights", "'tokens'", "the loss must be the model's own or one of torch's means to count its targets"
             )
-        counts = torch.zeros(self.users, dtype=torch.float64)
-        for batch in self.data.batches(cut=True):
-            for k, i in enumerate(range(self.users) if batch.who is None else batch.who.tolist()):
-                y = batch.y[k] if batch.mask is None else batch.y[k][batch.mask[k]]
-                counts[i] += self.mean.divisor(y)
-        return counts
+        return torch.tensor(divisors(self.data, self.mean), dtype=torch.float64)
 
     @property
     def users(self) -> int:
