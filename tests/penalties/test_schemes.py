@@ -116,6 +116,17 @@ def test_fednova_counts_g_once_however_far_the_meeting_goes() -> None:
     assert float(fell) < 0.01 * float(all_of_it)
 
 
+@pytest.mark.parametrize("present", [None, 0.5])
+@pytest.mark.parametrize("penalty", [rs.L1(1.5), rs.Box(-0.1, 0.3), rs.L2(2.0)], ids=str)
+def test_scaffold_solves_the_sum(penalty: Any, present: float | None) -> None:
+    problem, _, _ = drawn(4, penalty, tall=True, intercept=True)
+    lr = 0.25 / float(problem.lipschitz.max())
+    for scheme in (rs.scaffold(lr, 1), rs.scaffold(lr, 4)):
+        run = rs.solve(problem, scheme, 3000, every=3000, participation=present, stop=rs.Stop(residual=1e-14))
+        np.testing.assert_allclose(run.model, problem.minimiser, rtol=0, atol=1e-9)
+        assert rs.explain(scheme, problem).solves == "original"
+
+
 # --- certificates ----------------------------------------------------------------------------------------------------
 
 

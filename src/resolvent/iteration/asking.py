@@ -9,6 +9,7 @@ from torch import Tensor
 
 from resolvent.iteration.engine import Ask, Engine, Present, Spread
 from resolvent.iteration.facts import Memory
+from resolvent.iteration.meeting import Meet
 from resolvent.iteration.participation import Presence
 from resolvent.iteration.state import State
 
@@ -38,10 +39,11 @@ class Answered(NamedTuple):
     """What is remembered of where users are."""
 
 
-def answered(engine: Engine, ask: Ask, state: State, present: Present, releases: bool) -> Answered:
+def answered(engine: Engine, ask: Ask, state: State, present: Present, meet: Meet) -> Answered:
     """Ask those present.
 
-    releases: only what the meeting hands out may be known, so that it says what stands for mean(u).
+    The centre is mean(u). Where only what the meeting hands out may be known, it says what stands for that. With a
+    penalty it is the last meeting point: there users come to rest, and mean(u) stays apart from it.
     """
     if state.together:
         return _by_one_vector(engine, ask, state, present)
@@ -51,7 +53,8 @@ def answered(engine: Engine, ask: Ask, state: State, present: Present, releases:
         where = at if ask.who is None else rest.index_copy(0, ask.who, at)
         if presence.follows and state.next is not None:
             where = state.next
-        ask = ask._replace(centre=state.parts.meet.centre if releases else engine.mean(where))
+        known_centre = state.w if meet.penalises else state.parts.meet.centre if meet.releases else None
+        ask = ask._replace(centre=engine.mean(where) if known_centre is None else known_centre)
     if down.compresses and not engine.facts.encodes:  # what was sent to users moves them from where they answered last
         rows = at if ask.who is None else known.zhat.index_copy(0, ask.who, at)
         at = down(rows, known, ask._replace(t=ask.t + DOWNWARDS))[0]

@@ -47,7 +47,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             state = _changed(engine, scheme, parts, state, chosen)
 
         ask = Ask(t, eta, asked.who, seed, facts.numbers, None, None, metric, before, send, parts.down, alpha, waits)
-        answer = answered(engine, ask, state, asked, meet.releases)
+        answer = answered(engine, ask, state, asked, meet)
         u, p, who, past = answer.u, answer.p, answer.who, state.parts
         if answer.came == 0 and waits:  # nobody has answered yet: only what users remember has changed
             state = _unmoved(replace(state, memory=answer.memory), parts)
