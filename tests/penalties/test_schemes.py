@@ -116,6 +116,38 @@ def test_fednova_counts_g_once_however_far_the_meeting_goes() -> None:
     assert float(fell) < 0.01 * float(all_of_it)
 
 
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        lambda L: rs.fedavg(0.5 / L, steps=4),
+        lambda L: rs.fedavg(0.2 / L, local=rs.GradientSteps(4, momentum=0.5)),
+        lambda L: rs.fednova(0.2 / L, 3),
+        lambda L: rs.fedprox(1 / L, local=rs.GradientProx(2, lr=0.3 / L)),
+    ],
+)
+def test_the_error_that_explain_gives_is_that_of_pulls_beside_g(scheme: Any) -> None:
+    """One user with one curvature h: where g pulls with t w, its own pull is that of the envelope but for the error."""
+    rng, t = np.random.default_rng(0), 2.0
+    A, b = rng.normal(size=(1, 8, 1)), rng.normal(size=(1, 8))
+    h, c = float(A[0, :, 0] @ A[0, :, 0]), float(A[0, :, 0] @ b[0])
+    problem = rs.LeastSquares(A, b, penalty=rs.L2(t))
+    explained = rs.explain(scheme(h), problem)
+    w = float(rs.solve(problem, scheme(h), rounds=500, every=500).model[0])
+    assert explained.error == pytest.approx(abs(t * w * (1 + explained.eta_eff * h) / (c - h * w) - 1), rel=1e-9)
+    assert explained.error > 0.01
+
+
+@pytest.mark.parametrize("present", [None, 0.5])
+@pytest.mark.parametrize("penalty", [rs.L1(1.5), rs.Box(-0.1, 0.3), rs.L2(2.0)], ids=str)
+def test_scaffold_solves_the_sum(penalty: Any, present: float | None) -> None:
+    problem, _, _ = drawn(4, penalty, tall=True, intercept=True)
+    lr = 0.25 / float(problem.lipschitz.max())
+    for scheme in (rs.scaffold(lr, 1), rs.scaffold(lr, 4)):
+        run = rs.solve(problem, scheme, 3000, every=3000, participation=present, stop=rs.Stop(residual=1e-14))
+        np.testing.assert_allclose(run.model, problem.minimiser, rtol=0, atol=1e-9)
+        assert rs.explain(scheme, problem).solves == "original"
+
+
 # --- certificates ----------------------------------------------------------------------------------------------------
 
 

@@ -40,7 +40,11 @@ class Answered(NamedTuple):
 
 
 def answered(engine: Engine, ask: Ask, state: State, present: Present, meet: Meet) -> Answered:
-    """Ask those present. The meeting says what stands for mean(u) where users want to know it."""
+    """Ask those present.
+
+    The meeting says what stands for mean(u) where users want to know it. With a penalty it is the last meeting point:
+    there users come to rest, and mean(u) stays apart from it.
+    """
     if state.together:
         return _by_one_vector(engine, ask, state, present)
     presence, down, known = state.parts.participation, ask.down, state.parts.down
@@ -49,8 +53,9 @@ def answered(engine: Engine, ask: Ask, state: State, present: Present, meet: Mee
         where = at if ask.who is None else rest.index_copy(0, ask.who, at)
         if presence.follows and state.next is not None:
             where = state.next
+        met = state.w if meet.penalises else None
         gathering = Gathering(where, None, engine.mean, engine.facts.weights, 0.0)
-        ask = ask._replace(centre=meet.centre(gathering, state.parts.meet))
+        ask = ask._replace(centre=meet.centre(gathering, state.parts.meet) if met is None else met)
     if down.compresses and not engine.facts.encodes:  # what was sent to users moves them from where they answered last
         rows = at if ask.who is None else known.zhat.index_copy(0, ask.who, at)
         at = down(rows, known, ask._replace(t=ask.t + DOWNWARDS))[0]

@@ -49,6 +49,8 @@ class UserFacts(NamedTuple):
     """Rows of each user; None where users have none."""
     curvatures: tuple[Floats, float] | None = None
     """(L_i, the least mu_i); None where L_i are not known or some f_i may not be convex."""
+    penalised: bool = False
+    """Whether a penalty is weighed against users' pulls."""
 
 
 class Law(NamedTuple):
@@ -162,6 +164,7 @@ def pull_error(
     curvatures: tuple[Floats, float],
     steps: tuple[int, ...],
     left: Callable[[Floats, float, int], Floats],
+    unit: float | None = None,
 ) -> float:
     """The relative error of the pulls of inexact local steps, at worst over the curvatures that users have.
 
@@ -169,7 +172,8 @@ def pull_error(
 
         d = pull(s) (w - x),    pull = (1 - psi) / (1 - c (1 - psi)),
 
-    where the envelope at eta_eff has s / (1 + eta_eff s). A factor that all pulls share moves no fixed point.
+    where the envelope at eta_eff has s / (1 + eta_eff s). A factor that all pulls share moves no fixed point, unless a
+    penalty is weighed against them, which counts `unit`.
     `left(s, L, k)` is psi after k steps of a user whose largest curvature is L.
     """
     L, mu = curvatures
@@ -184,6 +188,8 @@ def pull_error(
     ratios = np.concatenate(parts) if parts else np.ones(1)
     if not (np.isfinite(ratios).all() and (ratios > 0).all()):
         return math.inf
+    if unit is not None:
+        return float(np.abs(ratios / unit - 1).max())
     return float((ratios.max() - ratios.min()) / (ratios.max() + ratios.min()))
 
 

@@ -289,7 +289,8 @@ class GradientSteps(StepsOperator):
         else:
             total, lag = laws.step_sums(steps[0], self.momentum)
             eta_eff = eta * (lag - laws.offset(alpha, beta) * total)
-            aim = laws.settled(eta_eff, False, pulls_error(alpha, beta, eta, eta_eff, batch, steps, users, remaining))
+            error = pulls_error(alpha, beta, eta, eta_eff, batch, steps, users, remaining, total)
+            aim = laws.settled(eta_eff, False, error)
         return Law(aim, False, steps, self.momentum, minimises=batch is None)
 
     def bind(self, problem: Any, steady: bool) -> Bound:
@@ -323,11 +324,16 @@ def pulls_error(
     steps: tuple[int, ...],
     users: UserFacts,
     remaining: Callable[[laws.Floats, float, int], laws.Floats],
+    span: float = 1.0,
 ) -> float:
-    """The relative error of users' pulls; NaN where it is not known: no L_i, no number for eta, noise of batches."""
+    """The relative error of users' pulls; NaN where it is not known: no L_i, no number for eta, noise of batches.
+
+    span: how many gradient steps an answer amounts to.
+    """
     if users.curvatures is None or not (math.isfinite(eta) and eta > 0 and eta_eff >= 0):
         return math.nan
-    error = laws.pull_error(laws.offset(alpha, beta), eta_eff, users.curvatures, steps, remaining)
+    unit = span * eta if users.penalised else None
+    error = laws.pull_error(laws.offset(alpha, beta), eta_eff, users.curvatures, steps, remaining, unit)
     return math.nan if batch is not None and error <= laws.TOLERANCE else error
 
 

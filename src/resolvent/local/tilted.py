@@ -10,6 +10,9 @@ function f_i(v) - s_i.v, and eta = k lr, it is SCAFFOLD (option II, server step 
 geometric number of steps of mean k it is Scaffnew (ProxSkip). At a fixed point every p_i is x, so that s_i is the
 gradient of f_i at x, and these add up to zero: the original problem is solved, whatever eta is.
 
+With a penalty g users begin at the last meeting point W in place of mean(u), since fixed points have p_i = W and
+mean(u) = W - eta n, where n is a subgradient of g at W: f + g is solved.
+
 Under sampling users who are absent keep u_i, as FedPi's do ("hold"). SCAFFOLD as printed moves c by |S|/N of the mean
 change of those present and x by the mean of their models alone.
 """

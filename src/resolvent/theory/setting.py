@@ -102,7 +102,8 @@ class Setting:
         if self.problem is None:
             return UserFacts()
         sizes = self.problem.sizes
-        return UserFacts(None if sizes is None else sizes.cpu().numpy()[self.counting], self._curvatures(self.problem))
+        rows = None if sizes is None else sizes.cpu().numpy()[self.counting]
+        return UserFacts(rows, self._curvatures(self.problem), self.penalty is not None)
 
     def _curvatures(self, problem: Facts) -> tuple[Any, float] | None:
         """(L_i of the users who count, the least mu_i); None where L_i are not known or some f_i may not be convex."""
