@@ -111,7 +111,7 @@ def _others(node: ast.expr | ast.stmt) -> list[str]:
         case ast.Constant(bool(value)):
             return [str(not value)]
         case ast.Constant(int(value) | float(value)):
-            return [repr(value + 1) if isinstance(value, int) else repr(2 * value)]
+            return [repr(value + 1) if isinstance(value, int) else repr(2 * value or 1.0)]
         case ast.Constant(str(value)) if value:
             return ['""']
         case ast.Raise():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import re
 import socket
 import time
@@ -15,7 +16,7 @@ import pytest
 from command_line import Process
 from resolvent.ui import door
 
-from .conftest import connected, serving
+from .conftest import TOKEN, connected, serving
 
 FILES, SLOW = 300, 400
 """Files that the server may have open, and clients that are slow."""
@@ -51,6 +52,25 @@ def test_many_slow_clients_do_not_make_the_page_dead(tmp_path: Path) -> None:
                 asked, timeout=door.MAX_SECONDS_UNKNOWN / 2
             ) as answer:  # before the slow ones are let go
                 assert answer.status == 200
+
+
+def test_whoever_was_let_in_stays_when_strangers_come(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "MAX_STRANGERS", 4)
+    with serving(stored) as place, contextlib.ExitStack() as stack:
+        guest = stack.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", port_of(place))))
+
+        def asked() -> int:
+            guest.request("GET", "/api/runs", headers={"authorization": f"Bearer {TOKEN}"})
+            with guest.getresponse() as answer:
+                answer.read()
+                return answer.status
+
+        assert asked() == 200
+        for _ in range(8):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port_of(place)), 30))
+        with connected(place) as other:  # it comes after the strangers
+            assert other.get("/api/runs").status_code == 200
+        assert asked() == 200
 
 
 def closed_after(place: str, sent: bytes) -> float:
