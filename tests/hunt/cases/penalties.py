@@ -160,7 +160,45 @@ def rounds(seed: int) -> str:
     return "exact" if exact else "right"
 
 
+def limits(seed: int) -> str:
+    """Schemes made of gradient steps beside an l2 penalty: limits against the system of equations that explain names.
+
+    Their pulls on the model may be off by the error that it gives, and so may the model, times a condition number.
+    """
+    rng = np.random.default_rng(seed)
+    m, d, t = int(rng.integers(1, 5)), int(rng.integers(1, 4)), 10 ** rng.uniform(-1, 1)
+    curvature, centre, lam = 10 ** rng.uniform(-1, 0.5, m), rng.standard_normal((m, d)), rng.uniform(0.1, 1, m)
+    lam, k, lr = lam / lam.sum(), int(rng.integers(1, 5)), rng.uniform(0.05, 0.4) / curvature.max()
+    steps, scale = [int(n) for n in rng.integers(1, 5, m)], float(rng.uniform(0.5, 2))
+    schemes = [
+        rs.scaffold(lr, k),
+        rs.scaffold(lr, k, momentum=0.4),
+        rs.scaffnew(lr, k),
+        rs.fednova(lr, steps),
+        rs.fednova(lr, steps, scale=scale),
+        rs.fedavg(lr, steps=k),
+        rs.fedavg(lr, local=rs.GradientSteps(k, momentum=0.5)),
+    ]
+    scheme = schemes[int(rng.integers(len(schemes)))]
+    problem = rs.Quadratics(curvature, centre, weights=lam, penalty=rs.L2(t))
+    claim = rs.explain(scheme, problem)
+    run = rs.solve(problem, scheme, rounds=4000, every=4000, stop=rs.Stop(residual=1e-14))
+    if run.status != "stopped" or claim.solves in ("neither", "unknown"):
+        return "nothing claimed" if run.status == "stopped" else "unsettled"
+    pull = lam * curvature / (1 + claim.eta_eff * curvature)
+    limit = pull @ centre / (pull.sum() + t)
+    error = 0.0 if claim.exactly else claim.error
+    farthest = np.abs(np.vstack([centre, limit])).max()
+    # with pulls (1 + e_i) pull_i, |e_i| <= error, the limit moves by
+    # sum e_i pull_i (centre_i - limit) / (sum (1 + e_i) pull_i + t)
+    allowed = 2 * error / (1 - error) * farthest + 1e-9 * (1 + farthest)
+    off = float(np.abs(run.model.numpy() - limit).max())
+    assert off <= allowed, f"{scheme} with {scheme.local}: {off} from what explain says, of which {allowed} is allowed"
+    return "exact" if claim.exactly else "about"
+
+
 FAMILIES = [
+    Family("penalised limits", limits, few=16, many=400),
     Family("penalised minima", minima, few=12, many=600),
     Family("penalised rounds", rounds, few=40, many=2000),
 ]
