@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -22,11 +23,12 @@ from engines.test_flower_claims import Claiming
 from resolvent import runs
 from resolvent.engines.flower import packets
 from resolvent.engines.flower.node import Node
-from resolvent.errors import InputError, RoundFailed
+from resolvent.errors import InputError, RoundFailed, StorageError
 from resolvent.federation import control, demo, doctor, export, keys, running, server_app, template, up
 from resolvent.federation.project import Project, Server, opened
 from resolvent.federation.recording import OneBehind
 from resolvent.solving.recording import Entry, MonitorState
+from siege.forge import files_of
 
 pytest.importorskip("flwr")
 
@@ -196,6 +198,25 @@ def test_a_killed_server_goes_on_as_if_it_had_never_stopped(project: Project, tm
     np.testing.assert_array_equal(unbroken.history()[same], done.history()[same])
     # one that has ended is left alone
     assert server_app.conduct(grid_of(project), project, project.runs, resume=left.id).path == left.path
+
+
+class Fills(FakeGrid):
+    """The disk is full when the questions of the fourth round are to be sent."""
+
+    def push_messages(self, messages: Any) -> list[str]:
+        if self.round == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        return super().push_messages(messages)
+
+
+def test_a_full_disk_ends_a_run_with_what_goes_on_with_it(project: Project) -> None:
+    grid = grid_of(project, kind=Fills)
+    words = r"make room, then `resolvent federate run --resume fedpi-"
+    with files_of(None), pytest.raises(StorageError, match=words):
+        server_app.conduct(grid, project, project.runs)
+    (left,) = runs.folders(project.runs)
+    again = FakeGrid(grid.nodes, keys=grid.keys)
+    assert server_app.conduct(again, project, project.runs, resume=left.id).status == "finished"
 
 
 def test_a_value_that_is_not_known_yet_is_no_divergence(project: Project, tmp_path: Path) -> None:

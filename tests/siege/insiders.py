@@ -195,7 +195,7 @@ def server(seeds: Iterable[int], at: Path) -> Ends:
             if isinstance(end, Folder) and private:
                 state, told = end.state(), (end.path / RELEASED).read_text().splitlines()
                 sound = state is not None and (state.round, end.status) == (8, "finished")
-                counted = sound and state.parts.meet.rounds >= len(told) and end.row()["epsilon"] <= 6.0  # type: ignore[union-attr]
+                counted = sound and state.parts.meet.rounds >= len(told) and end.row()["epsilon"] <= 6.0
                 end = "counted" if counted else f"{len(told)} means told, and {end.row()}"
             elif isinstance(end, Folder):
                 columns = [name for name in whole.history() if name not in ("seconds", "bytes_up", "bytes_down")]
