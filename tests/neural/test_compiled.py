@@ -502,11 +502,13 @@ def test_a_hundred_users_go_in_chunks(device: str, monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(problem.grad(W).cpu(), want, rtol=1e-9, atol=1e-11)
 
 
-@CUDA
-def test_bfloat16_on_cuda_is_bfloat16() -> None:
+@pytest.mark.parametrize(
+    ("device", "method"), [("cpu", "vmap"), ("cpu", "compiled"), pytest.param("cuda", None, marks=CUDA)]
+)
+def test_attention_in_bfloat16(device: str, method: str | None) -> None:
     model, users, loss = net("gpt with lora", (5, 5))
-    problem = rs.Neural(model, users, loss, device="cuda", dtype=torch.float32, precision="bfloat16")
-    assert problem.method.startswith("compiled"), problem.method
+    problem = rs.Neural(model, users, loss, device=device, dtype=torch.float32, precision="bfloat16", method=method)
+    assert problem.method.startswith(method or "compiled"), problem.method
     W = points(problem)
     want = by_autograd(model, users, loss, W.double().cpu())
     assert 1e-4 < float((problem.grad(W).double().cpu() - want).norm() / want.norm()) < 0.05

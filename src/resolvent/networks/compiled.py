@@ -70,7 +70,7 @@ class Compiled(Vmap):
         return loss[:users], grad[:users]
 
     def _uncompiled(self, W: Tensor, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """By vmap, or by the loop where that fails: autocast and attention do not always go together there."""
+        """By vmap, or by the loop where that fails."""
         try:
             return self.all_users(W, x, y, mask)
         except torch.OutOfMemoryError:
@@ -167,4 +167,6 @@ def _difference(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor], toleran
 
 
 def _line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """The first line that says what happened."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line and not line.endswith("raised:")), "")

@@ -82,6 +82,18 @@ def autocast_to(precision: Precision, device: torch.device) -> AbstractContextMa
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
+@contextmanager
+def attention_in_one_type() -> Iterator[None]:
+    """Attention by plain products stays in bfloat16: else torch takes them in float32, and the backward pass of vmap fails."""
+    cuda = torch.backends.cuda
+    before = cuda.fp16_bf16_reduction_math_sdp_allowed()
+    cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    try:
+        yield
+    finally:
+        cuda.allow_fp16_bf16_reduction_math_sdp(before)
+
+
 def _older() -> list[Callable[[], None]]:
     """What gives torch's older flags their values again: the defaults where only newer ones can be read."""
     products, allowed = _read(torch.get_float32_matmul_precision), _read(lambda: torch.backends.cuda.matmul.allow_tf32)

@@ -23,7 +23,7 @@ from resolvent.networks.dropout import dropout_off, drops_out
 from resolvent.networks.layout import Buffers, attributes_restored, copied, let_go
 from resolvent.networks.mean_losses import mean_loss
 from resolvent.networks.plain import Examples, Loop, ValueAndGrad
-from resolvent.networks.precision import autocast_to, products_in
+from resolvent.networks.precision import attention_in_one_type, autocast_to, products_in
 from resolvent.problems.room import room
 
 MEMORY_SHARE = 0.5
@@ -114,6 +114,7 @@ class Vmap(Loop):
         with (
             products_in(device, self.precision),
             sdpa_kernel(SDPBackend.MATH),
+            attention_in_one_type(),
             attributes_restored(self._shell),
             dropout_off(self._shell, self.drops),
         ):
