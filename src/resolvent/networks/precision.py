@@ -84,7 +84,7 @@ def autocast_to(precision: Precision, device: torch.device) -> AbstractContextMa
 
 @contextmanager
 def attention_in_one_type() -> Iterator[None]:
-    """Attention by plain products stays in bfloat16: else torch takes them in float32, and the backward pass of vmap fails."""
+    """Attention by plain products stays in bfloat16; else torch takes them in float32, and the backward pass fails."""
     cuda = torch.backends.cuda
     before = cuda.fp16_bf16_reduction_math_sdp_allowed()
     cuda.allow_fp16_bf16_reduction_math_sdp(True)
