@@ -257,6 +257,20 @@ def test_a_trained_model_generates_and_is_saved(tmp_path: Path) -> None:
     assert torch.equal(rest.model, rs.solve(problem, scheme, rounds=6).model)
 
 
+def test_weights_that_a_library_draws_are_not_drawn_by_a_seed() -> None:
+    """Embeddings would have a deviation of 1 in place of 0.02, and adapters would not begin at zero."""
+    rows, classes = equally_padded(texts()), [{**b, "labels": b["labels"][:, 0] % 3} for b in equally_padded(texts())]
+    for problem, sentence in (
+        (rs.Neural(bert("SequenceClassification", num_labels=3), classes), "a BertForS.* by transformers"),
+        (rs.Neural(adapted(gpt2()), rows), "a PeftModelForCausalLM, .* by peft"),
+    ):
+        for ask in (rs.solve, rs.compare):
+            with pytest.raises(rs.InputError, match=f"start is 'random', but the model, {sentence}, .* per seed"):
+                ask(problem, rs.fedavg(0.1), rounds=1, start="random")
+    made = [rs.Neural(bert("SequenceClassification", num_labels=3), classes) for _ in range(2)]
+    assert len(rs.solve_seeds(made, rs.fedavg(0.1), seeds=[0, 1], rounds=1)) == 2
+
+
 def test_users_of_one_length_are_vectorised_with_their_masks() -> None:
     rows = [padded([row[:6].repeat(3)[:n] for row, n in zip(own, (8, 6, 7), strict=True)]) for own in texts((3, 3))]
     model = adapted(gpt2()).eval()

@@ -216,7 +216,7 @@ class Neural:
         return by.seconds if isinstance(by, Compiled) else 0.0
 
     def random_start(self, seed: int) -> Tensor:
-        """Initial parameters (d,) that a seed draws, layer by layer with `reset_parameters`; frozen ones stay."""
+        """Initial parameters (d,) that a seed draws, by its modules' `reset_parameters`; frozen ones stay."""
         return self.layout.flatten(drawn_anew(self._module, seed)).to(self.start)
 
     def working(self) -> AbstractContextManager[object]:
