@@ -257,6 +257,20 @@ def test_a_trained_model_generates_and_is_saved(tmp_path: Path) -> None:
     assert torch.equal(rest.model, rs.solve(problem, scheme, rounds=6).model)
 
 
+def test_weights_that_a_library_draws_are_not_drawn_by_a_seed() -> None:
+    """Embeddings would have a deviation of 1 in place of 0.02, and adapters would not begin at zero."""
+    rows, classes = equally_padded(texts()), [{**b, "labels": b["labels"][:, 0] % 3} for b in equally_padded(texts())]
+    for problem, sentence in (
+        (rs.Neural(bert("SequenceClassification", num_labels=3), classes), "a BertForS.* by transformers"),
+        (rs.Neural(adapted(gpt2()), rows), "a PeftModelForCausalLM, .* by peft"),
+    ):
+        for ask in (rs.solve, rs.compare):
+            with pytest.raises(rs.InputError, match=f"start is 'random', but the model, {sentence}, .* per seed"):
+                ask(problem, rs.fedavg(0.1), rounds=1, start="random")
+    made = [rs.Neural(bert("SequenceClassification", num_labels=3), classes) for _ in range(2)]
+    assert len(rs.solve_seeds(made, rs.fedavg(0.1), seeds=[0, 1], rounds=1)) == 2
+
+
 def test_users_of_one_length_are_vectorised_with_their_masks() -> None:
     rows = [padded([row[:6].repeat(3)[:n] for row, n in zip(own, (8, 6, 7), strict=True)]) for own in texts((3, 3))]
     model = adapted(gpt2()).eval()
@@ -275,9 +289,9 @@ def test_accuracy_and_score_count_the_labels_that_the_loss_counts() -> None:
     with torch.no_grad():
         for user in users:
             said, y = module(**user).logits[:, :-1].argmax(-1), user["labels"][:, 1:]
-            shares.append(float((said == y)[y != -100].double().mean()))
-    assert run.history.iloc[-1]["test_accuracy"] == pytest.approx(np.mean(shares), rel=1e-5)
-    assert run.score(users[0]) == pytest.approx(shares[0])
+            shares.append((said == y)[y != -100])
+    assert run.history.iloc[-1]["test_accuracy"] == pytest.approx(float(torch.cat(shares).double().mean()), rel=1e-5)
+    assert run.score(users[0]) == pytest.approx(float(shares[0].double().mean()))
     assert run.predict(users[0]).shape == (*users[0]["input_ids"].shape, VOCABULARY)
     with pytest.raises(rs.InputError, match='or a batch X that has "labels"'):
         run.score(users[0]["input_ids"])

@@ -300,16 +300,18 @@ def check_figures(run: rs.Run, users: Any, test: Any, shared: Any) -> None:
     last, lam = run.history.iloc[-1], [1 / 6, 2 / 6, 3 / 6]
     module = run.module()
     accuracy = [float((module(x).argmax(1) == y).double().mean()) for x, y in test]
-    mean = sum(a * b for a, b in zip(lam, accuracy, strict=True))
+    counts = [len(y) for _, y in test]
+    pooled = [n / sum(counts) for n in counts]
+    mean = sum(a * b for a, b in zip(pooled, accuracy, strict=True))
     assert last.test_accuracy == pytest.approx(mean)
-    spread = math.sqrt(sum(a * (b - mean) ** 2 for a, b in zip(lam, accuracy, strict=True)))
+    spread = math.sqrt(sum(a * (b - mean) ** 2 for a, b in zip(pooled, accuracy, strict=True)))
     assert last.test_accuracy_spread == pytest.approx(spread)
     assert last.test_loss == pytest.approx(
-        sum(a * float(F.cross_entropy(module(x), y)) for a, (x, y) in zip(lam, test, strict=True))
+        sum(a * float(F.cross_entropy(module(x), y)) for a, (x, y) in zip(pooled, test, strict=True))
     )
     own = [run.personal_module(i) for i in range(3)]
     hits = [float((own[i](x).argmax(1) == y).double().mean()) for i, (x, y) in enumerate(test)]
-    assert last.personal_test_accuracy == pytest.approx(sum(a * b for a, b in zip(lam, hits, strict=True)))
+    assert last.personal_test_accuracy == pytest.approx(sum(a * b for a, b in zip(pooled, hits, strict=True)))
     assert last.validation_loss == pytest.approx(float(F.cross_entropy(module(shared[0]), shared[1])))
     assert last.value == pytest.approx(
         sum(a * float(F.cross_entropy(module(x), y)) for a, (x, y) in zip(lam, users, strict=True))
@@ -461,8 +463,27 @@ def test_rows_that_all_users_share_are_divided_among_ranks(alone: bool) -> None:
     x, y = torch.randn(11, 4), torch.randint(0, 3, (11,)).index_fill(0, torch.tensor([1, 9]), -100)
     whole = rs.Neural(nn.Linear(4, 3) if alone else Centred(), data, weights="rows", test=(x, y))
     of, w = torch.arange(5).tensor_split(3), whole.start.unsqueeze(0)
-    shares = [float(whole.weights[who].sum()) for who in of]
     parts = [whole.part(of, rank)._evaluations[0] for rank in range(3)]
     assert [int(each.evaluator.data.sizes[0]) for each in parts] == ([4, 4, 3] if alone else [11] * 3)
-    said = combined([(s, e(whole.weights, w, None, {}, {})) for s, e in zip(shares, parts, strict=True)])
-    assert said == pytest.approx(whole._evaluations[0](whole.weights, w, None, {}, {}), rel=1e-5)
+    assert joined(whole, of, w) == pytest.approx(whole._evaluations[0](w, None, {}, {}), rel=1e-5)
+
+
+def joined(whole: rs.Neural, of: Any, w: Tensor) -> dict[str, float]:
+    """The figures of all ranks' users and rows."""
+    parts = []
+    for rank, who in enumerate(of):
+        part = whole.part(of, rank)
+        figures = part._evaluations[0](w, None, {}, {})
+        parts.append((dict.fromkeys(figures, float(whole.weights[who].sum())) | part.shares, figures))
+    return combined(parts)
+
+
+def test_ranks_with_unlike_numbers_of_test_rows_add_up() -> None:
+    torch.manual_seed(0)
+    data, test = ([(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in sizes] for sizes in ((4, 6, 5), (9, 2, 30)))
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.2]))
+    whole = rs.Neural(nn.Linear(4, 3), data, loss=loss, weights=[1, 2, 3], test=test)
+    w = whole.start.unsqueeze(0)
+    assert joined(whole, torch.arange(3).tensor_split(2), w) == pytest.approx(
+        whole._evaluations[0](w, None, {}, {}), rel=1e-5
+    )

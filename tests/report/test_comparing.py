@@ -120,6 +120,24 @@ def test_a_seed_draws_initial_weights_where_asked() -> None:
     assert ("test_accuracy", "mean") in table
 
 
+def test_a_module_draws_after_its_layers() -> None:
+    class Small(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def reset_parameters(self) -> None:
+            nn.init.constant_(self.layer.weight, 0.5)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)
+
+    problem = rs.Neural(Small(), [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))] * 2)
+    rows = problem.layout.split(problem.random_start(0)[None])
+    assert bool((rows["layer.weight"] == 0.5).all())
+    assert bool(rows["layer.bias"].any())
+
+
 class Own(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -129,8 +147,24 @@ class Own(nn.Module):
         return x @ self.weight
 
 
-def own() -> Any:
-    return rs.Neural(nn.Sequential(Own()), [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))] * 2)
+class Applied(nn.Module):
+    """Like GPT-2: what `apply` does to its layers draws them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.apply(self._init_weights)
+
+    def _init_weights(self, layer: nn.Module) -> None:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.02)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+def own(layer: nn.Module | None = None) -> Any:
+    return rs.Neural(nn.Sequential(layer or Own()), [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))] * 2)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +186,7 @@ def own() -> Any:
         (lambda: rs.solve(convex(), "fedpi", start="random"), "LeastSquares has no layers"),
         (lambda: rs.solve(convex(), "fedpi", start="zeros"), "start is 'zeros', but numbers"),
         (lambda: rs.solve(own(), rs.fedavg(0.1), start="random"), r"0, a Own, has no reset_parameters\(\)"),
+        (lambda: rs.solve(own(Applied()), rs.fedavg(0.1), start="random"), r"0, a Applied, .*_init_weights\(\), not"),
         (lambda: words("send", "top:0.1:3", float), r"'top:0.1:3', with 2 values, but top takes 1 value \(share\)"),
         (lambda: words("send", "top", float), r"send is 'top', with no values, but top takes 1 value \(share\)"),
         (lambda: words("send", "everything:1", float), "with 1 value, but everything takes none"),

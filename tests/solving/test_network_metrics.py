@@ -109,10 +109,43 @@ def test_torchs_loss_has_its_classes_in_the_second_axis_and_ignores_targets(weig
     last = run.history.iloc[-1]
     assert last.test_log_loss == pytest.approx(sklearn.log_loss(y[real], p[real], labels=range(4)), rel=1e-9)
     assert last.test_rows == y.size  # one's own see ignored targets too
-    each = [answers(run, [rows]) for rows in test]
-    share = [np.mean(o.argmax(1)[y != ignore] == y[y != ignore]) for y, o in each]
-    assert last.test_accuracy == pytest.approx(np.mean(share))
-    assert run.score(test[0][0], test[0][1]) == pytest.approx(share[0])
+    assert last.test_accuracy == pytest.approx(sklearn.accuracy_score(y[real], o.argmax(1)[real]))
+    whole = loss(torch.from_numpy(o), torch.from_numpy(y))
+    assert last.test_loss == pytest.approx(float(whole))
+    y, o = answers(run, test[:1])
+    assert run.score(*test[0]) == pytest.approx(np.mean(o.argmax(1)[y != ignore] == y[y != ignore]))
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 5.0, 2.0]])
+@pytest.mark.parametrize("convex", [False, True])
+def test_all_columns_are_of_the_rows_of_all_users_together(convex: bool, weights: Any) -> None:
+    """Users have 4, 30 and 11 test rows, and other weights in the objective."""
+    rows = [(features(7 + n, n), features(8 + n, n)) for n in (4, 30, 11)]
+    test = [(x, (x[:, 0] + noise[:, 0] > 0).long()) for x, noise in rows]
+    x, y = (torch.cat(part) for part in zip(*test, strict=True))
+    names = ["accuracy", "log_loss", "auc", "f1"]
+    own = dict(zip(names, names, strict=True)) | {"size": lambda truth, scores: truth.size}
+    if convex:
+        problem: Any = rs.Logistic(*zip(*[(x, 2.0 * y - 1) for x, y in test[::-1]], strict=True), weights=weights)
+        held_out = rs.HeldOut([x for x, _ in test], [2.0 * y - 1 for _, y in test])
+        run = rs.solve(problem, rs.fedavg(0.1), rounds=2, test=held_out, metrics=own)
+        p = torch.sigmoid(x @ run.model).numpy()
+    else:
+        problem = rs.Neural(nn.Linear(3, 2).double(), test[::-1], weights=weights, test=test)
+        run = rs.solve(problem, rs.fedavg(0.1), rounds=2, metrics=own)
+        p = answers(run, test)[1]
+        p = np.exp(p[:, 1]) / np.exp(p).sum(1)
+    last, truth = run.history.iloc[-1], y.numpy()
+    assert last.test_accuracy == pytest.approx(sklearn.accuracy_score(truth, p > 0.5))
+    assert last.test_log_loss == pytest.approx(sklearn.log_loss(truth, p))
+    assert last.test_auc == pytest.approx(sklearn.roc_auc_score(truth, p))
+    assert last.test_f1 == pytest.approx(sklearn.f1_score(truth, p > 0.5))
+    assert last.test_size == len(truth)
+    if not convex:
+        assert last.test_loss == pytest.approx(last.test_log_loss, rel=1e-12)
+        plain = rs.solve(problem, rs.fedavg(0.1), rounds=2).history.iloc[-1]
+        assert plain.test_accuracy == last.test_accuracy
+        assert plain.test_loss == last.test_loss
 
 
 def test_a_function_takes_the_place_of_the_figure_of_its_name() -> None:

@@ -234,7 +234,8 @@ class RankEngine:
         common = self.problem.common(memory, self._mean_buffer)
         several = PERSONAL in memory or self._several(p)
         own = self.problem.inspect(w, memory.get(PERSONAL, p), memory, look, common, several)
-        shares = self.group.gathered([float(self._share), own])
+        weights = dict.fromkeys(own, float(self._share)) | getattr(self.problem, "shares", {})
+        shares = self.group.gathered([weights, own])
         try:
             return combined(shares)
         except InputError as error:
@@ -258,8 +259,8 @@ def _real(bits: int) -> float:
     return number
 
 
-def combined(parts: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float]:
-    """Metrics over all users from (weight of the rank's users, their metrics), in the order of ranks."""
+def combined(parts: Sequence[tuple[dict[str, float], dict[str, float]]]) -> dict[str, float]:
+    """Metrics over all users from (what each of the rank's metrics weighs, its metrics), in the order of ranks."""
     names = list(parts[0][1])
     for rank, (_, own) in enumerate(parts):
         if list(own) != names:
@@ -267,9 +268,9 @@ def combined(parts: Sequence[tuple[float, dict[str, float]]]) -> dict[str, float
                 f"rank {rank} reports {', '.join(own)} and rank 0 reports {', '.join(names)}, but all ranks need "
                 "validation and test data of the same kinds"
             )
-    counting = [(share, own) for share, own in parts if share > 0]
-    means = {name: sum(share * own[name] for share, own in counting) for name in names}
-    return {name: _deviation(name, means, counting) if name.endswith(SPREAD) else means[name] for name in names}
+    counting = {name: [(by[name], own) for by, own in parts if by[name] > 0] for name in names}
+    means = {name: sum(share * own[name] for share, own in counting[name]) for name in names}
+    return {name: _deviation(name, means, counting[name]) if name.endswith(SPREAD) else means[name] for name in names}
 
 
 def _deviation(name: str, means: dict[str, float], counting: Sequence[tuple[float, dict[str, float]]]) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from resolvent.errors import InputError, refuse
 from resolvent.iteration.engine import Judge
-from resolvent.networks.fitting import check_fits, cuts, rows_apart
+from resolvent.networks.fitting import check_fits, cuts, divisors, rows_apart
 from resolvent.networks.gradients import Gradients
 from resolvent.networks.layout import Buffers
 from resolvent.networks.mean_losses import MeanLoss, OwnLoss, TorchLoss, torch_loss
@@ -213,48 +214,60 @@ class Evaluation:
     name: str
     evaluator: Evaluator
     shared: bool
-    counts: tuple[float, float] = (1.0, 1.0)
-    """What loss and accuracy are multiplied by, where the rows are one rank's share of those that all users share."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """By column: which part of all rows a rank has. Where a column is missing, that of its users' weights."""
 
-    def divided(self, w: Tensor, rank: int, shares: list[float]) -> Evaluation:
-        """This rank's part of the rows that all users share, where its metrics, weighed by the ranks' shares of the
-        users' weights, add up to those of all rows."""
-        by, mean = self.evaluator, self.evaluator.mean
-        if not (self.shared and isinstance(by.data, Resident) and mean is not None and all(s > 0 for s in shares)):
+    @cached_property
+    def counts(self) -> Tensor:
+        """How much each user's rows count in the loss and in the accuracy, (2, users)."""
+        by, rows = self.evaluator, self.evaluator.data.sizes.tolist()
+        if self.shared:
+            return torch.ones(2, 1, dtype=torch.float64)
+        losses = rows if by.mean is None else divisors(by.data, by.mean)
+        kind = by.own_loss or by.torch_loss
+        hits = rows if kind is None else divisors(by.data, kind, weighted=False)
+        return torch.tensor([losses, hits], dtype=torch.float64)
+
+    def divided(self, w: Tensor, of: Sequence[Tensor], rank: int) -> Evaluation:
+        """This rank's part, where the users `of` each rank are known: of its users' rows, or of those that all share.
+
+        Metrics of the ranks, weighed by their shares, add up to those of all rows."""
+        by, mean, who = self.evaluator, self.evaluator.mean, of[rank].cpu()
+        if not self.shared:
+            part = self.counts[:, who].sum(1) / self.counts.sum(1)
+            return self._sharing(by.data.take(of[rank]), *part.tolist())
+        if not (isinstance(by.data, Resident) and mean is not None):
             return self
         x, y = by.data.users[0]
-        parts = [(x[a], y[a]) for a in torch.arange(len(y), device=y.device).tensor_split(len(shares))]
+        parts = [(x[a], y[a]) for a in torch.arange(len(y), device=y.device).tensor_split(len(of))]
         losses = [mean.divisor(part) for _, part in parts]
         hits = [float(mean.counted(part).sum()) for _, part in parts]
         if not all(count > 0 for count in (*losses, *hits)) or not rows_apart(by.gradients, w, (x, y), mean):
             return self
-        counts = losses[rank] / sum(losses) / shares[rank], hits[rank] / sum(hits) / shares[rank]
-        return replace(self, evaluator=replace(by, data=stacked([parts[rank]])), counts=counts)
+        return self._sharing(stacked([parts[rank]]), losses[rank] / sum(losses), hits[rank] / sum(hits))
 
-    def take(self, who: Tensor) -> Evaluation:
-        """On the data of these users alone."""
-        if self.shared:
-            return self
-        return replace(self, evaluator=replace(self.evaluator, data=self.evaluator.data.take(who)))
+    def _sharing(self, data: UserData, loss: float, right: float) -> Evaluation:
+        columns = {"loss": loss, "accuracy": right, "accuracy_spread": right}
+        shares = {f"{whose}{self.name}_{key}": share for whose in ("", "personal_") for key, share in columns.items()}
+        return replace(self, evaluator=replace(self.evaluator, data=data), shares=shares)
 
     def __call__(
         self,
-        weights: Tensor,
         w: Tensor,
         personal: Tensor | None,
         common: Buffers,
         own: Buffers,
         judge: Judge | None = None,
     ) -> dict[str, float]:
-        """Metrics of the global model; of each user's own model on its own data, the mean and spread over users.
+        """Metrics of the global model, and of each user's own model on its own data, over all users' rows together; and
+        the spread of accuracies over users.
 
         `judge` has further metrics of the global model, from what it answers to each user's rows. A function of the
         user's own takes the place of a metric of the same name.
         """
-        lam = weights.new_ones(1) if self.shared else weights
         by_model = self.evaluator.own_loss
         seen = None if judge is None else Seen(len(self.evaluator.data.sizes), by_model)
-        metrics = self._metrics("", lam, *self.evaluator.measure(w, common, seen=seen))
+        metrics = self._metrics("", *self.evaluator.measure(w, common, seen=seen))
         if judge is not None and seen is not None:
             loss, answers = self.evaluator.torch_loss, seen.result()
             about = (None, None) if loss is None else (loss.function, loss.ignored)
@@ -263,16 +276,17 @@ class Evaluation:
             named, own_metrics = judge(self.name, answers, *about)
             metrics = named | metrics | own_metrics
         if not self.shared and personal is not None:
-            metrics |= self._metrics("personal_", lam, *self.evaluator.measure(personal, own))
+            metrics |= self._metrics("personal_", *self.evaluator.measure(personal, own))
         return metrics
 
-    def _metrics(self, whose: str, lam: Tensor, losses: Tensor, right: Tensor | None) -> dict[str, float]:
+    def _metrics(self, whose: str, losses: Tensor, right: Tensor | None) -> dict[str, float]:
         prefix = f"{whose}{self.name}_"
-        metrics = {f"{prefix}loss": float(lam @ losses) * self.counts[0]}
+        of_loss, of_right = (self.counts / self.counts.sum(1, keepdim=True)).to(losses)
+        metrics = {f"{prefix}loss": float(of_loss @ losses)}
         if right is not None:
-            mean = metrics[f"{prefix}accuracy"] = float(lam @ right) * self.counts[1]
+            mean = metrics[f"{prefix}accuracy"] = float(of_right @ right)
             if not self.shared:
-                spread = (lam @ (right - mean).square()).clamp_min(0).sqrt()
+                spread = (of_right @ (right - mean).square()).clamp_min(0).sqrt()
                 metrics[f"{prefix}accuracy_spread"] = float(spread)
         return metrics
 

@@ -81,12 +81,13 @@ def _check_labels(data: UserData, classes: int, mean: MeanLoss, name: str) -> No
             refuse(f"{name}[{i}]", "without a row that the loss counts", "its mean needs one at least")
 
 
-def divisors(data: UserData, mean: MeanLoss) -> list[float]:
-    """The divisor of the loss over all rows of each user: how many targets count."""
+def divisors(data: UserData, mean: MeanLoss, weighted: bool = True) -> list[float]:
+    """The divisor of the loss over all rows of each user: how many targets count, by the weights of their classes."""
     counts = [0.0] * len(data.sizes)
     for batch in data.batches(cut=True):
         for k, i in enumerate(range(len(counts)) if batch.who is None else batch.who.tolist()):
-            counts[i] += mean.divisor(batch.y[k] if batch.mask is None else batch.y[k][batch.mask[k]])
+            y = batch.y[k] if batch.mask is None else batch.y[k][batch.mask[k]]
+            counts[i] += mean.divisor(y) if weighted else float(mean.counted(y).sum())
     return counts
 
 

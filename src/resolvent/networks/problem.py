@@ -216,7 +216,7 @@ class Neural:
         return by.seconds if isinstance(by, Compiled) else 0.0
 
     def random_start(self, seed: int) -> Tensor:
-        """Initial parameters (d,) that a seed draws, layer by layer with `reset_parameters`; frozen ones stay."""
+        """Initial parameters (d,) that a seed draws, by its modules' `reset_parameters`; frozen ones stay."""
         return self.layout.flatten(drawn_anew(self._module, seed)).to(self.start)
 
     def working(self) -> AbstractContextManager[object]:
@@ -298,10 +298,14 @@ class Neural:
     def part(self, of: Sequence[Tensor], rank: int) -> Neural:
         """The problem of one rank's users alone, of those `of` every rank, with their validation and test data, which
         `take` leaves as they are. Data that all users share are divided among the ranks."""
-        who, shares = of[rank].to(self.weights.device), [float(self.weights[each].sum()) for each in of]
-        part = self.take(who)
-        part._evaluations = [each.take(who).divided(self.start, rank, shares) for each in self._evaluations]
+        part = self.take(of[rank].to(self.weights.device))
+        part._evaluations = [each.divided(self.start, of, rank) for each in self._evaluations]
         return part
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """By column: which part of all held-out rows this part of the problem has, where that is not its weight."""
+        return {name: share for each in self._evaluations for name, share in each.shares.items()}
 
     # --- training ----------------------------------------------------------------------------------------------------
 
@@ -338,7 +342,7 @@ class Neural:
         alike._buffers = {name: b.expand(self.users, *b.shape[1:]) for name, b in common.items()}
         metrics = {"value": float(self.weights @ alike.value(w)), "gap": float("nan")}
         for evaluation in self._evaluations if look.held_out else ():
-            metrics |= evaluation(self.weights, w, personal if several else None, common, buffers, look.judge)
+            metrics |= evaluation(w, personal if several else None, common, buffers, look.judge)
         return metrics
 
     def common(self, memory: Buffers, mean: Callable[[Tensor], Tensor]) -> Buffers:

@@ -6,8 +6,9 @@ Users' buffers, such as running means, travel in what users remember, under name
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -75,23 +76,51 @@ def described(module: nn.Module, layout: ParameterLayout, fixed: list[str]) -> d
 
 
 def drawn_anew(module: nn.Module, seed: int) -> nn.Module:
-    """A copy on the CPU whose trainable parameters are drawn as its layers draw them when they are made."""
+    """A copy on the CPU whose trainable parameters are drawn as its layers draw them when they are made.
+
+    A module draws after those that it is made of, so that what it draws of their weights stays.
+    """
+    for name, layer in module.named_modules():
+        if (by := _drawn_elsewhere(layer)) and any(p.requires_grad for p in layer.parameters()):
+            _refuse_to_draw(name, layer, f"draws its weights by {by}, not by reset_parameters(): pass")
     copy = copied(module).cpu()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(int(words(seed, INITIAL_WEIGHTS)[0] >> 1))
         for name, layer in sorted(copy.named_modules(), key=lambda pair: -pair[0].count(".") - bool(pair[0])):
-            if not any(p.requires_grad for p in layer.parameters(recurse=False)):
+            draw = _drawing(layer)
+            if not any(p.requires_grad for p in layer.parameters(recurse=draw is not None)):
                 continue
-            draw = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
             if draw is None:
-                refuse(
-                    "start",
-                    "'random'",
-                    f"{name or 'the model'}, a {type(layer).__name__}, has no reset_parameters() that draws its "
-                    "parameters: give it one, or a list with one problem per seed to rs.solve_seeds",
+                _refuse_to_draw(
+                    name, layer, "has no reset_parameters() that draws its parameters: give it one, or pass"
                 )
             draw()
     return copy
+
+
+LIBRARIES = ("transformers", "peft", "timm", "diffusers")
+"""Their models draw the weights of torch's layers in ways of their own."""
+
+
+def _drawing(layer: nn.Module) -> Callable[[], object] | None:
+    return getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+
+
+def _drawn_elsewhere(layer: nn.Module) -> str | None:
+    """What has drawn a module's weights, where `reset_parameters` of its layers draws others."""
+    if library := next((r for c in type(layer).__mro__ if (r := c.__module__.split(".")[0]) in LIBRARIES), None):
+        return library
+    own = ("_init_weights", "init_weights") if _drawing(layer) is None else ()
+    return next((f"{name}()" for name in own if callable(getattr(layer, name, None))), None)
+
+
+def _refuse_to_draw(name: str, layer: nn.Module, why: str) -> NoReturn:
+    what = f"{name or 'the model'}, a {type(layer).__name__}, {why}"
+    refuse(
+        "start",
+        "'random'",
+        f"{what} a list with one problem per seed to rs.solve_seeds or rs.compare, each of a model made under its seed",
+    )
 
 
 def with_values(module: nn.Module, layout: ParameterLayout, w: Tensor, buffers: Buffers) -> nn.Module:

@@ -21,6 +21,7 @@ import resolvent as rs
 from hunt.family import Family
 from resolvent.engines.in_process import InProcess
 from resolvent.local.choice import local_operator
+from resolvent.networks.mean_losses import mean_loss
 
 Rng = np.random.Generator
 Array = NDArray[Any]
@@ -224,7 +225,7 @@ def network_metrics(seed: int) -> str:
     vector_to_parameters(run.model.clone(), module.parameters())
     y, o = _answers(module, test)
     last: Any = run.history.iloc[-1]
-    _check_columns(kind, last, names, y, o, weights / weights.sum(), [_answers(module, [pair]) for pair in test])
+    _check_columns(kind, last, names, y, o, [_answers(module, [pair]) for pair in test])
     pooled = seen[-1] if len(test) == 1 else seen[-1 - len(test)]
     assert pooled[0].shape == y.shape, "a metric of one's own sees targets of another shape"
     assert (pooled[0] == y).all(), "a metric of one's own sees other targets"
@@ -247,15 +248,16 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _check_columns(
-    kind: Kind, last: Any, names: list[str], y: Array, o: Array, lam: Array, each: list[tuple[Array, Array]]
+    kind: Kind, last: Any, names: list[str], y: Array, o: Array, each: list[tuple[Array, Array]]
 ) -> None:
-    shared = len(each) != len(lam) or len(each) == 1
     losses = np.array([float(kind.loss(torch.from_numpy(o), torch.from_numpy(y))) for y, o in each])
-    assert _same(last.test_loss, losses[0] if shared else lam @ losses), f"test_loss {last.test_loss}, not {losses}"
+    rows = np.array([len(y) for y, _ in each])
+    torchs = mean_loss(kind.loss) is not None
+    loss = float(kind.loss(torch.from_numpy(o), torch.from_numpy(y))) if torchs else rows @ losses / rows.sum()
+    assert _same(last.test_loss, loss), f"test_loss {last.test_loss}, not {loss}"
     expected = kind.named(y, o)
-    if kind.shown and kind.right is not None:  # the weighted mean over users
-        shares = np.array([kind.right(y, o).mean() for y, o in each])
-        expected["accuracy"] = shares[0] if shared else lam @ shares
+    if kind.shown and kind.right is not None:
+        expected["accuracy"] = kind.right(y, o).mean()
     elif "accuracy" not in names:
         assert "test_accuracy" not in last, "accuracy is shown unasked"
     for name, value in expected.items():
@@ -326,7 +328,8 @@ def averaged_networks(seed: int) -> str:
     def losses(met: nn.Module, w: Tensor, data: list[tuple[Tensor, Tensor]]) -> float:
         vector_to_parameters(w.clone(), met.parameters())
         with torch.no_grad():
-            return float(lam @ [float(F.cross_entropy(met(x), y)) for x, y in data])
+            each = [float(F.cross_entropy(met(x), y)) for x, y in data]
+        return float(np.average(each, weights=[len(y) for _, y in test] if data is test else weights))
 
     models: list[Tensor] = []
     best, table = (np.inf, 0), run.history
