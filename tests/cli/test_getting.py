@@ -49,7 +49,10 @@ def test_hospitals_are_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     said = resolvent("data", "hospitals")
     assert said.code == 0
-    assert "--user-column hospital --target ill" in said.err
+    command = "resolvent run hospitals.csv --user-column hospital --target ill --test 0.2 --anderson 5 --rounds 60"
+    assert said.err.splitlines()[-1] == f"next: {command}"
+    tutorial = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    assert command.replace("hospitals.csv", "patients.csv") in tutorial
     written = pd.read_csv("hospitals.csv")
     pd.testing.assert_frame_equal(written, hospitals(), check_dtype=False)
     assert dict(written.groupby("hospital").size()) == samples.HOSPITALS

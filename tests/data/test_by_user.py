@@ -327,7 +327,10 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         lambda: changed(age=["?" if k == 3 else str(k) for k in range(N)]), {}, r"'age', which holds numbers, and '\?'"
     ),
     "numbers as text": (lambda: changed(age=[str(k) for k in range(N)]), {}, "'age'.*written as text.*categories="),
-    "decimal commas": (lambda: changed(age=[f"{k % 4},5" for k in range(N)]), {}, "'age'.*decimal comma.*'0,5'"),
+    "decimal commas": (
+        lambda: changed(age=[f"{k % 4},5" for k in range(N)]), {},
+        r"'age'.*decimal comma \('0,5' in row 1\).*write 0.5 there.*\['age'\].str.replace",
+    ),
     "names": (lambda: changed(ward=[f"x{k}" for k in range(N)]), {}, "'ward' with 120 different texts in 120 rows"),
     "a mixture": (lambda: changed(ward=[k if k % 2 else "x" for k in range(N)]), {}, "'ward'.*mixes int and str"),
     "lists": (lambda: changed(ward=[[1]] * N), {}, "'ward'.*of type list"),
@@ -353,7 +356,7 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "a category of held-out users alone": (
         lambda: changed(ward=np.where(hospitals().hospital == "a", "attic", "x")),
         {"test_users": ["a"]},
-        "'ward' with 'attic'.*training rows hold only x",
+        r"'ward' with 'attic' \(the first in row [0-9]+\).*hold only x there: leave such rows out, or put one of these",
     ),
 }  # fmt: skip
 
@@ -369,8 +372,12 @@ def test_what_is_refused_has_its_sentence(name: str) -> None:
 NEW: dict[str, tuple[Any, str]] = {
     "no such column": ([{"age": 1, "wards": "surgery", "smoker": True, "dose": 1}], "without a column 'ward'.*'wards'"),
     "an unseen category": ({"age": 1, "ward": "attic", "smoker": True, "dose": 1}, "'ward' with 'attic'"),
-    "a missing value": ({"age": None, "ward": "surgery", "smoker": True, "dose": 1}, "'age' with 1 missing"),
-    "text": ({"age": "old", "ward": "surgery", "smoker": True, "dose": 1}, "'age' with 'old', but numbers"),
+    "a missing value": ({"age": None, "ward": "surgery", "smoker": True, "dose": 1}, "'age' with 1 missing.*--impute"),
+    "text": ({"age": "old", "ward": "surgery", "smoker": True, "dose": 1}, "'age' with 'old' in row 1, but numbers"),
+    "a decimal comma": (
+        [{"age": age, "ward": "surgery", "smoker": True, "dose": 1} for age in ("61.0", "61,5")],
+        "'61,5' in row 2",
+    ),
     "infinite": ({"age": np.inf, "ward": "surgery", "smoker": True, "dose": 1}, "'age', infinite"),
     "an array": (np.zeros((2, 4)), "column 'ward' holds categories"),
     "an array of another width": (np.zeros((2, 3)), "4 columns are needed"),
@@ -405,6 +412,36 @@ def test_all_complaints_come_at_once_with_what_would_pass() -> None:
     assert 'impute="mean" (--impute mean)' in words
     passed = from_frame(messy(), "hospital", "ill", test=0.2, drop=["id", "seen"], impute="mean")
     assert "age" in passed.preparation.features
+
+
+def test_what_passes_fills_each_column_by_what_it_can_be_filled_with() -> None:
+    frame, impute = with_hole("ward"), {"ward": "mean", "dose": "median"}
+    frame.loc[3, "age"] = None
+    with pytest.raises(InputError, match="2 columns cannot be used") as caught:
+        table(frame, impute=impute)
+    assert "this passes: impute={" in str(caught.value)
+    words = str(caught.value).split("(--impute ")[1].removesuffix(")")
+    fills = dict(pair.split("=") for pair in words.split(","))
+    assert fills == {"ward": "most_frequent", "dose": "median", "age": "mean"}
+    assert table(frame, impute=fills).preparation.columns
+
+
+def test_a_column_with_a_decimal_comma_is_read_as_advised() -> None:
+    """Also where only some of its numbers have one."""
+    frame = changed(age=[f"{k % 4}{',' if k % 3 else '.'}5" for k in range(N)])
+    with pytest.raises(InputError, match="decimal comma") as caught:
+        table(frame)
+    advice = str(caught.value).rsplit("by ", 1)[1]
+    made = table(frame.assign(age=eval(advice)))
+    assert "age" in made.preparation.features
+
+
+def test_an_unseen_category_may_be_left_empty_where_that_is_imputed() -> None:
+    preparation = table(with_hole("ward"), impute="mean").preparation
+    rows = pd.DataFrame([{"age": 1.0, "ward": ward, "smoker": True, "dose": 1} for ward in ("surgery", "attic", None)])
+    with pytest.raises(InputError, match=r"'attic' \(the first in row 2\).* or their cells empty, which counts as"):
+        preparation.transform(rows)
+    assert np.isfinite(preparation.transform(rows.replace({"attic": None}))).all()
 
 
 def test_an_identifier_is_named_before_the_share() -> None:

@@ -327,6 +327,22 @@ def test_gaps_of_softmax_have_digits() -> None:
     )
 
 
+def test_the_minimum_of_a_softmax_with_intercepts_is_known_with_the_usual_reg() -> None:
+    """Of rare classes and thousands of rows, where reg is tiny; any point is bounded by what its slope allows."""
+    rng = np.random.default_rng(0)
+    A = [rng.standard_normal((n, 10)) for n in (1500, 750, 450, 250, 50)]
+    y = [rng.choice([0, 1, 2], len(a), p=[0.86, 0.1, 0.04]) for a in A]
+    problem = rs.Softmax(A, y, intercept=True)
+    at, mu = problem.minimiser, float(problem.weights @ problem.reg)
+    assert problem.fstar is not None
+    for far in (0.0, 1e-3, 1.0):
+        w = at + far * torch.from_numpy(rng.standard_normal(problem.dim))
+        least = at.clone()
+        least[problem.intercepts] += (w - at)[problem.intercepts].mean()
+        g = problem.weights @ problem.grad(w.unsqueeze(0))
+        assert float((w - least).norm()) <= problem._reach(w, mu, float(g.norm()))
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_a_prox_of_quantile_regression_is_within_its_bound(seed: int) -> None:
     """Its optimality conditions, with multipliers of our own: u - x = A^T y for some y in the subdifferentials."""

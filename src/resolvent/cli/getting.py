@@ -63,8 +63,8 @@ def data(
         raise InputError(f"{path} cannot be written ({error.strerror or error}); name another file with --to") from None
     output.pairs({"set": chosen, "file": str(path)}, form)
     if form is Format.table:
-        problem = "--user-column hospital --target ill" if chosen == HOSPITALS else "--users 20"
-        say(f"next: resolvent run logistic --data {path} {problem}")
+        table = f"{path} --user-column hospital --target ill --test 0.2 --anderson 5 --rounds 60"
+        say(f"next: resolvent run {table if chosen == HOSPITALS else f'logistic --data {path} --users 20'}")
 
 
 def _by_hospital(folder: Path, form: Format) -> None:

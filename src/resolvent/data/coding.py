@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.data import columns, reports
-from resolvent.data.columns import DATES, NUMBER, TEXT, Column
+from resolvent.data.columns import DATES, NUMBER, TEXT, Column, is_number
 from resolvent.data.preparation import Feature
 from resolvent.errors import InputError, refuse
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ALWAYS_CATEGORIES = 20
 """Text of at most this many different values is categories, however few rows there are."""
+CATEGORIES = "categories= (--categories)"
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{2,4}( .*)?")
 
 
@@ -41,17 +42,20 @@ def coded_columns(
         try:
             reports.check_filled(raw, impute)
         except InputError as error:
-            holes.append((name, error))
+            holes.append((raw, error))
         made.append(raw)
     if len(wrong) + len(holes) > 1:
         drop = [name for name, _ in wrong]
-        fill = not isinstance(impute, Mapping)
-        drop += [] if fill else [name for name, _ in holes]
         ways = [f"drop={drop!r} (--drop {','.join(drop)})"] * bool(drop)
-        ways += ['impute="mean" (--impute mean)'] * bool(fill and holes)
-        said = "; ".join(str(error) for _, error in wrong + holes)
+        if holes and isinstance(impute, Mapping):
+            fills = {name: kind for name, kind in impute.items() if name not in drop}
+            fills |= {raw.name: "most_frequent" if raw.kind == TEXT else "mean" for raw, _ in holes}
+            ways.append(f"impute={fills!r} (--impute {','.join(f'{name}={kind}' for name, kind in fills.items())})")
+        elif holes:
+            ways.append('impute="mean" (--impute mean)')
+        said = "; ".join(str(error) for _, error in [*wrong, *holes])
         raise InputError(f"{len(wrong) + len(holes)} columns cannot be used: {said}; this passes: {' and '.join(ways)}")
-    for _, only in wrong + holes:
+    for _, only in [*wrong, *holes]:
         raise only
     return made
 
@@ -94,22 +98,17 @@ def check_categories(column: Column, category: bool) -> None:
     if len(words) * 2 < n:
         what = f"numbers, and {words[0]!r} among them" if words else "numbers written as text"
         way = "mark such cells as missing and impute them" if words else "convert it to numbers"
-        refuse("column", f"{name}, which holds {what}", f"either kind is needed: {way}, or name it in categories=")
+        refuse("column", f"{name}, which holds {what}", f"either kind is needed: {way}, or name it in {CATEGORIES}")
     if all(is_number(level.replace(",", ".", 1)) for level in levels):
-        way = 'a decimal point is needed: read it with pd.read_csv(..., decimal=","), or name it in categories='
-        refuse("column", f"{name}, which holds numbers with a decimal comma ({levels[0]!r})", way)
+        comma = words[0]
+        row = int((column.texts == comma).argmax()) + 1
+        way = f"a decimal point is needed: write {comma.replace(',', '.', 1)} there, and so in every row"
+        code = f"; of a pandas frame, by frame[{name}].str.replace(',', '.').astype(float)"
+        refuse("column", f"{name}, which holds numbers with a decimal comma ({comma!r} in row {row})", way + code)
     rows = int((~column.missing).sum())
     if n > ALWAYS_CATEGORIES and 2 * n > rows:
         what = f"{name} with {n} different texts in {rows} rows"
-        refuse("column", what, "categories recur: drop it, or name it in categories=")
-
-
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        refuse("column", what, f"categories recur: drop it, or name it in {CATEGORIES}")
 
 
 _IDENTIFIER = re.compile(r"(.*[\W_])?(id|uid|uuid|guid|identifier)|.*[a-z0-9](Id|ID|Uuid|UUID)")

@@ -189,6 +189,14 @@ def word(value: Any) -> str:
     return f"{over}/{under}"
 
 
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def as_float(value: Any) -> float:
     """The nearest float, infinite for a number beyond all of them."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resolvent.data.columns import TEXT, Column, as_frame, column
+from resolvent.data.columns import TEXT, Column, as_frame, column, is_number
 from resolvent.data.scaling import Floats, Scaling
 from resolvent.data.target import Target
 from resolvent.errors import InputError, bounded, quoted, refuse
@@ -41,22 +41,29 @@ class Feature:
         """(rows, features) of a column."""
         missing = raw.missing
         if missing.any() and self.fill is None:
-            refuse("column", raw.holes, "the model was trained without imputing it: fill it in, or train with impute=")
+            way = "fill it in, or train with impute= (--impute)"
+            refuse("column", raw.holes, f"the model was trained without imputing it: {way}")
         if self.levels is None:
             return self._numbers(raw)[:, None]
         texts = raw.texts.copy()
         texts[missing] = self.fill
         unseen = sorted(set(texts) - set(self.levels))
         if unseen:
-            shown = ", ".join(map(repr, unseen[:3])) + (", ..." if len(unseen) > 3 else "")
+            rows = [f"{level!r} (the first in row {int((texts == level).argmax()) + 1})" for level in unseen[:3]]
+            shown = ", ".join(rows) + (", ..." if len(unseen) > 3 else "")
             levels = ", ".join(self.levels[:10]) + (", ..." if len(self.levels) > 10 else "")
-            refuse("column", f"{self.name!r} with {shown}", f"the training rows hold only {levels} there")
+            way = "leave such rows out, or put one of these in their place"
+            if self.fill is not None:
+                way = f"leave such rows out, or their cells empty, which counts as {self.fill!r}"
+            refuse("column", f"{self.name!r} with {shown}", f"the training rows hold only {levels} there: {way}")
         return np.asarray(texts[:, None] == np.array(self.levels[1:], object), np.float64)
 
     def _numbers(self, raw: Column) -> Floats:
         if raw.kind == TEXT and not raw.missing.all():
-            first = next(text for text in raw.texts if text is not None)
-            refuse("column", f"{self.name!r} with {first!r}", "numbers are needed there")
+            wrong = [text is not None and not is_number(text) for text in raw.texts]
+            row = wrong.index(True) if any(wrong) else int((~raw.missing).argmax())
+            what = f"{self.name!r} with {raw.texts[row]!r} in row {row + 1}"
+            refuse("column", what, "numbers are needed there, with a decimal point")
         if np.isinf(raw.numbers).any():
             row = int(np.isinf(raw.numbers).argmax()) + 1
             refuse("column", f"{self.name!r}, infinite in row {row}", "finite numbers are needed")
@@ -187,7 +194,7 @@ class Preparation:
             if name not in frame.columns:
                 near = get_close_matches(name, list(frame.columns), n=1)
                 hint = f" (nearest: {near[0]!r})" if near else ""
-                refuse("X", f"without a column {name!r}{hint}", f"the model needs {shown}")
+                refuse("the table", f"without a column {name!r}{hint}", f"the model needs {shown}")
         return frame
 
 

@@ -228,30 +228,36 @@ class Softmax(Curved):
         mu = float(self.weights @ self.reg)
         if mu == 0:
             return math.inf
-        return size * self._reach(w, mu) if self.intercept else size**2 / (2 * mu)
+        return size * self._reach(w, mu, size) if self.intercept else size**2 / (2 * mu)
 
-    def _reach(self, w: Tensor, mu: float) -> float:
+    def _reach(self, w: Tensor, mu: float, size: float) -> float:
         """How far a minimiser can be from w (d,), where reg pulls at coefficients with mu and leaves intercepts alone.
 
-        f(w*) <= f(w), so mu/2 |coefficients|^2 <= f(w). A row a of class k has the loss >= (its score for another
-        class) - (that for k), hence b_l - b_k <= f(w) / lambda + sqrt(2) |a| |coefficients|; with weights of rows
-        lambda is times that of the row. Users must hold all classes. The intercepts of a minimiser may be shifted
-        together: to the mean of those of w.
+        f(w*) <= f(w), so mu/2 |c*|^2 <= f(w) for its coefficients c*. A row a of class k has the loss >= (its score for
+        another class) - (that for k); the mean over the rows of class k, with weights that sum to m_k, gives b_l - b_k
+        <= f(w) / m_k + sqrt(2) |c*| mean |a|. Users must hold all classes. The intercepts of a minimiser may be shifted
+        together: to the mean of those of w. So it lies within some r, and as the slope at w is at most `size`,
+        mu/2 |c* - c|^2 <= size r: that bounds c*, and with it b, once more.
         """
-        value = float(self.weights @ self.value(w.unsqueeze(0)))
-        far, many = math.sqrt(2 * value / mu), self.scores
-        apart = torch.full((many,), math.inf, dtype=torch.float64)
+        value, many = float(self.weights @ self.value(w.unsqueeze(0))), self.scores
+        rows, lengths = w.new_zeros((2, many))
         for i, lam in enumerate(self.weights.tolist()):
-            if lam > 0:
-                codes, weight = self.rows.one(i)[1], self.rows.weight(i)
-                bound = value / (lam if weight is None else lam * weight) + math.sqrt(2) * self.rows.lengths(i) * far
-                for k in range(many):
-                    mine = bound[codes == k]
-                    if len(mine):
-                        apart[k] = min(float(apart[k]), float(mine.min()))
-        b = w[self.intercepts]
-        shifted = float((b - b.mean()).norm()) + math.sqrt(many) * float(apart.max())
-        return float(w[: self.dim - many].norm()) + far + shifted
+            codes, weight, a = self.rows.one(i)[1].long(), self.rows.weight(i), self.rows.lengths(i)
+            own = lam * (torch.ones_like(a) if weight is None else weight)
+            rows.index_add_(0, codes, own)
+            lengths.index_add_(0, codes, own * a)
+        c, b = float(w[: self.dim - many].norm()), w[self.intercepts]
+        if not bool((rows > 0).all()):
+            return math.inf
+
+        def shifted(far: float) -> float:
+            apart = (value + math.sqrt(2) * far * lengths) / rows
+            return float((b - b.mean()).norm()) + math.sqrt(many) * float(apart.max())
+
+        far = math.sqrt(2 * value / mu)
+        reach = c + far + shifted(far)
+        near = math.sqrt(2 * size * reach / mu)
+        return min(reach, near + shifted(c + near))
 
     def _with_ridge(self) -> Softmax | None:
         """f + g as a problem without a penalty, where g is an l2 that pulls at all coefficients alike; else None."""
