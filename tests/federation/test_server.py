@@ -417,6 +417,60 @@ def test_a_run_that_was_stopped_from_outside_says_so(
         assert server_app.conduct(grid_of(project), project, project.runs, resume=left.id).status == "finished"
 
 
+@pytest.mark.parametrize(("begun", "resumed"), [(False, False), (False, True), (True, False)])
+def test_a_run_that_is_interrupted_names_what_goes_on(
+    project: Project, monkeypatch: pytest.MonkeyPatch, begun: bool, resumed: bool
+) -> None:
+    """Not the latest run, which may be another one; one that waits for its nodes has stored nothing to go on with."""
+    older = server_app.conduct(grid_of(project), project, project.runs)
+    ticket = project.path / "ticket"
+    if begun:
+        ticket.write_text(json.dumps({"run": str(older.path)}))
+
+    def begin(*given: Any) -> running.Following:
+        return running.Following(project, project.server(), 0, ticket, older.id if resumed else "")
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "begin", begin)
+    monkeypatch.setattr(running.Following, "wait", interrupted)
+    monkeypatch.setattr(running.Following, "stop", lambda self: None)
+    said = resolvent("federate", "run", "--project", project.path)
+    assert said.code == 130
+    words = f"--resume {older.id}" if begun or resumed else "it had not begun, so begin it again"
+    assert words in said.err
+    assert ("--resume" in said.err) == (begun or resumed)
+
+
+def test_a_run_that_has_ended_is_not_gone_on_with(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "server_here", lambda project: project.server())
+    done = server_app.conduct(grid_of(project), project, project.runs)
+    for name in ([], [done.id]):
+        said = resolvent("federate", "run", "--resume", *name, "--project", project.path)
+        assert (said.code, said.out) == (2, "")
+        assert f"run {done.id} has ended (finished: 8 rounds), so that there is nothing to go on with" in said.err
+
+
+def test_a_run_that_goes_on_says_from_where_and_repeats_nothing(project: Project, tmp_path: Path) -> None:
+    def conduct(kind: type[FakeGrid], at: int, resume: str = "") -> None:
+        grid = grid_of(project, memory=tmp_path / "nodes", kind=kind)
+        grid.at = at
+        with suppress(Power):
+            server_app.conduct(grid, project, project.runs, resume)
+
+    conduct(Dies, 5)
+    (left,) = runs.folders(project.runs)
+    conduct(Dies, 7, left.id)
+    conduct(FakeGrid, 0, left.id)
+    said: list[str] = []
+    demo.Progress(said.append)(left)
+    begun = next(event["round"] for event in reversed(left.events) if event["kind"] == "resumed")
+    assert begun > 0
+    assert said[0] == f"goes on from round {begun + 1}"
+    assert [words.split(":")[0] for words in said[1:]] == [f"round {k}" for k in range(begun + 1, 9)]
+
+
 def test_every_end_of_a_run_ends_the_wait(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the process of the run could not tell whoever began it."""
     ticket = tmp_path / "ticket"

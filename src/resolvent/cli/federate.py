@@ -192,7 +192,7 @@ def run(
         return _tell(following.wait(None if quiet else demo.Progress(say), waiting=None if quiet else say), form)
     except KeyboardInterrupt:
         following.stop()
-        say("the run was stopped; go on with: resolvent federate run --resume")
+        say(f"the run was stopped; {following.next_command()}{'' if out is None else f' --out {out}'}")
         raise
     except running.Killed as error:
         say(str(error))
