@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import resource
-from contextlib import suppress
-from datetime import timedelta
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -441,6 +441,34 @@ def test_a_run_that_is_interrupted_names_what_goes_on(
     words = f"--resume {older.id}" if begun or resumed else "it had not begun, so begin it again"
     assert words in said.err
     assert ("--resume" in said.err) == (begun or resumed)
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_nobody_is_told_to_take_away_the_key_of_a_node_that_was_there(
+    project: Project, monkeypatch: pytest.MonkeyPatch, under_way: bool
+) -> None:
+    gone = datetime.now().astimezone().replace(microsecond=0)
+    nodes = [
+        SimpleNamespace(status="online", last_deactivated_at=""),
+        SimpleNamespace(status="offline", last_deactivated_at=gone.astimezone(UTC).isoformat()),
+        SimpleNamespace(status="registered", last_deactivated_at=""),
+    ]
+    known = {name: key for key, name in keys.public_keys(project).items()}
+    monkeypatch.setattr(running, "server_here", lambda project: project.server())
+    monkeypatch.setattr(control, "_client", lambda *given: nullcontext(client))
+    listed = {known[name]: node for name, node in zip(NAMES, nodes, strict=True)}
+    monkeypatch.setattr(control, "_nodes", lambda client: listed)
+    runs_there = {1: SimpleNamespace(status=SimpleNamespace(status="running" if under_way else "finished"))}
+    client = SimpleNamespace(ListRuns=lambda request: SimpleNamespace(run_dict=runs_there))
+    rows = resolvent("federate", "status", "--project", project.path, "--format", "json").json
+    online, offline, never = ({row["what"]: row for row in rows}[f"node {name}"] for name in NAMES)
+    assert (online["stands"], online["about"]) == ("online", "")
+    assert offline["stands"].startswith("gone since ")
+    assert offline["stands"].endswith(f"{gone:%H:%M}")
+    assert offline["about"] == ""
+    assert never["stands"] == "never came"
+    assert never["about"].startswith("not started yet, or with another key than this?")
+    assert ("take keys/nodes/site-2.pub away" in never["about"]) == (not under_way)
 
 
 def test_a_run_that_has_ended_is_not_gone_on_with(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ class Following:
                 raise Killed(f"the server's side of the run ended ({status}); see .federation/superexec.log")
 
     def next_command(self) -> str:
-        """What a person can do once the run was stopped; one that was still waiting for its nodes has stored nothing."""
+        """What a person can do once the run was stopped: one that was waiting for its nodes has stored nothing."""
         report = self.reported()
         name = Path(report["run"]).name if "run" in report else self._resumed
         if name:
