@@ -160,7 +160,7 @@ def node(
         files = [] if table is None else ["--data", str(table.resolve())]
         detached(project, role, "node", name, *files, *_passed_on(setting))
         return
-    with closing(NodeProcesses(project, name, project.server(), given).open()) as running_node:
+    with closing(NodeProcesses(project, name, project.server(), given, say).open()) as running_node:
         running_node.await_problem()
         note = processes.note(project.state, role)
         try:

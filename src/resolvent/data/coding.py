@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,11 +25,16 @@ _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{2,4}( .*)?"
 
 
 def coded_columns(
-    frame: pd.DataFrame, names: Sequence[str], impute: reports.Impute, categories: Sequence[str]
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    impute: reports.Impute,
+    categories: Sequence[str],
+    where: str = "",
 ) -> list[Column]:
     """The columns of features, each checked. All that cannot be used is refused in one message, with what would pass.
 
-    Columns that look like identifiers come first: to drop them is what everything else may hang on.
+    Columns that look like identifiers come first: to drop them is what everything else may hang on. where: the section
+    of a file, in TOML, that has the settings.
     """
     made, wrong, holes = [], [], []
     for name in names:
@@ -47,12 +53,16 @@ def coded_columns(
         drop = [name for name, _ in wrong]
         fill = not isinstance(impute, Mapping)
         drop += [] if fill else [name for name, _ in holes]
-        ways = [f"drop={drop!r} (--drop {','.join(drop)})"] * bool(drop)
-        ways += ['impute="mean" (--impute mean)'] * bool(fill and holes)
+        dropped = f"drop = {json.dumps(drop)}" if where else f"drop={drop!r} (--drop {','.join(drop)})"
+        imputed = 'impute = "mean"' if where else 'impute="mean" (--impute mean)'
+        ways = [dropped] * bool(drop) + [imputed] * bool(fill and holes)
         said = "; ".join(str(error) for _, error in wrong + holes)
-        raise InputError(f"{len(wrong) + len(holes)} columns cannot be used: {said}; this passes: {' and '.join(ways)}")
+        raise InputError(
+            f"{len(wrong) + len(holes)} columns cannot be used: {said}; this passes{where and f', in {where}'}: "
+            f"{' and '.join(ways)}"
+        )
     for _, only in wrong + holes:
-        raise only
+        raise InputError(f"{only}; its settings are in {where}") if where else only
     return made
 
 
