@@ -8,11 +8,13 @@ import json
 import logging
 import os
 import socket
+import ssl
 import stat
 import subprocess
 import sys
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +22,14 @@ from typing import Any
 import pytest
 
 from command_line import resolvent
-from resolvent.federation import control, deployment, keys, processes, superexec, superlink, template, up
+from resolvent.errors import InputError
+from resolvent.federation import control, deployment, doctor, keys, processes, superexec, superlink, template, up
 from resolvent.federation.nodes import NodeProcesses
-from resolvent.federation.project import opened
+from resolvent.federation.project import Server, opened
 
 pytest.importorskip("flwr")
 import uvicorn
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.auth import create_superexec_auth_metadata, derive_auth_secret
@@ -118,6 +122,52 @@ def test_each_door_is_open_to_its_own_callers() -> None:
         assert status(path, CONTROL, *everything, run) == 401
         assert status(path, 9443, *everything, run) == 404
     assert status("", 9443, kind="lifespan") == 200
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_doctor_says_whether_the_server_knows_the_node_s_key(tmp_path: Path, known: bool) -> None:
+    project = template.write(tmp_path / "project")
+    keys.make_server(project, ["127.0.0.1"])
+    key = keys.make_node(project, "site-0")
+    if known:
+        key.write_bytes(SECRET.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+
+    class Door(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            given = [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
+            self.send_response(status(self.path, 9443, *given))
+            self.end_headers()
+
+        def log_message(self, *given: Any) -> None:
+            pass
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(project.keys / keys.CERTIFICATE, project.keys / keys.SERVER_KEY)
+    with HTTPServer(("127.0.0.1", 0), Door) as server, ThreadPoolExecutor(1) as pool:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.timeout = 30.0
+        answering = pool.submit(server.handle_request)
+        row = doctor.admission(project.keys / keys.CA, Server("127.0.0.1", server.server_port), key)
+        answering.result()
+    assert row["fine"] == known
+    assert row["found"] == ("the server knows it" if known else f"refused: {superlink.UNKNOWN}")
+
+
+def test_a_node_that_is_refused_says_so_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, said = template.write(tmp_path / "project"), list[str]()
+    keys.make_server(project, ["127.0.0.1"])
+    keys.make_node(project, "site-0")
+    node = NodeProcesses(project, "site-0", project.server(), {}, said.append)
+    words = f"ERROR :     Exit Code: 305 | [code: 404] {superlink.UNKNOWN}"
+    node.supernode = SimpleNamespace(running=False, last_words=lambda: words)  # type: ignore[assignment]
+    monkeypatch.setattr(NodeProcesses, "_start_supernode", lambda self: None)
+    monkeypatch.setattr("resolvent.federation.nodes.stop", lambda *given: None)
+    node.check()
+    node.check()
+    assert said == [f"node site-0 is not let in: {superlink.UNKNOWN}; it tries again for 180 s"]
+    monkeypatch.setattr("resolvent.federation.nodes.GIVE_UP_AFTER", -1.0)
+    with pytest.raises(InputError, match="node site-0 ended: the server knows no node with this key"):
+        node.check()
 
 
 def test_at_the_control_port_nobody_s_body_is_read_without_a_proof() -> None:

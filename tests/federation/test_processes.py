@@ -53,6 +53,16 @@ def started(tmp_path: Path, code: str) -> processes.Process:
     return made
 
 
+def test_last_words_are_a_process_s_own_and_begin_at_the_beginning(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("ERROR: what an earlier one said\n")
+    sentence = "14 columns cannot be used: " + ", ".join(f"column {k}" for k in range(120))
+    for code, words in (("print('so far, so good')", "so far, so good"), (f"exit({'ERROR: ' + sentence!r})", sentence)):
+        made = processes.start("one", [sys.executable, "-c", code], tmp_path / "log", dict(os.environ))
+        eventually(lambda made=made: not made.running)  # type: ignore[misc]
+        assert made.last_words() == words
+        processes.stop(made)
+
+
 def test_a_process_and_its_children_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that do not want to."""
     monkeypatch.setattr(processes, "GRACE", 0.3)

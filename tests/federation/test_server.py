@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import resource
-from contextlib import suppress
-from datetime import timedelta
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -415,6 +415,88 @@ def test_a_run_that_was_stopped_from_outside_says_so(
         assert f"`resolvent federate run --resume {left.id}` goes on" in str(error.value)
         assert left.status == "interrupted"
         assert server_app.conduct(grid_of(project), project, project.runs, resume=left.id).status == "finished"
+
+
+@pytest.mark.parametrize(("begun", "resumed"), [(False, False), (False, True), (True, False)])
+def test_a_run_that_is_interrupted_names_what_goes_on(
+    project: Project, monkeypatch: pytest.MonkeyPatch, begun: bool, resumed: bool
+) -> None:
+    """Not the latest run, which may be another one; one that waits for its nodes has stored nothing to go on with."""
+    older = server_app.conduct(grid_of(project), project, project.runs)
+    ticket = project.path / "ticket"
+    if begun:
+        ticket.write_text(json.dumps({"run": str(older.path)}))
+
+    def begin(*given: Any) -> running.Following:
+        return running.Following(project, project.server(), 0, ticket, older.id if resumed else "")
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "begin", begin)
+    monkeypatch.setattr(running.Following, "wait", interrupted)
+    monkeypatch.setattr(running.Following, "stop", lambda self: None)
+    said = resolvent("federate", "run", "--project", project.path)
+    assert said.code == 130
+    words = f"--resume {older.id}" if begun or resumed else "it had not begun, so begin it again"
+    assert words in said.err
+    assert ("--resume" in said.err) == (begun or resumed)
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_nobody_is_told_to_take_away_the_key_of_a_node_that_was_there(
+    project: Project, monkeypatch: pytest.MonkeyPatch, under_way: bool
+) -> None:
+    gone = datetime.now().astimezone().replace(microsecond=0)
+    nodes = [
+        SimpleNamespace(status="online", last_deactivated_at=""),
+        SimpleNamespace(status="offline", last_deactivated_at=gone.astimezone(UTC).isoformat()),
+        SimpleNamespace(status="registered", last_deactivated_at=""),
+    ]
+    known = {name: key for key, name in keys.public_keys(project).items()}
+    monkeypatch.setattr(running, "server_here", lambda project: project.server())
+    monkeypatch.setattr(control, "_client", lambda *given: nullcontext(client))
+    listed = {known[name]: node for name, node in zip(NAMES, nodes, strict=True)}
+    monkeypatch.setattr(control, "_nodes", lambda client: listed)
+    runs_there = {1: SimpleNamespace(status=SimpleNamespace(status="running" if under_way else "finished"))}
+    client = SimpleNamespace(ListRuns=lambda request: SimpleNamespace(run_dict=runs_there))
+    rows = resolvent("federate", "status", "--project", project.path, "--format", "json").json
+    online, offline, never = ({row["what"]: row for row in rows}[f"node {name}"] for name in NAMES)
+    assert (online["stands"], online["about"]) == ("online", "")
+    assert offline["stands"].startswith("gone since ")
+    assert offline["stands"].endswith(f"{gone:%H:%M}")
+    assert offline["about"] == ""
+    assert never["stands"] == "never came"
+    assert never["about"].startswith("not started yet, or with another key than this?")
+    assert ("take keys/nodes/site-2.pub away" in never["about"]) == (not under_way)
+
+
+def test_a_run_that_has_ended_is_not_gone_on_with(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "server_here", lambda project: project.server())
+    done = server_app.conduct(grid_of(project), project, project.runs)
+    for name in ([], [done.id]):
+        said = resolvent("federate", "run", "--resume", *name, "--project", project.path)
+        assert (said.code, said.out) == (2, "")
+        assert f"run {done.id} has ended (finished: 8 rounds), so that there is nothing to go on with" in said.err
+
+
+def test_a_run_that_goes_on_says_from_where_and_repeats_nothing(project: Project, tmp_path: Path) -> None:
+    def conduct(kind: type[FakeGrid], at: int, resume: str = "") -> None:
+        grid = grid_of(project, memory=tmp_path / "nodes", kind=kind)
+        grid.at = at
+        with suppress(Power):
+            server_app.conduct(grid, project, project.runs, resume)
+
+    conduct(Dies, 5)
+    (left,) = runs.folders(project.runs)
+    conduct(Dies, 7, left.id)
+    conduct(FakeGrid, 0, left.id)
+    said: list[str] = []
+    demo.Progress(said.append)(left)
+    begun = next(event["round"] for event in reversed(left.events) if event["kind"] == "resumed")
+    assert begun > 0
+    assert said[0] == f"goes on from round {begun + 1}"
+    assert [words.split(":")[0] for words in said[1:]] == [f"round {k}" for k in range(begun + 1, 9)]
 
 
 def test_every_end_of_a_run_ends_the_wait(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,6 +230,18 @@ def test_categories_that_are_spelled_alike_are_pointed_out() -> None:
     assert remark.startswith("'General', 'general' in 'ward' differ in spelling alone")
 
 
+def test_a_site_is_told_what_works_in_a_federation() -> None:
+    frame = pd.DataFrame({"id": [f"p{k}" for k in range(40)], "age": [None, *range(39)], "y": [0, 1] * 20})
+    with pytest.raises(InputError) as several:
+        SiteTable(frame, Terms(target="y"))
+    passes = 'this passes, in [data] of federation.toml: drop = ["id"] and impute = "mean"'
+    assert str(several.value).endswith(passes)
+    with pytest.raises(InputError) as one:
+        SiteTable(frame, Terms(target="y", drop=("id",)))
+    assert str(one.value).endswith("its settings are in [data] of federation.toml")
+    assert "--" not in str(several.value) + str(one.value)
+
+
 def test_a_small_site_trains_with_all_it_has() -> None:
     told = SiteTable(by_site(patients())["west"][:2], Terms("age", impute="mean", test=0.2)).report()
     assert (told["rows"], told["held_out"]) == (2, 0)

@@ -160,7 +160,7 @@ def node(
         files = [] if table is None else ["--data", str(table.resolve())]
         detached(project, role, "node", name, *files, *_passed_on(setting))
         return
-    with closing(NodeProcesses(project, name, project.server(), given).open()) as running_node:
+    with closing(NodeProcesses(project, name, project.server(), given, say).open()) as running_node:
         running_node.await_problem()
         note = processes.note(project.state, role)
         try:
@@ -192,7 +192,7 @@ def run(
         return _tell(following.wait(None if quiet else demo.Progress(say), waiting=None if quiet else say), form)
     except KeyboardInterrupt:
         following.stop()
-        say("the run was stopped; go on with: resolvent federate run --resume")
+        say(f"the run was stopped; {following.next_command()}{'' if out is None else f' --out {out}'}")
         raise
     except running.Killed as error:
         say(str(error))
@@ -215,7 +215,8 @@ def status(form: Form = Format.table, where: Where = HERE) -> None:
         here = running.server_here(project)
         names = keys.public_keys(project)
         standing = {names[key]: stands for key, stands in control.nodes(project, here).items() if key in names}
-        rows += [_standing(name, stands) for name, stands in sorted(standing.items())]
+        under_way = control.run_under_way(project, here)
+        rows += [_standing(name, stands, under_way) for name, stands in sorted(standing.items())]
     except InputError as error:
         rows.append({"what": "server", "stands": "none here", "about": str(error)})
     try:
@@ -314,11 +315,13 @@ def _needs_table(project: Project, given: bool) -> None:
         raise InputError("federation.toml has a section [data], so every node needs a table; give --data FILE")
 
 
-def _standing(name: str, stands: str) -> dict[str, str]:
-    """A node's line: one that never came, or is gone for good, is there because its key is."""
-    came = "never came" if stands == "registered" else stands
-    forget = "" if stands == "online" else f"no longer used? take keys/nodes/{name}.pub away"
-    return {"what": f"node {name}", "stands": came, "about": forget}
+def _standing(name: str, stands: str, under_way: bool) -> dict[str, str]:
+    """A node's line. To take a key away shuts its node out, so that nobody is told to during a run."""
+    about = ""
+    if stands == control.NEVER_CAME:
+        about = "not started yet, or with another key than this?"
+        about += "" if under_way else f" no longer used? then take keys/nodes/{name}.pub away"
+    return {"what": f"node {name}", "stands": stands, "about": about}
 
 
 def _passed_on(settings: list[str] | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,11 +26,16 @@ _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{2,4}( .*)?"
 
 
 def coded_columns(
-    frame: pd.DataFrame, names: Sequence[str], impute: reports.Impute, categories: Sequence[str]
+    frame: pd.DataFrame,
+    names: Sequence[str],
+    impute: reports.Impute,
+    categories: Sequence[str],
+    where: str = "",
 ) -> list[Column]:
     """The columns of features, each checked. All that cannot be used is refused in one message, with what would pass.
 
-    Columns that look like identifiers come first: to drop them is what everything else may hang on.
+    Columns that look like identifiers come first: to drop them is what everything else may hang on. where: the section
+    of a file, in TOML, that has the settings.
     """
     made, wrong, holes = [], [], []
     for name in names:
@@ -45,19 +51,29 @@ def coded_columns(
             holes.append((raw, error))
         made.append(raw)
     if len(wrong) + len(holes) > 1:
-        drop = [name for name, _ in wrong]
-        ways = [f"drop={drop!r} (--drop {','.join(drop)})"] * bool(drop)
-        if holes and isinstance(impute, Mapping):
-            fills = {name: kind for name, kind in impute.items() if name not in drop}
-            fills |= {raw.name: "most_frequent" if raw.kind == TEXT else "mean" for raw, _ in holes}
-            ways.append(f"impute={fills!r} (--impute {','.join(f'{name}={kind}' for name, kind in fills.items())})")
-        elif holes:
-            ways.append('impute="mean" (--impute mean)')
         said = "; ".join(str(error) for _, error in [*wrong, *holes])
-        raise InputError(f"{len(wrong) + len(holes)} columns cannot be used: {said}; this passes: {' and '.join(ways)}")
+        raise InputError(
+            f"{len(wrong) + len(holes)} columns cannot be used: {said}; this passes{where and f', in {where}'}: "
+            f"{' and '.join(_ways([name for name, _ in wrong], [raw for raw, _ in holes], impute, where))}"
+        )
     for _, only in [*wrong, *holes]:
-        raise only
+        raise InputError(f"{only}; its settings are in {where}") if where else only
     return made
+
+
+def _ways(drop: list[str], holes: list[Column], impute: reports.Impute, where: str) -> list[str]:
+    """What to write, in a file or else as an argument and an option, so that a table passes."""
+    ways = []
+    if drop:
+        ways.append(f"drop = {json.dumps(drop)}" if where else f"drop={drop!r} (--drop {','.join(drop)})")
+    if holes and isinstance(impute, Mapping):
+        fills = {name: kind for name, kind in impute.items() if name not in drop}
+        fills |= {raw.name: "most_frequent" if raw.kind == TEXT else "mean" for raw in holes}
+        by_column = ",".join(f"{name}={kind}" for name, kind in fills.items())
+        ways.append(f"impute = {json.dumps(by_column)}" if where else f"impute={fills!r} (--impute {by_column})")
+    elif holes:
+        ways.append('impute = "mean"' if where else 'impute="mean" (--impute mean)')
+    return ways
 
 
 def as_coded(column: Column, category: bool) -> Column:

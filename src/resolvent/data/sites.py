@@ -106,7 +106,7 @@ class SiteTable:
         names = feature_names(frame, None, terms.target, (), categories)
         named = terms.fills if isinstance(terms.fills, Mapping) else {}
         reports.check(terms.fills, [*names, *named])
-        self._columns = coding.coded_columns(frame, names, terms.fills, categories)
+        self._columns = coding.coded_columns(frame, names, terms.fills, categories, "[data] of federation.toml")
         self._labels = column(frame, terms.target)
         classes = self._classes()
         codes = self._labels.numbers if classes is None else self._labels.texts

@@ -10,12 +10,15 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from resolvent.errors import InputError
 from resolvent.federation import bundle, keys, superlink
 from resolvent.federation.project import Project, Server
+
+NEVER_CAME = "never came"
 
 
 class _WithToken:
@@ -66,9 +69,28 @@ def _client(project: Project, server: Server) -> Iterator[Any]:
 
 
 def nodes(project: Project, server: Server) -> dict[bytes, str]:
-    """How the nodes that the server knows stand (online, offline, registered, ...), by public key."""
+    """How the nodes that the server knows stand (online, never came, gone since 14:05), by public key."""
     with _client(project, server) as client:
-        return {key: str(node.status) for key, node in _nodes(client).items()}
+        return {key: standing(node) for key, node in _nodes(client).items()}
+
+
+def standing(node: Any) -> str:
+    """How a node stands. Flower calls one that never came registered, and one that was there offline."""
+    if node.status == "registered":
+        return NEVER_CAME
+    if node.status != "offline" or not node.last_deactivated_at:
+        return str(node.status)
+    since, now = datetime.fromisoformat(node.last_deactivated_at).astimezone(), datetime.now().astimezone()
+    return f"gone since {since:%H:%M}" if since.date() == now.date() else f"gone since {since:%Y-%m-%d %H:%M}"
+
+
+def run_under_way(project: Project, server: Server) -> bool:
+    """Whether a run goes on, or waits for its nodes."""
+    from flwr.proto.control_pb2 import ListRunsRequest
+
+    with _client(project, server) as client:
+        runs = client.ListRuns(ListRunsRequest()).run_dict.values()
+    return any(run.status.status != "finished" for run in runs)
 
 
 def _nodes(client: Any) -> dict[bytes, Any]:

@@ -78,6 +78,7 @@ def demo(rounds: int, out: Path, say: Callable[[str], None]) -> tuple[Folder, fl
 
 
 SAID = {
+    "resumed": "goes on from round {next}",
     "units": "note: {reason}",
     "gone": "{user} is gone; its last answer is held",
     "back": "{user} is back",
@@ -95,12 +96,17 @@ class Progress:
         self._say, self._round, self._seconds, self._events = say, 0, 0.0, 0
 
     def __call__(self, run: Folder) -> None:
-        events, seen = run.events, self._events
+        events, history = run.events, run.history()
+        resumed = [k for k, event in enumerate(events) if event["kind"] == "resumed"]
+        seen = self._events or max(resumed, default=0)  # what was done before is not said again
         self._events = len(events)
         for event in events[seen:]:
+            if event["kind"] == "resumed" and event.get("round"):
+                self._round = event["round"]
+                self._seconds = float(history["seconds"][history["round"] <= self._round].max())
             if event["kind"] in SAID:
-                self._say(SAID[event["kind"]].format_map({"user": "a node", "reason": "see the events"} | event))
-        history = run.history()
+                known = {"user": "a node", "reason": "see the events", "next": self._round + 1}
+                self._say(SAID[event["kind"]].format_map(known | event))
         for _, row in history[history["round"] > self._round].iterrows():
             self._round, before = int(row["round"]), self._seconds
             self._seconds = float(row["seconds"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import email.utils
+import http
 import http.client
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -17,6 +19,7 @@ from resolvent.errors import InputError
 from resolvent.federation import control, keys, processes
 from resolvent.federation.project import Project, Server, opened
 from resolvent.federation.running import server_here
+from resolvent.federation.superlink import FLEET, MAX_BODY, UNKNOWN
 from resolvent.installed import install
 
 Row = dict[str, Any]
@@ -25,6 +28,8 @@ WARN_BEFORE_END = timedelta(days=30)
 MAX_CLOCK_DIFFERENCE = 30.0
 """Seconds by which clocks may differ."""
 FLOWER_VERSION = "1.41."
+PROBED = f"{FLEET}pull-messages"
+"""What a node is asked to be let in to; nothing is pulled."""
 
 
 def examine(folder: Path, node: str | None = None, given: Mapping[str, Any] | None = None) -> list[Row]:
@@ -111,6 +116,9 @@ def _server(project: Project) -> Iterator[Row]:
             fine = abs(apart) <= MAX_CLOCK_DIFFERENCE
             advice = "" if fine else ": set this machine's clock"
             yield _row("clock", f"{abs(apart):.0f} s apart from the server's{advice}", fine)
+        for path in sorted(project.nodes.glob("*.pub")):
+            if (own := path.with_suffix("")).is_file():
+                yield admission(project.keys / keys.CA, server, own)
         if here:
             names = keys.public_keys(project)
             standing = [
@@ -140,6 +148,38 @@ def greet(ca: Path, server: Server, seconds: float = 3.0) -> tuple[str | None, f
             if date := line.getresponse().getheader("Date"):
                 return None, time.time() - email.utils.parsedate_to_datetime(date).timestamp()
     return None, None
+
+
+def admission(ca: Path, server: Server, key: Path) -> Row:
+    """Whether the server knows a node's key. The call promises a body that nobody takes, so that nothing is done."""
+    context = ssl.create_default_context(cafile=str(ca))
+    with closing(http.client.HTTPSConnection(server.host, server.port, timeout=3.0, context=context)) as line:
+        try:
+            line.putrequest("POST", PROBED)
+            for name, value in signed(key).items():
+                line.putheader(name, value)
+            line.endheaders()
+            known = line.getresponse().status == http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        except (OSError, http.client.HTTPException) as error:
+            return _row(f"key {key.name}", f"the server did not say whether it knows it: {error}", False)
+    return _row(f"key {key.name}", "the server knows it" if known else f"refused: {UNKNOWN}", known)
+
+
+def signed(key: Path) -> dict[str, str]:
+    """The headers of a node's call, with a body longer than any that is taken."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    own: Any = load_ssh_private_key(key.read_bytes(), None)
+    now = datetime.now(UTC).isoformat()
+    return {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(own.public_key())).decode(),
+        TIMESTAMP_HEADER: now,
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(own, now.encode())).decode(),
+        "content-length": str(MAX_BODY + 1),
+    }
 
 
 def _user(project: Project, node: str, users: int, given: Mapping[str, Any]) -> Row:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from resolvent.errors import InputError
 from resolvent.federation import deployment, keys
 from resolvent.federation.processes import Process, private, start, stop
 from resolvent.federation.project import Project, Server
+from resolvent.federation.superlink import UNKNOWN
 
 CONFIG = "config.json"
 """The node_config that a node was last started with."""
@@ -29,7 +30,14 @@ MAX_SECONDS_TO_BUILD = 600.0
 class NodeProcesses:
     """A node that runs. `check` starts again whichever of its processes has ended."""
 
-    def __init__(self, project: Project, name: str, server: Server, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        project: Project,
+        name: str,
+        server: Server,
+        config: Mapping[str, Any],
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
         keys.check_name(name)
         if not (project.nodes / name).is_file():
             raise InputError(
@@ -46,7 +54,7 @@ class NodeProcesses:
         self.config = {"name": name, **config}
         with open(self.state / CONFIG, "w", opener=private) as file:
             json.dump(self.config, file)
-        self._tried = 0.0
+        self._tried, self._say = 0.0, say
         self._failing: float | None = None
         self.worker: Process | None = None
         self.supernode: Process | None = None
@@ -94,9 +102,13 @@ class NodeProcesses:
             if now - self._tried > SETTLED_AFTER:
                 self._failing = None
             return
-        self._failing = now if self._failing is None else self._failing
+        words = self.supernode.last_words()
+        reason = UNKNOWN if UNKNOWN in words else words
+        if self._failing is None:
+            self._failing = now
+            self._say(f"node {self.name} is not let in: {reason}; it tries again for {GIVE_UP_AFTER:g} s")
         if now - self._failing > GIVE_UP_AFTER:
-            raise InputError(f"node {self.name} ended: {self.supernode.last_words()}")
+            raise InputError(f"node {self.name} ended: {reason}")
         if now - self._tried > SECONDS_BETWEEN_STARTS:
             stop(self.supernode)
             self._start_supernode()

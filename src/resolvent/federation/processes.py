@@ -23,6 +23,8 @@ GRACE = 6.0
 """Seconds that a process has to end by itself."""
 PRIVATE_UMASK = 0o077
 """What processes of a federation write holds users' data."""
+MAX_LINE = 2000
+"""Characters of a line of a log that a person is shown: its beginning."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -34,18 +36,21 @@ class Process:
     popen: subprocess.Popen[bytes]
     """Its guard, which leads the group that the process is in."""
     log: Path
+    begins: int = 0
+    """Where in the log its own lines begin."""
 
     @property
     def running(self) -> bool:
         return self.popen.poll() is None
 
     def last_words(self) -> str:
-        """What its log says went wrong, or the end of it, for a person."""
-        text = COLOURS.sub("", self.log.read_text(errors="replace")) if self.log.is_file() else ""
+        """What its log says went wrong, or the end of it, for a person: of this process, not of an earlier one."""
+        content = self.log.read_bytes()[self.begins :] if self.log.is_file() else b""
+        text = COLOURS.sub("", content.decode(errors="replace"))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [k for k, line in enumerate(lines) if line.startswith("ERROR")]
         shown = lines[errors[-1] : errors[-1] + 3] if errors else lines[-3:]
-        return " | ".join(shown)[-600:] or "it printed nothing"
+        return " | ".join(line.removeprefix("ERROR: ")[:MAX_LINE] for line in shown) or "it printed nothing"
 
 
 _started: set[Process] = set()
@@ -60,6 +65,7 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
     log.parent.mkdir(parents=True, exist_ok=True)
     guarded = [sys.executable, "-I", "-S", guard.__file__, str(GRACE), *command]
     with open(log, "ab", opener=private) as file:
+        begins = file.tell()
         popen = subprocess.Popen(
             guarded,
             stdin=subprocess.PIPE,
@@ -69,7 +75,7 @@ def start(name: str, command: Sequence[str], log: Path, env: dict[str, str]) -> 
             umask=PRIVATE_UMASK,
             start_new_session=True,
         )
-    process = Process(name, popen, log)
+    process = Process(name, popen, log, begins)
     _started.add(process)
     return process
 

@@ -33,7 +33,10 @@ def server_here(project: Project) -> Server:
     """The server that runs on this machine, for this project."""
     about = processes.noted(project.state).get(ROLE)
     if about is None or not about["running"]:
-        raise InputError("no server of this federation runs here; `resolvent federate server`, or `up`, starts one")
+        raise InputError(
+            "no server of this federation runs here; `resolvent federate server`, or `up`, starts one: where that was "
+            "done just now, it takes some seconds more"
+        )
     return Server(about["host"], about["port"], about["bind"], about["control"])
 
 
@@ -48,6 +51,11 @@ def begin(project: Project, out: Path, resume: str = "") -> Following:
             )
         if folder.status == "running":
             raise InputError(f"run {folder.id} is running; `resolvent federate status` shows it")
+        if folder.end is not None:
+            raise InputError(
+                f"run {folder.id} has ended ({folder.status}: {folder.end.get('reason')}), so that there is nothing to "
+                "go on with; `resolvent federate run` begins another, `resolvent ls` lists all"
+            )
         resume = folder.id
     else:
         section: Any = project.config().problem  # refused before anything is submitted
@@ -60,7 +68,7 @@ def begin(project: Project, out: Path, resume: str = "") -> Following:
     ticket = project.state / "tickets" / f"{time.time_ns()}"
     ticket.parent.mkdir(parents=True, exist_ok=True)
     given = {"project": str(project.path), "out": str(out.resolve()), "resume": resume, "ticket": str(ticket)}
-    return Following(project, server, control.begin(project, server, given), ticket)
+    return Following(project, server, control.begin(project, server, given), ticket, resume)
 
 
 def latest(out: Path) -> Folder:
@@ -76,10 +84,14 @@ def _of_federation(run: Folder) -> bool:
 
 
 class Following:
-    """A run that was submitted. Flower's number of it is `number`; its process writes into the ticket how it stands."""
+    """A run that was submitted. Flower's number of it is `number`; its process writes into the ticket how it stands.
 
-    def __init__(self, project: Project, server: Server, number: int, ticket: Path) -> None:
+    resumed: the name of a run that goes on.
+    """
+
+    def __init__(self, project: Project, server: Server, number: int, ticket: Path, resumed: str = "") -> None:
         self.project, self.server, self.number, self._ticket = project, server, number, ticket
+        self._resumed = resumed
 
     def reported(self) -> dict[str, Any]:
         """What the process of the run has written so far: its folder, then its status, or why it failed."""
@@ -151,6 +163,14 @@ class Following:
             status = self.status()
             if status.startswith(OVER) and not self.reported().keys() & {"run", "failed"}:
                 raise Killed(f"the server's side of the run ended ({status}); see .federation/superexec.log")
+
+    def next_command(self) -> str:
+        """What a person can do once the run was stopped: one that was waiting for its nodes has stored nothing."""
+        report = self.reported()
+        name = Path(report["run"]).name if "run" in report else self._resumed
+        if name:
+            return f"go on with: resolvent federate run --resume {name}"
+        return "it had not begun, so begin it again with: resolvent federate run"
 
     def status(self) -> str:
         """What Flower says of it."""

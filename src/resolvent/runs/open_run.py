@@ -109,7 +109,7 @@ class OpenRun:
             recorder = Recorder(self.folder, config.run.rounds, config.store.checkpoint, sink, at, due)
             self._stack.callback(recorder.close)
             if not self._new:
-                self.folder.note("resumed")
+                self.folder.note("resumed", round=recorder.done)
             for sentence in recorder.complaints:
                 self.folder.note("damage", words=sentence)
         self.recorder = recorder
