@@ -35,7 +35,7 @@ def hessian(W: Tensor) -> Tensor:
     return torch.eye(2, dtype=W.dtype).expand(3, 2, 2)
 
 
-def solve(rounds: int = 3, scheme: rs.Scheme | None = None, engine: str = "inprocess", **given: Any) -> rs.Run:
+def solve(rounds: int = 3, scheme: rs.Scheme | None = None, engine: str = "in_process", **given: Any) -> rs.Run:
     problem = rs.Custom(3, 2, **given)
     if scheme is None:
         scheme = rs.fedpi(0.5) if "prox" in given else rs.fedavg(0.5)
@@ -165,7 +165,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["inprocess", "debug"])
+@pytest.mark.parametrize("engine", ["in-process", "debug"])
 @pytest.mark.parametrize("given", RIGHT.values(), ids=RIGHT.keys())
 def test_right_functions_are_not_refused(given: dict[str, Any], engine: str) -> None:
     assert solve(**given, engine=engine).status == "finished"

@@ -57,7 +57,7 @@ def custom(failing: Any) -> rs.Custom:
     return rs.Custom(users=4, dim=3, prox=prox)
 
 
-@pytest.mark.parametrize("engine", ["inprocess", "debug"])
+@pytest.mark.parametrize("engine", ["in-process", "debug"])
 @pytest.mark.parametrize("name", HOW)
 def test_the_run_is_kept_and_goes_on(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code, words = HOW[name]
@@ -107,7 +107,7 @@ def test_a_fork_goes_on_with_mended_code(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "error", [KeyError("no"), SystemExit(0), OSError("no")], ids=lambda error: type(error).__name__
 )
-@pytest.mark.parametrize("engine", ["inprocess", "debug"])
+@pytest.mark.parametrize("engine", ["in-process", "debug"])
 def test_in_the_library_the_run_so_far_is_on_the_exception(error: BaseException, engine: str) -> None:
     left = [42]
 

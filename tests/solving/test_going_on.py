@@ -104,7 +104,7 @@ def elsewhere(tensor: Tensor) -> Tensor:
     return room[1:].view(tensor.shape).copy_(tensor)
 
 
-@pytest.mark.parametrize("engine", ["inprocess", "debug"])
+@pytest.mark.parametrize("engine", ["in-process", "debug"])
 @pytest.mark.parametrize("participation", [None, rs.Bernoulli(0.5)], ids=["everyone", "sampled"])
 def test_newton_goes_on_in_the_same_engine_and_in_a_new_one(engine: str, participation: Any) -> None:
     """The engine's kept factorisations are a cache: what they were made of travels in the State."""
