@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,25 @@ def test_a_seed_draws_initial_weights_where_asked() -> None:
     table = rs.compare(problem, [scheme], seeds=[0, 1], rounds=2, start="random").table
     assert table["value", "std"].iloc[0] > 0
     assert ("test_accuracy", "mean") in table
+
+
+def test_every_run_has_a_folder_of_its_own_for_tensorboard(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+    def values(folder: Path) -> list[float]:
+        events = accumulator.EventAccumulator(str(folder))
+        events.Reload()
+        return [event.value for event in events.Scalars("value")]
+
+    schemes = {"mine/1": rs.fedpi(0.02), "theirs": rs.fedprox(0.02)}
+    compared = rs.compare(convex(), schemes, seeds=[0, 3], rounds=3, log=tmp_path / "all", participation=0.5)
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["mine-1", "theirs"]
+    runs = rs.solve_seeds(convex(), rs.fedpi(0.02), [0, 3], rounds=3, log=str(tmp_path / "seeds"), participation=0.5)
+    for folder, those in (("seeds", runs), ("all/mine-1", compared.runs["mine/1"])):
+        for seed, run in zip((0, 3), those, strict=True):
+            assert values(tmp_path / folder / f"FedPi-seed-{seed}") == pytest.approx(list(run.history.value), rel=1e-6)
+    rs.compare(convex(), [rs.fedpi(0.02), rs.fedpi(0.01)], seeds=[0], rounds=2, log=tmp_path / "list")
+    assert len(list((tmp_path / "list").glob("*/FedPi-seed-0"))) == 2
 
 
 def test_a_module_draws_after_its_layers() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,41 @@ def test_personal_models_of_users_who_share_a_vector_are_saved(tmp_path: Path) -
     run = rs.solve(rs.make_logistic(users=3, dim=4, rows=9), rs.fedprox(0.1), rounds=5)
     assert run.state.together
     assert rs.open(run.save(tmp_path / "it")).personal.equal(run.personal)
+
+
+@pytest.mark.filterwarnings("error::resolvent.ResolventWarning")
+@pytest.mark.parametrize("network", [False, True])
+def test_a_run_that_goes_on_with_another_scheme_or_other_data_says_so(network: bool, tmp_path: Path) -> None:
+    def made(seed: int, users: int = 3) -> Any:
+        if not network:
+            return rs.make_logistic(users=users, dim=4, rows=9, seed=seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            return rs.Neural(net(), [images(seed + k) for k in range(users)])
+
+    def quietly(ask: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ask()
+
+    scheme, other = rs.fedprox(0.01), rs.fedprox(0.02)
+    run = quietly(lambda: rs.solve(made(0), scheme, rounds=2))
+    back = rs.open(run.save(tmp_path / "it"))
+    whole = quietly(lambda: rs.solve(made(0), scheme, rounds=3))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert back.resume(made(0), scheme, rounds=3).model.equal(whole.model)
+        assert run.resume(rounds=3).model.equal(whole.model)
+    assert not [each for each in said if "another one" in str(each.message)]
+    for problem, its, sentence in (
+        (made(0), other, "goes on as another one: eta is 0.02, and was 0.01"),
+        (made(0), rs.fedavg(0.01), "goes on as another one: its scheme is FedAvg, and was FedProx"),
+        (made(7), scheme, "goes on as another one: its objective is .* on these data, and was"),
+    ):
+        with pytest.warns(rs.ResolventWarning, match=sentence):
+            back.resume(problem, its, rounds=3)
+    with pytest.raises(rs.InputError, match="a State of 3 users, but the problem has 2"):
+        quietly(lambda: back.resume(made(0, users=2), scheme, rounds=3))
 
 
 def test_saving_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:

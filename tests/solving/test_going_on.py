@@ -40,6 +40,18 @@ def test_going_on_equals_never_having_stopped(problem: Any, scheme: Any, more: d
         assert torch.equal(whole.personal, rest.personal)
 
 
+@quietly
+@pytest.mark.parametrize("scheme", [rs.fedavg(0.01), rs.fedpi(0.01)], ids=["one_vector", "rows"])
+@pytest.mark.parametrize("after", [rs.fedavg(0.01), rs.fedpi(0.01)], ids=["to_one_vector", "to_rows"])
+def test_a_state_of_other_users_is_refused(scheme: Any, after: Any) -> None:
+    five, four = (rs.make_logistic(users=m, dim=3, rows=8) for m in (5, 4))
+    state = rs.solve(five, scheme, rounds=2).state
+    tensors, numbers = checkpoint.pack(state)
+    for start in (state, checkpoint.unpack(tensors, numbers)):
+        with pytest.raises(rs.InputError, match="start is a State of 5 users, but the problem has 4"):
+            rs.solve(four, after, rounds=1, start=start)
+
+
 FALLING = rs.Custom(1, 1, value=lambda W: -W.square().sum(1) / 2, grad=lambda W: -W, convex=False)
 """Not bounded below: u doubles in every round of FedAvg(1.0), and the value falls."""
 

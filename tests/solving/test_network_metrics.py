@@ -148,6 +148,14 @@ def test_all_columns_are_of_the_rows_of_all_users_together(convex: bool, weights
         assert plain.test_loss == last.test_loss
 
 
+def test_metrics_without_held_out_rows_are_refused() -> None:
+    x = features(0)
+    problem = rs.Neural(nn.Linear(3, 2).double(), [(x, (x[:, 0] > 0).long())])
+    for metrics in (["accuracy"], {"mine": lambda y, o: 1.0}):
+        with pytest.raises(rs.InputError, match=r"metrics is .*held-out data are needed .*rs.Neural\(\.\.\., test"):
+            rs.solve(problem, rs.fedavg(0.1), rounds=1, metrics=metrics)
+
+
 def test_a_function_takes_the_place_of_the_figure_of_its_name() -> None:
     run, _ = solved(nn.Linear(3, 2).double(), lambda x: (x[:, 0] > 0).long(), F.cross_entropy,
                     metrics={"accuracy": lambda y, o: 7.0})  # fmt: skip

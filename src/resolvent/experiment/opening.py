@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from resolvent import config as configs
 from resolvent import engines
-from resolvent.errors import InputError, quoted, refuse, whole
+from resolvent.engines.in_process import InProcess
+from resolvent.errors import InputError, ResolventWarning, quoted, refuse, whole
 from resolvent.experiment import conduct
 from resolvent.experiment.build import build
-from resolvent.iteration.engine import Engine
+from resolvent.iteration.checkpoint import moved
+from resolvent.iteration.engine import Engine, Look
 from resolvent.iteration.metric import FullMetric
 from resolvent.iteration.metric_choice import GivenMetric
 from resolvent.local import choice
@@ -22,8 +27,9 @@ from resolvent.runs import Folder, damaged, metrics, regular, trust
 from resolvent.runs.folder import reading
 from resolvent.runs.recorder import check_readable, remembered_in
 from resolvent.runs.saving import PERSONAL
-from resolvent.solving.description import Description
-from resolvent.solving.prepare import prepare
+from resolvent.solving.description import Description, settings
+from resolvent.solving.objective import Objective
+from resolvent.solving.prepare import Prepared, prepare
 from resolvent.solving.recording import Continued, MonitorState
 from resolvent.solving.run import Run
 
@@ -111,9 +117,36 @@ def resume(run: Run, problem: Any, scheme: Any, rounds: int, more: dict[str, Any
         elif name not in given:
             refuse(name, None, "a run that was saved does not hold it: resume(problem, scheme, rounds=...) is needed")
     before, given["recorder"] = _first_part(run, given.get("every", 1), given.get("validate_every"))
-    longer = prepare(rounds=remaining, start=run.state, **given).run()
+    prepared = prepare(rounds=remaining, start=run.state, **given)
+    if others := [*_others(run, prepared), *([] if problem is None else _other_values(run, prepared))]:
+        warnings.warn(f"the run goes on as another one: {'; '.join(others)}", ResolventWarning, stacklevel=3)
+    longer = prepared.run()
     longer.history = pd.concat([before, longer.history], ignore_index=True)
     return longer
+
+
+def _others(run: Run, prepared: Prepared) -> Iterator[str]:
+    """Where the scheme is not the one that the run had."""
+    then, now = run.config.get("scheme", {}), settings(prepared.facts, prepared.scheme, {}, 0, 0)["scheme"]
+    for name in ("title", "eta", "alpha", "beta", "gamma"):
+        if name in then and name in now and then[name] != now[name]:
+            yield f"{'its scheme' if name == 'title' else name} is {now[name]}, and was {then[name]}"
+
+
+def _other_values(run: Run, prepared: Prepared) -> Iterator[str]:
+    """Where the value of its last model on these data is not the one that its history has, up to rounding."""
+    facts, rows, engine = prepared.facts, run.history, prepared.engine
+    alike = (run.state.users, run.state.w.shape[1]) == (facts.users, facts.dim)
+    if not (alike and isinstance(engine, InProcess) and len(rows) and rows["round"].iloc[-1] == run.state.round):
+        return
+    state = moved(run.state, facts.device)
+    objective = Objective(engine, facts)
+    metrics = objective.inspect(state.w, state.p, state.memory, Look(held_out=False)) or {
+        name: float(values[0]) for name, values in objective.measure(state.w).items()
+    }
+    then, now = float(rows["value"].iloc[-1]), metrics.get("value", math.nan)
+    if abs(now - then) > math.sqrt(torch.finfo(state.w.dtype).eps) * max(abs(now), abs(then)):
+        yield f"its objective is {now:g} at the last model on these data, and was {then:g}"
 
 
 def _stored_arguments(run: Run) -> dict[str, Any]:

@@ -78,6 +78,7 @@ def rounds(engine: Engine, scheme: Scheme, state: State, parts: Parts = PLAIN, s
             Memories(presence, sent, convened, accelerated, chosen.memory, averaged, answer.down),
             aligned=who is None or (state.aligned and (eta == state.eta or math.isnan(state.eta))),
             together=state.together,
+            users=state.users,
         )  # fmt: skip
         yield Round(
             state, eta, who, answer.came, (u, plain) if waits else None, answer.spread, engine, answer.clock, meeting,

@@ -47,6 +47,8 @@ class State:
     """Whether users share one u. A shape does not tell: one user alone has one row as well."""
     yardstick: Yardstick | None = None
     """What the run is judged against. No round needs it; whoever goes on from here is judged by it."""
+    users: int | None = None
+    """How many there are in all, wherever they live; None in States that were stored without it."""
 
     @property
     def complete(self) -> bool:

@@ -160,6 +160,11 @@ class Neural:
         self._buffers: Buffers | None = None
 
     @property
+    def held_out(self) -> tuple[str, ...]:
+        """The names of data that models are judged by: "validation", "test"."""
+        return tuple(each.name for each in self._evaluations)
+
+    @property
     def running_statistics(self) -> bool:
         """Whether the model needs buffers that are made of users' data, such as batch norm's."""
         return bool(self._first_buffers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ def beginning(engine: Engine, scheme: Scheme, parts: Parts, start: ArrayLike | T
     facts = engine.facts
     rows, dim = facts.here, facts.dim
     if isinstance(start, State):
+        if start.users not in (None, facts.users):
+            refuse("start", f"a State of {start.users} users", f"the problem has {facts.users}")
         if start.u.shape[1] != dim or start.u.shape[0] != (1 if start.together else rows):
             refuse("start", f"a State of shape {tuple(start.u.shape)}", f"({rows}, {dim}) is what fits here")
         if start.parts.eta is None:
@@ -53,7 +56,7 @@ def beginning(engine: Engine, scheme: Scheme, parts: Parts, start: ArrayLike | T
         if not bool(torch.isfinite(u0).all()):
             refuse("start", "partly NaN or infinite", "finite numbers are needed")
     w0 = u0 if u0.shape[0] == 1 else engine.mean(u0)
-    return begin(u0, w0, rows, scheme, parts)
+    return replace(begin(u0, w0, rows, scheme, parts), users=facts.users)
 
 
 def drawn_start(facts: Facts, start: Any, seed: int) -> Any:

@@ -15,7 +15,7 @@ from resolvent.iteration.scheme import Scheme
 from resolvent.solving.prepare import prepare
 from resolvent.solving.progress import Bar, wanted
 from resolvent.solving.run import Run
-from resolvent.solving.seeds import as_seeds, solve_seeds
+from resolvent.solving.seeds import as_seeds, solve_seeds, subfolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,8 +64,9 @@ def compare(problem: Any, schemes: Any, seeds: int | Sequence[int] = 3, **option
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             prepare(first, **each)
-    runs = []
+    runs: list[list[Run]] = []
     for label, each in zip((label for label, _ in entries), given, strict=True):
+        each["log"] = subfolder(each.get("log"), label or f"{len(runs) + 1}")
         total = each.get("rounds", 100) * len(seeds)
         with _shown(each, label or str(each["scheme"]), total) as shown, _once():
             runs.append(solve_seeds(problem, seeds=seeds, **shown))

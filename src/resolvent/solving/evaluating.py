@@ -126,6 +126,9 @@ def evaluations(
         )
     if metrics is not None and not given and not network:
         refuse("metrics", quoted(metrics), "held-out data are needed beside them: test=rs.HeldOut(A, b)")
+    if network and as_metrics(metrics) and facts.lookup("held_out") == ():
+        needed = "held-out data are needed beside them: rs.Neural(..., test=...) or validation=..."
+        refuse("metrics", quoted(metrics), needed)
     chosen = network and validate_every is not None
     return Evaluations(linear, as_metrics(metrics) if network and metrics is not None else None, chosen)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from resolvent.engines.joint import Joint
@@ -22,7 +24,8 @@ MAX_SEEDS = 1 << 16
 
 
 def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **options: Any) -> list[Run]:
-    """`solve` with each of several seeds, one Run per seed; `options` are those of `solve`.
+    """`solve` with each of several seeds, one Run per seed; `options` are those of `solve`. In a folder `log` every run
+    has its own.
 
     problems: one that all seeds share, or a list with one per seed, where data or start depend on the seed.
 
@@ -44,8 +47,11 @@ def solve_seeds(problems: Any, scheme: Scheme | str, seeds: Sequence[int], **opt
     scheme = as_scheme(scheme, options.pop("eta", None))
     options.setdefault("progress", False)
 
+    log = options.pop("log", None)
+
     def work(problem: Any, seed: int, scheme: Scheme, engine: Engine | str) -> Run:
-        return solve(problem, scheme, engine=engine, seed=seed, **options)
+        own = subfolder(log, f"{scheme.name}-seed-{seed}")
+        return solve(problem, scheme, engine=engine, seed=seed, log=own, **options)
 
     def known(problem: Any) -> Facts:
         facts = facts_of(problem)
@@ -66,6 +72,11 @@ def as_seeds(seeds: Any) -> list[int]:
     if len(every) > MAX_SEEDS:
         refuse("seeds", f"a list of more than {MAX_SEEDS}", "every one of them is a run: give fewer")
     return every
+
+
+def subfolder(log: Any, name: str) -> Any:
+    """Of a folder for TensorBoard, the one that a run of this name has; anything else as it is."""
+    return Path(log) / re.sub(r"[^\w.,=+ -]+", "-", name) if isinstance(log, str | Path) else log
 
 
 def side_by_side(
