@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from command_line import resolvent
+from resolvent.cli.getting import ABOUT
 from resolvent.data import samples
 from resolvent.data.samples import Sample, hospitals
 
@@ -42,7 +43,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def test_every_set_is_listed() -> None:
     listed = [row["set"] for row in resolvent("data", "--format", "json").json]
-    assert listed == ["hospitals", "a9a", "w8a", "mushrooms", "mnist", "fashion-mnist", "cifar10"]
+    assert listed == list(ABOUT) == ["hospitals", "a9a", "w8a", "mushrooms", "mnist", "fashion-mnist", "cifar10"]
 
 
 def test_hospitals_are_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

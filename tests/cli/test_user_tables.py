@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -269,3 +270,46 @@ def test_columns_that_are_hardly_numbers_are_noted(table: pd.DataFrame) -> None:
     assert "note: 'id' looks like an identifier: drop=['id'] (--drop id)" in said.err
     assert "Warning" not in said.err
     assert "identifier" not in ran("--rounds", 2, "--drop", "id").err
+
+
+def test_one_line_says_what_a_table_became(table: pd.DataFrame) -> None:
+    drop = ("--drop", "id", "--rounds", 2)
+    line = "note: logistic of 2 classes, 5 users, 900 training rows\n"
+    assert line in ran(*drop).err
+    training = len(table) - sum(len(part) for part in data.from_frame(
+        table, "hospital", "ill", drop=["id"], test=0.9).division.held_out)  # fmt: skip
+    assert f" 5 users, {training} training rows, {len(table) - training} held out\n" in ran(*drop, "--test", 0.9).err
+    said = resolvent("run", "patients.csv", "--target", "ward", *drop)
+    dealt = "10 users who are dealt rows (iid; --user-column names whose they are)"
+    assert f"note: softmax of {table.ward.nunique()} classes, {dealt}, 900 training rows\n" in said.err
+
+
+def test_the_page_of_a_model_has_what_was_asked_for_and_says_what_moves_probabilities(table: pd.DataFrame) -> None:
+    table.age = table.age.astype(float)
+    table.loc[3, "age"] = None
+    table.to_csv("patients.csv", index=False)
+    asked = ("--drop", "id", "--test", 0.2, "--rounds", 20, "--impute", "mean", "--metrics", "f1,brier")
+    said = ran(*asked, "--class-weight", "balanced")
+    assert resolvent("report", "--to", "page.html").code == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    heads, all_rows = (re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>.*?</tr>", page)[:2])
+    shown = dict(zip(heads, all_rows, strict=True))
+    assert [float(shown[name]) for name in ("f1", "brier")] == [
+        pytest.approx(said.json[f"test_{name}"], abs=5.1e-4) for name in ("f1", "brier")
+    ]
+    assert "Missing values are filled in: age by " in page
+    assert "trained with class weights, balanced" in page
+
+
+def test_the_usual_reg_is_turned_off_as_the_pages_say(table: pd.DataFrame) -> None:
+    off = "--set problem.reg=0"
+    docs = Path(__file__).parents[2] / "docs"
+    assert all(off in (docs / name).read_text(encoding="utf-8") for name in ("data.md", "tutorial.md"))
+    usual = ("--drop", "id", "--rounds", 60, "--anderson", 5)
+    made = data.from_frame(table, "hospital", "ill", drop=["id"], standardise=True)
+    X, y = np.concatenate(made.A), np.concatenate(made.b)
+    best = LogisticRegression(C=np.inf, tol=1e-12, solver="newton-cholesky").fit(X, y)
+    named = made.preparation.unscale(np.append(best.coef_, best.intercept_))
+    for more, near in ((off.split(), True), ((), False)):
+        coefficients = ran(*usual, *more).json["coefficients"]
+        assert all(np.isclose(coefficients[name], value, rtol=1e-6) for name, value in named.items()) == near

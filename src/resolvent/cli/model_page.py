@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resolvent.data.held_out import HeldOut
-from resolvent.data.preparation import INTERCEPT
+from resolvent.data.preparation import INTERCEPT, Preparation
 from resolvent.report.curves import Curve
 from resolvent.report.figures import draw
 from resolvent.runs import metrics
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 BINS = 10
 MOST_BARS = 60
-"""Coefficients that are shown, the largest first."""
+"""Coefficients that are shown, the largest first; and columns whose missing values are filled in."""
 PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,"><title>$title</title><style>
@@ -83,7 +83,8 @@ def _quality(curve: Curve, described: Description, model: Any, test: HeldOut | s
     preparation, predictor, labels = described.preparation, described.predictor, described.labels
     assert preparation is not None
     assert predictor is not None
-    intro = f"<p>It predicts <b>{html.escape(preparation.target.name)}</b> from {len(preparation.columns)} columns.</p>"
+    predicted, many = html.escape(preparation.target.name), len(preparation.columns)
+    intro = f"<p>It predicts <b>{predicted}</b> from {many} columns.{_filled(preparation)}</p>"
     if isinstance(test, str):
         if len(own := _reported(curve)):
             heads = ("user", *(name.removeprefix("test_").replace("_", " ") for name in own.columns))
@@ -91,7 +92,9 @@ def _quality(curve: Curve, described: Description, model: Any, test: HeldOut | s
             rows = [(str(name), *row) for name, row in zip(own.index, own.to_numpy().tolist(), strict=True)]
             return [intro + "<h2>How well it predicts</h2>" + _table(heads, rows, "quality") + note]
         return [f"{intro}<p>How well it predicts is not known: {html.escape(test)}.</p>"]
-    names = ("rmse",) if labels is None else ("accuracy", "auc", "log_loss")
+    names = ["rmse"] if labels is None else ["accuracy", "auc", "log_loss"]
+    asked = [column.removeprefix("test_") for column in curve.first.row() if column.startswith("test_")]
+    names += [name for name in asked if name in NAMED and name not in names]
     everybody = [_judged(predictor, model, a, b) for a, b in zip(test.A, test.b, strict=True)]
     rows = [(name, len(j.truth), *(NAMED[m](j) for m in names))
             for name, j in zip(test.names, everybody, strict=True) if len(j.truth)]  # fmt: skip
@@ -113,7 +116,18 @@ def _quality(curve: Curve, described: Description, model: Any, test: HeldOut | s
         bins = calibration(pooled.truth == 1, pooled.scores)
         table = _table(("mean probability said", "share that came true", "rows"), bins, "calibration")
         made.append(f"<h2>Whether its probabilities of {html.escape(str(labels[1]))} come true</h2>{table}")
+        if weights := curve.first.config["problem"].get("class_weight"):
+            said = f"The model was trained with class weights, {html.escape(weights)}. They move its probabilities"
+            made.append(f"<p>{said}, which are not meant to be the shares that come true.</p>")
     return made
+
+
+def _filled(preparation: Preparation) -> str:
+    """What replaces missing values, for a sentence."""
+    fills = {column.name: column.fill for column in preparation.columns if column.fill is not None}
+    said = [f"{name} by {fill:.4g}" if isinstance(fill, float) else f"{name} by {fill}" for name, fill in fills.items()]
+    more = f" and {len(said) - MOST_BARS} more" if len(said) > MOST_BARS else ""
+    return f" Missing values are filled in: {html.escape(', '.join(said[:MOST_BARS]))}{more}." if said else ""
 
 
 def _reported(curve: Curve) -> pd.DataFrame:

@@ -151,10 +151,18 @@ def _table(s: problem_sections.TableSection, seed: int) -> Task:
     if s.user_column is not None:
         partition["names"] = list(table.users)
     eta = 1 / L if 0 < L < math.inf else None
-    notes = table.hints
-    if guessed:
-        notes = (f"what is predicted is {target!r}; --target names another column", *notes)
+    said = [f"what is predicted is {target!r}; --target names another column"] * guessed
+    notes = (*said, _chosen(table, s, len(frame)), *table.hints)
     return Task(problem, section, eta=eta, partition=partition, test=table.held_out, notes=notes)
+
+
+def _chosen(table: data.UserTable, s: problem_sections.TableSection, rows: int) -> str:
+    """A sentence on the problem, the users and the rows that a table has become."""
+    training, classes = sum(map(len, table.division.training)), table.preparation.classes
+    kind = table.kind if classes is None else f"{table.kind} of {len(classes)} classes"
+    dealt = f" who are dealt rows ({s.partition or 'iid'}; --user-column names whose they are)"
+    users = f"{len(table.users)} users{dealt if s.user_column is None else ''}"
+    return f"{kind}, {users}, {training} training rows" + (f", {rows - training} held out" if rows > training else "")
 
 
 def _numbers(s: problem_sections.TableSection, kind: str) -> dict[str, Any]:
