@@ -161,3 +161,39 @@ def test_it_needs_at_most_twice_the_rounds_of_the_best_constant_on_nine_of_ten_p
     ratios = [ratio for mode in ("plain", "sampled") for ratio in ratios_to_best(kind, mode, 10)]
     assert len(ratios) >= 10
     assert np.mean(np.array(ratios) <= 2) >= 0.9
+
+
+def alike(kind: str, d: int, difference: float, **more: Any) -> Any:
+    """Four users with the same rows but for relative differences."""
+    rng = np.random.default_rng(d)
+    A, true = rng.standard_normal((40, d)), rng.standard_normal(d) / math.sqrt(d)
+    t = A @ true + rng.standard_normal(40)
+    rows = A * (1 + difference * rng.standard_normal((4, 40, d)))
+    b = {"Huber": t, "Poisson": np.round(np.exp(np.minimum(t, 3)))}.get(kind, np.sign(t))
+    if kind != "Custom":
+        return getattr(rs, kind)(rows, np.stack([b] * 4), **more)
+    X, y = torch.from_numpy(rows), torch.from_numpy(b)
+
+    def value(W: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.softplus(-y * torch.einsum("und,ud->un", X, W)).sum(1) + W.square().sum(1) / 2
+
+    return rs.Custom(4, d, value=value, hessian=True, **more)
+
+
+@pytest.mark.parametrize("difference", [0.0, 1e-12, 1e-6])
+@pytest.mark.parametrize("kind", ["Logistic", "Poisson", "Huber", "SquaredHinge", "Custom"])
+@pytest.mark.parametrize("d", [2, 20])
+def test_users_who_are_alike_converge_in_the_metric(kind: str, d: int, difference: float) -> None:
+    """What their g travel is rounding: its inverse must not become the scale."""
+    weights = [0.1, 0.2, 0.3, 0.4] if d == 2 else None
+    problem = alike(kind, d, difference, weights=weights)
+    for memory in (0, 5):
+        run = rs.solve(problem, "fedpi", rounds=25, anderson=memory, progress=False)
+        grad = torch.as_tensor(weights or [0.25] * 4, dtype=torch.float64) @ problem.grad(run.model.unsqueeze(0))
+        start = problem.grad(torch.zeros(1, d, dtype=torch.float64)).norm()
+        assert float(grad.norm()) < 1e-9 * float(start)
+
+
+def test_users_who_are_alike_converge_with_a_penalty() -> None:
+    run = rs.solve(alike("Logistic", 6, 0.0, penalty=rs.L1(0.1)), "fedpi", rounds=80, progress=False)
+    assert run.history[["stationarity", "consensus"]].iloc[-1].max() < 1e-9

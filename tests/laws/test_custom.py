@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 import resolvent as rs
-from resolvent.errors import InputError
+from resolvent.errors import BadAnswer, InputError
 from resolvent.problems.custom import Custom
 from resolvent.problems.problem import Problem
 from resolvent.problems.simple import Quadratics
@@ -282,3 +282,33 @@ def test_the_hessian_comes_from_value_where_it_is_asked_for(each: bool) -> None:
     assert torch.allclose(custom.hessian(W), right, rtol=1e-12)
     assert torch.allclose(custom.take(torch.tensor([1])).hessian(W[1:2]), right[1:2], rtol=1e-12)
     assert not Custom(3, 2, value=lambda W: W.sum(1), hessian=True).hessian(W).any()
+
+
+CENTRES = torch.linspace(-1, 1, 6, dtype=torch.float64).unsqueeze(1)
+
+
+def wells(W: torch.Tensor) -> torch.Tensor:
+    return ((W - CENTRES).square() - 1).square().sum(1)
+
+
+def not_convex(problem: Custom, eta: float, rounds: int, start: float) -> rs.Run:
+    with pytest.warns(rs.MayNotConverge, match="not convex"):
+        return rs.solve(problem, rs.fedpi(eta), rounds=rounds, start=torch.full((problem.dim,), start), progress=False)
+
+
+@pytest.mark.parametrize("eta", [0.001, 0.01, 0.05])
+def test_a_prox_of_a_function_that_is_not_convex_is_found_where_its_objective_is_convex(eta: float) -> None:
+    """Curvature is -4 at the least, and 1 / eta at least 20."""
+    problem = rs.Custom(6, 3, value=wells, hessian=True, convex=False)
+    run = not_convex(problem, eta, 30, 0.7)
+    u, p = run.state.u, run.state.p
+    torch.testing.assert_close(p + eta * problem.grad(p), u, rtol=0, atol=1e-11)
+
+
+def test_a_maximum_is_not_taken_for_the_prox() -> None:
+    """From 0, where 3 cos(w) is largest, the gradient is 0."""
+    problem = rs.Custom(2, 2, value=lambda W: 3 * torch.cos(W).sum(1), hessian=True, convex=False)
+    with pytest.raises(BadAnswer, match=r"prox of user 0 in round 1.*no minimum where its gradient is 0.*is -2;"):
+        not_convex(problem, 1.0, 3, 0.0)
+    assert not_convex(problem, 0.1, 3, 0.0).status == "finished"  # 0 is the prox there
+    torch.testing.assert_close(not_convex(problem, 1.0, 30, 0.3).model, torch.full((2,), torch.pi, dtype=torch.float64))

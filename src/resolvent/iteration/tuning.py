@@ -43,6 +43,8 @@ RELEVANT = 1e-8
 """A direction counts if it holds this share of what f - f* was at the first look, as a quadratic model sees it."""
 WIDEST = 100.0
 """The largest factor by which eta changes at a later look."""
+ROUNDING = 16.0
+"""Units in the last place that a sum is off by, at most, and times sqrt(eps) what a prox may be off by."""
 CAUTION, DAMPING = 0.5, 0.7
 """eta <- eta^(1 - DAMPING) (CAUTION |d mean(p)| / |d g|)^DAMPING."""
 
@@ -219,6 +221,9 @@ def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine) -> Tuning
     """The scale of a metric. At `unit` it is that of f's Hessian; users who are alike go further in a round at a larger
     one, as far as what `travelled` looks at allows, seen in the metric.
 
+    At r times `unit` the rounding of eta grad f is about r eps / sqrt(metric.least) of u, and a prox can be no more
+    exact. That bounds r: among users who are alike, what g has travelled is rounding, and its inverse is anything.
+
     With a penalty it stays at `unit`, which is 1 / sqrt(mu L) of f in its own metric, the best that is known of
     Douglas-Rachford splitting for f + g: at a larger one the subgradient of g is found more slowly.
     """
@@ -226,10 +231,15 @@ def scaled(tuning: Tuning, metric: Metric, state: Any, engine: Engine) -> Tuning
         return replace(tuning, eta=tuning.unit)
     g, eta = subgradients(state.u, state.p, (state.eta, state.metric)), tuning.unit
     if tuning.p is not None and tuning.g is not None:
-        pull = g - tuning.g
-        moved = float(metric.coordinates(engine.mean(state.p - tuning.p)).square().sum())
-        pulled = float(engine.gram(metric.pull(pull - engine.mean(pull)).unsqueeze(0)))
-        eta = max(eta, CAUTION * math.sqrt(moved / pulled)) if 0 < pulled < math.inf and moved < math.inf else eta
+        pull, eps = g - tuning.g, torch.finfo(g.dtype).eps
+        moved = float(metric.coordinates(engine.mean(state.p - tuning.p)).norm())
+        pulled = math.sqrt(float(engine.gram(metric.pull(pull - engine.mean(pull)).unsqueeze(0))))
+        size = float(engine.gram(metric.coordinates(state.p).unsqueeze(0)))
+        if moved <= ROUNDING * eps * math.sqrt(size):  # that p has moved at all is not certain
+            eta = state.eta
+        elif moved < math.inf and pulled < math.inf:
+            eta = CAUTION * moved / pulled if pulled > 0 else math.inf
+        eta = max(tuning.unit, min(eta, tuning.unit * math.sqrt(metric.least / eps) / ROUNDING))
     return replace(tuning, eta=eta, p=state.p, g=g)
 
 

@@ -1,9 +1,10 @@
-"""The prox of a smooth convex f by Newton's method, all users at once, with cached inverses.
+"""The prox of a smooth f by Newton's method, all users at once, with cached inverses.
 
-x = prox(u) solves e(x) = x - u + eta grad f(x) = 0. The map e is strongly monotone with modulus 1, so |e(x)| bounds
-the error |x - prox(u)|. Steps use B = (I + eta H)^-1, computed at an earlier point and eta, the `anchor`. They are
-corrected by the secant pairs (s, y) between points of this or of earlier rounds: where x changed by s, e + u changed by
-y. One B serves for many rounds, until the extra steps that it cost would have paid for a new one.
+x = prox(u) solves e(x) = x - u + eta grad f(x) = 0. For convex f the map e is strongly monotone with modulus 1, so
+|e(x)| bounds the error |x - prox(u)|; otherwise the Hessian at x must show that x is a minimum. Steps use
+B = (I + eta H)^-1, computed at an earlier point and eta, the `anchor`. They are corrected by the secant pairs (s, y)
+between points of this or of earlier rounds: where x changed by s, e + u changed by y. One B serves for many rounds,
+until the extra steps that it cost would have paid for a new one.
 
 This is fast and nearly always enough. A user whose error is not within the bound afterwards, or whose gradient has a
 larger rounding error than that, is solved again, alone, by a method that is sure to descend: `careful_prox` of the
@@ -132,7 +133,10 @@ def newton_prox(
         if k >= FEWEST:
             debt = debt + todo
     here, error, wrong = checked(equation, here, bound, tol, todo)
-    if not hasattr(problem, "careful_prox"):  # functions given by the caller
+    if not getattr(problem, "convex", True):
+        error, no_minimum = minimal(equation, here.x, error)
+        wrong = no_minimum | wrong
+    elif not hasattr(problem, "careful_prox"):  # functions given by the caller
         wrong = not_convex(equation, here, start) | wrong
     return Solved(WarmStart(pushed(here.x, start.x), pushed(here.g, start.g), debt), error, wrong)
 
@@ -170,6 +174,19 @@ def not_convex(equation: Equation, here: Point, start: WarmStart) -> dict[int, s
     falls = apart & (equation.eta * (s * y).sum(1) < -1e-3 * square)
     message = "its function is not convex: between two points that were visited its gradient falls"
     return dict.fromkeys(falls.nonzero().flatten().tolist(), message) if bool(falls.any()) else {}
+
+
+def minimal(equation: Equation, x: Tensor, error: Tensor) -> tuple[Tensor, dict[int, str]]:
+    """For f that are not convex: bounds on errors, with the modulus that e has at x in place of 1; and the users for
+    whom x, where e is 0, is no minimum of f + |. - u|^2 / (2 eta), but a maximum or a saddle."""
+    H = equation.eta * equation.problem.hessian(x)
+    H.diagonal(dim1=1, dim2=2).add_(1)
+    finite = torch.isfinite(H).all(2).all(1)
+    s = torch.linalg.eigvalsh(H.where(finite[:, None, None], torch.eye(x.shape[1]).to(H)))
+    lowest = s[:, 0] - x.shape[1] * torch.finfo(x.dtype).eps * s.abs().amax(1)
+    message = "f + |. - u|^2 / (2 eta) has no minimum where its gradient is 0: 1 + eta times a curvature of f is {:.3g}"
+    wrong = {i: message.format(float(s[i, 0])) for i in (lowest <= 0).nonzero().flatten().tolist()}
+    return error / lowest.clamp(torch.finfo(x.dtype).tiny, 1), wrong
 
 
 def _alone(equation: Equation, row: int, x: Tensor, tol: float) -> SafeProx:

@@ -17,6 +17,8 @@ from torch import Tensor
 
 MAX_STEPS = 200
 MAX_HALVINGS = 100
+LEAST_CURVATURE = 1e-3
+"""Of F, that a step reckons with where f is not convex."""
 WORST = 1e-8
 """Relative to 1 + |u| + |x|: a prox that round-off leaves with fewer digits is refused."""
 
@@ -41,9 +43,12 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
         if size <= wanted or (16 * size <= descent.blur(x) and 16 * size <= descent.round_off(x, e)):
             break
         Q = descent.curvature(x)
-        wrong = definite(Q)
+        wrong = definite(Q, descent.convex)
         if wrong is not None:
             return SafeProx(x, size, wrong)
+        if not descent.convex:  # a step that goes down where F curves downwards too
+            s, V = torch.linalg.eigh(Q)
+            Q = (V * s.abs().clamp_min(LEAST_CURVATURE)) @ V.mT
         h = torch.cholesky_solve(e.unsqueeze(1), torch.linalg.cholesky(Q)).squeeze(1)
         best = min(best, size)
         new, wrong = descent.along(x, h, e, best / 2)
@@ -67,6 +72,10 @@ class Descent:
     one: Any
     u: Tensor
     eta: float
+
+    @property
+    def convex(self) -> bool:
+        return getattr(self.one, "convex", True)
 
     def gradient(self, x: Tensor) -> Tensor:
         g: Tensor = self.one.grad(x.unsqueeze(0))[0]
@@ -96,7 +105,7 @@ class Descent:
             new = x - t * h
             there = self.gradient(new)
             left = float(there @ h)
-            if left > slope - 0.9 * t * float(h @ h) + blur:
+            if self.convex and left > slope - 0.9 * t * float(h @ h) + blur:
                 return x, "f is not convex: its gradient turns the wrong way along a step"
             if left >= 0 or (t == 1 and float(there.norm()) <= halved):
                 return new, None
@@ -104,12 +113,12 @@ class Descent:
         return x, None
 
 
-def definite(Q: Tensor) -> str | None:
+def definite(Q: Tensor, convex: bool = True) -> str | None:
     """What is wrong with I + eta H, if anything is."""
     if not bool(torch.isfinite(Q).all()):
         return "its hessian is NaN or infinite"
     if float((Q - Q.mT).norm()) > 1e-6 * float(Q.norm()):
         return "its hessian is not symmetric"
-    if int(torch.linalg.cholesky_ex(Q)[1]) != 0:
+    if convex and int(torch.linalg.cholesky_ex(Q)[1]) != 0:
         return "its hessian is not that of a convex function: I + eta H is not positive definite"
     return None
