@@ -15,6 +15,7 @@ import pytest
 import resolvent as rs
 from command_line import resolvent
 from engines.fake_grid import FakeGrid
+from resolvent import runs
 from resolvent.data.sites import Reported, SiteTable, Terms, merge
 from resolvent.engines.flower import packets
 from resolvent.errors import InputError, RoundFailed
@@ -259,6 +260,29 @@ def test_the_report_is_about_the_model(tmp_path: Path, monkeypatch: pytest.Monke
     assert "added to the log odds of &#x27;yes&#x27;" in page
     for name, own in run.user_metrics.iterrows():
         assert f"<td>{name}</td><td>{own['test_accuracy']:.3f}</td>" in page
+
+
+def test_the_report_says_what_a_reader_must_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other units at a site, in the page of one run and of several; what the figures of all are; the baselines."""
+    frames = by_site(patients())
+    frames["west"] = frames["west"].assign(cholesterol=frames["west"]["cholesterol"] / 38.67)
+    project = project_of(tmp_path, frames, 'target = "ill"\nimpute = "mean"\ntest = 0.25')
+    for _ in range(2):
+        run_of(project, tmp_path)
+    stored = runs.folders(project.runs)
+    monkeypatch.chdir(tmp_path / "trial")
+    remark = "the mean of &#x27;cholesterol&#x27; is "
+    row = stored[0].row()
+    for names in ([stored[0].id], [run.id for run in stored]):
+        assert resolvent("report", *names, "--to", "page.html").code == 0
+        assert remark in Path("page.html").read_text()
+        if len(names) == 1:
+            page = Path("page.html").read_text()
+            assert f"<td>all</td><td>{row['test_accuracy']:.3f}</td><td>{row['test_auc']:.3f}</td>" in page
+            assert "not that of all rows together" in page
+            assert "Categories are compared with ward=general." in page
+    weights = next(event["reason"] for event in stored[0].events if event["kind"] == "weights")
+    assert weights.endswith(" rows): each f_i is a sum over its rows, so every row counts the same")
 
 
 def test_what_is_said_of_a_run_holds_where_everybody_answers(tmp_path: Path) -> None:

@@ -341,7 +341,8 @@ def _tell(done: Folder, form: Format) -> int:
         named = {"coefficients": {str(name): value for name, value in coefficients.items()}} if coefficients else {}
         output.pairs(about | named | ({"sites": lines} if lines else {}), form)
     else:
-        output.pairs(about, form)
+        mean = {"test_auc": "test auc, sites' mean"}  # scores do not leave a site
+        output.pairs({mean.get(name, name): value for name, value in about.items()}, form)
         say(*(f"{event['kind']}: {event['reason']}" for event in done.events if event["kind"] in ("time", "unsolved")))
         output.rows(lines, form, "Held-out rows, by site")
         if coefficients:

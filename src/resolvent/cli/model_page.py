@@ -17,6 +17,7 @@ from resolvent.data.held_out import HeldOut
 from resolvent.data.preparation import INTERCEPT, Preparation
 from resolvent.report.curves import Curve
 from resolvent.report.figures import draw
+from resolvent.report.tables import remarks
 from resolvent.runs import metrics
 from resolvent.runs.durable import storing
 from resolvent.solving.description import Description
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BINS = 10
+AUC_OF_ALL = " The AUC of all is the mean of theirs, not that of all rows together: no scores leave a user."
 MOST_BARS = 60
 """Coefficients that are shown, the largest first; and columns whose missing values are filled in."""
 PAGE = Template("""<!doctype html>
@@ -37,6 +39,7 @@ PAGE = Template("""<!doctype html>
   table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
   th, td { text-align: left; padding: 4px 16px 4px 0; border-bottom: 1px solid #d8dde3; }
   th, .faint { color: #59636e; } svg { max-width: 100%; height: auto; }
+  .remark { border-left: 4px solid #D55E00; padding-left: 12px; }
   .coefficients td:nth-child(3) { width: 300px; }
   .track { display: block; position: relative; height: 12px; background: #f6f8fa; }
   .track i { position: absolute; height: 100%; background: #0072B2; print-color-adjust: exact; }
@@ -69,7 +72,8 @@ def model_page(
 ) -> Path:
     """Write the page: one file without scripts. `test` are the rows that were held out, in the problem's terms, or why
     there are none."""
-    sections = [*_quality(curve, described, model, test, threshold), _coefficients(described, model), _users(curve)]
+    sections = [f"<p class='remark'>{html.escape(remark)}</p>" for remark in remarks(curve.first)]
+    sections += [*_quality(curve, described, model, test, threshold), _coefficients(described, model), _users(curve)]
     sections += [_certificates(curve), f"<h2>How the computation went</h2>{_picture(curve)}"]
     filled = PAGE.substitute(title=html.escape(title), sections="\n".join(sections))
     with storing(path, "name another place for it"):
@@ -88,9 +92,13 @@ def _quality(curve: Curve, described: Description, model: Any, test: HeldOut | s
     if isinstance(test, str):
         if len(own := _reported(curve)):
             heads = ("user", *(name.removeprefix("test_").replace("_", " ") for name in own.columns))
-            note = "<p class='faint'>As each user has measured it on rows of its own.</p>"
-            rows = [(str(name), *row) for name, row in zip(own.index, own.to_numpy().tolist(), strict=True)]
-            return [intro + "<h2>How well it predicts</h2>" + _table(heads, rows, "quality") + note]
+            note = "As each user has measured it on rows of its own, and put together by the numbers of held-out rows."
+            note += AUC_OF_ALL * ("test_auc" in own)
+            last = curve.first.row()
+            rows = [("all", *(float(last.get(name, math.nan)) for name in own.columns))]
+            rows += [(str(name), *row) for name, row in zip(own.index, own.to_numpy().tolist(), strict=True)]
+            table = _table(heads, rows, "quality")
+            return [f"{intro}<h2>How well it predicts</h2>{table}<p class='faint'>{note}</p>"]
         return [f"{intro}<p>How well it predicts is not known: {html.escape(test)}.</p>"]
     names = ["rmse"] if labels is None else ["accuracy", "auc", "log_loss"]
     asked = [column.removeprefix("test_") for column in curve.first.row() if column.startswith("test_")]
@@ -176,6 +184,8 @@ def _coefficients(described: Description, model: Any) -> str:
         head = f"<tr><th>column</th><th>{per}</th><th>what {unit}, compared</th></tr>"
         start = f"<p class='faint'>(intercept): {own[INTERCEPT]:.4g}</p>" if INTERCEPT in own else ""
         made.append(f"{heading}<table class='coefficients'><thead>{head}</thead><tbody>{body}</tbody></table>{start}")
+    first = [f"{column.name}={column.levels[0]}" for column in preparation.columns if column.levels]
+    made += [f"<p class='faint'>Categories are compared with {html.escape(', '.join(first))}.</p>"] * bool(first)
     return "<h2>Coefficients</h2>" + "".join(made)
 
 
@@ -193,7 +203,9 @@ def _users(curve: Curve) -> str:
     partition = problem.get("partition") or {}
     if not partition and problem.get("names") and problem.get("weights"):  # of a federation
         weights = zip(problem["names"], problem["weights"], strict=True)
-        return f"<h2>How users differ</h2>{_table(('user', 'weight'), weights, 'users')}"
+        words = "A weight is that of the sum over a user's rows: where all are equal, every row counts the same."
+        note = f"<p class='faint'>{words}</p>"
+        return f"<h2>How users differ</h2>{_table(('user', 'weight'), weights, 'users')}{note}"
     counts = partition.get("counts") or [[n] for n in partition.get("users", ())]
     names = partition.get("names") or range(len(counts))
     labels = curve.first.about["model"]["preparation"]["target"]["classes"] or []

@@ -106,8 +106,10 @@ def conduct(grid: Any, project: Project, out: Path, resume: str = "", ticket: Pa
             agreed = {"names": list(facts.names), "weights": facts.weights.tolist(), "kind": facts.kind}
             description["problem"] |= agreed
             run = stack.enter_context(OpenRun.begin(out, experiment.name, experiment.config, description))
+            section: Any = config.problem
+            by_rows = settings.weights_of(section) == "rows"
             secret = experiment.private  # numbers of rows, and means of columns, are then not released
-            show_weights(facts.names, facts.weights, None if secret else facts.sizes, run.folder.note)
+            show_weights(facts.names, facts.weights, None if secret else facts.sizes, run.folder.note, by_rows)
             for remark in () if secret else remarks:
                 run.folder.note(UNITS, reason=remark)
         _rounds(run, experiment, facts, post, ticket)

@@ -13,7 +13,7 @@ from typing import Any
 
 from resolvent.report.curves import Curve, drawn_rows, logarithmic
 from resolvent.report.figures import AXES, MAX_LEGEND_CLASSES, needed
-from resolvent.report.tables import NOTE, columns, measure, strict, summary
+from resolvent.report.tables import NOTE, columns, measure, remarks, strict, summary
 from resolvent.runs.durable import storing
 
 NOT_Y = {"round", "seconds", "bytes", "bytes_up", "bytes_down", "participants"}
@@ -65,10 +65,14 @@ def _section(heading: str, curves: Sequence[Curve]) -> str:
     return SECTION.substitute(
         heading=f"<h2>{html.escape(heading)}</h2>" if heading else "",
         table=_table(summary(curves)),
-        note=html.escape(NOTE),
+        note="<br>".join(html.escape(words) for words in [NOTE, *_remarks(curves)]),
         partition=_partition(partition) if partition else "",
         explanations=_explanations(curves),
     )
+
+
+def _remarks(curves: Sequence[Curve]) -> list[str]:
+    return [f"{run.id}: {remark}" for curve in curves for run in curve.runs for remark in remarks(run)]
 
 
 def _data(curves: Sequence[Curve], first: Sequence[str]) -> dict[str, Any]:

@@ -34,6 +34,12 @@ def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     return [_row(curve, limits[apart_from_anderson(curve.first)]) for curve in curves]
 
 
+def remarks(run: Folder) -> list[str]:
+    """What must be said of a federation's run beside why it ended: other units at a site, who never answered."""
+    remark = str((run.end or {}).get("reason", "")).partition("; ")[2]
+    return [remark] if run.federated and remark else []
+
+
 def rows(runs: Sequence[Folder]) -> pd.DataFrame:
     """The rows of runs below each other, the run's id first."""
     import pandas as pd

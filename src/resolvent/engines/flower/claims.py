@@ -57,11 +57,18 @@ def _beside(numbers: dict[str, float]) -> Iterator[tuple[str, float, float, floa
             yield user, own, statistics.median_low(others), statistics.median_high(others)
 
 
-def show_weights(names: Sequence[str], weights: Tensor, sizes: Tensor | None, note: Note) -> None:
-    """An event with everybody's weight, and another where one user decides more than all others together."""
+def show_weights(
+    names: Sequence[str], weights: Tensor, sizes: Tensor | None, note: Note, by_rows: bool = False
+) -> None:
+    """An event with everybody's weight, and another where one user decides more than all others together.
+
+    by_rows: whether every row counts the same, by equal weights where f_i is a sum over its rows.
+    """
     lam = weights.tolist()
     rows = ["" if sizes is None else f" ({n} rows)" for n in (lam if sizes is None else sizes.tolist())]
-    note("weights", reason=", ".join(f"{u} {w:.4g}{n}" for u, w, n in zip(names, lam, rows, strict=True)))
+    shown = ", ".join(f"{u} {w:.4g}{n}" for u, w, n in zip(names, lam, rows, strict=True))
+    sums = by_rows and sizes is not None and len(set(lam)) == 1 < len(set(sizes.tolist()))
+    note("weights", reason=shown + ": each f_i is a sum over its rows, so every row counts the same" * sums)
     for user, weight in zip(names, lam, strict=True):
         if weight > MAJORITY and len(names) > 1:
             note("majority", user=user, reason=f"{user} has {weight:.1%} of the weight, more than all others together")
