@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*peft:UserWarning"),
 ]
 VOCABULARY = 40
 TOLERANCE = 1e-5
@@ -363,6 +364,7 @@ def test_adapters_over_flower_are_those_of_one_process() -> None:
 
 
 BATCH = equally_padded(texts((3,)))[0]
+LONG = [*texts((3,)), [torch.ones(5, dtype=torch.int64), torch.ones(30, dtype=torch.int64)]]
 
 
 @pytest.mark.parametrize(
@@ -388,6 +390,30 @@ BATCH = equally_padded(texts((3,)))[0]
             "outputs, so labels from",
         ),
         (lambda: rs.Neural(gpt2(), [BATCH, BATCH | {"input_ids": BATCH["input_ids"] + 99}]), r"users\[1\]'s input_ids"),
+        (
+            lambda: rs.Neural(gpt2(), [BATCH], weights="token"),
+            "'token', but 'rows', 'users' or 'tokens', or one number",
+        ),
+        (lambda: rs.Neural(torch.compile(gpt2()), [BATCH]), "model is compiled by torch.compile, .* the module itself"),  # type: ignore[arg-type]
+        (lambda: rs.Neural(nn.DataParallel(gpt2()), [BATCH]), "model is a DataParallel, .* pass model.module"),
+        (lambda: rs.Neural(adapted(adapted(gpt2())), [BATCH]), "a PeftModelForCausalLM of another one, .*add_adapter"),
+        (lambda: rs.Neural(gpt2().half(), [BATCH]), "model is of float16 numbers, but pass dtype=torch.float32"),
+        (
+            lambda: rs.Neural(gpt2(), [BATCH | {"labels": BATCH["labels"] + 99}]),
+            r"users\[0\]'s labels is partly \d+, but",
+        ),
+        (
+            lambda: rs.Neural(gpt2(), [BATCH | {"labels": BATCH["labels"][:, :-1]}]),
+            r"labels \(\d+,\) of torch.int64, those of users\[0\]: Expected input",
+        ),
+        (
+            lambda: rs.Neural(gpt2(), [DataLoader(own, 2, collate_fn=padded) for own in LONG]),  # type: ignore[arg-type]
+            r"users\[1\]'s input_ids is of 30 tokens per row, but the model takes 16 at most",
+        ),
+        (
+            lambda: rs.Neural(torch.jit.script(nn.Linear(2, 2)), [({"input": torch.ones(2, 2)}, torch.tensor([0, 1]))]),
+            "compiled by torch.jit",
+        ),
         (lambda: rs.Neural(gpt2().bfloat16(), [BATCH]), "model is of bfloat16 numbers, but pass dtype=torch.float32"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ from resolvent.networks.row_readers import LABELS
 
 OWN_LOSS_TOLERANCE = 1e-5
 """Relative, of a mean of means in single precision, which models of transformers compute losses in."""
+
+
+POSITIONS = r"(wpe|position_embeddings?)(\.|$)"
+"""The names of tables of places in models of transformers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +100,27 @@ def called_with(model: nn.Module, packing: Packing | None) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def check_bare(model: nn.Module) -> None:
+    """Refuse modules that stand around another one, or that are made of one, and cannot be trained as a copy."""
+    if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+        refuse("model", "compiled by torch.jit", "its parameters cannot be exchanged; pass the module itself")
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        refuse("model", f"a {type(model).__name__}", "users are divided among devices here; pass model.module")
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        refuse("model", "compiled by torch.compile", "a copy is trained; pass the module itself, and method='compiled'")
+    if hasattr(model, "get_base_model") and hasattr(model.get_base_model(), "get_base_model"):  # type: ignore[operator]
+        refuse(
+            "model", f"a {type(model).__name__} of another one", "one must have all adapters: model.add_adapter(...)"
+        )
+
+
+def known_positions(model: Any) -> int | None:
+    """How many tokens a row of a model of transformers has at most; None where it has no table of their places."""
+    most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    tables = (m for name, m in model.named_modules() if isinstance(m, nn.Embedding) and re.search(POSITIONS, name))
+    return most if any(table.num_embeddings == most for table in tables) else None
 
 
 def known_tokens(model: Any) -> int | None:

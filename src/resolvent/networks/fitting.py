@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,16 +28,21 @@ def check_fits(plain: Loop, w: Tensor, data: UserData, mean: MeanLoss | None, na
     loss: Any = plain.loss
     batch = next(iter(data.batches(cut=True)))
     x, y = batch.x[:1, :2], batch.y[:1, :2]
+    who = (
+        name if len(data.sizes) == 1 and name != "users" else f"{name}[{0 if batch.who is None else int(batch.who[0])}]"
+    )
     try:
         with torch.inference_mode(False), preserve_rng(w.device):
             out = plain.outputs(w.unsqueeze(0), x)
     except Exception as error:
-        message = f"the model cannot take rows of {_rows(plain, x)}, those of {name}: {_line(error)}"
+        if label := re.search(r"Target (-?\d+) is out of bounds", _line(error)):
+            refuse(f"{who}'s labels", f"partly {label[1]}", "the model has no such class")
+        message = f"the model cannot take rows of {_rows(plain, x)}, those of {who}: {_line(error)}"
         raise InputError(message) from error
     own = isinstance(loss, OwnLoss) and not y.is_floating_point() and y.ndim == out.ndim
     if own and not bool(out[..., -1].isfinite().all()):
-        given = f"of shape {tuple(y.shape[2:])} per row, of which its loss is not finite"
-        refuse(f"{name}'s labels", given, f"the model gives outputs for labels of shape {tuple(out.shape[2:-1])}")
+        given = f"of shape {tuple(y.shape[2:])} per row, with a loss that is not finite"
+        refuse(f"{who}'s labels", given, f"the model gives outputs for labels of shape {tuple(out.shape[2:-1])}")
     if isinstance(mean, OwnLoss) and not y.is_floating_point():
         _check_labels(data, out.shape[-1] - 1, mean, name)
     elif isinstance(mean, TorchLoss) and mean.classes:

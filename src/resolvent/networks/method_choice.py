@@ -82,8 +82,6 @@ def propose(
     if method is not None and (not isinstance(method, str) or method not in METHODS):
         refuse("method", quoted(method), "'stacked', 'compiled', 'vmap', 'loop' or None is needed")
     _check_hooks(model)
-    if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
-        refuse("model", "compiled by torch.jit", "its parameters cannot be exchanged; pass the module itself")
     where, model = torch.device(device), copied(model).to(device=device, dtype=dtype)
     plain = Loop(model, ParameterLayout.of(model), loss, precision)
     reason = "it was asked for"

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from resolvent.errors import ResolventWarning, refuse
+from resolvent.errors import ResolventWarning, quoted, refuse
 from resolvent.iteration.engine import Look
 from resolvent.networks.adapters import trained_by
-from resolvent.networks.calling import called_with, known_tokens, own_loss
+from resolvent.networks.calling import called_with, check_bare, known_positions, known_tokens, own_loss
 from resolvent.networks.compiled import Compiled
 from resolvent.networks.cuda_graphs import Captured
 from resolvent.networks.evaluation import Evaluator, PartialMeans, evaluations
@@ -89,6 +89,9 @@ class Neural:
     ) -> None:
         if not isinstance(model, nn.Module):
             refuse("model", f"of type {type(model).__name__}", "a torch.nn.Module is needed")
+        check_bare(model)
+        if isinstance(weights, str) and weights not in ("rows", "users", "tokens"):
+            refuse("weights", quoted(weights), "'rows', 'users' or 'tokens', or one number per user is needed")
         with trained_by(model, lora) as self._frozen_by_lora:
             self._begin(model, users, loss, weights, device, dtype, validation, test, precision, method)
 
@@ -109,8 +112,9 @@ class Neural:
         self.layout = ParameterLayout.of(model)
         first = next(model.parameters())
         where = as_device(first.device if device is None else device)
-        if dtype is None and first.dtype == torch.bfloat16:
-            refuse("model", "of bfloat16 numbers", "pass dtype=torch.float32, with precision='bfloat16' for products")
+        if dtype is None and first.dtype in (torch.bfloat16, torch.float16):
+            numbers = f"of {str(first.dtype).removeprefix('torch.')} numbers"
+            refuse("model", numbers, "pass dtype=torch.float32, with precision='bfloat16' for products")
         kind = as_dtype(first.dtype if dtype is None else dtype)
         self.precision = as_precision(precision, where, kind)
         self.start = self.layout.flatten(model).to(where, kind)
@@ -125,7 +129,7 @@ class Neural:
             warnings.warn(message, ResolventWarning, stacklevel=3)
         mean: MeanLoss | None = mean_loss(loss)
         classes, tokens = mean is not None and mean.classes, known_tokens(model)
-        placement = Placement(where, kind, classes, mean is not None, labels=own, tokens=tokens)
+        placement = Placement(where, kind, classes, mean is not None, None, own, tokens, known_positions(model))
         self.data, placement = as_user_data(users, "users", placement)
         batch = next(iter(self.data.batches(cut=True)))
         with called_with(model, placement.packing):

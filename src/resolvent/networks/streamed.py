@@ -39,6 +39,8 @@ class Placement:
     labels: bool = False
     tokens: int | None = None
     """How many tokens the model knows, where it says so."""
+    positions: int | None = None
+    """How many of them it takes per row, where it has a table of their places."""
 
     def for_inputs(self, pair: InputsY, name: str) -> Placement:
         """The same for users whose rows are like these: several inputs are packed."""
@@ -80,6 +82,10 @@ class Placement:
         if ids is not None and self.tokens is not None and bool(((ids < 0) | (ids >= self.tokens)).any()):
             outside = int(ids[(ids < 0) | (ids >= self.tokens)][0])
             refuse(f"{name}'s {TOKENS}", f"partly {outside}", f"the model knows tokens from 0 to {self.tokens - 1}")
+        if ids is not None and ids.ndim > 1 and self.positions is not None and ids.shape[1] > self.positions:
+            refuse(
+                f"{name}'s {TOKENS}", f"of {ids.shape[1]} tokens per row", f"the model takes {self.positions} at most"
+            )
         for what, t in [*inputs.items(), *([("y", y)] if self.finite else [])]:
             if t.is_floating_point() and not bool(torch.isfinite(t).all()):
                 refuse(name, "partly NaN or infinite", f"finite numbers are needed in {what}, in {self.dtype}")
