@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], list[str]]] = {
     "npz without labels": ((*LOGISTIC, "--data", "bare.npz"), ["bare.npz, which holds x", "labels"]),
     "three classes": (
         (*LOGISTIC, "--data", "three.csv"),
-        ["problem: three.csv, to predict 'y': y is of 3 classes", "positive="],
+        ["problem: three.csv, to predict 'y': y is of 3 classes", "positive= (--positive)"],
     ),
     "no such class": (
         (*LOGISTIC, "--data", "three.csv", "--set", "problem.positive=7"),

@@ -108,7 +108,9 @@ def test_a_file_in_any_format(name: str, table: tuple[np.ndarray, np.ndarray]) -
     said = resolvent("run", "logistic", "--data", name, *asked, "--format", "json")
     assert said.code == 0, said.err
     (run,) = folders(RUNS)
-    assert said.err == f"{run.path}/partition.png: who holds what\n"
+    column = "; --user-column names whose they are" if more else ""
+    became = f"logistic of 2 classes, {USERS} users who are dealt rows (dirichlet:0.3{column}), {len(x)} training rows"
+    assert said.err == f"note: {became}\n{run.path}/partition.png: who holds what\n"
     assert (run.path / "partition.png").read_bytes().startswith(b"\x89PNG")
     sizes = held(run, y, "dirichlet:0.3")
     assert len(set(sizes)) > 1

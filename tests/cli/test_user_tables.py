@@ -285,7 +285,7 @@ def test_one_line_says_what_a_table_became(table: pd.DataFrame) -> None:
 
 
 def test_the_page_of_a_model_has_what_was_asked_for_and_says_what_moves_probabilities(table: pd.DataFrame) -> None:
-    table.age = table.age.astype(float)
+    table["age"] = table["age"].astype(float)
     table.loc[3, "age"] = None
     table.to_csv("patients.csv", index=False)
     asked = ("--drop", "id", "--test", 0.2, "--rounds", 20, "--impute", "mean", "--metrics", "f1,brier")

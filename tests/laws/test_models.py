@@ -334,6 +334,7 @@ def test_the_minimum_of_a_softmax_with_intercepts_is_known_with_the_usual_reg() 
     y = [rng.choice([0, 1, 2], len(a), p=[0.86, 0.1, 0.04]) for a in A]
     problem = rs.Softmax(A, y, intercept=True)
     at, mu = problem.minimiser, float(problem.weights @ problem.reg)
+    assert at is not None
     assert problem.fstar is not None
     for far in (0.0, 1e-3, 1.0):
         w = at + far * torch.from_numpy(rng.standard_normal(problem.dim))
@@ -341,6 +342,9 @@ def test_the_minimum_of_a_softmax_with_intercepts_is_known_with_the_usual_reg() 
         least[problem.intercepts] += (w - at)[problem.intercepts].mean()
         g = problem.weights @ problem.grad(w.unsqueeze(0))
         assert float((w - least).norm()) <= problem._reach(w, mu, float(g.norm()))
+    hopeless = rs.Softmax(A, y, reg=1e-20, intercept=True)
+    assert "no minimiser could be certified" in str(hopeless.without_minimum)
+    assert any("give a larger `reg`" in str(finding) for finding in rs.explain(rs.fedpi(1.0), hopeless).findings)
 
 
 @pytest.mark.parametrize("seed", range(30))

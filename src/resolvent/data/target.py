@@ -179,7 +179,7 @@ def _two(name: str, classes: tuple[Label, ...], positive: Any) -> Target:
     shown = ", ".join(map(str, classes[:10])) + (", ..." if len(classes) > 10 else "")
     if positive is None:
         if len(classes) != 2:
-            needed = f"two are needed: positive= makes one of {shown} against the rest, softmax takes all"
+            needed = f"two are needed: positive= (--positive) makes one of {shown} against the rest, softmax takes all"
             refuse("y", f"of {len(classes)} classes", needed)
         return Target(name, classes)
     match = [label for label in classes if word(label).lower() == word(positive).lower()]

@@ -120,7 +120,7 @@ def _table(s: problem_sections.TableSection, seed: int) -> Task:
     sha256 = _same_file(Path(s.data), s.sha256)
     frame, target = data.columns(s.data, s.target)
     file = Path(s.data).name
-    guessed = s.target is None and inner(Path(file)).suffix.lower() in FRAMES  # other formats say what is predicted
+    guessed = s.target is None and _has_columns(file)  # other formats say what is predicted
     with within(f"{file}, to predict {target!r}" if guessed else file), warnings.catch_warnings():
         warnings.simplefilter("ignore", ResolventWarning)  # its hints are noted
         table = data.from_frame(
@@ -156,11 +156,16 @@ def _table(s: problem_sections.TableSection, seed: int) -> Task:
     return Task(problem, section, eta=eta, partition=partition, test=table.held_out, notes=notes)
 
 
+def _has_columns(file: str) -> bool:
+    return inner(Path(file)).suffix.lower() in FRAMES
+
+
 def _chosen(table: data.UserTable, s: problem_sections.TableSection, rows: int) -> str:
     """A sentence on the problem, the users and the rows that a table has become."""
     training, classes = sum(map(len, table.division.training)), table.preparation.classes
     kind = table.kind if classes is None else f"{table.kind} of {len(classes)} classes"
-    dealt = f" who are dealt rows ({s.partition or 'iid'}; --user-column names whose they are)"
+    instead = "; --user-column names whose they are" if _has_columns(s.data) else ""
+    dealt = f" who are dealt rows ({s.partition or 'iid'}{instead})"
     users = f"{len(table.users)} users{dealt if s.user_column is None else ''}"
     return f"{kind}, {users}, {training} training rows" + (f", {rows - training} held out" if rows > training else "")
 

@@ -286,7 +286,7 @@ def _convergence(setting: Setting) -> Iterator[Finding]:
         yield Finding(
             MayNotConverge,
             f"{without}: values are right, but gaps are not known",
-            "give a regulariser, reg > 0, or read `value` alone",
+            "give a larger `reg`, or read `value` alone",
         )
     for name, trend, given in (("eta", setting.eta, scheme.eta), ("gamma", setting.gamma, scheme.gamma)):
         if trend.stops and not never_moves(trend):
