@@ -312,3 +312,20 @@ def test_a_maximum_is_not_taken_for_the_prox() -> None:
         not_convex(problem, 1.0, 3, 0.0)
     assert not_convex(problem, 0.1, 3, 0.0).status == "finished"  # 0 is the prox there
     torch.testing.assert_close(not_convex(problem, 1.0, 30, 0.3).model, torch.full((2,), torch.pi, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-9, 0.01])
+def test_a_point_lower_than_the_claimed_minimiser_is_named(off: float) -> None:
+    """One percent is too little for the check before the first round."""
+    centres = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    functions = {"value": lambda W: (W - centres).square().sum(1), "prox": lambda U, eta: U + (centres - U) * 2 / 3}
+    problem = rs.Custom(2, 2, **functions, minimiser=centres.mean(0) * (1 + off))
+
+    def solve() -> rs.Run:
+        return rs.solve(problem, rs.fedpi(1.0), rounds=80, stop=rs.Stop(gap=1e-10), progress=False)
+
+    if off < 0.01:
+        assert solve().status == "stopped"  # warnings are errors here
+    else:
+        with pytest.warns(rs.DoubtfulResult, match="lower than at the minimiser that Custom was given, by 0.00"):
+            solve()

@@ -104,7 +104,7 @@ def test_a_hessian_may_jump_beside_the_start(beyond: float) -> None:
     problem = rs.Custom(1, 30, grad=lambda W: W.clamp(-1, 1), hessian=lambda W: torch.diag_embed((W.abs() <= 1).to(W)))
     assert rs.solve(problem, rs.fedavg(0.1), rounds=1, start=start).status == "finished"
     twice = rs.Custom(1, 30, grad=lambda W: W, hessian=lambda W: 2 * torch.eye(30).to(W).expand(1, 30, 30))
-    with pytest.raises(InputError, match="hessian of user 0 is not the derivative of grad"):
+    with pytest.raises(InputError, match=r"hessian of user \d is not the derivative of grad"):
         rs.solve(twice, rs.fedavg(0.1), rounds=1, start=start)
 
 
@@ -123,8 +123,25 @@ def test_a_hessian_that_is_rounded_to_zero_beside_larger_ones_is_right() -> None
         if times == 1:
             assert rs.solve(problem, rs.fedavg(1e-4), rounds=1, start=start).status == "finished"
         else:
-            with pytest.raises(InputError, match="hessian of user 0 is not the derivative of grad"):
+            with pytest.raises(InputError, match=r"hessian of user \d is not the derivative of grad"):
                 rs.solve(problem, rs.fedavg(1e-4), rounds=1, start=start)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e10, 1e14])
+@pytest.mark.parametrize("unit", [1.0, 1e-6])
+def test_the_units_of_f_and_w_do_not_make_a_hessian_wrong(scale: float, unit: float) -> None:
+    """The first move, eta |grad f|, says nothing of the lengths over which this gradient bends."""
+
+    def slope(W: Tensor) -> Tensor:
+        return scale / unit * (torch.tanh(W / unit - CENTRES) + 1e-4 * W / unit)
+
+    def curvature(W: Tensor) -> Tensor:
+        return scale / unit**2 * torch.diag_embed(1 / torch.cosh(W / unit - CENTRES).square() + 1e-4)
+
+    assert solve(scheme=rs.fedpi("auto"), grad=slope, hessian=curvature).status == "finished"
+    for factor in (0.5, 2.0):
+        with pytest.raises(InputError, match=r"hessian of user \d is not the derivative of grad"):
+            solve(scheme=rs.fedpi("auto"), grad=slope, hessian=lambda W, by=factor: by * curvature(W))
 
 
 def test_nor_is_such_a_hessian_refused_in_single_precision() -> None:

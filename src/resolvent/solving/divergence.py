@@ -156,10 +156,14 @@ class Divergence:
 
     def remarks(self, state: State, value: float) -> Iterator[str]:
         """What must be said of a run that ends with this value."""
-        first, y = self.first, self.yardstick
+        first, y, fstar = self.first, self.yardstick, self._engine.facts.fstar
+        eps = torch.finfo(state.w.dtype).eps
+        rounding = 1e3 * eps * y.pull * (y.size + float(state.w.norm()))
+        if fstar is not None and self._engine.facts.kind == "Custom":
+            below = fstar - value
+            if below > rounding + 1e3 * eps * max(abs(fstar), abs(value)):
+                yield f"f is lower than at the minimiser that Custom was given, by {below:.3g}, so that gaps are wrong"
         if math.isfinite(first):
-            eps = torch.finfo(state.w.dtype).eps
-            rounding = 1e3 * eps * y.pull * (y.size + float(state.w.norm()))
             least = max(RISEN, 100 * eps) * max(abs(first), min(abs(value), 1e300))
             if not value - first <= max(least, rounding):
                 yield f"the value rose from {first:.6g} to {value:.6g}"

@@ -29,6 +29,13 @@ class Subgradient(NamedTuple):
     x: Tensor
     g: Tensor
     error: Tensor
+    size: Tensor
+    """The size of what x is computed from, (users,): of x itself or, for the answer of a prox, of the u it answers."""
+
+
+def gradient_at(examiner: Examiner, x: Tensor) -> Subgradient:
+    size = x.norm(dim=1)
+    return Subgradient("grad", x, examiner.slopes(x), torch.zeros_like(size), size)
 
 
 def check_monotone(examiner: Examiner, subgradients: list[Subgradient]) -> None:
@@ -74,7 +81,7 @@ def _between(a: Subgradient, b: Subgradient) -> tuple[Tensor, Tensor, Tensor]:
     d, loose = a.x - b.x, Tolerance.of(a.x.dtype)
     change = (a.g - b.g).norm(dim=1)
     error = loose.change * change + 10 * loose.slope * (a.g.norm(dim=1) + b.g.norm(dim=1)) + a.error + b.error
-    rounding = 8 * torch.finfo(d.dtype).eps * (a.x.norm(dim=1) + b.x.norm(dim=1))
+    rounding = 8 * torch.finfo(d.dtype).eps * (a.x.norm(dim=1) + b.x.norm(dim=1) + a.size + b.size)
     return ((a.g - b.g) * d).sum(1), d.square().sum(1), error * d.norm(dim=1) + rounding * change
 
 
@@ -85,13 +92,13 @@ def check_constants(examiner: Examiner, place: Place, subgradients: list[Subgrad
         _check_constants(examiner, a, b)
     if not examiner.offers("grad") or (L is None and mu is None):
         return
-    here = Subgradient("grad", place.x, examiner.slopes(place.x), torch.zeros_like(place.reach))
+    here = gradient_at(examiner, place.x)
     shift = torch.zeros_like(place.reach)
     for claim in (L, mu):  # towards the steepest direction, and then, on shift - H, towards the flattest
         v = examiner.directions()
         for _ in range(POWER if claim is not None else 0):
             x = place.x + 1e-2 * place.reach.unsqueeze(1) * v
-            there = Subgradient("grad", x, examiner.slopes(x), torch.zeros_like(place.reach))
+            there = gradient_at(examiner, x)
             _check_constants(examiner, there, here)
             length = (x - place.x).norm(dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
             Hv = ((there.g - here.g) / length).nan_to_num(0, 0, 0)

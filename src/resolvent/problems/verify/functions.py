@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from resolvent.problems.verify.claims import Subgradient
+from resolvent.problems.verify.claims import Subgradient, gradient_at
 from resolvent.problems.verify.examiner import Examiner, Place
 from resolvent.problems.verify.lines import LineProfile, Tolerance, settle
 
@@ -53,10 +53,10 @@ def check_slopes(examiner: Examiner, places: list[Place], eta: float) -> list[Su
             if examiner.offers("grad"):
                 check_gradient(examiner, line, examiner.ask("grad", x))
         if examiner.offers("grad"):
-            subgradients.append(Subgradient("grad", x, examiner.slopes(x), torch.zeros_like(reach)))
+            subgradients.append(gradient_at(examiner, x))
         if examiner.offers("prox"):
             p = examiner.ask("prox", x, eta)
-            subgradients.append(Subgradient("prox", p, *slope(x, p, eta)))
+            subgradients.append(Subgradient("prox", p, *slope(x, p, eta), x.norm(dim=1)))
             if examiner.problem.offers & {"value", "grad"}:
                 check_prox(examiner, x, p, eta, reach, answers[-1] if answers else None)
             answers.append(p)
@@ -176,7 +176,9 @@ def _check_hessian(examiner: Examiner, place: Place, H: Tensor, largest: Tensor)
     allowed = allowed + rounding
     bad = (settled & (off > allowed + 3 * spread)).any(0)
     if bool(bad.any()):  # f may bend over lengths far below these steps: shorter ones decide, where rounding lets them
-        near, certain, _ = _mismatch(examiner, place, v, Hv, SHORT_STEPS[x.dtype])
+        newton = (examiner.slopes(x).norm(dim=1) / Hv.norm(dim=1)).nan_to_num(0, 0, 0)
+        reach = torch.where(newton > 0, torch.minimum(place.reach, newton), place.reach)
+        near, certain, _ = _mismatch(examiner, place._replace(reach=reach), v, Hv, SHORT_STEPS[x.dtype])
         certain = certain + rounding
         bad = bad & ~((near <= certain) & (certain < off[1] / 10)).any(0)
     message = "is not the derivative of grad: along a unit vector it gives {:.6g}, but differences of grad {:.6g}"

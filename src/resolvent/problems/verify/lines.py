@@ -135,8 +135,8 @@ def line_of_values(value: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, reac
     rises = there - fx
     second = rises.sum(1).abs().nan_to_num(0, 0, 0) + _unsteady(rises, (points - x).norm(dim=3))
     size = torch.maximum(there.abs().nan_to_num(0, 0, 0).amax(1), fx.abs())
-    eps = _precision(there.flatten(0, 1))
-    rounding = 50 * eps * size + (again - fx).abs().nan_to_num(0, 0, 0)
+    eps, least = _precision(there.flatten(0, 1))
+    rounding = 50 * eps * size + least + (again - fx).abs().nan_to_num(0, 0, 0)
     return LineProfile(x, points - x, rises, _below(second) + rounding, eps)
 
 
@@ -145,8 +145,8 @@ def line_of_gradients(grad: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, re
     gx, points = grad(x), _points(x, v, reach)
     there = torch.stack([torch.stack([grad(y) for y in pair]) for pair in points])
     steps = points - x
-    eps = _precision(there.flatten(0, 1).movedim(1, 2).flatten(0, 1))
-    rounding = 50 * eps * there.norm(dim=3).nan_to_num(0, 0, 0).amax(1)
+    eps, least = _precision(there.flatten(0, 1).movedim(1, 2).flatten(0, 1))
+    rounding = 50 * eps * there.norm(dim=3).nan_to_num(0, 0, 0).amax(1) + least
     second = (there.sum(1) - 2 * gx).norm(dim=2).nan_to_num(0, 0, 0)
     return LineProfile(x, steps, (there * steps).sum(3), (_below(second) + rounding) * steps.norm(dim=3).amax(1), eps)
 
@@ -159,11 +159,16 @@ def _unsteady(rises: Tensor, lengths: Tensor) -> Tensor:
     return excess.amax(1)
 
 
-def _precision(answers: Tensor) -> Tensor:
-    """eps of the type that answers (any, users) are computed in: float32 where it holds each of them without loss."""
+def _precision(answers: Tensor) -> tuple[Tensor, Tensor]:
+    """eps and the smallest normal number, below which rounding is absolute, of the type that answers (any, users) are
+    computed in: float32 where it holds each of them without loss."""
     coarse = ((answers.float().to(answers) == answers) | ~torch.isfinite(answers)).all(0)
-    fine, single = torch.finfo(answers.dtype).eps, torch.finfo(torch.float32).eps
-    return torch.where(coarse, torch.full_like(answers[0], single), fine)
+    fine, single = torch.finfo(answers.dtype), torch.finfo(torch.float32)
+    eps, least = (
+        torch.where(coarse, torch.full_like(answers[0], a), b)
+        for a, b in ((single.eps, fine.eps), (single.tiny, fine.tiny))
+    )
+    return eps, least
 
 
 def _points(x: Tensor, v: Tensor, reach: Tensor) -> Tensor:
