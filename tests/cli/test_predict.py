@@ -48,6 +48,12 @@ def test_the_score_is_said_where_the_file_has_the_answers(table: pd.DataFrame) -
     assert '"P(yes)"' in said.out
 
 
+def test_in_another_folder_the_option_that_exists_is_named(table: pd.DataFrame) -> None:
+    said = resolvent("predict", "latest", "patients.csv", "--runs", "elsewhere")
+    assert said.code == 2
+    assert "name their folder with --out (predict: --runs)" in said.err
+
+
 def test_numbers_have_no_probabilities(table: pd.DataFrame) -> None:
     run = run_of("--target", "pressure")
     said = resolvent("predict", run.folder.name, "patients.csv", "--out", "p.tsv")

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -108,9 +109,32 @@ def test_how_far_a_run_is_from_a_solution_is_told_by_what_stop_asks_for(
 ) -> None:
     if stop:
         settings(project, "[run]", f"[stop]\ncertificates = {stop}\n\n[run]")
-    found = list(server_app.far_from_zero(project.config(), {"stationarity": size, "consensus": 0.0}))
+    falling = pd.DataFrame({"stationarity": [1.0, 0.1, 1e-3, size], "consensus": 0.0})
+    found = list(server_app.far_from_zero(project.config(), falling))
     assert len(found) == remarks
-    assert not list(server_app.far_from_zero(project.config(), {}))  # nobody knows them: secure sums
+    assert all("more rounds" in words for words in found)
+    assert not list(server_app.far_from_zero(project.config(), falling[[]]))  # nobody knows them: secure sums
+
+
+@pytest.mark.parametrize(
+    ("sizes", "memory", "words"),
+    [
+        ([1.0, 1e-4, 2e-12, 8e-12], 5, "not as near a solution as [stop] asks (1e-13): stationarity is 8e-12"),
+        ([1.0, 1e-4, 2e-12, 8e-12, 7e-12, 3e-12, 9e-12, 8e-12], 5, server_app.NO_FALL),
+        ([1.0, 1e-4, 2e-12, 8e-12, 7e-12, 3e-12, 9e-12, 8e-12], 0, server_app.NO_FALL),
+        ([1.0, 0.1, 0.01, 1e-3], 5, "not at a solution yet: stationarity is 0.001 and consensus is 0 (0 at one); more"),
+        ([1.0, 0.1, 0.01, 1e-3], 5, "; more rounds bring it closer"),
+        ([1.0, 0.9, 0.8, 0.7], 5, "; more rounds bring it closer"),
+        ([1.0, 0.9, 0.8, 0.7], 0, "; more rounds, or [anderson], bring it closer"),
+        ([1.0, 1e-4, 1e-7, 1e-9], 5, "; more rounds bring it closer"),
+    ],
+)
+def test_only_what_may_help_is_advised(project: Project, sizes: list[float], memory: int, words: str) -> None:
+    """Nothing, at the size of rounding errors: there certificates no longer fall."""
+    settings(project, "[run]", f"[anderson]\nmemory = {memory}\n[stop]\ncertificates = 1e-13\n\n[run]")
+    history = pd.DataFrame({"stationarity": sizes, "consensus": 0.0})
+    (said,) = server_app.far_from_zero(project.config(), history)
+    assert words in said
 
 
 def test_keys_are_looked_up_as_they_are_now(project: Project) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -44,6 +43,12 @@ from resolvent.runs import Folder
 from resolvent.runs.open_run import OpenRun
 from resolvent.theory import closed_forms
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+SMALL = 1e-6
+"""Certificates of a solution, unless [stop] says otherwise."""
+NO_FALL = "they fell less than tenfold in its last quarter, so more rounds would help little"
 NETWORK_ETA = 0.1
 """The eta of FedPi and FedSplit on networks, unless one is given."""
 UNITS = "units"
@@ -256,7 +261,7 @@ def _rounds(run: OpenRun, experiment: Experiment, facts: Facts, post: Post, tick
     remarks += getattr(recording, "remarks", ())
     run.folder.note("time", reason=time_spent(time.monotonic() - began, engine.spent))
     exact = experiment.explanation.facts["solves"] == "original" and facts.convex
-    for remark in far_from_zero(experiment.config, run.folder.row()) if status == "finished" and exact else ():
+    for remark in far_from_zero(experiment.config, run.folder.history()) if status == "finished" and exact else ():
         run.folder.note("unsolved", reason=remark)
     run.end(status, "; ".join([reason, *remarks]))
 
@@ -268,13 +273,24 @@ def time_spent(seconds: float, spent: Mapping[str, float]) -> str:
     return f"{seconds:.1f} s: " + ", ".join(f"{what} {part:.1f} s" for what, part in most)
 
 
-def far_from_zero(config: Config, row: Mapping[str, Any]) -> Iterator[str]:
-    """How far the certificates of a run are that ended before they were as small as [stop] has it."""
-    wanted = config.stop.certificates
-    found = {name: float(row.get(name, math.nan)) for name in ("stationarity", "consensus")}
-    if any(size > (1e-6 if wanted is None else wanted) for size in found.values()):
-        sizes = " and ".join(f"{name} is {size:.2g}" for name, size in found.items() if size == size)
-        yield f"not at a solution yet: {sizes} (0 at one); more rounds, or [anderson], bring it closer"
+def far_from_zero(config: Config, history: pd.DataFrame) -> Iterator[str]:
+    """How far the certificates of a run are that ended before they were as small as [stop] has it.
+
+    Of small ones its rounds tell whether more rounds help: at the size of rounding errors they no longer fall.
+    """
+    wanted = SMALL if config.stop.certificates is None else config.stop.certificates
+    found = {name: float(history[name].iloc[-1]) for name in ("stationarity", "consensus") if name in history}
+    worst = max((size for size in found.values() if size > wanted), default=None)
+    if worst is None:
+        return
+    sizes = " and ".join(f"{name} is {size:.2g}" for name, size in found.items() if size == size)
+    far = "not at a solution yet" if worst > SMALL else f"not as near a solution as [stop] asks ({wanted:g})"
+    large, quarter = [name for name, size in found.items() if size > wanted], max(1, len(history) // 4)
+    last, before = history[large][-quarter:].min(), history[large][:-quarter].min()
+    falls = bool((~(last >= 0.1 * before)).any())
+    or_anderson = ", or [anderson]," * (worst > SMALL and not config.anderson.memory)
+    advice = f"more rounds{or_anderson} bring it closer" if worst > SMALL or falls else NO_FALL
+    yield f"{far}: {sizes} (0 at one); {advice}"
 
 
 def _why(error: BaseException) -> str:
