@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 ALWAYS_CATEGORIES = 20
 """Text of at most this many different values is categories, however few rows there are."""
-CATEGORIES = "categories= (--categories)"
+OPTION = " (--categories)"
+"""What a command line has, and the file of a federation has not."""
+CATEGORIES = f"categories={OPTION}"
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{2,4}( .*)?")
 
 
@@ -51,14 +53,18 @@ def coded_columns(
             holes.append((raw, error))
         made.append(raw)
     if len(wrong) + len(holes) > 1:
-        said = "; ".join(str(error) for _, error in [*wrong, *holes])
+        said = "; ".join(_said(error, where) for _, error in [*wrong, *holes])
         raise InputError(
             f"{len(wrong) + len(holes)} columns cannot be used: {said}; this passes{where and f', in {where}'}: "
             f"{' and '.join(_ways([name for name, _ in wrong], [raw for raw, _ in holes], impute, where))}"
         )
     for _, only in [*wrong, *holes]:
-        raise InputError(f"{only}; its settings are in {where}") if where else only
+        raise InputError(f"{_said(only, where)}; its settings are in {where}") if where else only
     return made
+
+
+def _said(error: InputError, where: str) -> str:
+    return str(error).replace(OPTION, "") if where else str(error)
 
 
 def _ways(drop: list[str], holes: list[Column], impute: reports.Impute, where: str) -> list[str]:
