@@ -57,6 +57,8 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
 
 
 def _panel(axis: Axes, column: str, x: str, painted: Mapping[str, str], frames: Mapping[str, Any]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     lowest, highest = float("inf"), 0.0
     for name, colour in painted.items():
         there = [frame for frame in frames[name] if column in frame and x in frame and len(frame)]
@@ -75,8 +77,8 @@ def _panel(axis: Axes, column: str, x: str, painted: Mapping[str, str], frames: 
     narrow = column.endswith(LEVELS) and highest < 10 * lowest  # no two powers of ten to label
     axis.set(xlabel=AXES.get(x, x), ylabel=NAMES.get(column, column.replace("_", " ")))
     axis.set_yscale("log" if 0 < lowest < float("inf") and not (narrow or column.endswith(SHARES)) else "linear")
-    if x == "round":
-        axis.xaxis.get_major_locator().set_params(integer=True)
+    if x == "round" and isinstance(locator := axis.xaxis.get_major_locator(), MaxNLocator):  # axes may be the caller's
+        locator.set_params(integer=True)
     axis.grid(alpha=0.25)
 
 
