@@ -121,6 +121,24 @@ def test_a_seed_draws_initial_weights_where_asked() -> None:
     assert ("test_accuracy", "mean") in table
 
 
+def test_metrics_that_were_asked_for_are_drawn_against_whole_rounds() -> None:
+    compared = rs.compare(network(), [rs.fedavg(0.1)], seeds=[0], rounds=4, metrics=["perplexity", "brier"])
+    figure = compared.plot()
+    shown = [axis.get_ylabel() for axis in figure.axes]
+    assert {"test loss", "test accuracy", "test perplexity", "test brier"} < set(shown)
+    figure.canvas.draw()
+    for axis in figure.axes:
+        assert all(float(tick) == int(tick) for tick in axis.get_xticks())
+
+
+def test_what_is_off_is_not_said() -> None:
+    given = [rs.fedavg(0.1), rs.fedavg(0.1, local=rs.GradientSteps(2)), {"scheme": rs.fedavg(0.1), "anderson": 0}]
+    compared = rs.compare(network(), given, seeds=[0], rounds=2)
+    assert not [name for name in compared.runs if "momentum" in name or "nderson" in name]
+    moved = rs.compare(network(), [*given[:2], rs.fedavg(0.1, local=rs.GradientSteps(2, momentum=0.5))], [0], rounds=2)
+    assert ["momentum" in name for name in moved.runs] == [False, False, True]
+
+
 def test_every_run_has_a_folder_of_its_own_for_tensorboard(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 

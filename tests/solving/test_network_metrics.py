@@ -126,7 +126,8 @@ def test_all_columns_are_of_the_rows_of_all_users_together(convex: bool, weights
     names = ["accuracy", "log_loss", "auc", "f1"]
     own = dict(zip(names, names, strict=True)) | {"size": lambda truth, scores: truth.size}
     if convex:
-        problem: Any = rs.Logistic(*zip(*[(x, 2.0 * y - 1) for x, y in test[::-1]], strict=True), weights=weights)
+        A, b = [x for x, _ in test[::-1]], [2.0 * y - 1 for _, y in test[::-1]]
+        problem: Any = rs.Logistic(A, b, weights=weights)
         held_out = rs.HeldOut([x for x, _ in test], [2.0 * y - 1 for _, y in test])
         run = rs.solve(problem, rs.fedavg(0.1), rounds=2, test=held_out, metrics=own)
         p = torch.sigmoid(x @ run.model).numpy()

@@ -265,6 +265,8 @@ def _label(title: str, config: dict[str, Any], different: Iterable[tuple[str, st
     parts = [title]
     for name, key in different:
         value = config.get(name, {}).get(key)
+        if (name, key) == ("local", "momentum") and value == 0:  # none
+            continue
         if (name, key) == ("anderson", "memory"):
             parts += [f"Anderson {value}"] if value else []
         elif name in NAMED_WHOLE:

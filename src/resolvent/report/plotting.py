@@ -40,7 +40,7 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
     }
     every = [frame for those in frames.values() for frame in those]
     several = listed(y, "y", "a column of the history, or several, are needed") if isinstance(y, list | tuple) else [y]
-    columns = columns_shown(every) if y is None else several
+    columns = list(dict.fromkeys([*columns_shown(every), *_asked(named, every)])) if y is None else several
     if not columns:
         refuse("y", quoted(y), "a column of the history, or several, are needed")
     for column in (*columns, x):
@@ -57,6 +57,8 @@ def plot(runs: Any, y: Any = None, x: str = "round", ax: Any = None) -> Figure:
 
 
 def _panel(axis: Axes, column: str, x: str, painted: Mapping[str, str], frames: Mapping[str, Any]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     lowest, highest = float("inf"), 0.0
     for name, colour in painted.items():
         there = [frame for frame in frames[name] if column in frame and x in frame and len(frame)]
@@ -75,6 +77,8 @@ def _panel(axis: Axes, column: str, x: str, painted: Mapping[str, str], frames: 
     narrow = column.endswith(LEVELS) and highest < 10 * lowest  # no two powers of ten to label
     axis.set(xlabel=AXES.get(x, x), ylabel=NAMES.get(column, column.replace("_", " ")))
     axis.set_yscale("log" if 0 < lowest < float("inf") and not (narrow or column.endswith(SHARES)) else "linear")
+    if x == "round" and isinstance(locator := axis.xaxis.get_major_locator(), MaxNLocator):  # axes may be the caller's
+        locator.set_params(integer=True)
     axis.grid(alpha=0.25)
 
 
@@ -114,6 +118,14 @@ def columns_shown(frames: Sequence[Any], every: bool = False) -> list[str]:
     there = dict.fromkeys(str(column) for frame in frames for column in frame)
     held_out = [c for c in there if c.startswith(("validation_", "test_")) and (every or c.endswith(HELD_OUT))]
     return [first, *(held_out if every else held_out[:2])]
+
+
+def _asked(named: Mapping[str, Any], frames: Sequence[Any]) -> list[str]:
+    """Columns of metrics that the runs were asked for by name."""
+    given = [(getattr(run, "_arguments", None) or {}).get("metrics") or () for those in named.values() for run in those]
+    asked = dict.fromkeys(key for metrics in given for key in ([metrics] if isinstance(metrics, str) else metrics))
+    columns = [f"{name}_{key}" for name in ("validation", "test") for key in asked]
+    return [column for column in columns if any(column in frame for frame in frames)]
 
 
 def _axes(panels: int, ax: Any) -> tuple[Figure, Sequence[Any]]:
