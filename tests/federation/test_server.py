@@ -479,11 +479,11 @@ def test_nobody_is_told_to_take_away_the_key_of_a_node_that_was_there(
     ]
     known = {name: key for key, name in keys.public_keys(project).items()}
     monkeypatch.setattr(running, "server_here", lambda project: project.server())
-    monkeypatch.setattr(control, "_client", lambda *given: nullcontext(client))
     listed = {known[name]: node for name, node in zip(NAMES, nodes, strict=True)}
     monkeypatch.setattr(control, "_nodes", lambda client: listed)
     runs_there = {1: SimpleNamespace(status=SimpleNamespace(status="running" if under_way else "finished"))}
     client = SimpleNamespace(ListRuns=lambda request: SimpleNamespace(run_dict=runs_there))
+    monkeypatch.setattr(control, "_client", lambda *given: nullcontext(client))
     rows = resolvent("federate", "status", "--project", project.path, "--format", "json").json
     online, offline, never = ({row["what"]: row for row in rows}[f"node {name}"] for name in NAMES)
     assert (online["stands"], online["about"]) == ("online", "")

@@ -105,8 +105,8 @@ class Progress:
                 self._round = event["round"]
                 self._seconds = float(history["seconds"][history["round"] <= self._round].max())
             if event["kind"] in SAID:
-                known = {"user": "a node", "reason": "see the events", "next": self._round + 1}
-                self._say(SAID[event["kind"]].format_map(known | event))
+                about = {"user": "a node", "reason": "see the events", "next": self._round + 1} | event
+                self._say(SAID[event["kind"]].format_map(about))
         for _, row in history[history["round"] > self._round].iterrows():
             self._round, before = int(row["round"]), self._seconds
             self._seconds = float(row["seconds"])

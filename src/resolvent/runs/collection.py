@@ -154,5 +154,6 @@ def _which(name: str, alike: list[Folder]) -> str:
 def _there(there: Iterable[Folder], out: Path) -> str:
     latest = list(there)[-1:]
     if not latest:
-        return f"there are no runs in {out}/; begin one with `resolvent run`, or name their folder with --out (predict: --runs)"
+        where = "name their folder with --out (predict: --runs)"
+        return f"there are no runs in {out}/; begin one with `resolvent run`, or {where}"
     return f"`resolvent ls --out {out}` lists those there are, the latest is {latest[0].id}"
