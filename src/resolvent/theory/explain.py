@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from resolvent.errors import MayNotConverge, SolvesAnotherProblem
+from resolvent.errors import MayNotConverge, SolvesAnotherProblem, titled
 from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.facts import Facts, facts_of, needs_problem
@@ -77,7 +77,7 @@ class Explanation:
 
     @property
     def _plus(self) -> str:
-        return f" + g, g = {self.penalty}" if self.penalty else ""
+        return f" + g, g = {titled(self.penalty)}" if self.penalty else ""
 
     @property
     def facts(self) -> dict[str, Any]:
