@@ -611,6 +611,9 @@ def test_without_hessians_it_is_the_identity_and_that_is_said() -> None:
     said = rs.explain(rs.fedpi("auto"), least_squares(0)).metric
     assert said == "the mean Hessian, for which every user sends 20 numbers before round 1 only"
     assert "before rounds 1, 2, 3, 5, 9" in rs.explain(rs.fedpi("auto"), logistic(0)).metric
+    sampled = rs.explain(rs.fedpi(), logistic(0), participation=0.3).metric
+    assert "in the first round, when everybody has come" in sampled
+    assert "also of who is absent" in sampled
     assert rs.explain(rs.fedpi("auto"), logistic(0), metric="identity").metric == "the identity, as was asked for"
 
 

@@ -315,3 +315,21 @@ def test_a_keyword_that_is_no_part_is_refused_with_the_nearest() -> None:
         rs.solve(squares(), rs.fedpi(0.1), **misspelt)
     with pytest.raises(rs.InputError, match="send is 3, but None"):
         rs.solve(squares(), rs.fedpi(0.1), send=number)
+    elsewhere: Any = {"absent": "paper"}
+    with pytest.raises(rs.InputError, match=r"one of a participation: rs\.Bernoulli\(0\.5, absent="):
+        rs.solve(squares(), rs.fedpi(0.1), **elsewhere)
+
+
+class HalfANumber(Largest):
+    def cost(self, dim: int) -> Cost:
+        return Cost(up=dim / 2)  # type: ignore[arg-type]
+
+
+def test_a_cost_that_is_no_whole_number_is_refused() -> None:
+    with pytest.raises(rs.InputError, match=r"Cost\(up=\) is 1\.5, but a whole number >= 0 is needed"):
+        rs.solve(squares(), rs.fedpi(0.1), rounds=2, send=HalfANumber(1))
+
+
+def test_fedpi_and_fedsplit_find_their_own_eta() -> None:
+    assert rs.fedpi().auto
+    assert rs.fedsplit().auto

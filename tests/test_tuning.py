@@ -169,7 +169,7 @@ def alike(kind: str, d: int, difference: float, **more: Any) -> Any:
     A, true = rng.standard_normal((40, d)), rng.standard_normal(d) / math.sqrt(d)
     t = A @ true + rng.standard_normal(40)
     rows = A * (1 + difference * rng.standard_normal((4, 40, d)))
-    b = {"Huber": t, "Poisson": np.round(np.exp(np.minimum(t, 3)))}.get(kind, np.sign(t))
+    b: Any = {"Huber": t, "Poisson": np.round(np.exp(np.minimum(t, 3)))}.get(kind, np.sign(t))
     if kind != "Custom":
         return getattr(rs, kind)(rows, np.stack([b] * 4), **more)
     X, y = torch.from_numpy(rows), torch.from_numpy(b)

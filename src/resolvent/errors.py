@@ -210,6 +210,12 @@ def quoted(given: object, form: Callable[[object], str] = repr) -> str:
         return f"of type {type(given).__name__}, and cannot be shown"
 
 
+def titled(given: object) -> str:
+    """As an object prints itself; the name of its class where it would print its address."""
+    plain = type(given).__str__ is object.__str__ and type(given).__repr__ is object.__repr__
+    return type(given).__name__ if plain else str(given)
+
+
 def refuse(argument: str, came: object, needed: str) -> NoReturn:
     """Raise the one sentence that every bad argument gets."""
     shown = quoted(came, str)

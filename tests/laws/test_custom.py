@@ -318,7 +318,10 @@ def test_a_maximum_is_not_taken_for_the_prox() -> None:
 def test_a_point_lower_than_the_claimed_minimiser_is_named(off: float) -> None:
     """One percent is too little for the check before the first round."""
     centres = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
-    functions = {"value": lambda W: (W - centres).square().sum(1), "prox": lambda U, eta: U + (centres - U) * 2 / 3}
+    functions: Any = {
+        "value": lambda W: (W - centres).square().sum(1),
+        "prox": lambda U, eta: U + (centres - U) * 2 / 3,
+    }
     problem = rs.Custom(2, 2, **functions, minimiser=centres.mean(0) * (1 + off))
 
     def solve() -> rs.Run:
@@ -329,3 +332,18 @@ def test_a_point_lower_than_the_claimed_minimiser_is_named(off: float) -> None:
     else:
         with pytest.warns(rs.DoubtfulResult, match="lower than at the minimiser that Custom was given, by 0.00"):
             solve()
+
+
+class Shrinks:
+    def value(self, w: Tensor) -> Tensor:
+        return w.norm(dim=-1)
+
+    def prox(self, w: Tensor, step: float) -> Tensor:
+        return w * (1 - step / w.norm(dim=-1, keepdim=True)).clamp_min(0)
+
+
+def test_an_object_of_one_s_own_goes_by_the_name_of_its_class() -> None:
+    problem = rs.Custom(2, 2, value=lambda W: W.square().sum(1), penalty=Shrinks())
+    texts = str(rs.explain(rs.fedpi(0.1), problem)), repr(problem)
+    assert "Shrinks" in texts[0]
+    assert not any("object at" in text for text in texts)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from resolvent.errors import whole
 from resolvent.iteration.acceleration import Acceleration, Unaccelerated
 from resolvent.iteration.averaging import Average, Averaging
 from resolvent.iteration.facts import Facts
@@ -89,4 +90,5 @@ class Parts:
     def cost(self, facts: Facts) -> Cost:
         """Numbers per user and round that cross: a question has u_i, and the centre where the operator wants it."""
         question = self.down.cost(facts.dim).downwards + Cost(down=facts.dim if facts.wants_centre else 0)
-        return sum((part.cost(facts.dim) for part in (self.send, self.meet, self.accelerate, self.average)), question)
+        total = sum((part.cost(facts.dim) for part in (self.send, self.meet, self.accelerate, self.average)), question)
+        return Cost(*(whole(count, f"Cost({name}=)", least=0) for name, count in total._asdict().items()))

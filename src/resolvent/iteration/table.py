@@ -148,12 +148,12 @@ def fedprox(eta: Number, local: Any = None) -> Scheme:
     return named("fedprox", eta, local)
 
 
-def fedsplit(eta: Number | str, local: Any = None) -> Scheme:
+def fedsplit(eta: Number | str = "auto", local: Any = None) -> Scheme:
     """FedSplit (eq:PR): R_H R. Solves the original problem where it converges: strongly convex and smooth f_i."""
     return named("fedsplit", eta, local)
 
 
-def fedpi(eta: Number | str, local: Any = None) -> Scheme:
+def fedpi(eta: Number | str = "auto", local: Any = None) -> Scheme:
     """FedPi (eq:DR): (id + R_H R) / 2. Solves the original problem for any convex f_i."""
     return named("fedpi", eta, local)
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from resolvent.errors import titled
+
 
 @runtime_checkable
 class Problem(Protocol):
@@ -109,7 +111,7 @@ class ProblemDefaults:
         """In one line: the kind, how many users and parameters, and what it carries."""
         more = [] if self.sizes is None else [f"{int(self.sizes.sum())} rows"]
         more += ["intercept"] * self.intercept
-        more += [] if self.penalty is None else [f"penalty {self.penalty}"]
+        more += [] if self.penalty is None else [f"penalty {titled(self.penalty)}"]
         own: Any = self  # users and dim are attributes or properties
         users = "1 user" if own.users == 1 else f"{own.users} users"
         return f"{type(self).__name__}({', '.join([users, f'd = {own.dim}', *more])})"

@@ -89,6 +89,10 @@ def check_keywords(given: Mapping[str, Any]) -> None:
     for name in given:
         if name in ("recorder", "explanation"):
             raise InputError(f"{name} belongs to resolvent.solving.prepare.prepare, not to solve")
+        if name == "absent":
+            raise InputError(
+                'solve has no keyword absent; it is one of a participation: rs.Bernoulli(0.5, absent="paper")'
+            )
         if name not in PartKeywords.__annotations__:
             near = difflib.get_close_matches(name, KEYWORDS, n=1)
             meant = f"did you mean {near[0]}?" if near else f"the parts are {', '.join(PartKeywords.__annotations__)}"

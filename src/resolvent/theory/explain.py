@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from resolvent.errors import MayNotConverge, SolvesAnotherProblem
+from resolvent.errors import MayNotConverge, SolvesAnotherProblem, titled
 from resolvent.iteration.acceleration import Acceleration
 from resolvent.iteration.anderson import as_acceleration
 from resolvent.iteration.facts import Facts, facts_of, needs_problem
@@ -77,7 +77,7 @@ class Explanation:
 
     @property
     def _plus(self) -> str:
-        return f" + g, g = {self.penalty}" if self.penalty else ""
+        return f" + g, g = {titled(self.penalty)}" if self.penalty else ""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -178,10 +178,19 @@ def _metric(setting: Setting, choice: MetricChoice) -> str:
     if not choice.curved(why):
         return f"the identity, since {why}" if why else "the identity, as was asked for"
     if facts.matrix_free:
-        return "the mean Hessian along a few directions, found before rounds 1, 2, 3, 5, 9, ... by up to 64 products"
+        return f"the mean Hessian along a few directions, found {_looks(setting)} by up to 64 products"
     d, once = facts.dim, facts.quadratic
-    when = "before round 1 only" if once else "before rounds 1, 2, 3, 5, 9, ..., and sent back where it has changed"
+    when = "before round 1 only" if once else f"{_looks(setting)}, and sent back where it has changed"
     return f"the mean Hessian, for which every user sends {d * (d + 3) // 2} numbers {when}"
+
+
+def _looks(setting: Setting) -> str:
+    """When users are asked for curvature."""
+    if setting.partial:
+        return (
+            "in the first round, when everybody has come, and when twice as many rounds are over, also of who is absent"
+        )
+    return "before rounds 1, 2, 3, 5, 9, ..."
 
 
 # --- what speaks against it ------------------------------------------------------------------------------------------
