@@ -188,7 +188,6 @@ const compare = inTurn(async () => {
   } catch (error) { tell(error.message, true); return; }
   axes();
   redraw();
-  differences();
 });
 
 /** Fetch the rows of a run that are not here yet. */
@@ -245,6 +244,7 @@ const redraw = oncePerFrame(() => {
   const link = (kind) => `/api/download/${kind}?x=${x === "clock" ? "round" : x}&y=${y}&${[...picked].map((id) => `run=${encoded(id)}`).join("&")}`;
   $("downloads").lastElementChild.replaceChildren(...[["csv", "CSV"], ["parquet", "Parquet"], ["png", "PNG picture"], ["svg", "SVG picture"], ["html", "HTML report"]]
     .map(([kind, words]) => h("a", { href: link(kind), download: `resolvent-runs.${kind}` }, words)));
+  differences();
 });
 
 function differences() {
@@ -261,9 +261,10 @@ function differences() {
         return h("td", {}, value === null ? h("span", { className: "faint" }, "–") : h("mark", {}, typeof value === "number" ? number(value, 4) : String(value)));
       }), h("td", { className: "number" }, number(score(runs.get(id) ?? {}))));
   }));
-  place.replaceChildren(h("table", { className: "differences" },
+  const table = h("table", { className: "differences" },
     h("thead", {}, h("tr", {}, h("th", {}, "Curve"), columns.map((each) => h("th", {}, each.key.replace(/^(scheme|run)\./, ""))), h("th", {}, "Final"))),
-    h("tbody", {}, rows)));
+    h("tbody", {}, rows));
+  if (place.firstChild) revise(place.firstChild, table); else place.append(table);
 }
 
 for (const id of ["x", "y"]) $(id).addEventListener("change", () => { wish[id] = $(id).value; remember(); redraw(); });
