@@ -311,6 +311,28 @@ def test_a_slider_changes_the_curve(address: str, opened: Open) -> None:
     assert again.locator("#gamma").input_value() == "1"
 
 
+def test_an_algorithm_with_a_local_operator_of_its_own_says_which(address: str, opened: Open) -> None:
+    page = opened(f"{address}/explorer")
+    lines(page, 1)
+    page.get_by_role("button", name="SCAFFOLD").click()
+    playwright.expect(page.locator("#formula")).to_contain_text("local: tilted steps")
+    assert "prox" not in page.locator("#formula").inner_text()
+    assert page.locator("[name=forward]:checked").count() == 0
+    playwright.expect(page.locator("#steps")).to_be_enabled()
+    playwright.expect(page.locator("#steps")).to_have_value("5")
+    page.click("#next")
+    playwright.expect(page.locator("#where")).to_have_text("round 2, tilted steps")
+    page.click("[data-name=reflect_gradient]")
+    playwright.expect(page.locator("#formula")).to_contain_text("1 G ui")
+    assert page.locator("#steps").input_value() == "1"
+    page.get_by_role("button", name="SCAFFOLD").click()
+    playwright.expect(page.locator("#formula")).to_contain_text("local: tilted steps")
+    page.get_by_text("prox", exact=True).first.click()
+    playwright.expect(page.get_by_role("button", name="FedPi")).to_have_attribute("aria-pressed", "true")
+    playwright.expect(page.locator("#steps")).to_be_disabled()
+    assert page.locator("[name=forward]:checked").get_attribute("value") == "false"
+
+
 def test_the_plane_plays_round_by_round(address: str, opened: Open) -> None:
     page = opened(f"{address}/explorer")
     lines(page, 1)
