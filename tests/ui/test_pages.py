@@ -99,7 +99,10 @@ def test_search_sort_filters_and_the_keyboard(address: str, stored: Path, opened
     page = opened(address)
     page.fill("#search", "fedpi stragglers")
     playwright.expect(page.locator(".line")).to_have_count(1)
+    page.fill("#search", "no such run")
+    playwright.expect(page.locator("#viewport")).to_contain_text("No run matches")
     page.fill("#search", "")
+    playwright.expect(page.locator("#viewport .empty")).to_have_count(0)
     page.select_option("#algorithm", "fedpi")
     playwright.expect(page.locator(".line")).to_have_count(4)
     page.select_option("#algorithm", "")
@@ -405,6 +408,14 @@ def test_pictures_of_every_page(name: str, address: str, stored: Path, opened: O
     assert page.evaluate("() => document.documentElement.dataset.theme") == "light"
     page.reload()
     assert page.evaluate("() => document.documentElement.dataset.theme") == "light"
+
+
+def test_many_rounds_stand_in_one_line(address: str, stored: Path, opened: Open) -> None:
+    page = opened(address)
+    cell = row(page, folders(stored)[0]).locator(".rounds")
+    low = cell.bounding_box()["height"]
+    cell.locator("span").first.evaluate("words => { words.textContent = '60000 / 60000'; }")
+    assert cell.bounding_box()["height"] == low
 
 
 def test_nothing_moves_while_curves_load(address: str, stored: Path, opened: Open) -> None:

@@ -32,6 +32,7 @@ function sift() {
   });
   $("sheet").style.height = `${shown.length * HEIGHT}px`;
   focused = Math.min(focused, Math.max(shown.length - 1, 0));
+  empty();
   paint();
 }
 
@@ -281,14 +282,14 @@ function remember() {
   history.replaceState(null, "", `${location.pathname}${String(told) ? `#${told}` : ""}`);
 }
 
-function empty(folder) {
+function empty() {
   $("viewport").querySelector(".empty")?.remove();
-  if (runs.size) return;
-  $("viewport").append(h("div", { className: "empty" }, h("h2", {}, `No runs in ${folder}/ yet`),
+  if (shown.length || folder === null) return;
+  $("viewport").append(runs.size ? h("div", { className: "empty" }, h("h2", {}, "No run matches the search")) : h("div", { className: "empty" }, h("h2", {}, `No runs in ${folder}/ yet`),
     h("p", {}, "Start one with the button above, or in a terminal:"), h("code", {}, "resolvent run least-squares --rounds 200")));
 }
 
-let folder = "runs";
+let folder = null; // until all runs were asked for
 const wished = (wish.runs ?? "").split(",");
 const newer = new Set(); // the runs that events have told of since all were asked for: the answer may be older
 
@@ -300,7 +301,7 @@ const everything = inTurn(async () => {
   for (const run of told.runs) if (!newer.has(run.id)) runs.set(run.id, run);
   for (const id of wished.splice(0)) if (runs.has(id)) picked.add(id);
   for (const id of picked) if (!runs.has(id)) picked.delete(id);
-  choices(); empty(folder); sift();
+  choices(); sift();
   chosen();
 });
 
@@ -332,7 +333,7 @@ live({
     }
     let fewer = false;
     for (const id of gone) { newer.add(id); runs.delete(id); data.delete(id); fewer = picked.delete(id) || fewer; }
-    choices(); empty(folder); sift();
+    choices(); sift();
     if (fewer) chosen();
     if (waiting.size) following();
   },
