@@ -17,6 +17,7 @@ from resolvent.paper import conduct, document, judging
 from resolvent.paper.figure import HOLDS, IN_PART, NOT, NOT_JUDGED, Claim, ClaimVerdict, Figure, First, Panel, PanelLine
 from resolvent.paper.figures.contents import BESIDE, FIGURES
 from resolvent.paper.results import Results, short
+from resolvent.ui.panels import Panels
 from shrunken import small
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -81,13 +82,18 @@ def test_every_configuration_can_be_read(scale: str, tmp_path: Path) -> None:
 def test_bad_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean fig-extrap"):
         conduct.choose(FIGURES, "fig-extrp")
-    with pytest.raises(InputError, match="did you mean left"):
+    with pytest.raises(InputError, match="did you mean 'left'"):
         conduct.choose(FIGURES, "fig-extrap", "lef")
+    with pytest.raises(InputError, match="has no panel 'left'; there are 'only'"):
+        conduct.choose(FIGURES, "figure 1", "left")
     with pytest.raises(InputError, match="the paper has no 'figure 12', but figures 1 to 11"):
         conduct.choose(FIGURES, "figure 12")
     assert resolvent("reproduce", "fig-nothing").code == 2
     assert resolvent("reproduce", "all", "--scale", "huge").code == 2
     assert resolvent("reproduce", "all", "--only", "some").code == 2
+    empty = resolvent("reproduce", "fig-cifar10", "--only", "convex")
+    assert (empty.code, empty.out) == (2, "")
+    assert "fig-cifar10 has no such panel" in empty.err
 
 
 def test_the_list() -> None:
@@ -96,6 +102,19 @@ def test_the_list() -> None:
     assert [row["figure"] for row in listed if row["number"] in (1, 5, 11)] == [
         *("fig-proxprojection", "fig-extrap", "fig-extrap-error")
     ]
+
+
+def test_the_list_and_the_page_count_the_same_runs(tmp_path: Path) -> None:
+    listed = {row["figure"]: row["runs"] for row in resolvent("reproduce", "--format", "json").json}
+    alone = [figure for figure in Panels(tmp_path).contents() if len(figure["panels"]) == 1]
+    assert {figure["name"]: figure["panels"][0]["runs"] for figure in alone} == {
+        figure["name"]: listed[figure["name"]] for figure in alone
+    }
+    (first,) = (figure for figure in FIGURES if figure.name == "fig-fixed-pr-stationary")
+    index = conduct.RunIndex(tmp_path)
+    assert listed[first.name] > sum(
+        len(list(index.plan(panel, line))) for panel in first.panels for line in panel.lines
+    )
 
 
 @pytest.mark.parametrize("typed", ["5", "figure 5", "Fig. 5", "fig:extrap"])

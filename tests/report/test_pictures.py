@@ -242,6 +242,15 @@ def test_what_accelerated_reaches_is_the_limit_of_both(run: Run) -> None:
     assert report.columns([plain, fast])["final"] == "final gap"
 
 
+def test_an_end_that_has_not_settled_is_no_limit(run: Run) -> None:
+    """What the longer run counts is where the shorter one ends or beyond."""
+    (long,) = report.summary(report.curves([run("fedprox", eta=0.02, run={"rounds": 400})]))
+    reached = long["rounds_to_limit"]
+    for rounds in (reached - 5, reached, reached + 5):
+        (short,) = report.summary(report.curves([run("fedprox", eta=0.02, run={"rounds": rounds})]))
+        assert short["rounds_to_limit"] is None
+
+
 def test_what_solves_the_original_has_the_limit_zero(run: Run, tmp_path: Path) -> None:
     (row,) = report.summary(report.curves([run()]))
     assert row["rounds_to_limit"] is None

@@ -99,7 +99,10 @@ def test_search_sort_filters_and_the_keyboard(address: str, stored: Path, opened
     page = opened(address)
     page.fill("#search", "fedpi stragglers")
     playwright.expect(page.locator(".line")).to_have_count(1)
+    page.fill("#search", "no such run")
+    playwright.expect(page.locator("#viewport")).to_contain_text("No run matches")
     page.fill("#search", "")
+    playwright.expect(page.locator("#viewport .empty")).to_have_count(0)
     page.select_option("#algorithm", "fedpi")
     playwright.expect(page.locator(".line")).to_have_count(4)
     page.select_option("#algorithm", "")
@@ -311,6 +314,28 @@ def test_a_slider_changes_the_curve(address: str, opened: Open) -> None:
     assert again.locator("#gamma").input_value() == "1"
 
 
+def test_an_algorithm_with_a_local_operator_of_its_own_says_which(address: str, opened: Open) -> None:
+    page = opened(f"{address}/explorer")
+    lines(page, 1)
+    page.get_by_role("button", name="SCAFFOLD").click()
+    playwright.expect(page.locator("#formula")).to_contain_text("local: tilted steps")
+    assert "prox" not in page.locator("#formula").inner_text()
+    assert page.locator("[name=forward]:checked").count() == 0
+    playwright.expect(page.locator("#steps")).to_be_enabled()
+    playwright.expect(page.locator("#steps")).to_have_value("5")
+    page.click("#next")
+    playwright.expect(page.locator("#where")).to_have_text("round 2, tilted steps")
+    page.click("[data-name=reflect_gradient]")
+    playwright.expect(page.locator("#formula")).to_contain_text("1 G ui")
+    assert page.locator("#steps").input_value() == "1"
+    page.get_by_role("button", name="SCAFFOLD").click()
+    playwright.expect(page.locator("#formula")).to_contain_text("local: tilted steps")
+    page.get_by_text("prox", exact=True).first.click()
+    playwright.expect(page.get_by_role("button", name="FedPi")).to_have_attribute("aria-pressed", "true")
+    playwright.expect(page.locator("#steps")).to_be_disabled()
+    assert page.locator("[name=forward]:checked").get_attribute("value") == "false"
+
+
 def test_the_plane_plays_round_by_round(address: str, opened: Open) -> None:
     page = opened(f"{address}/explorer")
     lines(page, 1)
@@ -383,6 +408,14 @@ def test_pictures_of_every_page(name: str, address: str, stored: Path, opened: O
     assert page.evaluate("() => document.documentElement.dataset.theme") == "light"
     page.reload()
     assert page.evaluate("() => document.documentElement.dataset.theme") == "light"
+
+
+def test_many_rounds_stand_in_one_line(address: str, stored: Path, opened: Open) -> None:
+    page = opened(address)
+    cell = row(page, folders(stored)[0]).locator(".rounds")
+    low = cell.bounding_box()["height"]
+    cell.locator("span").first.evaluate("words => { words.textContent = '60000 / 60000'; }")
+    assert cell.bounding_box()["height"] == low
 
 
 def test_nothing_moves_while_curves_load(address: str, stored: Path, opened: Open) -> None:

@@ -133,6 +133,19 @@ def test_a_curve_grows_on_a_linear_scale_too(stored: Path, tmp_path: Path, opene
         )
 
 
+def test_the_final_number_follows_a_run_that_goes_on(stored: Path, tmp_path: Path, opened: Open) -> None:
+    growing = Growing(stored, tmp_path, 4)
+    with serving(tmp_path) as place, closing(opened(f"{place}/#runs={growing.run.id}")) as page:
+        final = page.locator("#differences tbody td").last
+        listed = row(page, growing.run).locator(".number.right").first
+        playwright.expect(final).to_have_text(listed.inner_text())
+        before = final.inner_text()
+        growing.have(9)
+        playwright.expect(listed).not_to_have_text(before)
+        settled(page)
+        playwright.expect(final).to_have_text(listed.inner_text(), timeout=10_000)
+
+
 def test_a_selected_run_that_is_deleted(stored: Path, tmp_path: Path, opened: Open) -> None:
     growing, other = Growing(stored, tmp_path, 4), folders(stored)[1]
     shutil.copytree(other.path, tmp_path / other.id)

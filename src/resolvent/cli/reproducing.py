@@ -63,6 +63,8 @@ def reproduce(
     report.needed("matplotlib")
     figures = FIGURES if what == ALL else (*FIGURES, *BESIDE)
     chosen = [pair for pair in conduct.choose(figures, what, panel) if pair[1].networks in KINDS[only]]
+    if not chosen:
+        refuse("--only", quoted(only), f"{what} has no such panel")
     index = RunIndex(out, scale, device, seeds, together)
     say(*(f"left out: {words}" for words in index.complaints))
     code = _make(chosen, index, stored_only, verdicts, form, quiet)
@@ -107,7 +109,7 @@ def _listed(index: RunIndex) -> list[dict[str, Any]]:
             "figure": figure.name,
             "number": numbers.get(figure.name),
             "panels": ", ".join(panel.key for panel in figure.panels),
-            "runs": index.steps((figure, panel) for panel in figure.panels),
+            "runs": len(index.needed(figure.panels)),
             "what": figure.title,
         }
         for figure in (*FIGURES, *BESIDE)

@@ -67,6 +67,12 @@ class RunIndex:
         panels = (each for _, panel in chosen for each in (panel, *panel.firsts))
         return sum(len(list(self.plan(panel, line))) for panel in panels for line in panel.lines)
 
+    def needed(self, panels: Iterable[Panel]) -> list[str]:
+        """What is asked of the runs that panels and their first choices need, each once."""
+        every = (each for panel in panels for each in (panel, *panel.firsts))
+        configurations = (config for panel in every for line in panel.lines for config in self.plan(panel, line))
+        return list(dict.fromkeys(asked(config) for config in configurations))
+
     def run(self, config: Config) -> pd.DataFrame:
         """The history of a configuration: read, resumed, or run."""
         built = self._build(config)
@@ -200,6 +206,6 @@ def choose(figures: Iterable[Figure], label: str, key: str | None = None) -> lis
         raise InputError(f"there is no figure {label!r}{configs.nearest(plain, names)}")
     chosen = [(figure, panel) for figure in those for panel in figure.panels if key in (None, panel.key)]
     if not chosen:
-        keys = [panel.key for figure in those for panel in figure.panels]
+        keys = [repr(panel.key) for figure in those for panel in figure.panels]
         raise InputError(f"{label} has no panel {key!r}{configs.nearest(str(key), keys)}")
     return chosen

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLOSE = 1e-6
-NOTE = "rounds to limit: until the gap to the run's own limit stays below 1e-6 of its initial value"
+NOTE = (
+    "rounds to limit: until the gap to the run's own limit stays below 1e-6 of its initial value; "
+    "empty where that was not reached or the run's end has not settled"
+)
 
 
 def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
@@ -25,7 +28,8 @@ def summary(curves: Sequence[Curve]) -> list[dict[str, Any]]:
 
     `rounds_to_limit` counts until the distance to the limit is, and stays, within 1e-6 of the first one. The limit is
     zero for gaps of what solves the original problem, else where the curve or its accelerated sibling ended, whichever
-    had come to rest more: the smaller residual decides, since a gap may lie below its limit on the way there.
+    had come to rest more: the smaller residual decides, since a gap may lie below its limit on the way there. An end
+    that has not settled is no limit, and there is no count.
     """
     siblings: dict[str, list[Curve]] = {}
     for curve in curves:
@@ -146,7 +150,17 @@ def _limit(curve: Curve) -> float:
     ):
         return 0.0
     final = _middle([_last(frame, measure(frame)) for frame in curve.frames])
-    return math.inf if math.isnan(final) else final
+    return final if all(_settled(frame[measure(frame)].tolist()) for frame in curve.frames) else math.inf
+
+
+def _settled(values: Sequence[float]) -> bool:
+    """Whether the last tenth moves by less than 1e-7 of the way from the first value to the last.
+
+    What falls to 1e-6 at a steady rate in ten tenths falls to a quarter in each, and is then closer than that to its
+    limit: the distances to the last value are those to the limit, to a tenth of 1e-6.
+    """
+    end = values[-1 - max(1, len(values) // 10) :]
+    return max(end) - min(end) <= CLOSE / 10 * abs(values[0] - values[-1])
 
 
 def _unrest(curve: Curve) -> float:

@@ -96,6 +96,6 @@ class Panels:
 
 
 def _listed(panel: Panel, index: conduct.RunIndex) -> dict[str, Any]:
-    wanted = [config for line in panel.lines for config in index.plan(panel, line)]
-    there = sum(conduct.asked(config) in index.ended for config in wanted)
+    wanted = index.needed([panel])
+    there = sum(each in index.ended for each in wanted)
     return {"key": panel.key, "title": panel.title, "runs": len(wanted), "there": there, "networks": panel.networks}

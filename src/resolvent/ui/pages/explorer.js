@@ -11,6 +11,9 @@ const START = {
 let offered, setup = { ...START }, told = null, place = 0, playing = null;
 const problem = () => offered.problems.find((each) => each.name === setup.problem);
 const algorithm = () => offered.algorithms.find((each) => each.name === told?.row);
+const operator = () => algorithm()?.local?.replaceAll("-", " ");
+/** Whoever leaves an algorithm with local steps of its own leaves their number, too. */
+const leaving = () => (offered.algorithms.find((each) => each.name === setup.algorithm)?.local ? { steps: START.steps } : {});
 
 // --- controls --------------------------------------------------------------------------------------------------------
 
@@ -37,7 +40,7 @@ const PARTS = [["Problem", ["problem", "heterogeneity", "users", "dim", "penalty
 function controls() {
   const select = (name, words, options) => h("select", { id: name, "aria-label": words, onchange: (event) => change({ [name]: event.target.value }) }, options.map(([value, text]) => h("option", { value }, text)));
   const segments = (name, words, options) => h("div", { className: "slide", id: `row-${name}` }, h("span", {}, words), h("div", { className: "segments", role: "radiogroup", "aria-label": words }, options.map(([value, text]) =>
-    h("label", {}, h("input", { type: "radio", name, value: String(value), onchange: () => change({ [name]: value }) }), text))));
+    h("label", {}, h("input", { type: "radio", name, value: String(value), onchange: () => change({ [name]: value, ...(name === "forward" ? { ...leaving(), algorithm: "" } : {}) }) }), text))));
   const special = {
     problem: () => [select("problem", "Problem", offered.problems.map((each) => [each.name, each.title])), h("p", { className: "faint", id: "about" })],
     forward: () => [segments("forward", "users take", [[false, "prox"], [true, "gradient steps"]])],
@@ -49,7 +52,7 @@ function controls() {
   $("algorithms").replaceChildren(...offered.algorithms.map((each) => {
     const mark = h("i");
     mark.style.background = shade(each.colour);
-    return h("button", { type: "button", "data-name": each.name, title: each.about, "aria-pressed": "false", onclick: () => change({ alpha: each.alpha, beta: each.beta, gamma: each.gamma, forward: each.forward, algorithm: each.name, ...(each.local ? { steps: each.steps } : {}) }) }, mark, named(each.title));
+    return h("button", { type: "button", "data-name": each.name, title: each.about, "aria-pressed": "false", onclick: () => change({ alpha: each.alpha, beta: each.beta, gamma: each.gamma, forward: each.forward, algorithm: each.name, ...leaving(), ...(each.local ? { steps: each.steps } : {}) }) }, mark, named(each.title));
   }));
 }
 
@@ -84,7 +87,7 @@ function settle() {
   $("about").textContent = problem().about;
   $("row-absent").classList.toggle("off", setup.participation === 1 || setup.delays > 1);
   for (const name of ["forward", "absent"]) for (const radio of document.getElementsByName(name)) {
-    radio.checked = radio.value === String(setup[name]);
+    radio.checked = radio.value === String(setup[name]) && !(name === "forward" && operator());
     radio.disabled = (name === "absent" && (setup.participation === 1 || setup.delays > 1)) || (name === "forward" && setup.problem === "sets" && radio.value === "true");
   }
   $("pictures").classList.toggle("single", !problem().drawn);
@@ -112,11 +115,12 @@ const ask = inTurn(async () => {
     const fresh = asked.problem !== told?.setup.problem;
     told = { ...answer, setup: asked };
     if (fresh) { place = firstLook(); measures(); }
+    if (asked === setup) settle();
     show();
   } catch (error) { tell(error.message, true); }
 });
 
-const parts = () => phases(told.setup);
+const parts = () => phases(told.setup, operator());
 const firstLook = () => parts().length - 1;
 
 function measures() {
@@ -162,7 +166,7 @@ function picture() {
 
 function key() {
   const sample = (kind, extra) => s("svg", { viewBox: "0 0 26 12", class: "plane" }, s("line", { class: kind, x1: 1, y1: 6, x2: 25, y2: 6, stroke: style("--ink"), ...extra }));
-  const local = algorithm()?.local?.replaceAll("-", " ") ?? (told.setup.forward ? "gradient steps" : "prox");
+  const local = operator() ?? (told.setup.forward ? "gradient steps" : "prox");
   const entries = [["prox", local], ...(told.setup.alpha === 1 ? [] : [["reflect", told.setup.alpha === 2 ? "reflection" : "relaxation"]]), ["meet", "to the mean"]];
   $("key").replaceChildren(...entries.map(([kind, words]) => h("span", {}, sample(kind), words)), h("span", {}, sample("go"), "move"), h("span", {}, "○ w*"), h("span", {}, "× predicted"));
 }
@@ -194,11 +198,11 @@ onTheme(() => { if (told) { for (const button of $("algorithms").children) butto
 function formula() {
   const { alpha, beta, gamma, forward, steps } = setup, b = (value) => h("b", {}, plain(3)(value));
   const v = (letter) => h("i", {}, letter, h("sub", {}, "i"));
-  const local = () => [forward ? h("i", {}, "G", steps > 1 ? h("sup", {}, String(steps)) : null) : "prox", " ", v("u")];
+  const own = operator(), local = () => [own ? "local" : forward ? h("i", {}, "G", steps > 1 ? h("sup", {}, String(steps)) : null) : "prox", " ", v("u")];
   const words = (value, one, two) => (value === 1 ? one : value === 2 ? two : value === 0 ? "nothing happens" : value < 1 ? "under-relaxed" : "over-relaxed");
   const line = (left, value, old, fresh, said) => h("div", {}, left, " = ", b(Number((1 - value).toFixed(10))), " ", old, " + ", b(value), " ", fresh, h("span", {}, said));
   $("formula").replaceChildren(
-    line(v("z"), alpha, v("u"), local(), words(alpha, forward ? "gradient" : "prox", "reflect")),
+    line(v("z"), alpha, v("u"), local(), words(alpha, forward ? "gradient" : "prox", "reflect") + (own ? `; local: ${own}` : "")),
     line(v("w"), beta, v("z"), ["mean ", h("i", {}, "z")], words(beta, "project", "reflect")),
     line(v("u"), gamma, v("u"), v("w"), gamma === 1 ? "move all the way" : gamma === 0.5 ? "average" : words(gamma, "", "")));
 }

@@ -14,8 +14,8 @@ const mid = (a, b, t = 0.5) => [a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1
 const finite = (point) => point.every((v) => v !== null && Number.isFinite(v));
 
 /** The parts of a round that differ from each other: [name, words]. */
-export function phases(setup) {
-  const local = setup.forward ? ["local", setup.steps > 1 ? `${setup.steps} gradient steps` : "gradient step"] : ["local", "prox"];
+export function phases(setup, operator) {
+  const local = ["local", operator ?? (!setup.forward ? "prox" : setup.steps > 1 ? `${setup.steps} gradient steps` : "gradient step")];
   const relax = setup.alpha === 1 ? [] : [["relax", setup.alpha === 2 ? "reflect" : "relax"]];
   return [local, ...relax, ["meet", setup.beta === 2 ? "reflect on the mean" : "meet at the mean"], ["move", "move on"]];
 }

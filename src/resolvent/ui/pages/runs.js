@@ -32,6 +32,7 @@ function sift() {
   });
   $("sheet").style.height = `${shown.length * HEIGHT}px`;
   focused = Math.min(focused, Math.max(shown.length - 1, 0));
+  empty();
   paint();
 }
 
@@ -188,7 +189,6 @@ const compare = inTurn(async () => {
   } catch (error) { tell(error.message, true); return; }
   axes();
   redraw();
-  differences();
 });
 
 /** Fetch the rows of a run that are not here yet. */
@@ -245,6 +245,7 @@ const redraw = oncePerFrame(() => {
   const link = (kind) => `/api/download/${kind}?x=${x === "clock" ? "round" : x}&y=${y}&${[...picked].map((id) => `run=${encoded(id)}`).join("&")}`;
   $("downloads").lastElementChild.replaceChildren(...[["csv", "CSV"], ["parquet", "Parquet"], ["png", "PNG picture"], ["svg", "SVG picture"], ["html", "HTML report"]]
     .map(([kind, words]) => h("a", { href: link(kind), download: `resolvent-runs.${kind}` }, words)));
+  differences();
 });
 
 function differences() {
@@ -261,9 +262,10 @@ function differences() {
         return h("td", {}, value === null ? h("span", { className: "faint" }, "–") : h("mark", {}, typeof value === "number" ? number(value, 4) : String(value)));
       }), h("td", { className: "number" }, number(score(runs.get(id) ?? {}))));
   }));
-  place.replaceChildren(h("table", { className: "differences" },
+  const table = h("table", { className: "differences" },
     h("thead", {}, h("tr", {}, h("th", {}, "Curve"), columns.map((each) => h("th", {}, each.key.replace(/^(scheme|run)\./, ""))), h("th", {}, "Final"))),
-    h("tbody", {}, rows)));
+    h("tbody", {}, rows));
+  if (place.firstChild) revise(place.firstChild, table); else place.append(table);
 }
 
 for (const id of ["x", "y"]) $(id).addEventListener("change", () => { wish[id] = $(id).value; remember(); redraw(); });
@@ -280,14 +282,14 @@ function remember() {
   history.replaceState(null, "", `${location.pathname}${String(told) ? `#${told}` : ""}`);
 }
 
-function empty(folder) {
+function empty() {
   $("viewport").querySelector(".empty")?.remove();
-  if (runs.size) return;
-  $("viewport").append(h("div", { className: "empty" }, h("h2", {}, `No runs in ${folder}/ yet`),
+  if (shown.length || folder === null) return;
+  $("viewport").append(runs.size ? h("div", { className: "empty" }, h("h2", {}, "No run matches the search")) : h("div", { className: "empty" }, h("h2", {}, `No runs in ${folder}/ yet`),
     h("p", {}, "Start one with the button above, or in a terminal:"), h("code", {}, "resolvent run least-squares --rounds 200")));
 }
 
-let folder = "runs";
+let folder = null; // until all runs were asked for
 const wished = (wish.runs ?? "").split(",");
 const newer = new Set(); // the runs that events have told of since all were asked for: the answer may be older
 
@@ -299,7 +301,7 @@ const everything = inTurn(async () => {
   for (const run of told.runs) if (!newer.has(run.id)) runs.set(run.id, run);
   for (const id of wished.splice(0)) if (runs.has(id)) picked.add(id);
   for (const id of picked) if (!runs.has(id)) picked.delete(id);
-  choices(); empty(folder); sift();
+  choices(); sift();
   chosen();
 });
 
@@ -331,7 +333,7 @@ live({
     }
     let fewer = false;
     for (const id of gone) { newer.add(id); runs.delete(id); data.delete(id); fewer = picked.delete(id) || fewer; }
-    choices(); empty(folder); sift();
+    choices(); sift();
     if (fewer) chosen();
     if (waiting.size) following();
   },
