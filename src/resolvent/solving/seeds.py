@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from resolvent.engines.joint import Joint
-from resolvent.errors import bounded, listed, quoted, refuse
+from resolvent.errors import bounded, listed, quoted, refuse, whole
 from resolvent.iteration.engine import Engine
 from resolvent.iteration.facts import Facts, facts_of, is_problem
 from resolvent.iteration.privacy import as_privacy
@@ -71,7 +71,7 @@ def as_seeds(seeds: Any) -> list[int]:
         refuse("seeds", quoted(seeds), needed)
     if len(every) > MAX_SEEDS:
         refuse("seeds", f"a list of more than {MAX_SEEDS}", "every one of them is a run: give fewer")
-    return every
+    return [whole(seed, "seed", least=0) for seed in every]
 
 
 def subfolder(log: Any, name: str) -> Any:
