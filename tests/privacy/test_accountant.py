@@ -43,6 +43,17 @@ def test_many_rounds_that_each_spend_little_are_not_counted_as_much_more(
     assert fine * (1 - 1e-3) <= accountant.epsilon(((noise, rate, rounds),), 1e-5) <= fine * (1 + 4e-3)
 
 
+def test_rounds_of_next_to_no_noise_among_others_are_counted() -> None:
+    """exp(1 / noise^2) is beyond all numbers there; one such round alone spends more than 1 / (2 noise^2)."""
+    assert accountant.epsilon(((1.0, 0.5, 5), (0.03, 0.5, 1)), 1e-5) > 1 / (2 * 0.03**2)
+
+
+def test_a_round_of_much_noise_makes_the_bins_of_others_no_finer() -> None:
+    """With bins for the second stretch alone the first one would take 1e11 of them."""
+    alone = accountant.epsilon(((1.0, 0.5, 5),), 1e-5)
+    assert accountant.epsilon(((1.0, 0.5, 5), (1e9, 0.5, 1)), 1e-5) == pytest.approx(alone, rel=1e-3)
+
+
 def balle_and_wang(sigma: float, delta: float) -> float:
     """The least epsilon of one Gaussian mechanism of sensitivity 1 (2018, Theorem 8), by their formula for delta."""
 

@@ -22,7 +22,7 @@ Stretches = tuple[Stretch, ...]
 
 INTERVAL, SHARE = 1e-3, 0.2
 """The width of the bins of privacy losses: at most this, and this share of the standard deviation of one round's loss.
-Bins add about SHARE^2 / 6 of itself to its variance, and half of that, 0.3 %, to epsilon."""
+Bins add about SHARE^2 / 6 of itself to the variance of all rounds, and half of that, 0.3 %, to epsilon."""
 BITS = 4
 """While a run of samples goes on, rounds are counted up to so many binary digits after the first."""
 FAINT = 0.1
@@ -75,8 +75,9 @@ def epsilon(spent: Stretches, delta: float) -> float:
 
 
 def _interval(spent: Stretches) -> float:
-    """The variance of a round's privacy loss is about rate^2 (exp(1 / noise^2) - 1)."""
-    return min(INTERVAL, *(SHARE * rate * math.sqrt(math.expm1(noise**-2)) for noise, rate, _ in spent))
+    """The variance of a round's privacy loss is about rate^2 (exp(1 / noise^2) - 1): its mean."""
+    total = sum(n * rate**2 * math.expm1(max(noise, FAINT) ** -2) for noise, rate, n in spent)
+    return min(INTERVAL, SHARE * math.sqrt(total / sum(n for _, _, n in spent)))
 
 
 def epsilon_so_far(spent: Stretches, delta: float, planned: int) -> float:

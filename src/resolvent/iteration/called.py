@@ -33,13 +33,9 @@ class Called:
             answer = self._first(W, *args)
         else:
             answer = self.function(_array(W) if self.numpy else W.clone(), *args)
-        return (
-            answer.clone()
-            if isinstance(answer, Tensor)
-            else answer.copy()
-            if isinstance(answer, np.ndarray)
-            else answer
-        )
+        if isinstance(answer, Tensor):
+            return answer.clone()
+        return answer.copy() if isinstance(answer, np.ndarray) else answer
 
     def _first(self, W: Tensor, *args: float) -> Any:
         try:

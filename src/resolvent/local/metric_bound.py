@@ -34,10 +34,8 @@ class Measured:
         self.problem, self.metric = problem, metric
         self.users, self.dim, self.weights = problem.users, problem.dim, problem.weights
         self.offers = problem.offers & {"grad", "hessian", "spectrum"}
-        self.matrix_free, self.convexity = problem.matrix_free, None
-        if hasattr(
-            problem, "careful_prox"
-        ):  # functions of this package: convex, and what rounding makes of them is known
+        self.matrix_free, self.convex, self.convexity = problem.matrix_free, problem.convex, None
+        if hasattr(problem, "careful_prox"):  # functions of this package: what rounding makes of them is known
             self.careful_prox = self._careful_prox
 
     def rounding(self, Y: Tensor) -> Tensor:

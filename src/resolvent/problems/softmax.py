@@ -15,7 +15,7 @@ from resolvent.errors import refuse
 from resolvent.iteration.penalties import penalty_of
 from resolvent.problems.labels import encoded, one_hot
 from resolvent.problems.linear.curved import Curved
-from resolvent.problems.linear.loss import Loss
+from resolvent.problems.linear.loss import Loss, exp_remainder
 from resolvent.problems.newton.equation import length
 from resolvent.problems.reference import Pool, Unknown
 from resolvent.problems.reference.terms import terms
@@ -27,8 +27,6 @@ MAX_PRECONDITIONER_ROWS = 10_000
 """So many rows of all users make the preconditioner."""
 MAX_BLOCK_FEATURES = 2000
 """Up to so many features a class has a matrix; beyond, a diagonal."""
-NEAR = 1e-3
-"""Up to this |h| the divergence is a series."""
 FAR = 30.0
 """Beyond this h exponentials of the divergence would overflow."""
 
@@ -81,8 +79,7 @@ class SoftmaxLoss(Loss):
 
         def of(h: Tensor) -> Tensor:
             c = h - (p * h).sum(1, keepdim=True)
-            series = c * c * (1 / 2 + c * (1 / 6 + c * (1 / 24 + c / 120)))
-            near = torch.log1p((p * torch.where(c.abs() < NEAR, series, torch.expm1(c) - c)).sum(1))
+            near = torch.log1p((p * exp_remainder(c)).sum(1))
             if bool((c > FAR).any()):
                 near = torch.where((c > FAR).any(1), torch.logsumexp(p.log() + c, 1), near)
             return self._weigh(near)

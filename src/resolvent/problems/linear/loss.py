@@ -18,6 +18,9 @@ from torch import Tensor
 from resolvent.errors import InputError
 from resolvent.problems.reference.objective import Floats, WeightedLoss
 
+NEAR = 1e-3
+"""Up to this |h| the remainder of exp is a series."""
+
 
 class Loss:
     """phi of each row, for its target b. Convex, with a slope that is continuous."""
@@ -131,6 +134,12 @@ class InNumpy(WeightedLoss):
 
     def _weighted(self, each: Tensor) -> Floats:
         return np.asarray(self.weight * each.numpy(), np.float64)
+
+
+def exp_remainder(h: Tensor) -> Tensor:
+    """e^h - 1 - h, by a series where these terms would cancel."""
+    series = h * h * (1 / 2 + h * (1 / 6 + h * (1 / 24 + h / 120)))
+    return torch.where(h.abs() < NEAR, series, torch.expm1(h) - h)
 
 
 def check_labels(b: Tensor) -> None:

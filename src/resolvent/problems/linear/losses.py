@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import real, refuse
-from resolvent.problems.linear.loss import Loss, check_labels
+from resolvent.problems.linear.loss import Loss, check_labels, exp_remainder
 from resolvent.problems.linear.model import Classifier, LinearModel
-
-NEAR = 1e-3
-"""Up to this |h| the divergence is a series."""
 
 
 class Huber(LinearModel):
@@ -139,14 +136,9 @@ class PoissonLoss(Loss):
         return t.exp().clamp(max=_most(t))
 
     def divergence(self, t: Tensor) -> Callable[[Tensor], Tensor]:
-        """e^t (e^h - 1 - h) as a function of h; a series where the terms would cancel."""
+        """e^t (e^h - 1 - h) as a function of h."""
         mean = t.exp()
-
-        def of(h: Tensor) -> Tensor:
-            series = h * h * (1 / 2 + h * (1 / 6 + h * (1 / 24 + h / 120)))
-            return mean * torch.where(h.abs() < NEAR, series, torch.expm1(h) - h)
-
-        return of
+        return lambda h: mean * exp_remainder(h)
 
 
 def _most(t: Tensor) -> float:

@@ -133,7 +133,7 @@ def newton_prox(
         if k >= FEWEST:
             debt = debt + todo
     here, error, wrong = checked(equation, here, bound, tol, todo)
-    if not getattr(problem, "convex", True):
+    if not problem.convex:
         error, no_minimum = minimal(equation, here.x, error)
         wrong = no_minimum | wrong
     elif not hasattr(problem, "careful_prox"):  # functions given by the caller

@@ -43,10 +43,10 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
         if size <= wanted or (16 * size <= descent.blur(x) and 16 * size <= descent.round_off(x, e)):
             break
         Q = descent.curvature(x)
-        wrong = definite(Q, descent.convex)
+        wrong = definite(Q, one.convex)
         if wrong is not None:
             return SafeProx(x, size, wrong)
-        if not descent.convex:  # a step that goes down where F curves downwards too
+        if not one.convex:  # a step that goes down where F curves downwards too
             s, V = torch.linalg.eigh(Q)
             Q = (V * s.abs().clamp_min(LEAST_CURVATURE)) @ V.mT
         h = torch.cholesky_solve(e.unsqueeze(1), torch.linalg.cholesky(Q)).squeeze(1)
@@ -72,10 +72,6 @@ class Descent:
     one: Any
     u: Tensor
     eta: float
-
-    @property
-    def convex(self) -> bool:
-        return getattr(self.one, "convex", True)
 
     def gradient(self, x: Tensor) -> Tensor:
         g: Tensor = self.one.grad(x.unsqueeze(0))[0]
@@ -105,7 +101,7 @@ class Descent:
             new = x - t * h
             there = self.gradient(new)
             left = float(there @ h)
-            if self.convex and left > slope - 0.9 * t * float(h @ h) + blur:
+            if self.one.convex and left > slope - 0.9 * t * float(h @ h) + blur:
                 return x, "f is not convex: its gradient turns the wrong way along a step"
             if left >= 0 or (t == 1 and float(there.norm()) <= halved):
                 return new, None
