@@ -18,6 +18,7 @@ from command_line import rows as rows_of
 from resolvent import config, experiment, toml
 from resolvent.errors import DamagedRun, InputError
 from resolvent.runs import Folder, checkpoints, durable, events, sums
+from resolvent.runs.checkpoints import Checkpoint
 from resolvent.runs.recorder import Recorder
 
 TREE = {
@@ -414,21 +415,40 @@ def test_a_monitor_state_of_another_version_is_refused_by_name(
         experiment.resume(run, progress=False)
 
 
-def test_a_checkpoint_whose_checksum_fits_and_whose_state_does_not_is_damage(
-    originals: dict[str, Folder], tmp_path: Path
+def _flat(stored: Checkpoint, name: str) -> None:
+    stored.tensors[name] = stored.tensors[name].flatten()
+
+
+@pytest.mark.parametrize("change", [
+    lambda stored: stored.numbers["state"].update(u="text"),
+    lambda stored: stored.numbers["state"].update(round=8.0),
+    lambda stored: stored.numbers["state"].update(yardstick={"tensor": "u"}),
+    lambda stored: stored.numbers["state"]["parts"].update(participation={"tuple": []}),
+    lambda stored: stored.numbers.update(verdict=3),
+    lambda stored: stored.numbers.update(metrics="all"),
+    lambda stored: stored.numbers.update(pulse=[0.0, 0.0, 0.0, 0, 0.5, 0]),
+    lambda stored: stored.tensors.update(p=stored.tensors["p"].bool()),
+    lambda stored: stored.tensors.update(w=stored.tensors["w"].float()),
+    lambda stored: _flat(stored, "next"),
+    lambda stored: _flat(stored, "w"),
+    lambda stored: _flat(stored, "yardstick.origin"),
+])  # fmt: skip
+@pytest.mark.parametrize("command", [("fork", "--eta", 0.01), ("fork", "--algorithm", "fedavg")])
+def test_a_checkpoint_whose_checksum_fits_and_whose_state_does_not_is_no_state(
+    command: tuple[object, ...], change: Callable[[Checkpoint], None], originals: dict[str, Folder], tmp_path: Path
 ) -> None:
     run = copied(originals["torn"], tmp_path)
     newest, _ = run.newest()
     assert newest is not None
-    newest.numbers["state"]["u"] = "text"
+    change(newest)
     content = checkpoints.encode(newest.tensors, newest.numbers)
     for path in run.checkpoints.iterdir():
         path.unlink()
     checksum = hashlib.sha256(content).hexdigest()[:32]
     (run.checkpoints / f"{newest.round:08d}-{checksum}{checkpoints.SUFFIX}").write_bytes(content)
-    said = resolvent("fork", run.id, "--eta", 0.01, "--quiet", "--out", tmp_path)
+    said = resolvent(command[0], run.id, *command[1:], "--quiet", "--out", tmp_path)
     assert (said.code, said.err.count("\n")) == (2, 1)
-    assert said.err.startswith(f"resolvent: run {run.id} is damaged: its files do not fit together")
+    assert said.err.startswith(f"resolvent: run {run.id} has no state to go on from (checkpoint {newest.round:08d}-")
 
 
 # --- random damage ---------------------------------------------------------------------------------------------------

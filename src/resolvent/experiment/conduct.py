@@ -63,7 +63,8 @@ def fork(folder: Folder, config: Config, out: Path, progress: bool | None = None
         raise damaged(folder, wrong)
     newest, complaints = folder.newest()
     if newest is None:
-        raise InputError(f"run {folder.id} has no state to go on from; `resolvent run` begins anew")
+        why = f" ({complaints[0]})" if complaints else ""
+        raise InputError(f"run {folder.id} has no state to go on from{why}; `resolvent run` begins anew")
     experiment = build(config)
     if config.run.rounds <= newest.round:
         refuse("run.rounds", config.run.rounds, f"run {folder.id} has done {newest.round}: give more with --rounds")

@@ -28,8 +28,30 @@ def unpack(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> State:
         raise ValueError(f"a State is needed, but {type(state).__name__} came")
     if "parts" not in numbers:
         average = packing.unpack(tensors, numbers.get("average"))
-        return replace(state, parts=Memories(eta=None, average=average))
+        state = replace(state, parts=Memories(eta=None, average=average))
+    _check(state)
     return state
+
+
+def _check(state: State) -> None:
+    """ValueError where its tensors are not rows of one length and type, as many as u has or one. Of those of `memory`,
+    which are the operator's own, the first dimension is that of users."""
+    u, d = state.u, state.u.shape[-1]
+    if u.ndim != 2 or not u.is_floating_point() or state.p.shape != u.shape or state.w.shape != (1, d):
+        raise ValueError("u, p or w is not of the shape of the others")
+    counts = {len(u), state.users}
+    for name, tensor in packing.pack(state)[0].items():
+        field = name.rpartition(".")[2]
+        if name.startswith("memory."):
+            fits = tensor.ndim > 0 and len(tensor) in {1, *counts}
+        elif name.startswith("metric."):
+            fits = tensor.is_floating_point() and len(tensor) == (d if field == "V" else state.metric.V.shape[1])
+        elif name == "error" or field == "seen":
+            fits = tensor.ndim == 1 and len(tensor) in counts
+        else:
+            fits = tensor.ndim == 2 and tensor.shape[1] == d and len(tensor) in {1, *counts} and tensor.dtype == u.dtype
+        if not fits:
+            raise ValueError(f"{name} is of shape {tuple(tensor.shape)} and type {tensor.dtype}, which does not fit u")
 
 
 def moved(state: State, device: torch.device) -> State:

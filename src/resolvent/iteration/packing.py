@@ -7,7 +7,9 @@ Its class is found again by the name under which `remembered` registered it, so 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -65,9 +67,35 @@ def unpack(tensors: dict[str, Tensor], tree: Any) -> Any:
             raise ValueError(
                 f"no part that is installed here remembers {tree['class']}: install the package it came from"
             )
-        return kind(**{f.name: unpack(tensors, tree[f.name]) for f in fields(kind) if f.name in tree})
+        given = {f.name: unpack(tensors, tree[f.name]) for f in fields(kind) if f.name in tree}
+        for name, hint in _hints(kind).items():
+            if name in given and not _is(given[name], hint):
+                raise ValueError(f"{name} of {tree['class']} is a {type(given[name]).__name__}")
+        return kind(**given)
     if "tensor" in tree:
         return tensors[tree["tensor"]]
     if "tuple" in tree:
         return tuple(unpack(tensors, part) for part in tree["tuple"])
     return {key: unpack(tensors, part) for key, part in tree["dict"].items()}
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a class's fields; of those that others wrote nothing is known."""
+    return get_type_hints(kind) if kind.__module__.startswith("resolvent.") else {}
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, as annotations say it; a whole number is a float as well."""
+    within = get_args(hint)
+    if hint is Any or not isinstance(get_origin(hint) or hint, type):
+        return True
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_is(item, within[0]) for item in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_is(item, within[1]) for item in value.values())
+    if get_origin(hint) is UnionType:
+        return any(_is(value, each) for each in within)
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return isinstance(value, hint)

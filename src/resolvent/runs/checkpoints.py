@@ -85,10 +85,22 @@ def decode(content: bytes) -> Checkpoint:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         numbers = json.loads(header["__metadata__"]["numbers"])
         stored = Checkpoint(numbers["state"]["round"], named, numbers)
-        _ = stored.state, stored.extent, stored.kept
+        _ = stored.state, stored.kept
+        _check(numbers)
     except regular.UNFIT as error:
         raise ValueError(f"{type(error).__name__} while reading it") from error
     return stored
+
+
+def _check(numbers: dict[str, Any]) -> None:
+    """ValueError where what a checkpoint says of its run has other types than it is written with."""
+    rows, ending, monitor = numbers["metrics"], numbers.get("verdict"), numbers.get("pulse", [])
+    if type(rows) is not int or rows < 0 or not isinstance(numbers.get("metrics_sha256"), str | None):
+        raise ValueError("it says of no rows that they are its own")
+    if ending and not (isinstance(ending, list) and [type(each) for each in ending] == [str, str]):
+        raise ValueError("it ends in no known way")
+    if not isinstance(monitor, list) or not all(type(x) in (float, int)[k > 2 :] for k, x in enumerate(monitor)):
+        raise ValueError("its monitor remembers no numbers")
 
 
 def write(folder: Path, new: Checkpoint, alone: bool = False) -> None:
