@@ -45,7 +45,8 @@ def _check(state: State) -> None:
         if name.startswith("memory."):
             fits = tensor.ndim > 0 and len(tensor) in {1, *counts}
         elif name.startswith("metric."):
-            fits = tensor.is_floating_point() and len(tensor) == (d if field == "V" else state.metric.V.shape[1])
+            width = d if field == "V" or state.metric is None else state.metric.V.shape[1]
+            fits = tensor.is_floating_point() and len(tensor) == width
         elif name == "error" or field == "seen":
             fits = tensor.ndim == 1 and len(tensor) in counts
         else:

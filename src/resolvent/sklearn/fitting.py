@@ -137,15 +137,20 @@ def _corrected(
     def allowed(w: Floats) -> float:
         return ERROR_PER_TOL * tol * max(objective.reach, float(np.linalg.norm(w)))
 
-    end = corrected(Pooled(parts, b, weight, fine, objective.loss, scores, intercept, l1, l2), start, allowed)
-    if not end.error <= allowed(end.w) * WARNING_PER_TOL / ERROR_PER_TOL:
+    pooled = Pooled(parts, b, weight, fine, objective.loss, scores, intercept, l1, l2)
+    end, unit = corrected(pooled, start, allowed), sum(map(np.sum, weight)) * objective.size
+    error, smallest = end.error, None
+    if len(end.nullspace) and not objective.l1 and not objective.l2:
+        smallest = least_norm(end.w, end.nullspace, scale)
+        if not np.linalg.norm(pooled.at(smallest).gradient) <= max(tol * unit, 2 * end.violation):
+            error, smallest = math.inf, None  # flat at the model alone, on its way to infinity
+    if not error <= allowed(end.w) * WARNING_PER_TOL / ERROR_PER_TOL:
         why = "columns that nearly depend on each other, or classes that a plane separates, leave them open"
-        what = f"the coefficients, in units in which columns have size one, may be off by {end.error:.2g}, more than"
+        what = f"the coefficients, in units in which columns have size one, may be off by {error:.2g}, more than"
         what += f" {WARNING_PER_TOL} tol of their size: {why}; add a penalty, drop columns, or raise tol"
         warnings.warn(what, ConvergenceWarning, stacklevel=5)
-    if len(end.nullspace) and not objective.l1 and not objective.l2:
-        return least_norm(end.w, end.nullspace, scale), violation, fine
-    unit = sum(map(np.sum, weight)) * objective.size
+    if smallest is not None:
+        return smallest, violation, fine
     return (w, violation, measured) if end.w is start else (end.w, end.violation / unit, fine)
 
 
