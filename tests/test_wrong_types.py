@@ -63,7 +63,7 @@ WRONG: dict[str, Any] = {
     "a list": [1, 2], "a list of text": ["a"], "a tuple": (1.0,),
     "a set": {1}, "an object": object(), "a class": int, "a module": math, "a complex number": 1j,
     "an array": np.array([1.0, 2.0]), "an array of text": np.array("x"), "an array of objects": np.array([None, {}]),
-    "a fraction": Fraction(1, 3), "the smallest number": 5e-324,
+    "a fraction": Fraction(1, 3), "the smallest number": 5e-324, "one object in an array": np.array(object()),
     "a list in itself": _endless(), "a function": lambda *given: None, "a sparse tensor": torch.eye(2).to_sparse(),
     "a tensor without data": torch.empty(2, device="meta"), "a tensor with a gradient": torch.ones(2).requires_grad_(),
     "what raises": Raising([1]), "what never ends": Endless(), "a long range": range(10**15),

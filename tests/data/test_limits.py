@@ -99,6 +99,19 @@ def test_a_parquet_file_of_zeros() -> None:
         data.read("zeros.parquet")
 
 
+@pytest.mark.parametrize("name", ["wide.libsvm", "wide.npz"])
+def test_a_few_bytes_are_no_frame_of_a_million_columns(name: str) -> None:
+    """Each column takes an object of its own, and a command that predicts or runs takes minutes for them."""
+    if name == "wide.npz":
+        np.savez_compressed(name, x=np.zeros((2, 100_001), np.int8), y=[0, 1])
+    else:
+        Path(name).write_text("1 100001:1\n0 1:2\n")
+    for read in (data.frame, data.columns):
+        with pytest.raises(InputError, match="100001 columns, but at most 100000 are read"):
+            read(name)
+    assert data.read(name).x.shape == (2, 100_001)
+
+
 @pytest.mark.parametrize("said", ["none", "0", "-1", "nan", "inf"])
 def test_a_limit_that_is_none(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(limits.VARIABLE, said)

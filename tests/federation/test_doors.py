@@ -209,6 +209,21 @@ def test_no_body_is_longer_than_what_is_sent_here() -> None:
         assert status(path, CONTROL, *headers, (b"transfer-encoding", b"chunked")) == 413
 
 
+def test_a_node_lists_no_more_parts_than_the_database_stores_in_a_moment() -> None:
+    """While it stores a hundred thousand of them, the calls of all others fail: one node ended everybody's run."""
+    for length, code in ((b"65536", 200), (b"65537", 413)):
+        assert status("/v1/fleet/push-messages", 9443, *signed(), (b"content-length", length)) == code
+    assert (
+        status(
+            "/v1/runtime/push-messages",
+            CONTROL,
+            (TASK_TOKEN_HEADER.encode(), RUN.encode()),
+            (b"content-length", b"65537"),
+        )
+        == 200
+    )
+
+
 def test_the_token_of_commands_is_not_the_secret_itself() -> None:
     assert superlink.token(b"one") != superlink.token(b"other")
     assert "6f6e65" not in superlink.token(b"one")

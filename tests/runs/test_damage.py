@@ -360,6 +360,18 @@ def test_an_event_that_was_added_ends_nothing(line: str, originals: dict[str, Fo
     assert rows_of(run) == rows_of(originals["whole"])
 
 
+def test_of_many_damaged_events_a_few_are_named(originals: dict[str, Folder], tmp_path: Path) -> None:
+    """Each was printed, and noted as an event of its own where the run was resumed: half a million took minutes."""
+    run = copied(originals["torn"], tmp_path)
+    with (run.path / events.FILE).open("a") as file:
+        file.write("no event\n" * 1000)
+    said = resolvent("resume", run.id, "--out", tmp_path, "--quiet")
+    assert said.code == 0
+    assert f"{1000 - events.MAX_COMPLAINTS} more lines of {events.FILE} are damaged" in said.err
+    assert len(said.err.splitlines()) < 2 * events.MAX_COMPLAINTS
+    assert len(Folder(run.path).events) < 4 * events.MAX_COMPLAINTS
+
+
 def test_export_says_that_the_last_checkpoint_is_damaged(
     originals: dict[str, Folder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

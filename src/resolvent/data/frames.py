@@ -43,7 +43,7 @@ def parquet(file: IO[bytes], name: str, exact: bool) -> pd.DataFrame:
         refuse("path", f"{name}, a Parquet file", f"pyarrow is not installed: {install('parquet')}")
     try:
         meta = import_module("pyarrow.parquet").ParquetFile(file).metadata
-        _check_columns(meta.num_columns, name)
+        check_columns(meta.num_columns, name)
         unpacked = sum(meta.row_group(k).total_byte_size for k in range(meta.num_row_groups))
         limits.check_unpacked(max(meta.num_rows * meta.num_columns * 8, unpacked), name)
         file.seek(0)
@@ -112,9 +112,10 @@ def _exact(text: Any, number: float) -> float | int:
     return int(match[1]) if match else number
 
 
-def _check_columns(columns: int, name: str) -> None:
+def check_columns(columns: int, name: str) -> None:
+    """Refuse what would take minutes to become a frame, however few rows it has."""
     if columns > MAX_COLUMNS:
-        advice = f"at most {MAX_COLUMNS} are read: write wide rows as a LIBSVM or NPZ file"
+        advice = f"at most {MAX_COLUMNS} are read: write wide rows as a LIBSVM or NPZ file, for rs.data.read"
         refuse("path", f"{name}, which has {columns} columns", advice)
 
 
@@ -122,7 +123,7 @@ def _heading(file: IO[bytes], name: str) -> tuple[str, list[str] | None, int]:
     """The separator, the names in the first line if they are names, and how many lines to skip for them."""
     first = next((line for line in file if line.strip()), b"").decode("utf-8-sig")
     separator = max(SEPARATORS, key=first.count)
-    _check_columns(first.count(separator) + 1, name)
+    check_columns(first.count(separator) + 1, name)
     with _lines(file, separator) as lines:
         rows = list(islice(lines, 2))
     if not rows:

@@ -81,6 +81,7 @@ def _framed(content: pd.DataFrame | Table, name: str) -> pd.DataFrame:
         return as_frame(content, "path")
     import pandas as pd
 
+    frames.check_columns(len(content.features), name)
     _check_finite(content, name)
     return pd.DataFrame(content.x, columns=list(content.features))
 

@@ -73,7 +73,7 @@ def encoded(y: Any, classes: Sequence[Any] | None) -> tuple[list[NDArray[np.floa
 
 def _per_user(y: Any) -> Sequence[Any]:
     y = _of_tensor(y, "y") if isinstance(y, Tensor) else y
-    if isinstance(y, np.ndarray) and y.ndim != 2 and y.dtype != object:
+    if isinstance(y, np.ndarray) and y.ndim != 2 and (y.dtype != object or not y.ndim):
         refuse("y", f"of shape {y.shape}", "(users, rows), or a list with the labels of each user, is needed")
     if not isinstance(y, (list, tuple, np.ndarray)):
         refuse("y", quoted(type(y).__name__), "a list with the labels of each user is needed")

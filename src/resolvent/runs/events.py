@@ -12,6 +12,8 @@ from resolvent.runs import regular, sums
 FILE = "events.jsonl"
 MARK = ', "sum": "'
 DIGITS = 16
+MAX_COMPLAINTS = 10
+"""Damaged lines that are named, at most; the others are counted."""
 
 
 def line(kind: str, **about: Any) -> bytes:
@@ -33,6 +35,8 @@ def read(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
         lines.append(torn)
     parsed = [(number, _parsed(raw)) for number, raw in enumerate(lines, 1) if raw.strip()]
     complaints = [f"line {number} of {FILE} is damaged and was skipped" for number, event in parsed if event is None]
+    if more := complaints[MAX_COMPLAINTS:]:
+        complaints[MAX_COMPLAINTS:] = [f"{len(more)} more lines of {FILE} are damaged and were skipped"]
     events = [event for _, event in parsed if event is not None]
     if not events and not complaints:
         complaints = [f"{FILE} is empty"]
