@@ -65,3 +65,15 @@ def test_users_who_are_alike_at_an_eta_found_by_itself(own: bool, users: int) ->
     problem = rs.Custom(users, 4, **given) if own else rs.Logistic(A, b, reg=0.01)  # type: ignore[arg-type]
     run = rs.solve(problem, rs.fedpi("auto"), rounds=40, every=40, progress=False)
     assert float((run.model.double() - exact.minimiser).norm()) < 1e-4 * (1 + float(exact.minimiser.norm()))
+
+
+@pytest.mark.parametrize("seed", [4, 8])
+def test_classes_in_the_metric_of_an_eta_found_by_itself(seed: int) -> None:
+    """What a metric makes of a Hessian is symmetric up to rounding, which it stretches."""
+    rng = np.random.default_rng(seed)
+    A, b = rng.standard_normal((1, 18, 3)), rng.integers(0, 3, (1, 18))
+    A, b = np.repeat(A, 2, 0), np.repeat(b, 2, 0)
+    b[:, :3] = [0, 1, 2]
+    model = rs.solve(rs.Softmax(A.astype(np.float32), b, reg=0.01), rs.fedpi("auto"), rounds=25, every=25).model
+    exact = rs.Softmax(A, b, reg=0.01).minimiser
+    assert float((model.double() - exact).norm()) < 1e-3 * (1 + float(exact.norm()))

@@ -115,7 +115,7 @@ def definite(Q: Tensor, convex: bool = True) -> str | None:
     """What is wrong with I + eta H, if anything is."""
     if not bool(torch.isfinite(Q).all()):
         return "its hessian is NaN or infinite"
-    if float((Q - Q.mT).norm()) > 1e-6 * float(Q.norm()):
+    if float((Q - Q.mT).norm()) > max(1e-6, 1e4 * torch.finfo(Q.dtype).eps) * float(Q.norm()):  # a metric stretches
         return "its hessian is not symmetric"
     if convex and int(torch.linalg.cholesky_ex(Q)[1]) != 0:
         return "its hessian is not that of a convex function: I + eta H is not positive definite"
