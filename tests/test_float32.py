@@ -60,11 +60,12 @@ def test_users_who_are_alike_at_an_eta_found_by_itself(own: bool, users: int) ->
         losses = torch.nn.functional.softplus(-y.to(W) * torch.einsum("und,ud->un", X.to(W), W))
         return losses.sum(1) + 0.005 * W.square().sum(1)
 
-    exact = rs.Logistic(A.astype(float), b.astype(float), reg=0.01)
+    exact = rs.Logistic(A.astype(float), b.astype(float), reg=0.01).minimiser
+    assert exact is not None
     given = {"value": value, "hessian": True, "dtype": torch.float32}
     problem = rs.Custom(users, 4, **given) if own else rs.Logistic(A, b, reg=0.01)  # type: ignore[arg-type]
     run = rs.solve(problem, rs.fedpi("auto"), rounds=40, every=40, progress=False)
-    assert float((run.model.double() - exact.minimiser).norm()) < 1e-4 * (1 + float(exact.minimiser.norm()))
+    assert float((run.model.double() - exact).norm()) < 1e-4 * (1 + float(exact.norm()))
 
 
 @pytest.mark.parametrize("seed", [4, 8])
@@ -76,4 +77,5 @@ def test_classes_in_the_metric_of_an_eta_found_by_itself(seed: int) -> None:
     b[:, :3] = [0, 1, 2]
     model = rs.solve(rs.Softmax(A.astype(np.float32), b, reg=0.01), rs.fedpi("auto"), rounds=25, every=25).model
     exact = rs.Softmax(A, b, reg=0.01).minimiser
+    assert exact is not None
     assert float((model.double() - exact).norm()) < 1e-3 * (1 + float(exact.norm()))

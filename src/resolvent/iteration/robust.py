@@ -184,7 +184,7 @@ def _longer(away: Tensor, weights: Tensor, pulls: Tensor, step: Tensor) -> Tenso
     inner = pulls.sum() * torch.eye(len(V)).to(V) - V @ V.T
     newton = step + torch.linalg.solve_ex(inner, V @ step).result @ V
     newton = newton * (torch.linalg.vector_norm(away, dim=1).min() / newton.norm()).clamp_max(1)
-    steps = [step] + [newton / 4**k for k in range(5)]
+    steps: list[Tensor] = [step] + [newton / 4**k for k in range(5)]
     return min(steps, key=lambda s: float(weights @ torch.linalg.vector_norm(away - s, dim=1)))
 
 
