@@ -45,3 +45,37 @@ def test_a_constraint_that_single_precision_meets_is_met(penalty: Any) -> None:
     assert [run.status for run in runs] == ["finished", "finished"]
     values, exact = (run.history["value"].to_numpy() for run in runs)
     np.testing.assert_allclose(values, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["logistic", "functions of one's own"])
+@pytest.mark.parametrize("users", [1, 3])
+def test_users_who_are_alike_at_an_eta_found_by_itself(own: bool, users: int) -> None:
+    """eta is large where users do not differ, and with it the rounding of eta grad f: a prox is asked for no more."""
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((1, 19, 4)).astype(np.float32), rng.choice([-1.0, 1.0], (1, 19)).astype(np.float32)
+    A, b = np.repeat(A, users, 0), np.repeat(b, users, 0)
+    X, y = torch.from_numpy(A), torch.from_numpy(b)
+
+    def value(W: torch.Tensor) -> torch.Tensor:
+        losses = torch.nn.functional.softplus(-y.to(W) * torch.einsum("und,ud->un", X.to(W), W))
+        return losses.sum(1) + 0.005 * W.square().sum(1)
+
+    exact = rs.Logistic(A.astype(float), b.astype(float), reg=0.01).minimiser
+    assert exact is not None
+    given = {"value": value, "hessian": True, "dtype": torch.float32}
+    problem = rs.Custom(users, 4, **given) if own else rs.Logistic(A, b, reg=0.01)  # type: ignore[arg-type]
+    run = rs.solve(problem, rs.fedpi("auto"), rounds=40, every=40, progress=False)
+    assert float((run.model.double() - exact).norm()) < 1e-4 * (1 + float(exact.norm()))
+
+
+@pytest.mark.parametrize("seed", [4, 8])
+def test_classes_in_the_metric_of_an_eta_found_by_itself(seed: int) -> None:
+    """What a metric makes of a Hessian is symmetric up to rounding, which it stretches."""
+    rng = np.random.default_rng(seed)
+    A, b = rng.standard_normal((1, 18, 3)), rng.integers(0, 3, (1, 18))
+    A, b = np.repeat(A, 2, 0), np.repeat(b, 2, 0)
+    b[:, :3] = [0, 1, 2]
+    model = rs.solve(rs.Softmax(A.astype(np.float32), b, reg=0.01), rs.fedpi("auto"), rounds=25, every=25).model
+    exact = rs.Softmax(A, b, reg=0.01).minimiser
+    assert exact is not None
+    assert float((model.double() - exact).norm()) < 1e-3 * (1 + float(exact.norm()))

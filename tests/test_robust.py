@@ -79,6 +79,17 @@ def test_a_user_s_row_can_be_the_geometric_median(seed: int) -> None:
     assert float(rs.GeometricMedian().point(line, torch.full((9,), 1 / 9, dtype=z.dtype)).norm()) < 1e-9
 
 
+def test_the_geometric_median_near_a_row_and_between_two() -> None:
+    """Where Weiszfeld's iteration is slow: rows whose distances to each other are most unlike."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        some, weights = rng.standard_normal((4, 2)), torch.full((4,), 0.25, dtype=torch.float64)
+        z = torch.from_numpy(some[0] + 10.0 ** rng.uniform(-4, 0, (4, 1)) * (some - some[0]))
+        y = rs.GeometricMedian().point(z, weights)
+        if not bool((z == y).all(1).any()):
+            assert float((weights @ torch.nn.functional.normalize(z - y, dim=1)).norm()) < 1e-6
+
+
 @seeds
 @pytest.mark.parametrize("far", [GARBAGE, -GARBAGE, float("inf")])
 def test_breakdown(seed: int, far: float) -> None:

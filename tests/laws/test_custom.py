@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -332,6 +333,31 @@ def test_a_point_lower_than_the_claimed_minimiser_is_named(off: float) -> None:
     else:
         with pytest.warns(rs.DoubtfulResult, match="lower than at the minimiser that Custom was given, by 0.00"):
             solve()
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-9])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
+@pytest.mark.parametrize("seed", [3, 5, 13])
+def test_runs_that_begin_at_the_minimiser_of_squares_multiplied_out(seed: int, scale: float, off: float) -> None:
+    """What is left of the value there, and of the first move, is rounding: nothing is refused, no claim is wrong."""
+    rng = np.random.default_rng(seed)
+    A, noise = rng.standard_normal((2, 9, 3)), 1e-6 * scale * rng.standard_normal((2, 9))
+    b = scale * (A @ rng.standard_normal(3)) + noise
+    G, h, rest = np.einsum("umd,ume->ude", A, A), np.einsum("umd,um->ud", A, b), (b**2).sum(1) / 2
+    best = np.linalg.solve(G.mean(0), h.mean(0))
+    problem = rs.Custom(
+        2,
+        3,
+        value=lambda W: np.einsum("ud,ude,ue->u", W, G, W) / 2 - (h * W).sum(1) + rest,
+        grad=lambda W: np.einsum("ude,ue->ud", G, W) - h,
+        hessian=lambda W: G.copy(),
+        minimiser=best,
+    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run = rs.solve(problem, rs.fedpi(0.5), rounds=60, start=best * (1 + off), progress=False)
+    assert "lower" not in " ".join(str(one.message) for one in said)
+    np.testing.assert_allclose(run.model.numpy(), best, rtol=0, atol=1e-9 * scale)
 
 
 class Shrinks:

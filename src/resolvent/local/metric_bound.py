@@ -51,12 +51,14 @@ class Measured:
         return amplified
 
     def _careful_prox(self, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
-        """Newton's method with a line search, to the round-off of the gradient in these coordinates."""
-        solved = prox_with_line_search(self, u, eta, x, tol)
-        blur = eta * float(self.rounding(solved.x.unsqueeze(0))[0])
-        if solved.wrong is None or not solved.error <= blur <= ROUGH * (1 + float(u.norm()) + float(solved.x.norm())):
-            return solved
-        return SafeProx(solved.x, solved.error + blur)
+        """Newton's method with a line search in float64, to the round-off of the gradient in these coordinates."""
+        same = Measured(self.problem.double(), self.metric)
+        solved = prox_with_line_search(same, u.double(), eta, x.double(), tol)
+        blur = eta * float(same.rounding(solved.x.unsqueeze(0))[0])
+        if solved.wrong and solved.error <= blur <= ROUGH * (1 + float(u.norm()) + float(solved.x.norm())):
+            solved = SafeProx(solved.x, solved.error + blur)
+        p = solved.x.to(u)
+        return SafeProx(p, solved.error + float((solved.x - p).norm()), solved.wrong)
 
     def grad(self, Y: Tensor) -> Tensor:
         return self.metric.pull(self.problem.grad(self.metric.back(Y)))

@@ -19,8 +19,9 @@ MAX_STEPS = 200
 MAX_HALVINGS = 100
 LEAST_CURVATURE = 1e-3
 """Of F, that a step reckons with where f is not convex."""
-WORST = 1e-8
-"""Relative to 1 + |u| + |x|: a prox that round-off leaves with fewer digits is refused."""
+WORST, WORST_UNITS = 1e-8, 1e3
+"""Relative to 1 + |u| + |x|, and to that in units in the last place: a prox that round-off leaves with fewer digits is
+refused."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,8 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
         x, e = new, descent.gradient(new)
     size, floor = float(e.norm()), descent.round_off(x, e)
     reach = 1 + float(u.norm()) + float(x.norm())
-    if size <= max(wanted, min(floor, WORST * reach)):
+    worst = max(WORST, WORST_UNITS * torch.finfo(x.dtype).eps)
+    if size <= max(wanted, min(floor, worst * reach)):
         return SafeProx(x, size if floor <= tol * reach else size + floor)
     why = "its hessian may not be the derivative of its grad, or its rows are scaled too differently"
     return SafeProx(x, size, f"Newton's method does not get nearer: {why}")
@@ -113,7 +115,7 @@ def definite(Q: Tensor, convex: bool = True) -> str | None:
     """What is wrong with I + eta H, if anything is."""
     if not bool(torch.isfinite(Q).all()):
         return "its hessian is NaN or infinite"
-    if float((Q - Q.mT).norm()) > 1e-6 * float(Q.norm()):
+    if float((Q - Q.mT).norm()) > max(1e-6, 1e4 * torch.finfo(Q.dtype).eps) * float(Q.norm()):  # a metric stretches
         return "its hessian is not symmetric"
     if convex and int(torch.linalg.cholesky_ex(Q)[1]) != 0:
         return "its hessian is not that of a convex function: I + eta H is not positive definite"

@@ -141,7 +141,7 @@ def check_minimiser(examiner: Examiner, start: Tensor) -> None:
     if problem.minimiser is None or not examiner.offers("value"):
         return
     best, begun = problem.minimiser, (problem.weights @ start)
-    distance = (best - begun).norm()
+    distance = torch.maximum((best - begun).norm(), torch.finfo(best.dtype).eps ** 0.25 * best.norm())
     size = distance if float(distance) > 0 else best.norm().clamp_min(1)
     ways = [examiner.directions()[0], -examiner.directions()[0]]
     if examiner.offers("grad"):

@@ -64,7 +64,8 @@ class Examiner:
         return v, torch.where(some.squeeze(1), distance, 1.0)
 
     def places(self, u: Tensor, eta: float) -> list[Place]:
-        """A point as far from the start u as the first move goes (else |u|, else 1), one max(1, |u|) away, and u."""
+        """A point as far from the start u as the first move goes (else |u|, else 1), one max(1, |u|) away, and u. A
+        move from close to the minimum is rounding alone: eps^(1/4) |u| is the shortest."""
         size = u.norm(dim=1).clamp_min(1)
         if self.offers("prox"):
             move = (self.ask("prox", u, eta) - u).norm(dim=1)
@@ -72,6 +73,7 @@ class Examiner:
             move = eta * self.ask("grad", u).norm(dim=1)
         away = u.norm(dim=1)
         reach = torch.where(torch.isfinite(move) & (move > 0), move, torch.where(away > 0, away, size))
+        reach = torch.maximum(reach, torch.finfo(u.dtype).eps ** 0.25 * away)
         near = self._inside(u, reach.unsqueeze(1) * self.directions())
         far = self._inside(u, size.unsqueeze(1) * self.directions())
         if self.offers("prox"):
