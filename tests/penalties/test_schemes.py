@@ -105,7 +105,7 @@ def test_fednova_counts_g_once_however_far_the_meeting_goes() -> None:
     problem, _, _ = drawn(4, rs.L1(1.5), tall=True)
     eta = 1e-3
     models = [
-        rs.solve(problem, rs.fednova(eta, (4, 4, 1, 2), scale=s), 4000, every=4000, anderson=5).model
+        rs.solve(problem, rs.fednova(eta, (4, 4, 1, 2), scale=s), 500, every=500, anderson=5).model
         for s in (None, 1.0, 4.0)
     ]
     for other in models[1:]:

@@ -35,12 +35,12 @@ class SafeProx:
 def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
     """prox_eta f(u) for a problem of one user, u (d,) and x (d,), to tol (1 + |u|) or round-off."""
     descent, wanted = Descent(one, u, eta), tol * (1 + float(u.norm()))
-    e, best = descent.gradient(x), torch.inf
+    e, best, floor = descent.gradient(x), torch.inf, None
     for _ in range(MAX_STEPS):
         size = float(e.norm())
         if not torch.isfinite(e).all():
             return SafeProx(x, torch.inf, "its gradient is NaN or infinite")
-        if size <= wanted or (16 * size <= descent.blur(x) and 16 * size <= descent.round_off(x, e)):
+        if size <= wanted or (16 * size <= descent.blur(x) and 16 * size <= (floor := descent.round_off(x, e))):
             break
         Q = descent.curvature(x)
         wrong = definite(Q, one.convex)
@@ -56,8 +56,8 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
             return SafeProx(x, size, wrong)
         if torch.equal(new, x):
             break
-        x, e = new, descent.gradient(new)
-    size, floor = float(e.norm()), descent.round_off(x, e)
+        x, e, floor = new, descent.gradient(new), None
+    size, floor = float(e.norm()), descent.round_off(x, e) if floor is None else floor
     reach = 1 + float(u.norm()) + float(x.norm())
     if size <= max(wanted, min(floor, WORST * reach)):
         return SafeProx(x, size if floor <= tol * reach else size + floor)
