@@ -40,9 +40,12 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
         size = float(e.norm())
         if not torch.isfinite(e).all():
             return SafeProx(x, torch.inf, "its gradient is NaN or infinite")
-        if size <= wanted or (16 * size <= descent.blur(x) and 16 * size <= (floor := descent.round_off(x, e))):
+        if size <= wanted:
             break
         Q = descent.curvature(x)
+        blur = descent.blur(x, Q)
+        if 16 * size <= blur and 16 * size <= (floor := descent.round_off(x, e)):
+            break
         wrong = definite(Q, one.convex)
         if wrong is not None:
             return SafeProx(x, size, wrong)
@@ -51,7 +54,7 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
             Q = (V * s.abs().clamp_min(LEAST_CURVATURE)) @ V.mT
         h = torch.cholesky_solve(e.unsqueeze(1), torch.linalg.cholesky(Q)).squeeze(1)
         best = min(best, size)
-        new, wrong = descent.along(x, h, e, best / 2)
+        new, wrong = descent.along(x, h, e, best / 2, blur)
         if wrong is not None:
             return SafeProx(x, size, wrong)
         if torch.equal(new, x):
@@ -82,9 +85,9 @@ class Descent:
         Q.diagonal().add_(1)
         return Q
 
-    def blur(self, x: Tensor) -> float:
-        """Of e, at most, if the hessian is right: a unit in the last place of x goes through the curvature."""
-        size = float(self.curvature(x).norm()) * float(x.norm()) + 2 * float(self.u.norm())
+    def blur(self, x: Tensor, Q: Tensor) -> float:
+        """Of e, at most, if the hessian is right: a unit in the last place of x goes through the curvature Q."""
+        size = float(Q.norm()) * float(x.norm()) + 2 * float(self.u.norm())
         return 16 * torch.finfo(x.dtype).eps * size
 
     def round_off(self, x: Tensor, e: Tensor) -> float:
@@ -94,9 +97,9 @@ class Descent:
         size = sum(float((self.gradient(x + h) - e).norm()) for h in part * torch.diag(x)) / part
         return 16 * eps * (size + 2 * float(self.u.norm()))
 
-    def along(self, x: Tensor, h: Tensor, e: Tensor, halved: float) -> tuple[Tensor, str | None]:
+    def along(self, x: Tensor, h: Tensor, e: Tensor, halved: float, blur: float) -> tuple[Tensor, str | None]:
         """x - t h for a t that goes down, or for t = 1 where |e| falls to `halved`; and what is wrong, if anything."""
-        slope, t, blur = float(e @ h), 1.0, self.blur(x) * float(h.norm())
+        slope, t, blur = float(e @ h), 1.0, blur * float(h.norm())
         for _ in range(MAX_HALVINGS):
             new = x - t * h
             there = self.gradient(new)
