@@ -354,7 +354,7 @@ def test_a_network_with_a_penalty() -> None:
 def test_automatic_eta_looks_at_the_coordinates_that_move(penalty: Any) -> None:
     """In the end it is 1 / sqrt(mu L) of the Hessian over them, to the factor below which it is not changed."""
     problem, *_ = drawn(16, penalty, tall=True)
-    run = rs.solve(problem, "fedpi", rounds=300)
+    run = rs.solve(problem, "fedpi", rounds=150)
     moving = (run.model != 0).nonzero().flatten()
     assert 0 < len(moving) < DIM
     H = torch.tensordot(problem.weights, problem.hessian(run.model[None]), 1)[moving][:, moving]
