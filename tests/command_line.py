@@ -122,7 +122,7 @@ class Process:
 
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["resolvent.cli"])
+FORKS.set_forkserver_preload(["resolvent.face", "resolvent.experiment", "resolvent.cli.running", "pandas"])
 
 
 def _forked(arguments: list[str], cwd: str, env: dict[str, str], most_files: int | None, *files: str) -> None:

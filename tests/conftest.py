@@ -1,5 +1,6 @@
 """One thread per test process: tests run side by side, and threads that wait for each other are slow."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,14 @@ settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+gc.disable()  # nothing that is imported and collected is garbage, and looking for some takes a fifth of that time
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

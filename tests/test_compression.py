@@ -71,8 +71,8 @@ def test_no_fixed_point_moves(send: Send) -> None:
 @pytest.mark.parametrize("scheme", [rs.fedprox(ETA), rs.fedrp(ETA), rs.fedavg(0.002, steps=3)], ids=str)
 @pytest.mark.parametrize("send", [rs.TopK(0.25), rs.Quantised(4)], ids=str)
 def test_other_schemes_keep_theirs(scheme: rs.Scheme, send: Send) -> None:
-    dense = rs.solve(common(), scheme, rounds=1500, every=500, progress=False)
-    sent = rs.solve(common(), scheme, rounds=3000, every=500, send=send, progress=False)
+    dense = rs.solve(common(), scheme, rounds=700, every=700, progress=False)
+    sent = rs.solve(common(), scheme, rounds=1000, every=1000, send=send, progress=False)
     torch.testing.assert_close(sent.model, dense.model, rtol=1e-9, atol=1e-9)
 
 
@@ -308,8 +308,8 @@ def test_users_who_are_told_what_is_new_reach_the_same_solution(down: Send, send
 
 @pytest.mark.parametrize("scheme", [rs.fedprox(ETA), rs.fedavg(0.002, steps=3), rs.scaffold(0.002, 5)], ids=str)
 def test_other_schemes_keep_their_fixed_points_on_the_way_down(scheme: rs.Scheme) -> None:
-    dense = rs.solve(common(), scheme, rounds=1500, every=500, progress=False)
-    told = rs.solve(common(), scheme, rounds=3000, every=500, down=rs.TopK(0.25), progress=False)
+    dense = rs.solve(common(), scheme, rounds=700, every=700, progress=False)
+    told = rs.solve(common(), scheme, rounds=1000, every=1000, down=rs.TopK(0.25), progress=False)
     torch.testing.assert_close(told.model, dense.model, rtol=1e-8, atol=1e-8)
 
 

@@ -279,7 +279,7 @@ def test_where_a_theorem_is_named_the_iteration_converges(
     scheme: rs.Scheme, problem: Callable[[], Any], more: dict[str, Any]
 ) -> None:
     start = torch.from_numpy(np.random.default_rng(0).standard_normal((5, problem().dim)))
-    run = rs.solve(problem(), scheme, rounds=1500, every=1500, start=start, **more)
+    run = rs.solve(problem(), scheme, rounds=1000, every=1000, start=start, **more)
     assert run.status == "finished"
     assert run.history.residual.iloc[-1] < 1e-6
 
@@ -334,11 +334,11 @@ def test_what_is_said_of_personal_models() -> None:
 def test_personal_models_of_any_alpha_and_beta() -> None:
     """At a fixed point p_i = prox f_i(model) at eta_eff, which is eta for beta = 1 alone."""
     for alpha, beta in ((1, 2), (1.5, 1.5), (1.2, 0.8), (0.5, 2), (2, 1)):
-        run = rs.solve(squares(), rs.Scheme(alpha, beta, 0.7, ETA), rounds=1500, every=1500)
+        run = rs.solve(squares(), rs.Scheme(alpha, beta, 0.7, ETA), rounds=700, every=700)
         said = run.explanation
         assert f"at eta = {said.eta_eff:g}" in said.personal or beta == 1
         torch.testing.assert_close(run.personal, squares().prox(run.model, said.eta_eff), rtol=1e-8, atol=1e-8)
-    run = rs.solve(squares(), forward(1, 0.5, 1), rounds=1500, every=1500)
+    run = rs.solve(squares(), forward(1, 0.5, 1), rounds=700, every=700)
     assert "after its local steps" in run.explanation.personal
     near = squares().prox(run.model, run.explanation.eta_eff)
     torch.testing.assert_close(run.personal, near - step() * squares().grad(near), rtol=1e-8, atol=1e-8)

@@ -1,13 +1,12 @@
 """Whatever is asked for wrongly is answered by one line that says what to change, exit code 2, and nothing on disk."""
 
 import gzip
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from command_line import SMALL, Said, beside, resolvent
+from command_line import SMALL, Process, Said, resolvent
 from resolvent.runs import Folder, folders
 
 ON = ("run", "least-squares", *SMALL)
@@ -244,5 +243,7 @@ def test_a_report_that_cannot_be_written(many: list[Folder]) -> None:
 
 
 def test_a_process_says_the_same() -> None:
-    process = subprocess.run(beside(*ON, "--eta", "0"), capture_output=True, text=True, timeout=300)
-    refused(Said(process.returncode, process.stdout, process.stderr), ["eta is 0.0"])
+    process = Process(*ON, "--eta", "0")
+    code = process.wait(300)
+    assert code is not None
+    refused(Said(code, process.out, process.err), ["eta is 0.0"])

@@ -60,7 +60,7 @@ class Pipes(CentralSums):
 
     def __enter__(self) -> Self:
         context = multiprocessing.get_context("forkserver")  # forked from one process that has imported torch
-        context.set_forkserver_preload(["resolvent"])
+        context.set_forkserver_preload(["resolvent.face"])
         for name, user in enumerate(self._users):
             here, there = context.Pipe()
             self._processes.append(context.Process(target=live, args=(there, name, user, self.facts.operator)))

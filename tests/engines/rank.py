@@ -1,21 +1,19 @@
 """One rank of a group: runs the jobs that it is told to, and writes what came of each into a file.
 
-    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python rank.py FOLDER JOB ...
-
-Importing torch takes seconds, so many jobs share the processes. A job that fails has a sentence as its result.
+It is forked from a process that has imported torch. A job that fails has a sentence as its result.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
-import sys
+import signal
 import traceback
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-RANK = int(os.environ["RANK"])
 
 
 def outcome(job: str) -> Any:
@@ -29,19 +27,26 @@ def outcome(job: str) -> Any:
         return {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
 
-def main() -> None:
+def main(group: Mapping[str, str], seconds: int, folder: str, *jobs: str) -> None:
+    """The whole process, which ends after that many seconds at the latest, also where the tests were killed."""
     import torch
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.alarm(seconds)
+    os.environ |= group
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    folder, *jobs = sys.argv[1:]
+    try:
+        run(Path(folder) / f"{group['RANK']}.json", jobs)
+    finally:
+        atexit._run_exitfuncs()  # a forked process ends without
+
+
+def run(file: Path, jobs: Sequence[str]) -> None:
+    """Job after job, until one fails: the ranks may then no longer be at the same place."""
     results = {}
     for job in jobs:
         results[job] = outcome(job)
-        (Path(folder) / f"{RANK}.json").write_text(json.dumps(results))
-        if "error" in results[job]:  # the ranks may no longer be at the same place
+        file.write_text(json.dumps(results))
+        if "error" in results[job]:
             return
-
-
-if __name__ == "__main__":
-    main()

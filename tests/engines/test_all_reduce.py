@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,11 +12,9 @@ from typing import Any
 import pytest
 
 import resolvent as rs
+from command_line import FORKS
+from engines import rank
 from engines.cases import CASES, COMPRESSED
-from guarded import guarded, outcomes
-
-TESTS = Path(__file__).resolve().parents[1]
-PATHS = os.pathsep.join([str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
 
 # A part of the contract runs on two ranks, another part on three, of which one has a single user. `slow`: all on both.
 PARTS = {2: list(CASES)[::6], 3: list(dict.fromkeys([*list(CASES)[3::6], *COMPRESSED]))}
@@ -48,7 +44,7 @@ REFUSED = {
 }
 
 
-SECONDS = 300.0
+SECONDS = 300
 """For all jobs of a launch together: many times what they take on an idle machine."""
 
 
@@ -59,16 +55,18 @@ def launch(ranks: int, *jobs: str) -> list[dict[str, Any]]:
         free.bind(("127.0.0.1", 0))  # is given the port until it does
         port = free.getsockname()[1]
         group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        more = group | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
-        command = ["-m", "engines.rank", folder, *jobs]
-        with guarded(*[command] * ranks, each=[more | {"RANK": str(k)} for k in range(ranks)]) as started:
-            outcomes(started, SECONDS)
+        each = [(group | {"RANK": str(k)}, SECONDS, folder, *jobs) for k in range(ranks)]
+        started = [FORKS.Process(target=rank.main, args=given, daemon=True) for given in each]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
         return [json.loads((Path(folder) / f"{k}.json").read_text()) for k in range(ranks)]
 
 
 @cache
 def results(ranks: int) -> list[dict[str, Any]] | str:
-    """Importing torch takes seconds: all jobs of one number of ranks share the processes.
+    """All jobs of one number of ranks share the processes.
 
     Where they fail to end, that is the result of every test: the second one does not start them again.
     """
@@ -81,7 +79,7 @@ def results(ranks: int) -> list[dict[str, Any]] | str:
         jobs += ["news_alone"]
     try:
         return launch(ranks, *jobs, "callback_fails_on_one_rank")
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         return f"the ranks did not end as they should: {error}"
 
 

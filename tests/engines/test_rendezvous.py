@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from engines.test_all_reduce import PATHS
 from guarded import guarded, outcomes
 from resolvent.engines import process_group, rendezvous
 from resolvent.engines.rendezvous import Place, announce, met, place
 from resolvent.errors import InputError, NotJoined
 
+TESTS = Path(__file__).resolve().parents[1]
+PATHS = os.pathsep.join([str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
 SOON = 30.0
 """Seconds within which everybody knows; far fewer on an idle machine."""
 

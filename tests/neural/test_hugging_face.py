@@ -2,6 +2,7 @@
 
 import copy
 import os
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import resolvent as rs
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
+if find_spec("peft") is None:  # not imported yet: it takes seconds, and not every process that collects runs these
+    pytest.skip("no peft", allow_module_level=True)
 pytestmark = [
     pytest.mark.filterwarnings("ignore::resolvent.errors.ResolventWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -56,6 +58,8 @@ def bert(head: str, **options: Any) -> Any:
 
 
 def adapted(model: Any, train_a: bool = True) -> Any:
+    import peft
+
     torch.manual_seed(1)
     lora = peft.LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
     model = peft.get_peft_model(model, lora)
@@ -333,6 +337,8 @@ def test_gradient_checkpointing_changes_nothing() -> None:
 
 
 def test_adapters_are_trained_alone_and_come_back_as_adapters(tmp_path: Path) -> None:
+    import peft
+
     model = adapted(gpt2())
     frozen = {name: p.clone() for name, p in model.named_parameters() if not p.requires_grad}
     run = rs.solve(rs.Neural(model, equally_padded(texts())), rs.fedavg(0.5), rounds=2)

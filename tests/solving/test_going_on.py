@@ -196,7 +196,7 @@ def test_going_on_with_something_else_still_solves(first: dict[str, Any], then: 
     """A State is a fine start for another configuration too: FedPi gets to the minimiser from anywhere."""
     usual: dict[str, Any] = {"scheme": rs.fedpi(0.05)}
     begun = rs.solve(squares(), rounds=3, **(usual | first))
-    run = rs.solve(squares(), rounds=600, start=begun.state, callback=answers_belong_to_u, **(usual | then))
+    run = rs.solve(squares(), rounds=350, start=begun.state, callback=answers_belong_to_u, **(usual | then))
     assert gap(run) < 1e-18
     scheme = (usual | then)["scheme"]
     assert scheme.auto or run.state.eta == scheme.eta_at(0)

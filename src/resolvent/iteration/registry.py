@@ -21,11 +21,10 @@ import inspect
 import math
 import re
 import sys
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -216,7 +215,8 @@ def fields(make: Callable[..., Any], key: str | None = None) -> tuple[Field, ...
 def _fields(make: Callable[..., Any]) -> tuple[Field, ...]:
     documented: dict[str, str] = {}
     for kind in reversed(make.__mro__ if isinstance(make, type) else ()):
-        documented |= _documented(kind)
+        if kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
+            documented |= _documented(kind)
     params = getattr(make, "__dataclass_params__", None)
     typed = make.__init__ if isinstance(make, type) and not (params and params.init) else make  # type: ignore[misc]
     hints = typing.get_type_hints(typed)
@@ -226,17 +226,33 @@ def _fields(make: Callable[..., Any]) -> tuple[Field, ...]:
 
 def _documented(kind: type) -> dict[str, str]:
     """What stands under the fields of a class in its source."""
-    try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    except (OSError, TypeError, ValueError, SyntaxError):  # no source: a class made by code
-        return {}
     sentences, last = {}, ""
-    for node in getattr(tree, "body", []):
+    for node in _classes(sys.modules.get(kind.__module__)).get(kind.__qualname__, ()):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             last = node.target.id
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and last:
             sentences[last] = " ".join(str(node.value.value).split())
     return sentences
+
+
+@cache
+def _classes(module: types.ModuleType | None) -> dict[str, list[ast.stmt]]:
+    """The bodies of the classes of a module, by qualified name: parsed once, not once for every class."""
+    found: dict[str, list[ast.stmt]] = {}
+
+    def look(nodes: Iterable[ast.AST], within: str) -> None:
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(within + node.name, node.body)
+                look(node.body, f"{within}{node.name}.")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                look(node.body, f"{within}{node.name}.<locals>.")
+            elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+                look(ast.iter_child_nodes(node), within)
+
+    with suppress(OSError, TypeError, ValueError, SyntaxError):  # no source: classes made by code
+        look(ast.parse(inspect.getsource(module)).body, "")  # type: ignore[arg-type]
+    return found
 
 
 def checked(where: str, value: Any, field: Field) -> Any:

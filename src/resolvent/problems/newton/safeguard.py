@@ -36,14 +36,17 @@ class SafeProx:
 def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float) -> SafeProx:
     """prox_eta f(u) for a problem of one user, u (d,) and x (d,), to tol (1 + |u|) or round-off."""
     descent, wanted = Descent(one, u, eta), tol * (1 + float(u.norm()))
-    e, best = descent.gradient(x), torch.inf
+    e, best, floor = descent.gradient(x), torch.inf, None
     for _ in range(MAX_STEPS):
         size = float(e.norm())
         if not torch.isfinite(e).all():
             return SafeProx(x, torch.inf, "its gradient is NaN or infinite")
-        if size <= wanted or (16 * size <= descent.blur(x) and 16 * size <= descent.round_off(x, e)):
+        if size <= wanted:
             break
         Q = descent.curvature(x)
+        blur = descent.blur(x, Q)
+        if 16 * size <= blur and 16 * size <= (floor := descent.round_off(x, e)):
+            break
         wrong = definite(Q, one.convex)
         if wrong is not None:
             return SafeProx(x, size, wrong)
@@ -52,13 +55,13 @@ def prox_with_line_search(one: Any, u: Tensor, eta: float, x: Tensor, tol: float
             Q = (V * s.abs().clamp_min(LEAST_CURVATURE)) @ V.mT
         h = torch.cholesky_solve(e.unsqueeze(1), torch.linalg.cholesky(Q)).squeeze(1)
         best = min(best, size)
-        new, wrong = descent.along(x, h, e, best / 2)
+        new, wrong = descent.along(x, h, e, best / 2, blur)
         if wrong is not None:
             return SafeProx(x, size, wrong)
         if torch.equal(new, x):
             break
-        x, e = new, descent.gradient(new)
-    size, floor = float(e.norm()), descent.round_off(x, e)
+        x, e, floor = new, descent.gradient(new), None
+    size, floor = float(e.norm()), descent.round_off(x, e) if floor is None else floor
     reach = 1 + float(u.norm()) + float(x.norm())
     worst = max(WORST, WORST_UNITS * torch.finfo(x.dtype).eps)
     if size <= max(wanted, min(floor, worst * reach)):
@@ -84,9 +87,9 @@ class Descent:
         Q.diagonal().add_(1)
         return Q
 
-    def blur(self, x: Tensor) -> float:
-        """Of e, at most, if the hessian is right: a unit in the last place of x goes through the curvature."""
-        size = float(self.curvature(x).norm()) * float(x.norm()) + 2 * float(self.u.norm())
+    def blur(self, x: Tensor, Q: Tensor) -> float:
+        """Of e, at most, if the hessian is right: a unit in the last place of x goes through the curvature Q."""
+        size = float(Q.norm()) * float(x.norm()) + 2 * float(self.u.norm())
         return 16 * torch.finfo(x.dtype).eps * size
 
     def round_off(self, x: Tensor, e: Tensor) -> float:
@@ -96,9 +99,9 @@ class Descent:
         size = sum(float((self.gradient(x + h) - e).norm()) for h in part * torch.diag(x)) / part
         return 16 * eps * (size + 2 * float(self.u.norm()))
 
-    def along(self, x: Tensor, h: Tensor, e: Tensor, halved: float) -> tuple[Tensor, str | None]:
+    def along(self, x: Tensor, h: Tensor, e: Tensor, halved: float, blur: float) -> tuple[Tensor, str | None]:
         """x - t h for a t that goes down, or for t = 1 where |e| falls to `halved`; and what is wrong, if anything."""
-        slope, t, blur = float(e @ h), 1.0, self.blur(x) * float(h.norm())
+        slope, t, blur = float(e @ h), 1.0, blur * float(h.norm())
         for _ in range(MAX_HALVINGS):
             new = x - t * h
             there = self.gradient(new)
