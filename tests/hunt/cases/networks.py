@@ -323,7 +323,7 @@ def norm(rng: Rng, m: Drawn, shape: tuple[int, ...]) -> Op | None:
         return layer(m, nn.LayerNorm(shape[-1]))
     if kind == 2 and len(shape) > 2:
         return layer(m, nn.LocalResponseNorm(int(rng.integers(1, 5)), alpha=0.3))
-    return layer(m, nn.GroupNorm(1, shape[1]))
+    return layer(m, nn.GroupNorm((1, shape[1])[len(m.plan) % 2], shape[1]))
 
 
 def dropout(rng: Rng, m: Drawn, shape: tuple[int, ...]) -> Op | None:
