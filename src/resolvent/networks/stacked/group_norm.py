@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -37,11 +38,11 @@ class GroupNorm:
         x = ctx.contiguous(xs[0], "x")
         y = ctx.empty("y", *x.shape[1:])
         mean, scale = (ctx.empty(name, self.groups, 1, x.shape[-1]) for name in ("mean", "scale"))
-        if ctx.kernels is not None:
-            chunks = ctx.kernels.chunks(x, self.groups)
+        if kernels := _kernels(ctx):
+            chunks = kernels.chunks(x, self.groups)
             parts = [ctx.empty(name, self.groups * chunks, x.shape[-1]) for name in ("means", "squares")]
-            ctx.record(ctx.kernels.moments, x, *parts, mean, scale, self.eps)
-            ctx.record(ctx.kernels.standardise, x, mean, scale, ctx.weight, ctx.bias, y, self.relu)
+            ctx.record(kernels.moments, x, *parts, mean, scale, self.eps)
+            ctx.record(kernels.standardise, x, mean, scale, ctx.weight, ctx.bias, y, self.relu)
             ctx.saved = x, mean, scale
             return y
         h = ctx.empty("h", *x.shape[1:])
@@ -69,8 +70,8 @@ class GroupNorm:
 
     def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
         G = ctx.contiguous(G)
-        if ctx.kernels is not None:
-            return (self._write_backward_kernels(ctx, G),)
+        if kernels := _kernels(ctx):
+            return (self._write_backward_kernels(ctx, G, kernels),)
         h, y, scale = ctx.saved
         if self.relu:
             ctx.record(relu_backward, G, y, 0, grad_input=G)
@@ -94,12 +95,12 @@ class GroupNorm:
         ctx.record(g.mul_, scale)
         return (G,)
 
-    def _write_backward_kernels(self, ctx: Context, G: Tensor) -> Tensor | None:
+    def _write_backward_kernels(self, ctx: Context, G: Tensor, kernels: ModuleType) -> Tensor | None:
         (x, mean, scale), (channels, n) = ctx.saved, (G.shape[1], G.shape[-1])
         how = x, mean, scale, ctx.weight, ctx.bias
-        chunks = ctx.kernels.chunks(x, channels)
+        chunks = kernels.chunks(x, channels)
         sums, products = (ctx.empty(name, channels, chunks, n) for name in ("sums", "products"))
-        ctx.record(ctx.kernels.slopes, G, *how, sums, products, self.relu)
+        ctx.record(kernels.slopes, G, *how, sums, products, self.relu)
         if ctx.bias_grad is not None:
             write_row_sums(ctx, "bias", sums, ctx.bias_grad, ctx.add_bias)
         if ctx.weight_grad is not None:
@@ -107,12 +108,21 @@ class GroupNorm:
         if not ctx.needs_input_grad:
             return None
         means = [ctx.empty(name, *scale.shape[1:]) for name in ("g mean", "slope")]
-        ctx.record(ctx.kernels.group_means, sums, products, ctx.weight, *means, G[0].numel() // self.groups // n)
-        ctx.record(ctx.kernels.unstandardise, G, *how, *means, self.relu)
+        ctx.record(kernels.group_means, sums, products, ctx.weight, *means, G[0].numel() // self.groups // n)
+        ctx.record(kernels.unstandardise, G, *how, *means, self.relu)
         return G
 
     def _grouped(self, x: Tensor) -> Tensor:
         return x.view(len(x), self.groups, -1, x.shape[-1])
+
+
+def _kernels(ctx: Context) -> ModuleType | None:
+    """The module `triton_group_norm`, or None where Triton does not apply."""
+    if ctx.kernels is None:
+        return None
+    from resolvent.networks.stacked import triton_group_norm as kernels
+
+    return kernels
 
 
 def _per_channel(parameter: Tensor | None, x: Tensor) -> Tensor | None:
