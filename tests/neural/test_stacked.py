@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import resolvent as rs
 from neural_reference import chosen, federation, plain_loop
 from resolvent.networks import Captured
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
@@ -263,6 +264,24 @@ def test_a_norm_in_single_precision_is_as_near_the_truth_as_torch(offset: float,
     assert gradients.method == "stacked", gradients.reason
     error, theirs = ((grad - truth).norm(dim=1) / truth.norm(dim=1) for grad in (ours, plain_loop(fed)[1]))
     assert float(error.max()) < max(3 * float(theirs.max()), 5e-6)
+
+
+@pytest.mark.filterwarnings("ignore::resolvent.errors.SolvesAnotherProblem")
+def test_norms_in_minibatches_of_users_of_different_sizes() -> None:
+    """Padding fills up the shorter users' last minibatches."""
+    g = torch.Generator().manual_seed(0)
+    users = [
+        (torch.randn(n, 4, 6, 6, generator=g, dtype=torch.float64), torch.randint(0, 4, (n,), generator=g))
+        for n in (3, 11, 8)
+    ]
+    torch.manual_seed(0)
+    model = Norms().double()
+    scheme = rs.fedavg(0.1, local=rs.GradientSteps(2, batch=4))
+    ours, plain = (
+        rs.solve(rs.Neural(model, users, method=method), scheme, rounds=3, progress=False).model
+        for method in ("stacked", "loop")
+    )
+    torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", [nn.GroupNorm(6, 6, eps=0.0), nn.GroupNorm(3, 6), nn.GroupNorm(6, 6)])

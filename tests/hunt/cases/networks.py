@@ -360,6 +360,8 @@ def body(rng: Rng) -> tuple[Drawn, tuple[int, ...]]:
         m.simple = bool(kind < 2 and k != odd)
         steps = SIMPLE if m.simple else STEPS
         extend(m, shape, lambda found, steps=steps: steps[rng.integers(len(steps))](rng, m, found))  # type: ignore[misc]
+        if kind == 0 and k % 4 == 1:
+            extend(m, shape, lambda found: layer(m, nn.GroupNorm((1, found[1])[count % 2], found[1])))
     return m, shape
 
 

@@ -55,14 +55,12 @@ class GroupNorm:
         ctx.record(scale.rsqrt_)
         ctx.record(hs.mul_, scale)
         w, b = (_per_channel(each, h) for each in (ctx.weight, ctx.bias))
-        if w is not None and b is not None:
-            ctx.record(torch.addcmul, b, h, w, out=y)
-        elif w is not None:
-            ctx.record(torch.mul, h, w, out=y)
-        elif b is not None:
-            ctx.record(torch.add, h, b, out=y)
-        else:
+        if w is None:
             ctx.record(y.copy_, h)
+        else:
+            ctx.record(torch.mul, h, w, out=y)
+        if b is not None:
+            ctx.record(y.add_, b)
         if self.relu:
             ctx.record(y.clamp_min_, 0)
         ctx.saved = h, y, scale
