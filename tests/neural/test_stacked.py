@@ -260,7 +260,7 @@ def test_a_norm_in_single_precision_is_as_near_the_truth_as_torch(offset: float,
     fed = fed.with_data(x)
     truth = plain_loop(fed.to(torch.float64))[1]
     gradients = chosen(fed, device)
-    ours = gradients.value_and_grad(*(part.to(device) for part in (fed.W, x, fed.y))).grad.cpu()
+    ours = gradients.value_and_grad(fed.W.to(device), x.to(device), fed.y.to(device)).grad.cpu()
     assert gradients.method == "stacked", gradients.reason
     error, theirs = ((grad - truth).norm(dim=1) / truth.norm(dim=1) for grad in (ours, plain_loop(fed)[1]))
     assert float(error.max()) < max(3 * float(theirs.max()), 5e-6)

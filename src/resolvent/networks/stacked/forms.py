@@ -181,7 +181,9 @@ WEIGHTED: dict[Callable[..., Any], Callable[..., Layer]] = {
     F.group_norm: _group_norm,
 }
 """Functions of a tensor, a weight and a bias: the layer, of the weight's shape and the options."""
-OPTIONS = dict.fromkeys(WEIGHTED, ("input", "weight", "bias", "stride", "padding", "dilation", "groups"))
+OPTIONS: dict[Callable[..., Any], tuple[str, ...]] = dict.fromkeys(
+    WEIGHTED, ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+)
 OPTIONS[F.group_norm] = ("input", "num_groups", "weight", "bias", "eps")
 """What these functions take, in order."""
 
