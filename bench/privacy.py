@@ -199,7 +199,7 @@ def draw(files: list[Path]) -> None:
                 at = 3 * table[np.isfinite(table.epsilon)].epsilon.max()
                 axis.errorbar(at, mean[np.inf], deviation[np.inf], fmt="x", color=colour)
         axis.set(title=TITLES[task], xlabel="epsilon", ylabel="told apart (AUC)" if task == "members" else "accuracy")
-        axis.legend(fontsize=7, loc="lower right")
+    axes[0][0].legend(fontsize=7, loc="lower right")
     figure.savefig(PICTURE, dpi=120)
 
 
