@@ -119,7 +119,7 @@ def _stacked(plain: Loop, columns: bool) -> Stacked:
 
 
 def _check_speed(net: Net) -> None:
-    """Refuse a net that users take one by one faster on a CPU: by 4 to 20 % for a ResNet of width 16, while one of
+    """Refuse a net that users take one by one faster on a CPU: by 3 to 23 % for a ResNet of width 16, while one of
     width 8 takes 0.7 to 0.85 times as long stacked."""
     layers = [stage.layer for stage in net.stages]
     wide = any(isinstance(layer, Conv) and layer.outputs >= WIDE for layer in layers)
