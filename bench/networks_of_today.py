@@ -374,7 +374,7 @@ def methods(name: str, case: Case, rows: int) -> dict[str, Any]:
     model, users = case.make(), users_of(case)
     result: dict[str, Any] = {"case": name, "rows": rows, "threads": torch.get_num_threads()}
     problems, turns = dict[str, Any](), dict[str, list[tuple[float, float]]]()
-    for method in ("loop", "vmap", "compiled"):
+    for method in ("loop", "stacked", "vmap", "compiled"):
         began = time.process_time()
         try:
             problem = rs.Neural(model, users, next_tokens if case.language else F.cross_entropy, method=method)
@@ -461,7 +461,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="tiny networks, on a CPU")
     parser.add_argument("--full", action="store_true", help="compiled by hand for all cases")
     parser.add_argument("--ours", action="store_true", help="nothing beside the package")
-    parser.add_argument("--methods", type=int, metavar="ROWS", help="loop, vmap and compiled on a CPU, rows per user")
+    parser.add_argument("--methods", type=int, metavar="ROWS", help="each method on a CPU, rows per user")
     parser.add_argument("--device", default=None)
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()

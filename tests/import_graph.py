@@ -114,10 +114,10 @@ INSIDE: dict[str, list[set[str]]] = {
         {"joined_users"},
     ],
     "networks.stacked": [
-        {"jobs", "cpu_loops", "triton_kernels", "cuda"},
+        {"jobs", "cpu_loops", "triton_kernels", "triton_group_norm", "cuda"},
         {"workspace"},
         {"layers"},
-        {"pointwise", "pools"},
+        {"pointwise", "pools", "group_norm"},
         {"convolution", "losses"},
         {"forms", "net"},
         {"trace", "head", "parameters", "fused"},

@@ -39,6 +39,7 @@ HEAVY_AT_TOP: dict[str, set[str]] = {
     "ui.models": {"pydantic"},
     "ui.server": {"fastapi"},
     "networks.stacked.triton_kernels": {"triton"},
+    "networks.stacked.triton_group_norm": {"triton"},
     "networks.stacked.cpu_loops": {"numba"},
 }
 LOOP = {"randomness", "errors", "iteration"}

@@ -24,7 +24,17 @@ THIN = nn.Sequential(nn.Linear(320, 20), nn.GELU(), nn.Linear(20, 2))
 SMOOTH = nn.Sequential(
     nn.Conv2d(1, 5, 3), nn.ELU(), nn.AvgPool2d(2), nn.Conv2d(5, 7, 2), nn.SiLU(), nn.Flatten(), nn.Linear(28, 4)
 )
+NORMED = nn.Sequential(
+    nn.Conv2d(1, 6, 3),
+    nn.GroupNorm(2, 6),
+    nn.ReLU(),
+    nn.Conv2d(6, 3, 3),
+    nn.GroupNorm(3, 3),
+    nn.Flatten(),
+    nn.Linear(75, 4),
+)
 CASES = {
+    "normed": (NORMED, (1, 9, 9), 19),
     "mnist": (mnist_cnn(), (1, 28, 28), 40),
     "cifar": (cifar10_cnn(), (3, 32, 32), 6),
     "small": (SMALL, (7,), 11),

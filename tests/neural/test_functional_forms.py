@@ -55,6 +55,7 @@ FORMS: dict[str, tuple[Function, nn.Module, tuple[int, ...]]] = {
     "avg_pool2d": (lambda h: F.avg_pool2d(h, 3, padding=1), nn.AvgPool2d(3, padding=1), IMAGE),
     "adaptive_avg_pool2d": (lambda h: F.adaptive_avg_pool2d(h, (2, 1)), nn.AdaptiveAvgPool2d((2, 1)), IMAGE),
     "local_response_norm": (lambda h: F.local_response_norm(h, 2, 0.3), nn.LocalResponseNorm(2, 0.3), IMAGE),
+    "group_norm": (lambda h: F.group_norm(h, 2, eps=1e-3), nn.GroupNorm(2, 4, eps=1e-3, affine=False), IMAGE),
     "flatten": (lambda h: torch.flatten(h, 1), nn.Flatten(), IMAGE),
     "relu": (lambda h: F.relu(h, True), nn.ReLU(), LINE),
     "relu_": (F.relu_, nn.ReLU(), LINE),

@@ -81,6 +81,16 @@ def test_any_module_has_a_method(model: nn.Module, shape: tuple[int, ...], reaso
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(("width", "method"), [(31, "stacked"), (32, "vmap")])
+def test_norms_beside_wide_convolutions_are_not_stacked_on_a_cpu(width: int, method: str) -> None:
+    layers = [nn.Conv2d(1, width, 3), nn.GroupNorm(1, width), nn.ReLU(), nn.Flatten(), nn.Linear(4 * width, 3)]
+    fed = federation(nn.Sequential(*layers), (1, 4, 4), users=4, n=5)
+    assert chosen(fed).method == method
+    assert chosen(fed, method="stacked").method == "stacked"
+    got, want = (chosen(fed, method=m).value_and_grad(fed.W, fed.x, fed.y).grad for m in (None, "stacked"))
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
 def replace_buffers(fed):  # type: ignore[no-untyped-def]
     """The reference changes the module's buffers; the one that is looked at must not be it."""
     return type(fed)(deepcopy(fed.model), fed.W, fed.x, fed.y, fed.loss)

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import resolvent as rs
 from neural_reference import chosen, federation, plain_loop
 from resolvent.networks import Captured
 from resolvent.networks.models import cifar10_cnn, mnist_cnn
 from resolvent.networks.stacked import convolution, jobs
 from resolvent.networks.stacked import method as stacked
+from resolvent.networks.stacked.group_norm import GroupNorm
 from resolvent.networks.stacked.trace import trace
 
 pytestmark = pytest.mark.usefixtures("convolutions")
@@ -69,6 +71,24 @@ class Line(nn.Module):
         return self.end(self.pool(F.relu(self.b(x))).flatten(1))
 
 
+class Norms(nn.Module):
+    """Normalisations of the data, of a value that two layers read, with shared and frozen parameters, and without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.end = nn.Conv2d(4, 6, 3, padding=1), nn.Linear(54, 4)
+        self.first, self.a, self.b, self.c = (nn.GroupNorm(g, c) for g, c in ((2, 4), (3, 6), (6, 6), (1, 6)))
+        self.b.weight, self.c.bias = self.a.bias, self.c.weight
+        self.a.weight.requires_grad_(False)
+        self.plain = nn.GroupNorm(2, 6, eps=0.1, affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(self.first(x))
+        x = F.relu(self.a(x)) + self.plain(x)
+        x = self.c(F.max_pool2d(F.relu(self.b(x)), 2))
+        return self.end(F.relu(self.a(F.group_norm(x, 3, self.b.weight, eps=1e-3))).flatten(1))
+
+
 def conv(*tail: nn.Module, shape: tuple[int, ...] = (2, 9, 8)) -> tuple[nn.Module, tuple[int, ...]]:
     """The layers, flattened into ten outputs."""
     net = nn.Sequential(*tail, nn.Flatten())
@@ -113,6 +133,10 @@ NETS = {
     "means to one": lambda: conv(nn.Conv2d(2, 5, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
     "means to tiles": lambda: conv(nn.Conv2d(2, 5, 2), nn.AdaptiveAvgPool2d((2, 7)), nn.Identity()),
     "normalised": lambda: conv(nn.Conv2d(2, 7, 2), nn.LocalResponseNorm(3, alpha=0.3, beta=0.6, k=2.0), nn.ReLU()),
+    "group norms": lambda: (Norms(), (4, 6, 6)),
+    "group norm over one axis": lambda: conv(nn.Conv1d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(), shape=(2, 40)),
+    "group norm of numbers": lambda: conv(nn.Linear(5, 8), nn.GroupNorm(2, 8), nn.Tanh(), nn.Linear(8, 6), shape=(5,)),
+    "group norm of flat data": lambda: conv(nn.Flatten(), nn.GroupNorm(2, 12), shape=(3, 4)),
     "normalised even": lambda: conv(nn.Conv2d(2, 7, 2), nn.ReLU(), nn.LocalResponseNorm(4, alpha=0.3)),
 }
 
@@ -209,6 +233,68 @@ def test_ties_in_pools_of_every_kind(join: bool, monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(grad, plain_loop(fed)[1], rtol=1e-10, atol=1e-12)
 
 
+def test_a_norm_and_what_follows_it_are_one_stage() -> None:
+    """But not where its weight is its bias, where maxima come before both, or where something else reads its result."""
+    net = trace(Norms(), join=False)
+    norms = [(stage.layer.relu, stage.parameters) for stage in net.stages if isinstance(stage.layer, GroupNorm)]
+    assert norms == [
+        (False, ("first.weight", "first.bias")),
+        (True, ("a.weight", "a.bias")),
+        (False, ()),
+        (False, ("a.bias",)),
+        (False, ("c.weight",)),
+        (False, ("a.bias",)),
+        (True, ("a.weight", "a.bias")),
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_a_norm_in_single_precision_is_as_near_the_truth_as_torch(offset: float, device: str) -> None:
+    """Also far from zero, where a variance from the mean of squares would have no correct digit; and of images that
+    are the same everywhere, whose variance is zero."""
+    model = nn.Sequential(nn.GroupNorm(2, 6), nn.Conv2d(6, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(3 * 35 * 34, 4))
+    fed = federation(model, (6, 37, 36), users=3, n=9, dtype=torch.float32)
+    x = (fed.x + offset).clone()
+    x[:, ::3] = offset + 1.5
+    fed = fed.with_data(x)
+    truth = plain_loop(fed.to(torch.float64))[1]
+    gradients = chosen(fed, device)
+    ours = gradients.value_and_grad(fed.W.to(device), x.to(device), fed.y.to(device)).grad.cpu()
+    assert gradients.method == "stacked", gradients.reason
+    error, theirs = ((grad - truth).norm(dim=1) / truth.norm(dim=1) for grad in (ours, plain_loop(fed)[1]))
+    assert float(error.max()) < max(3 * float(theirs.max()), 5e-6)
+
+
+@pytest.mark.filterwarnings("ignore::resolvent.errors.SolvesAnotherProblem")
+def test_norms_in_minibatches_of_users_of_different_sizes() -> None:
+    """Padding fills up the shorter users' last minibatches."""
+    g = torch.Generator().manual_seed(0)
+    users = [
+        (torch.randn(n, 4, 6, 6, generator=g, dtype=torch.float64), torch.randint(0, 4, (n,), generator=g))
+        for n in (3, 11, 8)
+    ]
+    torch.manual_seed(0)
+    model = Norms().double()
+    scheme = rs.fedavg(0.1, local=rs.GradientSteps(2, batch=4))
+    ours, plain = (
+        rs.solve(rs.Neural(model, users, method=method), scheme, rounds=3, progress=False).model
+        for method in ("stacked", "loop")
+    )
+    torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("groups", "eps", "method"), [(3, 1e-5, "stacked"), (3, 0.0, "loop"), (6, 1e-5, "loop")])
+def test_norms_of_single_numbers_or_without_eps_are_left_to_torch(groups: int, eps: float, method: str) -> None:
+    """Padding that is zero everywhere would become NaN without eps, and torch refuses single numbers of one image."""
+    norm = nn.GroupNorm(groups, 6, eps)
+    fed = federation(nn.Sequential(nn.Linear(4, 6), norm, nn.Linear(6, 3)), (4,), users=2, n=5)
+    gradients = chosen(fed)
+    assert gradients.method == method, gradients.reason
+    got, want = gradients.value_and_grad(fed.W, fed.x, fed.y).grad, plain_loop(fed)[1]
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("loss", [F.mse_loss, nn.MSELoss(), F.smooth_l1_loss])
 def test_losses_of_several_numbers(loss: object) -> None:
     model, shape = NETS["mlp"]()
@@ -220,9 +306,10 @@ def test_losses_of_several_numbers(loss: object) -> None:
     torch.testing.assert_close(got.grad, want, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["tiles", "group norms"])
 @pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1)])
-def test_masked_rows_do_not_count(loss: object) -> None:
-    model, shape = NETS["tiles"]()
+def test_masked_rows_do_not_count(loss: object, name: str) -> None:
+    model, shape = NETS[name]()
     fed = federation(model, shape, users=3, n=6, loss=loss)
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
     x = torch.where(mask.view(3, 6, 1, 1, 1).bool(), fed.x, torch.nan)
@@ -258,9 +345,10 @@ def test_one_row_stands_for_users_who_agree() -> None:
         )
 
 
-def test_blocks_of_images_and_jobs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["tiles", "group norms"])
+def test_blocks_of_images_and_jobs_add_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks, of unlike sizes, in several jobs: the same gradients up to rounding."""
-    model, shape = NETS["tiles"]()
+    model, shape = NETS[name]()
     fed = federation(model, shape, users=3, n=150)
     want_loss, want = plain_loop(fed)
     for numbers in (1 << 10, 1 << 13, 1 << 16):

@@ -19,14 +19,15 @@ pytestmark = pytest.mark.skipif(
 
 
 def drawn(seed: int) -> tuple[nn.Module, tuple[int, int, int], int]:
-    """A net of strided and padded convolutions, pools that overlap or not, and norms; images' shape and number."""
+    """A net of strided and padded convolutions, norms, and pools that overlap or not; images' shape and number."""
     random = np.random.default_rng(seed)
     channels, size = int(random.integers(1, 5)), [int(random.integers(9, 30)) for _ in range(2)]
     shape, layers = (channels, size[0], size[1]), list[nn.Module]()
     for _ in range(2):
         outputs, kernel, stride = int(random.integers(1, 12)), int(random.integers(1, 4)), int(random.integers(1, 3))
         padding = int(random.integers(0, 2))
-        layers += [nn.Conv2d(channels, outputs, kernel, stride, padding), nn.ReLU()]
+        norm = nn.GroupNorm(int(random.choice([k for k in (1, 2, 3, outputs) if outputs % k == 0])), outputs)
+        layers += [nn.Conv2d(channels, outputs, kernel, stride, padding), norm, nn.ReLU()]
         channels = outputs
         size = [(s + 2 * padding - kernel) // stride + 1 for s in size]
         if random.integers(0, 3):

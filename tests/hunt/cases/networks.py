@@ -323,7 +323,7 @@ def norm(rng: Rng, m: Drawn, shape: tuple[int, ...]) -> Op | None:
         return layer(m, nn.LayerNorm(shape[-1]))
     if kind == 2 and len(shape) > 2:
         return layer(m, nn.LocalResponseNorm(int(rng.integers(1, 5)), alpha=0.3))
-    return layer(m, nn.GroupNorm(1, shape[1]))
+    return layer(m, nn.GroupNorm((1, shape[1])[len(m.plan) % 2], shape[1]))
 
 
 def dropout(rng: Rng, m: Drawn, shape: tuple[int, ...]) -> Op | None:
@@ -360,6 +360,8 @@ def body(rng: Rng) -> tuple[Drawn, tuple[int, ...]]:
         m.simple = bool(kind < 2 and k != odd)
         steps = SIMPLE if m.simple else STEPS
         extend(m, shape, lambda found, steps=steps: steps[rng.integers(len(steps))](rng, m, found))  # type: ignore[misc]
+        if kind == 0 and k % 4 == 1:
+            extend(m, shape, lambda found: layer(m, nn.GroupNorm((1, found[1])[count % 2], found[1])))
     return m, shape
 
 

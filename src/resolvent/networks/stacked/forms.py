@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from resolvent.networks.stacked import layers, pointwise
 from resolvent.networks.stacked.convolution import Conv
+from resolvent.networks.stacked.group_norm import GroupNorm
 from resolvent.networks.stacked.layers import Layer, Shape, Unstackable
 from resolvent.networks.stacked.pointwise import ACTIVATIONS
 from resolvent.networks.stacked.pools import AvgPool, MaxPool
@@ -139,7 +140,7 @@ def _one(build: Callable[..., Layer | None]) -> Callable[..., Any]:
 MODULES: frozenset[type[nn.Module]] = frozenset(
     {nn.Linear, nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
     | {nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU, nn.ELU, nn.LeakyReLU, nn.Softplus}
-    | {nn.Flatten, nn.Dropout, nn.LocalResponseNorm, nn.LogSoftmax, nn.Identity}
+    | {nn.Flatten, nn.Dropout, nn.LocalResponseNorm, nn.GroupNorm, nn.LogSoftmax, nn.Identity}
 )
 """Modules whose forward calls one of the functions below, or does nothing."""
 
@@ -168,13 +169,22 @@ FUNCTIONS |= dict.fromkeys((torch.sigmoid, torch.sigmoid_), _one(ACTIVATIONS["si
 FUNCTIONS |= dict.fromkeys((F.elu, F.elu_), _one(ACTIVATIONS["elu"]))
 FUNCTIONS |= dict.fromkeys((F.leaky_relu, F.leaky_relu_), _one(ACTIVATIONS["leaky_relu"]))
 
+
+def _group_norm(weight: Shape | None, num_groups: int, eps: float = 1e-5) -> Layer:
+    return GroupNorm(int(num_groups), float(eps), None if weight is None else weight[0])
+
+
 WEIGHTED: dict[Callable[..., Any], Callable[..., Layer]] = {
     F.linear: lambda weight: layers.Linear(weight[1], weight[0]),
     F.conv1d: _conv1d,
     F.conv2d: _conv2d,
+    F.group_norm: _group_norm,
 }
-"""Functions of a tensor, a weight and a bias: the layer, of the weight's shape and the options that follow."""
-OPTIONS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+"""Functions of a tensor, a weight and a bias: the layer, of the weight's shape and the options."""
+OPTIONS: dict[Callable[..., Any], tuple[str, ...]] = dict.fromkeys(
+    WEIGHTED, ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+)
+OPTIONS[F.group_norm] = ("input", "num_groups", "weight", "bias", "eps")
 """What these functions take, in order."""
 
 METHODS: dict[str, Callable[..., Read]] = {

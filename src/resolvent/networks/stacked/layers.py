@@ -142,6 +142,14 @@ def write_scatter(ctx: Context, out: Tensor, axis: int, parts: list[Tensor], str
         ctx.record(along(out, axis, k * dilation, count, stride).add_, parts[k])
 
 
+def write_row_sums(ctx: Context, name: str, x: Tensor, out: Tensor, add: bool) -> None:
+    """Record out (users, channels, 1) = the sums of x over all that a channel has; `add`: added to what is there."""
+    total = ctx.empty(name, x.shape[1], 1) if add else out
+    ctx.record(torch.sum, x.view(len(x), x.shape[1], -1), -1, keepdim=True, out=total)
+    if add:
+        ctx.record(out.add_, total)
+
+
 @dataclass(frozen=True)
 class Linear:
     """y = A x on features of one axis."""
@@ -187,11 +195,7 @@ class Bias(SameShape):
 
     def write_backward(self, ctx: Context, G: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.weight_grad is not None:
-            rows = ctx.contiguous(G).view(ctx.users, G.shape[1], -1)
-            total = ctx.empty("sum", G.shape[1], 1) if ctx.add else ctx.weight_grad
-            ctx.record(torch.sum, rows, -1, keepdim=True, out=total)
-            if ctx.add:
-                ctx.record(ctx.weight_grad.add_, total)
+            write_row_sums(ctx, "sum", ctx.contiguous(G), ctx.weight_grad, ctx.add)
         return (G,)
 
 

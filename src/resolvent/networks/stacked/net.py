@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from resolvent.networks.stacked.convolution import Conv, ConvPool
+from resolvent.networks.stacked.group_norm import GroupNorm
 from resolvent.networks.stacked.layers import Bias, Layer, Lift, Shape
 from resolvent.networks.stacked.pointwise import Dropout, ReLU
 from resolvent.networks.stacked.pools import MaxPool
@@ -18,7 +20,7 @@ from resolvent.networks.stacked.pools import MaxPool
 class Stage:
     """One layer, the values it reads (0 is the data, k the result of stage k - 1), and its parameters' names.
 
-    `owns_input`: it may overwrite its input. `bias`: of a layer that has kernels and biases.
+    `owns_input`: it may overwrite its input. `bias`: of a layer that has weights and biases.
     """
 
     layer: Layer
@@ -48,7 +50,7 @@ class Net:
 
 def improved(stages: list[Stage], join: bool) -> Net:
     """The net of these stages after all rewrites; `join`: a first convolution and its pooling may become one stage."""
-    stages = _pool_early(_cancel_lifts(_pool_early(stages)))
+    stages = _merged(_pool_early(_cancel_lifts(_pool_early(stages))), _into_norm)
     return Net(mark_owners(_join(stages) if join else stages))
 
 
@@ -98,26 +100,46 @@ def _cancel_lifts(stages: list[Stage]) -> list[Stage]:
     return remaining
 
 
+def _merged(stages: list[Stage], merge: Callable[[Stage, Stage], Stage | None]) -> list[Stage]:
+    """Each stage and the only consumer of its result as one stage, where `merge` makes one of the two."""
+    count, number, result = consumers(stages), {0: 0}, list[Stage]()
+    for k, stage in enumerate(stages):
+        both = merge(result[-1], stage) if k and stage.inputs == (k,) and count[k] == 1 else None
+        if both is None:
+            result.append(replace(stage, inputs=tuple(number[i] for i in stage.inputs)))
+        else:
+            result[-1] = both
+        number[k + 1] = len(result)
+    return result
+
+
 def _join(stages: list[Stage]) -> list[Stage]:
     """Join a first convolution and its maxima into one stage, where that is faster.
 
     The gradient of its kernels is collected in a buffer of its own and copied at the end, so no other stage may share
     the kernels.
     """
-    count, uses = consumers(stages), Counter(stage.parameter for stage in stages)
-    number = {0: 0}
-    joined: list[Stage] = []
-    for k, stage in enumerate(stages):
-        last = stages[k - 1] if k else stage
-        if stage.inputs == (k,) and k and count[k] == 1 and last.inputs == (0,) and uses[last.parameter] == 1:
-            conv, pool = last.layer, stage.layer
-            if isinstance(conv, Conv) and isinstance(pool, MaxPool) and ConvPool.fits(conv, pool):
-                joined[-1] = replace(last, layer=ConvPool(conv, pool.kernel))
-                number[k + 1] = len(joined)
-                continue
-        joined.append(replace(stage, inputs=tuple(number[i] for i in stage.inputs)))
-        number[k + 1] = len(joined)
-    return joined
+    uses = Counter(stage.parameter for stage in stages)
+
+    def both(first: Stage, second: Stage) -> Stage | None:
+        conv, pool = first.layer, second.layer
+        if not (isinstance(conv, Conv) and isinstance(pool, MaxPool) and ConvPool.fits(conv, pool)):
+            return None
+        alone = first.inputs == (0,) and uses[first.parameter] == 1
+        return replace(first, layer=ConvPool(conv, pool.kernel)) if alone else None
+
+    return _merged(stages, both)
+
+
+def _into_norm(norm: Stage, stage: Stage) -> Stage | None:
+    """A normalisation with the bias or the ReLU behind it. Weights that are the biases too keep a stage each."""
+    if not isinstance(norm.layer, GroupNorm) or norm.layer.relu:
+        return None
+    if isinstance(stage.layer, ReLU):
+        return replace(norm, layer=replace(norm.layer, relu=True))
+    if isinstance(stage.layer, Bias) and norm.bias is None and stage.parameter != norm.parameter:
+        return replace(norm, bias=stage.parameter)
+    return None
 
 
 def mark_owners(stages: list[Stage]) -> tuple[Stage, ...]:

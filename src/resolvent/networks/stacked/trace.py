@@ -187,17 +187,18 @@ class _Reader:
             self._add(node, layer, (self.values[node],) if line else inputs)
 
     def _weighted(self, node: fx.Node, name: str) -> None:
-        """A product or a convolution as a function of the module's own parameters."""
-        options = dict(zip(OPTIONS, node.args, strict=False)) | node.kwargs
-        first, weight, bias = (options.pop(key, None) for key in OPTIONS[:3])
-        if weight not in self.parameters or (bias is not None and bias not in self.parameters):
+        """A product, a convolution or a normalisation as a function of the module's own parameters."""
+        options = dict(zip(OPTIONS[node.target], node.args, strict=False)) | node.kwargs  # type: ignore[index]
+        first, weight, bias = (options.pop(key, None) for key in ("input", "weight", "bias"))
+        if any(p is not None and p not in self.parameters for p in (weight, bias)):
             raise Unstackable(f"{name} with weights that are not parameters")
-        layer = WEIGHTED[node.target](self.shapes[self.parameters[weight]], **options)  # type: ignore[index]
+        named = self.parameters.get(weight)
+        layer = WEIGHTED[node.target](None if named is None else self.shapes[named], **options)  # type: ignore[index]
         self.values[node] = self._value(first, name)
         assert isinstance(first, fx.Node)
         self._share(node, first, layer, written=False)
         with self._lifted(node, node.target in OVER_ONE_AXIS):
-            self._add(node, layer, (self.values[node],), self.parameters[weight])
+            self._add(node, layer, (self.values[node],), named)
             if bias is not None:
                 self._add(node, layers.Bias(), (self.values[node],), self.parameters[bias])
 
