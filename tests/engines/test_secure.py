@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -94,28 +93,6 @@ def test_numbers_of_any_size_add_up() -> None:
     assert math.isnan(masking.number_from_words(np.add.reduce(some), 3))  # type: ignore[arg-type]
     assert masking.number_from_words(np.add.reduce([masking.number_to_words(None)] * 3), 3) is None
     assert not masking.number_to_words(1e300).any()
-
-
-# --- shares ----------------------------------------------------------------------------------------------------------
-
-
-def test_any_shares_that_are_enough_give_the_secret_and_fewer_or_wrong_ones_do_not() -> None:
-    """As Flower gives it back from the same shares."""
-    from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
-
-    rng = np.random.default_rng(3)
-    for users in (3, 4, 7, 40):
-        needed, secret = masking.threshold(users), rng.bytes(32)
-        shares = [share.hex() for share in create_shares(secret, needed, users)]
-        some = [shares[i] for i in rng.permutation(users)[:needed]]
-        assert masking.combined(some) == secret == combine_shares([bytes.fromhex(share) for share in some])
-        twice, short = [some[0], *some[:-1]], [some[0][:-2], *some[1:]]
-        for wrong in (some[1:], [_first_block(some[0]), *some[1:]]):
-            with suppress(ValueError):
-                assert masking.combined(wrong) != secret
-        for wrong in (twice, short):
-            with pytest.raises(ValueError, match="share"):
-                masking.combined(wrong)
 
 
 # --- the mean is right -----------------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@ The protocol is that of Bonawitz et al. (2017), "Practical Secure Aggregation fo
 against a server that follows it and looks at all that it receives. Users i and j agree on a key and add or subtract the
 same mask, so that it cancels; each adds one more mask of its own. Shares of both secrets (Shamir) lie with the others,
 who give away the one or the other, never both: the pairwise key of a user who has dropped out, the own mask of one who
-has not. The primitives are those of Flower and of `cryptography`; every key serves one sum. Only how the server puts
-shares together is written here.
+has not. The primitives are those of Flower and of `cryptography`; every key serves one sum.
 
 Numbers are whole multiples of a power of two, in 64 bits that wrap around: the sum is exact, whoever drops out.
 """
@@ -18,7 +17,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,8 +36,6 @@ FRACTION, LIMB, LIMBS = 60, 40, 3
 """Values and metrics are whole multiples of 2^-60 in three limbs of 40 bits, each in a word of its own."""
 SHARE = 52
 """Bytes of a share of 32 bytes: its number, and three blocks of 16."""
-FIELD = 2**128 + 2**7 + 2**2 + 2 + 1
-"""The polynomial over bits modulo which shares are multiplied."""
 
 Words = NDArray[np.uint64]
 Lists = Mapping[str, Any]
@@ -148,60 +144,10 @@ def removed(
 
 
 def combined(shares: list[str]) -> bytes:
-    """The secret of 32 bytes that these shares are of.
+    """The secret of 32 bytes that these shares are of."""
+    from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
-    Flower's `combine_shares` computes the weights anew for each block of each secret; all secrets of a sum share them.
-    """
-    parts = [bytes.fromhex(share) for share in shares]
-    if {len(part) for part in parts} != {SHARE}:
-        raise ValueError("a share is of another length")
-    weights, secret = _weights(tuple(int.from_bytes(part[:4], "little") for part in parts)), b""
-    for at in range(4, SHARE, 16):
-        block = 0
-        for weight, part in zip(weights, parts, strict=True):
-            block ^= _times(weight, int.from_bytes(part[at : at + 16], "big"))
-        secret += block.to_bytes(16, "big")
-    if secret[32:] != bytes([16]) * 16:  # how Flower fills up the last block
-        raise ValueError("these are not shares of one secret")
-    return secret[:32]
-
-
-@lru_cache(maxsize=64)
-def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
-    """By Lagrange: what the values of a polynomial at these points are multiplied by, so that they add up to its
-    value at 0."""
-    if len(set(points)) < len(points):
-        raise ValueError("two shares are of the same user")
-    found = []
-    for x in points:
-        above = below = 1
-        for other in points:
-            if other != x:
-                above, below = _times(above, other), _times(below, other ^ x)
-        found.append(_times(above, _inverse(below)))
-    return tuple(found)
-
-
-def _times(a: int, b: int) -> int:
-    """The product of two elements of the field of 2^128 elements."""
-    product = 0
-    while b:
-        product ^= a if b & 1 else 0
-        a <<= 1
-        a ^= FIELD if a >> 128 else 0
-        b >>= 1
-    return product
-
-
-def _inverse(a: int) -> int:
-    """1 / a in this field, by Euclid's algorithm for polynomials."""
-    rest, by, back, forth = a, FIELD, 1, 0
-    while rest != 1:
-        shift = rest.bit_length() - by.bit_length()
-        if shift < 0:
-            rest, by, back, forth, shift = by, rest, forth, back, -shift
-        rest, back = rest ^ by << shift, back ^ forth << shift
-    return back
+    return combine_shares([bytes.fromhex(share) for share in shares])
 
 
 def recovered(shares: list[str], needed: int, told: str, public: Callable[[bytes], str]) -> bytes:
