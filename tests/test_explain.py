@@ -279,7 +279,7 @@ def test_where_a_theorem_is_named_the_iteration_converges(
     scheme: rs.Scheme, problem: Callable[[], Any], more: dict[str, Any]
 ) -> None:
     start = torch.from_numpy(np.random.default_rng(0).standard_normal((5, problem().dim)))
-    run = rs.solve(problem(), scheme, rounds=1000, every=1000, start=start, **more)
+    run = rs.solve(problem(), scheme, rounds=1500, every=1500, start=start, **more)
     assert run.status == "finished"
     assert run.history.residual.iloc[-1] < 1e-6
 
