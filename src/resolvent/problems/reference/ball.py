@@ -36,14 +36,16 @@ def minimise(f: Objective, members: np.ndarray, radius: float, size: Floats) -> 
     mu = TINY * max(largest, abs(f.value(start)) / radius**2)
     x, length = at(mu, start)
     if length > radius:
-        tried = [(mu, x, length)]
+        tried = {mu: (x, length)}
 
-        def lengths(mu: float) -> float:
-            tried.append((mu, *at(mu, tried[-1][1])))
-            return tried[-1][2]
+        def lengths(mu: float) -> float:  # from another start the same mu may give another last digit
+            if mu not in tried:
+                tried[mu] = at(mu, next(reversed(tried.values()))[0])
+            return tried[mu][1]
 
         _find_sphere(lengths, radius, mu, largest)
-        mu, x, length = min(tried, key=lambda point: abs(point[2] - radius))
+        mu = min(tried, key=lambda mu: abs(tried[mu][1] - radius))
+        x, length = tried[mu]
     if length > radius:
         x = np.where(members, x * (radius / length), x)
     z = x / size
