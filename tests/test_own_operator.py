@@ -131,3 +131,52 @@ def test_an_answer_of_another_shape_is_refused_before_it_is_broadcast() -> None:
     problem = rs.make_least_squares(users=5, dim=3, rows=20)
     with pytest.raises(rs.InputError, match=r"the answer of local is of shape \(3,\), but \(5, 3\)"):
         rs.solve(problem, rs.fedpi(0.05, local=OneRow()), rounds=3)
+
+
+@dataclass(frozen=True)
+class Plainly:
+    """GradientSteps or GradientProx as one would write them, with the gradient of the part that it is given."""
+
+    steps: int
+    forward = False
+    certifies = None
+    needs = frozenset({"grad"})
+
+    def law(self, alpha: float, beta: float, eta: float, users: UserFacts) -> Law:
+        return Law(Target(UNKNOWN, why="nothing is claimed"), exact=False, steps=(self.steps,))
+
+    join: Any = stepping
+
+    def bind(self, problem: Any, steady: bool) -> Bound:
+        return self.join(problem, self._answer)
+
+    def _answer(self, part: Any, ask: Ask, u: Tensor) -> Tensor:
+        x = u
+        for _ in range(self.steps):
+            x = x - ask.eta * part.grad(x)
+        return x
+
+
+@pytest.mark.parametrize("join", [stepping, Plain])
+@pytest.mark.parametrize("participation", [None, 0.5])
+def test_gradients_that_are_given_no_seeds_are_of_training_as_those_of_built_in_steps(
+    participation: float | None, join: Any
+) -> None:
+    local = Plainly(3, join)
+    ours = rs.solve(network(), rs.Scheme(1, 1, 1, 0.2, local=local), rounds=4, participation=participation)
+    theirs = rs.solve(network(), rs.fedavg(0.2, steps=3), rounds=4, participation=participation)
+    assert torch.equal(ours.model, theirs.model)
+
+
+def test_anderson_inside_a_prox_drops_out_too() -> None:
+    """Its first step is that of plain gradient steps."""
+    local = [rs.GradientProx(1, 0.1, anderson=memory) for memory in (2, 0)]
+    models = [rs.solve(network(), rs.fedprox(0.5, local=each), rounds=1).model for each in local]
+    torch.testing.assert_close(models[0], models[1], rtol=1e-5, atol=1e-6)  # float32, another order of operations
+
+
+def test_a_class_in_place_of_an_operator_is_refused() -> None:
+    with pytest.raises(
+        rs.InputError, match=r"local is the class GradientSteps, but an operator is needed: GradientSteps\("
+    ):
+        rs.fedavg(0.1, local=rs.GradientSteps)

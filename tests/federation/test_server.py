@@ -250,6 +250,7 @@ def test_a_value_that_is_not_known_yet_is_no_divergence(project: Project, tmp_pa
     (left,) = runs.folders(project.runs)
     done = server_app.conduct(grid_of(project, memory=tmp_path), project, project.runs, resume=left.id)
     assert done.status == "finished", done.events
+    assert "rose" not in str(done.events)
     assert np.isfinite(done.history()["value"]).all()
 
 

@@ -74,6 +74,8 @@ class Scheme:
         one_of(sampling, "sampling", SAMPLINGS, f"one of {', '.join(map(repr, SAMPLINGS))} is needed")
         if isinstance(eta, str) and eta != AUTO:
             refuse("eta", quoted(eta), 'a number > 0, a schedule, a function of the round or "auto" is needed')
+        if isinstance(local, type):
+            refuse("local", f"the class {local.__name__}", f"an operator is needed: {local.__name__}(...)")
         fields = {
             "alpha": _mixing("alpha", alpha, 2, beyond),
             "beta": _mixing("beta", beta, 2, beyond),

@@ -43,11 +43,15 @@ class Plain(Bound):
     def rows(self, ask: Ask, u: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         part = of_those_asked(self.problem, ask)
         rows = u.expand(part.users, -1)
-        p = self.answer(part, ask.among(self.problem.users), rows)
-        if getattr(p, "shape", ()) != rows.shape:  # it would be broadcast
-            came = f"of shape {tuple(p.shape)}" if isinstance(p, Tensor) else f"a {type(p).__name__}"
-            refuse("the answer of local", came, f"{tuple(rows.shape)}, a row for each user who is asked, is needed")
-        return p, memory
+        return row_for_each(self.answer(part, ask.among(self.problem.users), rows), rows), memory
+
+
+def row_for_each(p: Any, u: Tensor) -> Tensor:
+    """An operator's answer at u, refused where it is of another shape: it would be broadcast."""
+    if not isinstance(p, Tensor) or p.shape != u.shape:
+        came = f"of shape {tuple(p.shape)}" if isinstance(p, Tensor) else f"a {type(p).__name__}"
+        refuse("the answer of local", came, f"{tuple(u.shape)}, a row for each user who is asked, is needed")
+    return p
 
 
 @dataclass(eq=False)

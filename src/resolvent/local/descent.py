@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,6 +127,14 @@ def _seeds(part: Any, ask: Ask, numbers: NDArray[np.int64], k: int, j: int) -> d
     if "training" not in part.offers or part.stateless:
         return {}
     return {"seeds": randomness.words(ask.seeding, randomness.STEPS, ask.t, k, j, numbers)}
+
+
+def seeds_in_turn(part: Any, ask: Ask) -> Iterator[NDArray[Any]] | None:
+    """Those of one full gradient after another, for operators that give none; None where nothing is drawn."""
+    if part.stateless:
+        return None
+    numbers = _numbers(part, ask)
+    return (randomness.words(ask.seeding, randomness.STEPS, ask.t, k, 0, numbers) for k in count())
 
 
 def _batch_gradient(part: Any, rows: Tensor, mask: Tensor, seeds: dict[str, Any], x: Tensor, **room: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ from torch import Tensor
 from resolvent.iteration.engine import Ask
 from resolvent.iteration.facts import Memory
 from resolvent.iteration.metric import Metric
-from resolvent.local.bound import Bound
+from resolvent.local.bound import Bound, Plain
 from resolvent.local.operators import NewtonProx
+from resolvent.local.training import stepping
 from resolvent.problems.newton.safeguard import SafeProx, prox_with_line_search
 from resolvent.problems.products import rows_times
 from resolvent.problems.quadratic.affine import Affine, Spectrum
@@ -139,6 +140,8 @@ def _converted(memory: Memory, metric: Metric, before: Metric | None) -> Memory:
 def bind(operator: Any, problem: Any, steady: bool) -> Bound:
     """The operator joined to a problem, in any metric where it can be asked in one."""
     bound: Bound = operator.bind(problem, steady)
+    if isinstance(bound, Plain) and "training" in problem.offers:
+        return stepping(problem, bound.answer)  # with what networks remember, and what they drop
     if operator.certifies != "p" or not {"grad", "hessian"} <= problem.offers:
         return bound
     inside = operator if "spectrum" in problem.offers or isinstance(operator, NewtonProx) else NewtonProx()

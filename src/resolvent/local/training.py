@@ -13,7 +13,8 @@ from torch import Tensor
 from resolvent.errors import BlewUp
 from resolvent.iteration.engine import PERSONAL, Ask, Spread
 from resolvent.iteration.facts import Memory
-from resolvent.local.bound import Bound, Plain, mean_and_spread, of_those_asked, rows_of, with_rows
+from resolvent.local.bound import Bound, Plain, mean_and_spread, of_those_asked, row_for_each, rows_of, with_rows
+from resolvent.local.descent import seeds_in_turn
 
 
 def stepping(problem: Any, answer: Callable[[Any, Ask, Tensor], Tensor], repeats: bool = False) -> Bound:
@@ -52,9 +53,10 @@ class Trained(Bound):
                 self.captured = ask.eta, self.problem.captured(partial(self._repeated, ask._replace(centre=None)))
             with self.problem.working():
                 return self.captured[1](u, *([] if ask.centre is None else [ask.centre])).clone(), {}
-        part = of_those_asked(self.problem, ask).remembering(rows_of(memory, who))
+        part, among = of_those_asked(self.problem, ask), ask.among(self.problem.users)
+        part = part.remembering(rows_of(memory, who), seeds_in_turn(part, among))
         with part.working():
-            p = self.answer(part, ask.among(self.problem.users), u)
+            p = row_for_each(self.answer(part, among, u), u)
         return p, part.memory()
 
     def _repeated(self, ask: Ask, u: Tensor, centre: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -162,6 +162,7 @@ class Neural:
         ]
         self._first_buffers = {name: b.clone() for name, b in self.gradients.model.named_buffers()}
         self._buffers: Buffers | None = None
+        self._seeds: Iterator[NDArray[Any]] | None = None
 
     @property
     def held_out(self) -> tuple[str, ...]:
@@ -253,11 +254,12 @@ class Neural:
 
     def grad(self, W: Tensor, seeds: NDArray[Any] | None = None, out: Tensor | None = None) -> Tensor:
         """Each user's gradient, (users, d). With seeds, one hashed word per user, it is one of training: dropout and
-        random transformations of rows follow them. Without, nothing is dropped.
+        random transformations of rows follow them. Without, nothing is dropped, but by copies that train
+        (`remembering`).
 
         out: memory (users, d) that the result may take.
         """
-        W, drawn = as_rows(W, self), _as_seeds(seeds)
+        W, drawn = as_rows(W, self), self._drawn(seeds)
         mean = PartialMeans(W, (self.users, self.dim))
         for batch in self.data.batches(self.cuts.training, drawn):
             mean.add(batch, self._batch_gradient(W, batch, drawn, out), self.mean)
@@ -272,7 +274,7 @@ class Neural:
         out: Tensor | None = None,
     ) -> Tensor:
         """The gradient of the mean loss over chosen rows (users, k) of each user; 0 where none is chosen."""
-        W, chosen, drawn = as_rows(W, self), mask.bool(), _as_seeds(seeds)
+        W, chosen, drawn = as_rows(W, self), mask.bool(), self._drawn(seeds)
         if not bool(chosen.any()):
             return W.new_zeros((self.users, self.dim))
         total: Tensor | None = None
@@ -283,6 +285,9 @@ class Neural:
             total = batch.added(W.new_zeros((self.users, self.dim)) if total is None else total, grad)
         assert total is not None
         return total
+
+    def _drawn(self, seeds: NDArray[Any] | None) -> Tensor | None:
+        return _as_seeds(next(self._seeds) if seeds is None and self._seeds is not None else seeds)
 
     def _batch_gradient(self, W: Tensor, batch: Batch, seeds: Tensor | None, out: Tensor | None) -> Tensor:
         room = out if batch.who is None and batch.part is None else None
@@ -318,9 +323,11 @@ class Neural:
 
     # --- training ----------------------------------------------------------------------------------------------------
 
-    def remembering(self, memory: Buffers) -> Neural:
-        """A copy for one round of training, which updates its own buffers: those in memory, or those of the module."""
+    def remembering(self, memory: Buffers, seeds: Iterator[NDArray[Any]] | None = None) -> Neural:
+        """A copy for one round of training, which updates its own buffers: those in memory, or those of the module.
+        Gradients that are given no seeds take the next of these."""
         part, own = copy.copy(self), own_buffers(memory)
+        part._seeds = seeds
         part._buffers = {n: own.get(n, b.expand(self.users, *b.shape)) for n, b in self._first_buffers.items()}
         return part
 

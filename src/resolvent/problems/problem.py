@@ -23,8 +23,8 @@ class Problem(Protocol):
     "batches"   `sizes` and `batch_grad(W, rows, mask)`: unbiased gradients from some of each user's rows
     "spectrum"  `filtered(share)`: every f_i is quadratic, so operators are functions of its eigenvalues
     "quadratic" every f_i is, but its eigenvalues stay with the user (said of users on other machines)
-    "training"  `remembering(memory)`, a copy to train with, its `memory()` afterwards, and `draw(seeds)` before a step,
-                in the context `working()`
+    "training"  `remembering(memory, seeds)`, a copy to train with, which takes the next of the seeds where a gradient
+                is given none, and its `memory()` afterwards, in the context `working()`
     "inspect"   `inspect(w, personal, memory)`: more metrics of a round's models
     """
 

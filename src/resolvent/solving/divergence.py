@@ -149,10 +149,14 @@ class Divergence:
 
     def overflowed(self, value: float) -> bool:
         """Whether f is not finite at the end of a run that takes gradients, and so needs f to be finite everywhere."""
-        facts = self._engine.facts
-        if facts.values_lag and math.isnan(value):
+        if self._unknown(value):
             return False
-        return facts.operator.certifies != "p" and math.isfinite(self.first) and not math.isfinite(value)
+        certifies = self._engine.facts.operator.certifies
+        return certifies != "p" and math.isfinite(self.first) and not math.isfinite(value)
+
+    def _unknown(self, value: float) -> bool:
+        """Users on other machines say a model's value with their next answer, which the last one has not got."""
+        return self._engine.facts.values_lag and math.isnan(value)
 
     def remarks(self, state: State, value: float) -> Iterator[str]:
         """What must be said of a run that ends with this value."""
@@ -164,7 +168,7 @@ class Divergence:
             apart = best is None or float((state.w[0] - best).norm()) > math.sqrt(eps) * float(best.norm())
             if apart and below > rounding + 1e3 * eps * max(abs(fstar), abs(value)):
                 yield f"f is lower than at the minimiser that Custom was given, by {below:.3g}, so that gaps are wrong"
-        if math.isfinite(first):
+        if math.isfinite(first) and not self._unknown(value):
             least = max(RISEN, 100 * eps) * max(abs(first), min(abs(value), 1e300))
             if not value - first <= max(least, rounding):
                 yield f"the value rose from {first:.6g} to {value:.6g}"
