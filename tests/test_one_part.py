@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import resolvent as rs
-from command_line import Process, model, resolvent, rows
+from command_line import beside, model, resolvent, rows
 from guarded import guarded, outcomes
 from resolvent import runs
 from resolvent.cli.options import PART_OPTIONS
@@ -267,8 +267,10 @@ def test_it_runs_over_a_grid(case: Case) -> None:
 
 
 def test_it_is_killed_and_resumed_to_the_bit(case: Case) -> None:
-    killed = Process("run", *asked(case), env={"DIES_IN_ROUND": str(KILLED_AT)})
-    assert killed.wait(300) == -signal.SIGKILL, killed.err
+    killed = subprocess.run(
+        beside("run", *asked(case)), env=os.environ | {"DIES_IN_ROUND": str(KILLED_AT)}, capture_output=True, text=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     run = only_run()
     assert run.status == "killed"
     assert len(run.history()) < ROUNDS
