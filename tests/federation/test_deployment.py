@@ -431,7 +431,8 @@ def test_the_server_s_side_is_killed_and_resumed(tmp_path: Path) -> None:
         done = running.begin(project, project.runs, "latest").wait()
         federation.check()
     assert done.path == left.path
-    assert [event["kind"] for event in done.events] == ["started", "weights", "resumed", "finished"]
+    kinds = [event["kind"] for event in done.events if event["kind"] not in ("time", "unsolved")]
+    assert kinds == ["started", "weights", "resumed", "finished"]
     expected = in_process(rounds)
     torch.testing.assert_close(done.model(), expected.model, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(done.history()["value"], expected.history["value"], rtol=1e-10)
@@ -535,9 +536,9 @@ def test_all_nodes_are_started_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_node_ten_times_slower_does_not_slow_the_rounds_down(tmp_path: Path) -> None:
     """One round waits for it, and no other. FedPi is exact all the same."""
-    project = made(tmp_path, 400, SLOW_USER, eta=0.8, more="[stop]\ncertificates = 5e-5\n")
-    settings(project, "timeout = 120.0", "timeout = 40.0")
-    with Federation(project, demo.NODES, {"site-2": {"seconds": 50}}) as federation:
+    project = made(tmp_path, 4000, SLOW_USER, eta=0.8, more="[stop]\ncertificates = 5e-5\n")
+    settings(project, "timeout = 120.0", "timeout = 12.0")
+    with Federation(project, demo.NODES, {"site-2": {"seconds": 15}}) as federation:
         done = running.begin(project, project.runs).wait(None, federation.check)
     assert done.status == "stopped"
     late = [(event["user"], event["round"]) for event in done.events if event["kind"] == "late"]
