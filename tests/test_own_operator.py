@@ -168,6 +168,15 @@ def test_gradients_that_are_given_no_seeds_are_of_training_as_those_of_built_in_
     assert torch.equal(ours.model, theirs.model)
 
 
+def test_users_who_are_taken_from_those_that_train_keep_their_seeds() -> None:
+    problem, words, who = network(buffers=False), np.array([3, 5, 7], np.uint64), torch.tensor([2, 0])
+    W = problem.start.expand(3, -1)
+    whole = problem.remembering({}, iter([words])).grad(W)
+    taken = problem.remembering({}, iter([words])).take(who).grad(W[who])
+    torch.testing.assert_close(taken, whole[who], rtol=1e-5, atol=1e-6)  # float32, in another company
+    assert (whole - problem.grad(W)).norm() > 1e-2  # something is dropped
+
+
 def test_anderson_inside_a_prox_drops_out_too() -> None:
     """Its first step is that of plain gradient steps."""
     local = [rs.GradientProx(1, 0.1, anderson=memory) for memory in (2, 0)]

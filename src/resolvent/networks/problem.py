@@ -307,6 +307,8 @@ class Neural:
         part = copy.copy(self)
         part.data, part.weights = self.data.take(who), select(self.weights, who)
         part._buffers = None
+        if self._seeds is not None:
+            part._seeds = (words[who.cpu().numpy()] for words in self._seeds)
         return part
 
     def part(self, of: Sequence[Tensor], rank: int) -> Neural:

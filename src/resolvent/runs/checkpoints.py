@@ -99,7 +99,8 @@ def _check(numbers: dict[str, Any]) -> None:
         raise ValueError("it says of no rows that they are its own")
     if ending and not (isinstance(ending, list) and [type(each) for each in ending] == [str, str]):
         raise ValueError("it ends in no known way")
-    if not isinstance(monitor, list) or not all(type(x) in (float, int)[k > 2 :] for k, x in enumerate(monitor)):
+    numbers_then_counts = isinstance(monitor, list) and {*map(type, monitor[:3])} <= {float, int}
+    if not numbers_then_counts or not {*map(type, monitor[3:])} <= {int}:
         raise ValueError("its monitor remembers no numbers")
 
 
